@@ -1,0 +1,48 @@
+# Every target creates and fills .venv itself: `make demo` and `make test` are all the set-up there is.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/core/*.c)
+
+.PHONY: demo test check bench format clean
+.DELETE_ON_ERROR:
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+
+$(VENV)/core.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@ $(VENV)/core.stamp
+
+$(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	@touch $@
+
+demo: $(VENV)/core.stamp
+	$(BIN)/hewfl demo
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest
+	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python benchmarks/solvers.py
+	$(BIN)/python benchmarks/aggregate.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/core/*.so

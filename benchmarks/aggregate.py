@@ -1,0 +1,314 @@
+"""Exact weights and their step against a plain weighted average, on one thread.
+
+    python benchmarks/aggregate.py [--quick] [--json FILE] [--markdown FILE]
+
+A plain average reads every displacement once: `w @ D` at the speed of the memory. Ours
+reads them for the Gram matrix, solves, and reads them again for the step. Times are
+medians of CPU seconds, all methods of one shape taking turns in fresh random order.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from benchmarks import report
+from benchmarks.report import Outcome, power, ratio, seconds, table
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+import hewfl
+from hewfl.core import native
+
+CHUNK = 1 << 15
+BEST, LOOP = "average: w @ D", "average: loop s = s + w*x"
+ARRAY, LIST = "hewfl, array", "hewfl, list of vectors"
+
+Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """Displacements of one round; `data` is what the methods get, `exact` the judge."""
+
+    label: str
+    data: Any  # (n, d), float32 array or bfloat16 tensor
+    exact: Single
+    reference: Any
+    curvature: float
+
+
+def make_round(n: int, d: int, *, half: bool = False) -> Round:
+    """Unequal multiples of a common descent direction plus what differs."""
+    rng = np.random.default_rng([n, d])
+    g = rng.standard_normal(d, dtype=np.float32)
+    D = rng.standard_normal((n, d), dtype=np.float32)
+    lengths = rng.uniform(0.2, 2.0, n).astype(np.float32)
+    D -= g
+    D *= lengths[:, None]
+    label = f"n={n} d={d:.0e}".replace("e+0", "e")
+    if not half:
+        return Round(label, D, D, g, 1.0)
+    tensor = torch.from_numpy(D).to(torch.bfloat16)
+    exact = tensor.to(torch.float32).numpy()
+    return Round(f"{label} bf16", tensor, exact, torch.from_numpy(g), 1.0)
+
+
+# ------------------------------------------------------------------------- the methods
+
+
+def as_array(value: Any) -> Any:
+    return value.to(torch.float32).numpy() if isinstance(value, torch.Tensor) else value
+
+
+def loop(clients: list[Any], weights: list[float]) -> Any:
+    """How frameworks average: one client after the other."""
+    total = clients[0] * weights[0]
+    for client, weight in zip(clients[1:], weights[1:], strict=True):
+        total = total + client * weight
+    return total
+
+
+def ours(displacements: Any, r: Round) -> Any:
+    solution = hewfl.post_local_weights(displacements, r.reference, r.curvature)
+    return hewfl.combine(displacements, solution.weights)
+
+
+def ours_numpy(displacements: Any, r: Round) -> Any:
+    with native.disabled():
+        return ours(displacements, r)
+
+
+def weigh(r: Round) -> Any:
+    return hewfl.post_local_weights(r.data, r.reference, r.curvature).weights
+
+
+def weigh_numpy(r: Round) -> Any:
+    with native.disabled():
+        return weigh(r)
+
+
+def methods(r: Round) -> dict[str, Callable[[], Any]]:
+    """Everything that is timed, on one round."""
+    n = len(r.data)
+    clients = list(r.data)
+    even = [1 / n] * n
+    stack: Callable[..., Any] = np.stack
+    if isinstance(r.data, torch.Tensor):
+        w = torch.full((n,), 1 / n, dtype=r.data.dtype)
+        stack = torch.stack
+    else:
+        w = np.full(n, 1 / n, np.float32)
+        even = list(w)  # NumPy scalars keep the loop in float32
+    weights = weigh(r)
+    calls: dict[str, Callable[[], Any]] = {
+        BEST: lambda: w @ r.data,
+        "average: D.mean(0)": lambda: r.data.mean(0),
+        LOOP: partial(loop, clients, even),
+        "average: stack(list).mean(0)": lambda: stack(clients).mean(0),
+        ARRAY: partial(ours, r.data, r),
+        LIST: partial(ours, clients, r),
+        f"{ARRAY}, NumPy only": partial(ours_numpy, r.data, r),
+        f"{LIST}, NumPy only": partial(ours_numpy, clients, r),
+        "part: Gram matrix and weights": partial(weigh, r),
+        "part: Gram matrix and weights, NumPy only": partial(weigh_numpy, r),
+        "part: step": lambda: hewfl.combine(r.data, weights),
+    }
+    return calls
+
+
+# --------------------------------------------------------------------------- the judge
+
+
+def exact_step(r: Round, weights: Array) -> Array:
+    """Σ w_i d_i summed in 80-bit arithmetic."""
+    w = weights.astype(np.longdouble)
+    step = np.empty(r.exact.shape[1])
+    for start in range(0, len(step), CHUNK):
+        part = r.exact[:, start : start + CHUNK].astype(np.longdouble)
+        step[start : start + CHUNK] = w @ part
+    return step
+
+
+def blocked_gap(r: Round, weights: Array) -> float:
+    """`tests.problems.relative_gap` without a second copy of the data."""
+    w = np.maximum(weights, 0).astype(np.longdouble)
+    w /= w.sum()
+    shortest = int(np.argmin([float(row @ row) for row in r.exact]))
+    lam = np.longdouble(r.curvature)
+    reference = np.asarray(r.reference, np.float32)
+    products = np.zeros(len(w), np.longdouble)
+    sq_norms, q = products.copy(), products.copy()
+    for start in range(0, r.exact.shape[1], CHUNK):
+        block = r.exact[:, start : start + CHUNK].astype(np.longdouble)
+        smallest = block[shortest].copy()
+        block -= smallest
+        slope = reference[start : start + CHUNK] + lam * smallest
+        x = w @ block
+        products += (x - block) @ (slope + lam * x)
+        sq_norms += np.einsum("ij,ij->i", block, block)
+        q += block @ slope
+    scale = lam * sq_norms.max() + q.max() - q.min()
+    return float(products.max() / scale)
+
+
+def judge(r: Round, outcomes: Mapping[str, Outcome]) -> dict[str, float]:
+    """Gap of the weights, and errors of our step and of the float32 average."""
+    weights = outcomes["part: Gram matrix and weights"].result
+    plain = outcomes["part: Gram matrix and weights, NumPy only"].result
+    assert weights is not None
+    assert plain is not None
+    weights, plain = np.asarray(weights), np.asarray(plain)
+    step = exact_step(r, weights)
+    average = exact_step(r, np.full(len(weights), 1 / len(weights)))
+
+    def error(name: str, truth: Array) -> float:
+        result = np.asarray(as_array(outcomes[name].result), np.float64)
+        return float(np.abs(result - truth).max() / np.abs(truth).max())
+
+    return {
+        "gap": blocked_gap(r, weights),
+        "gap_numpy": blocked_gap(r, plain),
+        "weights_between_paths": float(np.abs(weights - plain).max()),
+        "step_error": error(ARRAY, step),
+        "step_error_list": error(LIST, step),
+        "step_error_numpy": error(f"{ARRAY}, NumPy only", exact_step(r, plain)),
+        "average_error": error(BEST, average),
+        "support": float(np.count_nonzero(weights)),
+    }
+
+
+# ------------------------------------------------------------------------ measuring
+
+
+def gram_and_slope(r: Round) -> tuple[Array, Array]:
+    """G and q in float64, to time the solve alone."""
+    n = len(r.exact)
+    gram, linear = np.zeros((n, n)), np.zeros(n)
+    for start in range(0, r.exact.shape[1], CHUNK):
+        block = r.exact[:, start : start + CHUNK].astype(np.float64)
+        gram += block @ block.T
+        linear += block @ np.asarray(r.reference[start : start + CHUNK], np.float64)
+    return gram, linear
+
+
+def measure(r: Round, rng: np.random.Generator, *, rounds: int) -> dict[str, Any]:
+    calls = methods(r)
+    outcomes = report.interleave(calls, rng, rounds=rounds, budget=4.0)
+    for name, outcome in outcomes.items():
+        if outcome.error:
+            print(f"{r.label}: {name} failed: {outcome.error}")
+    base = outcomes[BEST].cpu
+    times = {
+        name: {"cpu_s": out.cpu, "wall_s": out.wall, "ratio": out.cpu / base}
+        for name, out in outcomes.items()
+    }
+    gram, linear = gram_and_slope(r)
+    lam = r.curvature
+    alone: dict[str, Callable[[], Any]] = {
+        "part: solve": lambda: (
+            hewfl.solve_simplex_qp(gram, linear, curvature=lam).weights
+        )
+    }
+    for name, out in report.interleave(alone, rng, rounds=rounds).items():
+        ratio_to_best = out.cpu / base
+        times[name] = {"cpu_s": out.cpu, "wall_s": out.wall, "ratio": ratio_to_best}
+    return {
+        "round": r.label,
+        "n": len(r.data),
+        "methods": times,
+        "errors": judge(r, outcomes),
+    }
+
+
+def report_tables(rows: list[dict[str, Any]]) -> str:
+    names = list(rows[0]["methods"])
+    times = []
+    for name in names:
+        cells = [name]
+        for row in rows:
+            entry = row["methods"][name]
+            text = ratio(entry["ratio"])
+            cells.append(f"1 ({seconds(entry['cpu_s'])})" if name == BEST else text)
+        times.append(cells)
+    checks = []
+    for row in rows:
+        e, m = row["errors"], row["methods"]
+        checks.append(
+            [
+                row["round"],
+                ratio(m[ARRAY]["ratio"]),
+                ratio(m[ARRAY]["cpu_s"] / m[LOOP]["cpu_s"]),
+                ratio(m[f"{ARRAY}, NumPy only"]["cpu_s"] / m[LOOP]["cpu_s"]),
+                power(e["gap"]),
+                power(e["gap_numpy"]),
+                power(e["step_error"]),
+                power(e["step_error_numpy"]),
+                power(e["average_error"]),
+                f"{e['support']:.0f} of {row['n']}",
+            ]
+        )
+    heads = ["round", "hewfl / best average", "hewfl / loop", "NumPy only / loop"]
+    heads += ["gap", "gap, NumPy only", "step error", "step error, NumPy only"]
+    heads += ["error of w @ D", "support"]
+    return "\n\n".join(
+        [
+            "### Time over that of one `w @ D`",
+            table(["method", *(row["round"] for row in rows)], times),
+            "### Against the best average and the usual loop, with errors",
+            "Gap relative as in the solver benchmark; step error: distance from the "
+            "80-bit sum with the same weights over its largest entry.",
+            table(heads, checks),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="d = 1e5 only")
+    parser.add_argument("--json", type=Path, default=report.RESULTS / "aggregate.json")
+    parser.add_argument("--markdown", type=Path, help="also write the tables here")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the turns")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(options.seed)
+    start = time.perf_counter()
+    shapes = [(n, d, False) for d in (10**5, 10**6) for n in (5, 20, 100)]
+    shapes += [(20, 10**6, True), (20, 10**7, False)]
+    if options.quick:
+        shapes = shapes[:3]
+    info = report.machine() | {"compiled_kernels": native.is_available()}
+    kernels = "in use" if native.is_available() else "not built"
+    head = f"{report.describe(info)} Compiled kernels: {kernels}."
+    print(head, flush=True)
+    rows = []
+    with threadpool_limits(1):
+        for n, d, half in shapes:
+            r = make_round(n, d, half=half)
+            rows.append(measure(r, rng, rounds=5 if d > 10**6 else 15))
+            print(f"{r.label} done", flush=True)
+    text = report_tables(rows)
+    print(f"\n{text}")
+    elapsed = time.perf_counter() - start
+    content = {"machine": info, "quick": options.quick, "rounds": rows}
+    report.save(options.json, content | {"seconds": elapsed})
+    if options.markdown:
+        options.markdown.write_text(f"{head}\n\n{text}\n", encoding="utf-8")
+    print(f"\n{elapsed:.0f} s; saved {options.json}")
+
+
+if __name__ == "__main__":
+    main()

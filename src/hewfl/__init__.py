@@ -1,0 +1,1 @@
+"""Exact-weight aggregation for local SGD with unequal local work."""

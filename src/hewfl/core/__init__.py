@@ -1,0 +1,1 @@
+"""The mathematics of one round: exact weights and their certificates."""

@@ -1,0 +1,58 @@
+"""Argument checks that speak one language: name, rule, value."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import ArrayLike, NDArray
+
+from hewfl.errors import InvalidInputError
+
+Array = NDArray[np.floating[Any]]
+"""Static alias of every floating array; shapes are written around it."""
+
+
+def invalid(name: str, rule: str, value: object) -> InvalidInputError:
+    """The one form of an input error: «`name` must be rule; got value»."""
+    return InvalidInputError(f"`{name}` must be {rule}; got {value}")
+
+
+def as_float64(name: str, value: ArrayLike) -> Float64[Array, "..."]:
+    """Convert to a float64 array and require finite entries.
+
+    Raises:
+        InvalidInputError: not numeric, complex, or an entry is NaN or infinite.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf" and np.dtype(array.dtype).kind != "V":
+            raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
+        array = array.astype(np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise invalid(name, "an array of real numbers", repr(value)[:80]) from error
+    if not np.isfinite(array).all():
+        place = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        raise invalid(name, "finite", f"{array[place]} at index {place}")
+    return array
+
+
+def positive(name: str, value: float) -> float:
+    """Require a positive finite number."""
+    return _scalar(name, value, "a positive finite number", positive=True)
+
+
+def nonnegative(name: str, value: float) -> float:
+    """Require a nonnegative finite number."""
+    return _scalar(name, value, "a nonnegative finite number", positive=False)
+
+
+def _scalar(name: str, value: float, rule: str, *, positive: bool) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise invalid(name, rule, repr(value)) from error
+    if not np.isfinite(number) or number < 0 or (positive and number == 0):
+        raise invalid(name, rule, repr(value))
+    return number

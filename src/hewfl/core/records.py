@@ -1,0 +1,155 @@
+"""What goes into the solvers and what comes out: frozen values, nothing else."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from numpy.typing import ArrayLike, NDArray
+
+from hewfl.core.checks import Array, as_float64, invalid, nonnegative, positive
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SimplexSolution:
+    """Weights on the simplex with the proof that they are optimal.
+
+    For a problem  min f(w) over w ∈ Δ_n  with gradient ∇ = ∇f(w):
+
+        multipliers_i = ∇_i − min_j ∇_j ≥ 0,     gap = Σ_i w_i multipliers_i.
+
+    For convex f this is the Frank-Wolfe gap max_i ⟨∇, w − e_i⟩, so f(w) − min f ≤ gap;
+    anyone can recompute it from w and the data.
+
+    Leading batch dimensions of the problem are leading dimensions of every field but
+    `status`; without them `value`, `gap` and `iterations` have shape ().
+
+    Attributes:
+        weights: w, nonnegative, summing to one.
+        value: f(w).
+        gap: certified bound on f(w) − min f.
+        multipliers: dual variables of w ≥ 0; all zero on the support up to rounding.
+        support: which weights are positive.
+        iterations: pivots (factorisations or exchanges of the active set).
+        status: one sentence.
+    """
+
+    weights: Float64[Array, "*batch n"]
+    value: Float64[Array, "*batch"]
+    gap: Float64[Array, "*batch"]
+    multipliers: Float64[Array, "*batch n"]
+    support: Bool[NDArray[np.bool_], "*batch n"]
+    iterations: Int64[NDArray[np.int64], "*batch"]
+    status: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ControlSolution:
+    """Weights and amplitudes of the predictive controller, with a rigorous lower bound.
+
+    Attributes:
+        weights: w ∈ Δ_n.
+        amplitudes: θ in its box, one per client.
+        value: J(w, θ), the certified bound on the next expected objective gap.
+        lower_bound: D(λ) ≤ min J by weak duality; value − lower_bound bounds the miss.
+        sweeps: dual bisection steps, or sweeps of Algorithm 4.
+        status: one sentence.
+    """
+
+    weights: Float64[Array, " n"]
+    amplitudes: Float64[Array, " n"]
+    value: float
+    lower_bound: float
+    sweeps: int
+    status: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """What the server knows of clients before a round: H_i, b_i and v_i² (or its proxy).
+
+    Each field is a number, or an array with one entry per client; fields broadcast
+    against each other, so one profile can describe a whole federation.
+
+    Attributes:
+        horizon: H_i ≥ 1, local steps (a whole number).
+        batch_size: b_i ≥ 1, samples per step (a whole number).
+        variance: v_i² ≥ 0, or an executable proxy not below it.
+    """
+
+    horizon: ArrayLike
+    batch_size: ArrayLike
+    variance: ArrayLike
+
+    def __post_init__(self) -> None:
+        """Check ranges and that the fields broadcast."""
+        shapes = []
+        for name in ("horizon", "batch_size"):
+            value = as_float64(name, getattr(self, name))
+            if (value < 1).any() or (value != np.floor(value)).any():
+                bad = value[(value < 1) | (value != np.floor(value))].flat[0]
+                raise invalid(name, "a whole number of at least 1", bad)
+            shapes.append(value.shape)
+        variance = as_float64("variance", self.variance)
+        if (variance < 0).any():
+            raise invalid("variance", "nonnegative", variance[variance < 0].flat[0])
+        shapes.append(variance.shape)
+        try:
+            shape = np.broadcast_shapes(*shapes)
+        except ValueError as error:
+            rule = "numbers or arrays of one common length"
+            raise invalid("horizon, batch_size, variance", rule, shapes) from error
+        if len(shape) > 1 or 0 in shape:
+            rule = "numbers or nonempty one-dimensional arrays"
+            raise invalid("horizon, batch_size, variance", rule, f"shapes {shapes}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ProblemBounds:
+    """Constants of the objective and the amplitude box.
+
+    Attributes:
+        smoothness: L > 0, of every sample loss.
+        radius: R > 0, of the ball around a minimiser that holds all iterates.
+        amplitude_min: θ lower end, positive.
+        amplitude_max: θ upper end; at most 1, where the certificate is proved (E-03).
+    """
+
+    smoothness: float
+    radius: float
+    amplitude_min: float
+    amplitude_max: float
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("radius", self.radius)
+        low = positive("amplitude_min", self.amplitude_min)
+        high = positive("amplitude_max", self.amplitude_max)
+        if high > 1:
+            raise invalid("amplitude_max", "at most 1 (erratum E-03)", high)
+        if low > high:
+            raise invalid("amplitude_min", f"at most `amplitude_max` = {high}", low)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UpperState:
+    """Certified bounds on where the run stands: (U_t, Q_t).
+
+    Attributes:
+        gap: U_t ≥ F(x_t) − F*.
+        tracking: Q_t ≥ max_i ‖c_i − ∇F_i(x_t)‖².
+    """
+
+    gap: float
+    tracking: float
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        nonnegative("gap", self.gap)
+        nonnegative("tracking", self.tracking)

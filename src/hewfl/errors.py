@@ -1,0 +1,21 @@
+"""The exceptions of hewfl: one root, four children."""
+
+
+class HewError(Exception):
+    """Root of all errors raised on purpose by hewfl."""
+
+
+class InvalidInputError(HewError, ValueError):
+    """An argument breaks a rule; the text names the argument, the rule and the value."""
+
+
+class SolverError(HewError, ArithmeticError):
+    """A solver missed its tolerance; the text gives the residual and likely causes."""
+
+
+class DataError(HewError):
+    """A data set is absent, damaged or not what it claims to be."""
+
+
+class MissingExtraError(HewError, ImportError):
+    """An optional package is needed; the text names the extra to install."""
