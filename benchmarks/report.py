@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SHORTEST = 1e-3  # seconds; shorter calls are repeated inside one measurement
-SINGLE = 2.0  # seconds; longer calls are measured once, without a warm-up
+SINGLE = 1.0  # seconds; longer calls are measured once, without a warm-up
 PACKAGES = (
     *("numpy", "scipy", "torch", "threadpoolctl"),
     *("quadprog", "daqp", "proxsuite", "piqp", "clarabel", "osqp"),
 )
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 
 @final

@@ -11,12 +11,12 @@ g that makes the optimality conditions hold. Two moves keep the answer known:
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 Extended = NDArray[np.longdouble]
 
 SGD_BATCH = 8

@@ -6,7 +6,7 @@ class HewError(Exception):
 
 
 class InvalidInputError(HewError, ValueError):
-    """An argument breaks a rule; the text names the argument, the rule and the value."""
+    """An argument breaks a rule; the text names argument, rule and value."""
 
 
 class SolverError(HewError, ArithmeticError):

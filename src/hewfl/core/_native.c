@@ -23,11 +23,9 @@
 #define INDEPENDENT 1e-8  /* as in active_set.py */
 #define MAX_SWEEPS 20     /* as in pivoting.py */
 #define PATIENCE 4        /* as in pivoting.py */
+#define REFINEMENTS 5     /* as in active_set.py */
 
 typedef double v8 __attribute__((vector_size(64), aligned(8), may_alias));
-typedef float f8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint16_t h8 __attribute__((vector_size(16), aligned(2), may_alias));
-typedef uint32_t u8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 /* ---------------------------------------------------------------- vector kernels */
 
@@ -64,124 +62,154 @@ MULTIARCH static int all_finite(const double *a, Py_ssize_t n)
     return r == 0.0;
 }
 
-/* ---------------------------------------------------------------- triangular factor */
+/* ---------------------------------------------------------------- the face and its factor
+ *
+ * A face is the hull of the columns in S. Its origin S[0] is a short member; the factor is
+ * that of the Gram matrix of differences to it,
+ *
+ *     M_ij = H_ij - H_io - H_oj + H_oo,    i, j in S[1..],
+ *
+ * so no lift is needed and short columns keep their digits beside long ones.
+ */
 
 typedef struct {
     Py_ssize_t n;        /* problem size */
-    Py_ssize_t k;        /* members of the support */
+    Py_ssize_t k;        /* members of the support, the origin included */
     const double *H, *c; /* the problem */
-    double *L;           /* n x n row-major lower factor of H_SS + sigma */
-    Py_ssize_t *S;       /* the support, in order of entry */
+    double *L;           /* row i - 1: row of S[i] in the lower factor of M */
+    Py_ssize_t *S;       /* the support: the origin, then the order of entry */
     char *in;            /* membership: 0 outside, 1 inside, 2 banned */
-    double *w;           /* weights on S, in the order of S */
-    double *g, *root, *step, *one, *tmp;
-    double sigma, shift;
+    double *w, *gS;      /* weights and gradient on S, in the order of S */
+    double *g, *root, *step, *cs, *sn;
+    double shift;
 } Problem;
 
-static void forward(const Problem *p, double *b)
+static double difference(const Problem *p, Py_ssize_t i, Py_ssize_t j)
 {
-    for (Py_ssize_t i = 0; i < p->k; i++)
+    Py_ssize_t o = p->S[0], n = p->n;
+    return (p->H[i * n + j] - p->H[i * n + o]) - (p->H[o * n + j] - p->H[o * n + o]);
+}
+
+static void forward(const Problem *p, double *b, Py_ssize_t k)
+{
+    for (Py_ssize_t i = 0; i < k; i++)
         b[i] = (b[i] - dot(p->L + i * p->n, b, i)) / p->L[i * p->n + i];
 }
 
-static void backward(const Problem *p, double *b)
+static void backward(const Problem *p, double *b, Py_ssize_t k)
 {
-    for (Py_ssize_t i = p->k; i-- > 0;) {
+    for (Py_ssize_t i = k; i-- > 0;) {
         b[i] /= p->L[i * p->n + i];
         axpy(-b[i], p->L + i * p->n, b, i);
     }
 }
 
-/* Append index j to the support and its row to the factor. */
+/* Row of S[i] in the factor of the members before it; whether its pivot is sound. */
+static int append(Problem *p, Py_ssize_t i)
+{
+    double *row = p->L + (i - 1) * p->n;
+    Py_ssize_t j = p->S[i], n = p->n;
+    for (Py_ssize_t q = 1; q < i; q++)
+        row[q - 1] = difference(p, p->S[q], j);
+    forward(p, row, i - 1);
+    double corner = difference(p, j, j);
+    double pivot = corner - dot(row, row, i - 1);
+    double floor = PIVOT_FLOOR * fabs(corner) +
+                   1e-30 * (p->H[j * n + j] + p->H[p->S[0] * n + p->S[0]]) + 1e-300;
+    row[i - 1] = sqrt(fmax(pivot, floor));
+    return pivot > floor;
+}
+
+static void swap(Problem *p, Py_ssize_t a, Py_ssize_t b)
+{
+    Py_ssize_t s = p->S[a];
+    double w = p->w[a], g = p->gS[a];
+    p->S[a] = p->S[b], p->w[a] = p->w[b], p->gS[a] = p->gS[b];
+    p->S[b] = s, p->w[b] = w, p->gS[b] = g;
+}
+
+/* Put the shortest member first and factor anew; whether all pivots are sound. */
+static int factor(Problem *p)
+{
+    Py_ssize_t shortest = 0;
+    int sound = 1;
+    for (Py_ssize_t i = 1; i < p->k; i++)
+        if (p->root[p->S[i]] < p->root[p->S[shortest]])
+            shortest = i;
+    swap(p, 0, shortest);
+    for (Py_ssize_t i = 1; i < p->k; i++)
+        sound &= append(p, i);
+    return sound;
+}
+
+/* Append index j to the support; a much shorter column becomes the origin. */
 static void enter(Problem *p, Py_ssize_t j)
 {
-    double *row = p->L + p->k * p->n;
-    const double *Hj = p->H + j * p->n;
-    for (Py_ssize_t i = 0; i < p->k; i++)
-        row[i] = Hj[p->S[i]] + p->sigma;
-    forward(p, row);
-    double corner = Hj[j] + p->sigma;
-    double pivot = corner - dot(row, row, p->k);
-    row[p->k] = sqrt(fmax(pivot, PIVOT_FLOOR * corner));
     p->S[p->k] = j;
-    p->w[p->k++] = 0.0;
+    p->w[p->k] = 0.0;
+    p->gS[p->k] = p->g[j];
     p->in[j] = 1;
+    p->k++;
+    if (p->root[j] < 0.1 * p->root[p->S[0]])
+        (void)factor(p);
+    else if (p->k > 1)
+        (void)append(p, p->k - 1);
 }
 
 /* Delete member m: drop its row, rotate the columns behind it back to a triangle. */
 static void leave(Problem *p, Py_ssize_t m)
 {
     Py_ssize_t n = p->n;
-    double *cs = p->tmp, *sn = p->tmp + n;
     p->in[p->S[m]] = 0;
     for (Py_ssize_t i = m + 1; i < p->k; i++) {
-        double *from = p->L + i * n, *to = p->L + (i - 1) * n;
-        memcpy(to, from, (size_t)m * sizeof(double));
-        double carry = from[m];
-        for (Py_ssize_t q = m; q < i - 1; q++) {
-            double next = from[q + 1];
-            to[q] = cs[q] * carry + sn[q] * next;
-            carry = cs[q] * next - sn[q] * carry;
-        }
-        double last = from[i], r = hypot(carry, last);
-        cs[i - 1] = carry / r;
-        sn[i - 1] = last / r;
-        to[i - 1] = r;
         p->S[i - 1] = p->S[i];
         p->w[i - 1] = p->w[i];
+        p->gS[i - 1] = p->gS[i];
     }
     p->k--;
-}
-
-/* Factor H_SS + sigma anew; false when a pivot falls below the floor. */
-static int factor(Problem *p)
-{
-    Py_ssize_t n = p->n, k = p->k;
-    for (p->k = 0; p->k < k; p->k++) {
-        double *row = p->L + p->k * n;
-        const double *Hj = p->H + p->S[p->k] * n;
-        for (Py_ssize_t i = 0; i < p->k; i++)
-            row[i] = Hj[p->S[i]] + p->sigma;
-        forward(p, row);
-        double corner = Hj[p->S[p->k]] + p->sigma;
-        double pivot = corner - dot(row, row, p->k);
-        if (!(pivot > PIVOT_FLOOR * corner)) {
-            p->k = k;
-            return 0;
+    if (m == 0) {
+        if (p->k > 0)
+            (void)factor(p);
+        return;
+    }
+    for (Py_ssize_t i = m; i < p->k; i++) {
+        double *from = p->L + i * n, *to = p->L + (i - 1) * n;
+        memcpy(to, from, (size_t)(m - 1) * sizeof(double));
+        double carry = from[m - 1];
+        for (Py_ssize_t q = m - 1; q < i - 1; q++) {
+            double next = from[q + 1];
+            to[q] = p->cs[q] * carry + p->sn[q] * next;
+            carry = p->cs[q] * next - p->sn[q] * carry;
         }
-        row[p->k] = sqrt(pivot);
+        double last = from[i], r = hypot(carry, last);
+        p->cs[i - 1] = carry / r;
+        p->sn[i - 1] = last / r;
+        to[i - 1] = r;
     }
-    return 1;
 }
 
-/* Newton step on the affine hull of the face from the gradient g_S (left in p->step). */
-static void newton(Problem *p, const double *gS)
+/* Newton step on the affine hull of the face from the gradient gS. */
+static void newton(Problem *p)
 {
-    for (Py_ssize_t i = 0; i < p->k; i++) {
-        p->one[i] = 1.0;
-        p->step[i] = -gS[i];
-    }
-    forward(p, p->one);
-    forward(p, p->step);
-    double scale = dot(p->one, p->step, p->k) / dot(p->one, p->one, p->k);
-    axpy(-scale, p->one, p->step, p->k); /* 1'step = 0, still in factored form */
-    backward(p, p->step);
+    double sum = 0.0;
+    for (Py_ssize_t i = 1; i < p->k; i++)
+        p->step[i] = p->gS[0] - p->gS[i];
+    forward(p, p->step + 1, p->k - 1);
+    backward(p, p->step + 1, p->k - 1);
+    for (Py_ssize_t i = 1; i < p->k; i++)
+        sum += p->step[i];
+    p->step[0] = -sum;
 }
 
+/* The full gradient, and its entries on the support. */
 static void gradient(Problem *p)
 {
     for (Py_ssize_t i = 0; i < p->n; i++)
         p->g[i] = p->c[i] - p->shift;
     for (Py_ssize_t j = 0; j < p->k; j++)
         axpy(p->w[j], p->H + p->S[j] * p->n, p->g, p->n);
-}
-
-/* The full gradient, and its entries on the support in gS. */
-static void gradient_on_face(Problem *p, double *gS)
-{
-    gradient(p);
-    for (Py_ssize_t i = 0; i < p->k; i++)
-        gS[i] = p->g[p->S[i]];
+    for (Py_ssize_t j = 0; j < p->k; j++)
+        p->gS[j] = p->g[p->S[j]];
 }
 
 static void normalise(Problem *p)
@@ -193,27 +221,76 @@ static void normalise(Problem *p)
         p->w[i] /= s;
 }
 
+/* ---------------------------------------------------------------- the optimality test */
+
+/* Level of the gradient and the parts of the error scale e_i, from nonnegative weights. */
+typedef struct {
+    double level, rho, mass;
+} Scale;
+
+static Scale measure(const Problem *p)
+{
+    Scale t = {0};
+    double total = 0.0;
+    for (Py_ssize_t j = 0; j < p->k; j++) {
+        Py_ssize_t i = p->S[j];
+        double w = fmax(p->w[j], 0.0);
+        total += w;
+        t.rho += w * p->root[i];
+        t.mass += w * fabs(p->c[i] - p->shift);
+        t.level += w * p->g[i];
+    }
+    t.level /= total, t.rho /= total, t.mass /= total;
+    return t;
+}
+
+/* (level - g_i) / e_i: positive where the objective falls towards column i */
+static double violation(const Problem *p, const Scale *t, Py_ssize_t i)
+{
+    double e = fabs(p->c[i] - p->shift) + p->root[i] * t->rho + t->mass + t->rho * t->rho;
+    return (t->level - p->g[i]) / fmax(e, 1e-300);
+}
+
+/* The most violated index among those with the given membership, or -1. */
+static Py_ssize_t price(const Problem *p, char membership)
+{
+    Scale t = measure(p);
+    Py_ssize_t best = -1;
+    double worst = OPTIMALITY;
+    for (Py_ssize_t i = 0; i < p->n; i++)
+        if (p->in[i] == membership) {
+            double v = violation(p, &t, i);
+            if (v > worst) {
+                worst = v;
+                best = i;
+            }
+        }
+    return best;
+}
+
 /* ---------------------------------------------------------------- the active set */
 
 enum { HELD, MOVED, REFUSED };
 
-/* Minimise on the face from the gradient in p->g, dropping members that reach zero.
- * After a step alpha * step the gradient on the face is (1 - alpha) times the old one, up
- * to a constant that no step sees. REFUSED: the last member, which just entered, would
- * leave at once; it is taken out again. */
-static int descend(Problem *p, int entered)
+/* Minimise on the face from the gradient in gS, dropping members that reach zero. After a
+ * step alpha * step the gradient on the face is (1 - alpha) times the old one, up to a
+ * constant that no step sees. REFUSED: member j, which just entered, would leave at once;
+ * it is taken out again. */
+static int descend(Problem *p, Py_ssize_t j)
 {
     int moved = HELD;
-    double *gS = p->tmp + 2 * p->n;
-    for (Py_ssize_t i = 0; i < p->k; i++)
-        gS[i] = p->g[p->S[i]];
     while (p->k > 1) {
-        newton(p, gS);
-        if (entered && p->step[p->k - 1] <= 0.0) {
-            leave(p, p->k - 1);
-            return REFUSED;
+        newton(p);
+        if (j >= 0) {
+            Py_ssize_t at = p->S[0] == j ? 0 : p->k - 1;
+            while (p->S[at] != j)
+                at--;
+            if (p->step[at] <= 0.0) {
+                leave(p, at);
+                return REFUSED;
+            }
+            j = -1;
         }
-        entered = 0;
         Py_ssize_t out = -1;
         double alpha = 1.0;
         for (Py_ssize_t i = 0; i < p->k; i++)
@@ -233,61 +310,43 @@ static int descend(Problem *p, int entered)
             moved = MOVED;
         for (Py_ssize_t i = 0; i < p->k; i++) {
             p->w[i] = fmax(p->w[i] + alpha * p->step[i], 0.0);
-            gS[i] *= 1.0 - alpha;
+            p->gS[i] *= 1.0 - alpha;
         }
-        memmove(gS + out, gS + out + 1, (size_t)(p->k - out - 1) * sizeof(double));
         leave(p, out);
     }
     p->w[0] = 1.0;
     return moved;
 }
 
-/* The most violated index outside the support in units of its error scale, or -1. */
-static Py_ssize_t price(Problem *p)
-{
-    gradient(p);
-    double rho = 0.0, mass = 0.0, level = 0.0;
-    for (Py_ssize_t j = 0; j < p->k; j++) {
-        Py_ssize_t i = p->S[j];
-        rho += p->w[j] * p->root[i];
-        mass += p->w[j] * fabs(p->c[i] - p->shift);
-        level += p->w[j] * p->g[i];
-    }
-    Py_ssize_t best = -1;
-    double worst = OPTIMALITY;
-    for (Py_ssize_t i = 0; i < p->n; i++) {
-        if (p->in[i])
-            continue;
-        double e = fabs(p->c[i] - p->shift) + p->root[i] * rho + mass + rho * rho;
-        double v = (level - p->g[i]) / fmax(e, 1e-300);
-        if (v > worst) {
-            worst = v;
-            best = i;
-        }
-    }
-    return best;
-}
-
-/* Wolfe's corral from the current support; returns pivots, or -1 when the limit is hit.
- * An index refused at step zero is banned until something moves. */
+/* Wolfe's corral from the current support; returns pivots, or -1 when it gives up. An
+ * index refused at step zero is banned until something moves; when nobody outside wants
+ * to enter, members that are not yet level are refined. */
 static Py_ssize_t corral(Problem *p, Py_ssize_t limit)
 {
-    int banned = 0;
+    int banned = 0, refined = 0;
     gradient(p);
-    descend(p, 0);
+    descend(p, -1);
     for (Py_ssize_t pivots = 0; pivots <= limit; pivots++) {
-        Py_ssize_t j = price(p);
-        if (j < 0)
-            return banned ? -1 : pivots;
+        gradient(p);
+        Py_ssize_t j = price(p, 0);
+        if (j < 0) {
+            if (price(p, 1) < 0)
+                return banned ? -1 : pivots;
+            if (refined++ == REFINEMENTS)
+                return -1;
+            descend(p, -1);
+            continue;
+        }
         if (pivots == limit)
             break;
         enter(p, j);
-        int result = descend(p, 1);
+        int result = descend(p, j);
         if (result == REFUSED) {
             p->in[j] = 2;
             banned = 1;
-        } else if (result == MOVED && banned) {
-            for (Py_ssize_t i = 0; i < p->n; i++)
+        } else if (result == MOVED) {
+            refined = 0;
+            for (Py_ssize_t i = 0; banned && i < p->n; i++)
                 if (p->in[i] == 2)
                     p->in[i] = 0;
             banned = 0;
@@ -298,54 +357,50 @@ static Py_ssize_t corral(Problem *p, Py_ssize_t limit)
 
 /* ---------------------------------------------------------------- block pivoting */
 
+/* Minimise on the face of p->in, refined until its members are level; sound factor? */
+static int on_face(Problem *p)
+{
+    p->k = 0;
+    for (Py_ssize_t i = 0; i < p->n; i++)
+        if (p->in[i])
+            p->S[p->k++] = i;
+    for (Py_ssize_t i = 0; i < p->k; i++)
+        p->w[i] = 1.0 / (double)p->k;
+    if (p->k == 0 || !factor(p))
+        return 0;
+    for (int pass = 0; pass < 2; pass++) { /* the second pass refines the first */
+        gradient(p);
+        newton(p);
+        axpy(1.0, p->step, p->w, p->k);
+    }
+    gradient(p);
+    return 1;
+}
+
 /* Exchange all offenders at once from the support in p->in; returns sweeps or -1. */
 static Py_ssize_t block_pivot(Problem *p)
 {
     Py_ssize_t n = p->n, fewest = n + 1;
     int stalled = 0;
-    double *gS = p->tmp + 2 * n;
     for (Py_ssize_t sweep = 1; sweep <= MAX_SWEEPS; sweep++) {
-        p->k = 0;
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (p->in[i])
-                p->S[p->k++] = i;
-        if (p->k == 0 || !factor(p))
+        if (!on_face(p))
             return -1;
-        for (Py_ssize_t i = 0; i < p->k; i++)
-            p->w[i] = 1.0 / (double)p->k;
-        for (int pass = 0; pass < 2; pass++) { /* the second pass refines the first */
-            gradient_on_face(p, gS);
-            newton(p, gS);
-            axpy(1.0, p->step, p->w, p->k);
-        }
-        Py_ssize_t offenders = 0;
-        for (Py_ssize_t i = 0; i < p->k; i++)
-            if (p->w[i] <= 0.0)
-                offenders++;
-        gradient(p);
-        double rho = 0.0, mass = 0.0, level = 0.0, total = 0.0;
-        for (Py_ssize_t j = 0; j < p->k; j++) {
-            double wj = fmax(p->w[j], 0.0);
-            total += wj;
-            rho += wj * p->root[p->S[j]];
-            mass += wj * fabs(p->c[p->S[j]] - p->shift);
-            level += wj * p->g[p->S[j]];
-        }
-        level /= total;
-        Py_ssize_t inside = p->k;
-        for (Py_ssize_t i = 0; i < n; i++) {
-            double e = fabs(p->c[i] - p->shift) + p->root[i] * rho + mass + rho * rho;
-            if (!p->in[i] && level - p->g[i] > OPTIMALITY * e) {
+        Py_ssize_t offenders = 0, inside = p->k;
+        Scale t = measure(p);
+        for (Py_ssize_t i = 0; i < n; i++)
+            if (!p->in[i] && violation(p, &t, i) > OPTIMALITY) {
                 p->in[i] = 1;
                 offenders++;
             }
-        }
         for (Py_ssize_t i = 0; i < inside; i++)
-            if (p->w[i] <= 0.0)
+            if (!(p->w[i] > 0.0)) {
                 p->in[p->S[i]] = 0;
+                offenders++;
+            }
         if (offenders == 0) {
             normalise(p);
-            return sweep;
+            gradient(p);
+            return price(p, 1) < 0 ? sweep : -1;
         }
         stalled = offenders < fewest ? 0 : stalled + 1;
         if (offenders < fewest)
@@ -358,22 +413,38 @@ static Py_ssize_t block_pivot(Problem *p)
 
 /* ---------------------------------------------------------------- one problem */
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Smallest squared pivot over diagonal of the factor: how independent the support is. */
 static double independence(const Problem *p)
 {
     double least = 1.0;
-    for (Py_ssize_t i = 0; i < p->k; i++) {
-        double corner = p->H[p->S[i] * p->n + p->S[i]] + p->sigma;
-        double pivot = p->L[i * p->n + i];
-        least = fmin(least, pivot * pivot / corner);
+    for (Py_ssize_t i = 1; i < p->k; i++) {
+        double corner = difference(p, p->S[i], p->S[i]);
+        double pivot = p->L[(i - 1) * p->n + i - 1];
+        least = fmin(least, corner > 0.0 ? pivot * pivot / corner : 0.0);
     }
     return least;
+}
+
+/* The face of the weights w, or the best vertex where that has no sound factor. */
+static void first_face(Problem *p, const double *w, int warm, Py_ssize_t vertex)
+{
+    memset(p->in, 0, (size_t)p->n);
+    p->k = 0;
+    for (Py_ssize_t i = 0; warm && i < p->n; i++)
+        if (w[i] > 0.0) {
+            p->S[p->k] = i;
+            p->w[p->k++] = w[i];
+            p->in[i] = 1;
+        }
+    if (p->k > 0 && factor(p)) {
+        normalise(p);
+        return;
+    }
+    memset(p->in, 0, (size_t)p->n);
+    p->k = 1;
+    p->S[0] = vertex;
+    p->w[0] = 1.0;
+    p->in[vertex] = 1;
 }
 
 /* Solve one problem; w: out, and in when `warm`. Returns pivots, -1 when not solved. */
@@ -383,14 +454,9 @@ static Py_ssize_t solve_one(Problem *p, double *w, int warm, Py_ssize_t limit, i
     Py_ssize_t n = p->n, first = 0, used = -1;
     for (Py_ssize_t i = 0; i < n; i++) {
         p->root[i] = sqrt(fmax(p->H[i * n + i], 0.0));
-        p->tmp[i] = p->H[i * n + i];
         if (0.5 * p->H[i * n + i] + p->c[i] < 0.5 * p->H[first * n + first] + p->c[first])
             first = i;
     }
-    qsort(p->tmp, (size_t)n, sizeof(double), compare);
-    p->sigma = p->tmp[n / 2] > 0 ? p->tmp[n / 2] : p->tmp[n - 1];
-    if (!(p->sigma > 0))
-        p->sigma = 1.0;
     p->shift = p->c[first];
     if (block) {
         for (Py_ssize_t i = 0; i < n; i++)
@@ -398,25 +464,7 @@ static Py_ssize_t solve_one(Problem *p, double *w, int warm, Py_ssize_t limit, i
         used = block_pivot(p);
     }
     if (used < 0) {
-        memset(p->in, 0, (size_t)n);
-        p->k = 0;
-        if (warm) {
-            for (Py_ssize_t i = 0; i < n; i++)
-                if (w[i] > 0.0) {
-                    p->S[p->k] = i;
-                    p->w[p->k++] = w[i];
-                    p->in[i] = 1;
-                }
-            if (p->k == 0 || !factor(p)) {
-                memset(p->in, 0, (size_t)n);
-                p->k = 0;
-            } else
-                normalise(p);
-        }
-        if (p->k == 0) {
-            enter(p, first);
-            p->w[0] = 1.0;
-        }
+        first_face(p, w, warm, first);
         used = corral(p, limit);
     }
     memset(w, 0, (size_t)n * sizeof(double));
@@ -502,11 +550,12 @@ static int take(Memory *m, Problem *p, Py_ssize_t n, int copies)
     *p = (Problem){.n = n, .S = m->S, .in = m->in};
     p->L = m->doubles;
     p->w = m->doubles + (size_t)(1 + copies) * N * N;
-    p->g = p->w + n;
+    p->gS = p->w + n;
+    p->g = p->gS + n;
     p->root = p->g + n;
     p->step = p->root + n;
-    p->one = p->step + n;
-    p->tmp = p->one + n; /* 4 n: two rows of rotations, gradient on the face, linear term */
+    p->cs = p->step + n;
+    p->sn = p->cs + n;
     return m->doubles && m->S && m->in;
 }
 
@@ -569,7 +618,7 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
     int ok = take(&memory, &p, n, 1);
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        double *H = p.L + n * n, *c = p.tmp + 3 * n;
+        double *H = p.L + n * n, *c = p.sn + n;
         p.H = H;
         p.c = c;
         for (Py_ssize_t t = 0; t < batch; t++) {
@@ -588,21 +637,15 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
             double least;
             *pivots = solve_one(&p, w, warm, 20 * n + 100, 1, &least);
             gradient(&p);
-            double low = p.g[0], value = 0.0, gap = 0.0, level = 0.0;
+            Scale scale = measure(&p);
+            double low = p.g[0], value = 0.0, gap = 0.0;
+            Py_ssize_t face = 0;
             for (Py_ssize_t i = 1; i < n; i++)
                 low = fmin(low, p.g[i]);
-            double rho = 0.0, mass = 0.0;
             for (Py_ssize_t i = 0; i < n; i++) {
-                rho += w[i] * p.root[i];
-                mass += w[i] * fabs(c[i] - p.shift);
                 gap += w[i] * (p.g[i] - low);
                 value += w[i] * (0.5 * (p.g[i] + p.shift) + 0.5 * c[i]);
-                level += w[i] * p.g[i];
-            }
-            Py_ssize_t face = 0;
-            for (Py_ssize_t i = 0; i < n; i++) {
-                double e = fabs(c[i] - p.shift) + p.root[i] * rho + mass + rho * rho;
-                face += p.g[i] - level <= FACE * e;
+                face += violation(&p, &scale, i) >= -FACE;
                 z[i] = ldexp(p.g[i] - low, k);
             }
             info[0] = ldexp(value, k);
@@ -619,9 +662,314 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* ---------------------------------------------------------------- passes over the data */
+
+enum { FLOAT32, FLOAT64, BFLOAT16 };
+enum { CHUNK = 256, FLUSH = 256, PIECE = 4096 };
+static const Py_ssize_t SIZE[] = {4, 8, 2};
+
+typedef struct {
+    Py_ssize_t n;
+    Py_buffer *buffers;
+    int *types;
+} Rows;
+
+static const char *at(const Rows *rows, Py_ssize_t i, Py_ssize_t lo)
+{
+    return (const char *)rows->buffers[i].buf + lo * SIZE[rows->types[i]];
+}
+
+static inline double wide(uint16_t half)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } x = {.bits = (uint32_t)half << 16};
+    return (double)x.value;
+}
+
+/* out[0..n) <- row - r in double precision */
+MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double *restrict r,
+                           double *restrict out)
+{
+    const float *x = (const float *)row;
+    const double *y = (const double *)row;
+    const uint16_t *z = (const uint16_t *)row;
+    if (type == FLOAT32)
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = (double)x[i] - r[i];
+    else if (type == FLOAT64)
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = y[i] - r[i];
+    else
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = wide(z[i]) - r[i];
+}
+
+MULTIARCH static void scale_by(double *x, double factor, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
+/* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */
+typedef struct {
+    const Rows *rows;
+    Py_ssize_t next, row;
+    const char *line, *end;
+} Fetch;
+
+static inline void fetch(Fetch *f)
+{
+    if (f->line < f->end) {
+        __builtin_prefetch(f->line, 0, 2);
+        f->line += 64;
+    } else if (f->row < f->rows->n) {
+        f->line = at(f->rows, f->row, f->next);
+        f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
+        f->row++;
+    }
+}
+
+/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart */
+MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums,
+                                  const Rows *rows, Py_ssize_t next)
+{
+    Fetch f = {.rows = rows, .next = next};
+    for (Py_ssize_t I = 0; I < blocks; I++)
+        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
+            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+            v8 s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33;
+            s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = (v8){0};
+            s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = (v8){0};
+#define A(k) (*(const v8 *)(a + l + k * CHUNK))
+#define B(k) (*(const v8 *)(b + l + k * CHUNK))
+            if (I == J)
+                for (Py_ssize_t l = 0; l < CHUNK; l += 8) { /* the upper half is enough */
+                    fetch(&f);
+                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3);
+                    s00 += a0 * a0, s01 += a0 * a1, s02 += a0 * a2, s03 += a0 * a3;
+                    s11 += a1 * a1, s12 += a1 * a2, s13 += a1 * a3;
+                    s22 += a2 * a2, s23 += a2 * a3, s33 += a3 * a3;
+                }
+            else
+                for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
+                    fetch(&f);
+                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3), bk = B(0);
+                    s00 += a0 * bk, s10 += a1 * bk, s20 += a2 * bk, s30 += a3 * bk, bk = B(1);
+                    s01 += a0 * bk, s11 += a1 * bk, s21 += a2 * bk, s31 += a3 * bk, bk = B(2);
+                    s02 += a0 * bk, s12 += a1 * bk, s22 += a2 * bk, s32 += a3 * bk, bk = B(3);
+                    s03 += a0 * bk, s13 += a1 * bk, s23 += a2 * bk, s33 += a3 * bk;
+                }
+#undef A
+#undef B
+            v8 *out = (v8 *)sums;
+            out[0] += s00, out[1] += s01, out[2] += s02, out[3] += s03;
+            out[4] += s10, out[5] += s11, out[6] += s12, out[7] += s13;
+            out[8] += s20, out[9] += s21, out[10] += s22, out[11] += s23;
+            out[12] += s30, out[13] += s31, out[14] += s32, out[15] += s33;
+        }
+}
+
+/* A[m x m] += sums over the lanes; sums <- 0 */
+static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
+{
+    for (Py_ssize_t I = 0; I < blocks; I++)
+        for (Py_ssize_t J = I; J < blocks; J++)
+            for (int p = 0; p < 4; p++)
+                for (int q = 0; q < 4; q++, sums += 8) {
+                    Py_ssize_t i = I * 4 + p, j = J * 4 + q;
+                    double s = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                               ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+                    memset(sums, 0, 8 * sizeof(double));
+                    if (i < m && j < m && i <= j)
+                        A[i * m + j] += s;
+                }
+}
+
+static void drop_rows(Rows *rows)
+{
+    for (Py_ssize_t i = 0; i < rows->n; i++)
+        PyBuffer_Release(&rows->buffers[i]);
+    free(rows->buffers);
+    free(rows->types);
+}
+
+/* rows: a list of contiguous buffers; types: bytes, one code per row */
+static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t count)
+{
+    rows->n = 0;
+    rows->buffers = malloc((size_t)count * sizeof(Py_buffer) + 1);
+    rows->types = malloc((size_t)count * sizeof(int) + 1);
+    if (!rows->buffers || !rows->types) {
+        PyErr_NoMemory();
+        drop_rows(rows);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *row = PySequence_GetItem(list, i);
+        int failed = !row || PyObject_GetBuffer(row, &rows->buffers[i], PyBUF_SIMPLE) < 0;
+        Py_XDECREF(row);
+        if (failed) {
+            drop_rows(rows);
+            return 0;
+        }
+        rows->types[i] = types[i];
+        rows->n = i + 1;
+    }
+    return 1;
+}
+
+/* gram(rows, types, d, curvature, scale, slope_scale, A, offset)
+ *
+ * The first row is the origin r, the last the reference g; those between are columns d_i.
+ * With c_i = scale (d_i - r) and h = slope_scale (g + curvature r), fills the upper
+ * triangle of A with inner products of c_1, ..., c_m, h and offset with (g, r), (r, r).
+ */
+static PyObject *native_gram(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, out, offset;
+    Py_ssize_t d;
+    double curvature, scale, slope_scale;
+    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*", &list, &types, &d, &curvature, &scale,
+                          &slope_scale, &out, &offset))
+        return NULL;
+    Rows rows;
+    int held = hold_rows(&rows, list, types.buf, types.len), ok = held;
+    if (held) {
+        Py_ssize_t m = rows.n - 1, blocks = (m + 3) / 4, pairs = blocks * (blocks + 1) / 2;
+        size_t used = (size_t)(4 * blocks + 2) * CHUNK * sizeof(double);
+        size_t size = used + (size_t)pairs * 128 * sizeof(double);
+        double *raw = malloc(size + 64);
+        ok = raw != NULL;
+        if (ok) {
+            Py_BEGIN_ALLOW_THREADS
+            double *X = (double *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+            memset(X, 0, size);
+            double *r = X + 4 * blocks * CHUNK, *zero = r + CHUNK, *sums = zero + CHUNK;
+            double *h = X + (m - 1) * CHUNK;
+            double *A = out.buf, gr = 0.0, rr = 0.0;
+            Py_ssize_t since = 0;
+            for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
+                Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
+                if (len < CHUNK)
+                    memset(X, 0, used);
+                load(at(&rows, 0, lo), rows.types[0], len, zero, r);
+                for (Py_ssize_t i = 1; i < m; i++)
+                    load(at(&rows, i, lo), rows.types[i], len, r, X + (i - 1) * CHUNK);
+                if (scale != 1.0)
+                    scale_by(X, scale, (m - 1) * CHUNK);
+                load(at(&rows, m, lo), rows.types[m], len, zero, h);
+                scale_by(h, slope_scale, CHUNK);
+                gr += dot(h, r, CHUNK) * scale;
+                axpy(curvature * slope_scale, r, h, CHUNK);
+                scale_by(r, scale, CHUNK);
+                rr += dot(r, r, CHUNK);
+                rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
+                if (++since == FLUSH) {
+                    flush(sums, blocks, m, A);
+                    since = 0;
+                }
+            }
+            flush(sums, blocks, m, A);
+            ((double *)offset.buf)[0] = gr;
+            ((double *)offset.buf)[1] = rr;
+            Py_END_ALLOW_THREADS
+        } else
+            PyErr_NoMemory();
+        free(raw);
+        drop_rows(&rows);
+    }
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&offset);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* sum[0..n) += sum over (up to) four rows of w_i row_i, from element lo on */
+MULTIARCH static void add_rows(const Rows *rows, Py_ssize_t first, Py_ssize_t lo, Py_ssize_t n,
+                               const double *w, double *restrict sum)
+{
+    Py_ssize_t last = first + 4 < rows->n ? first + 4 : rows->n;
+    int plain = last == first + 4;
+    for (Py_ssize_t i = first; i < last; i++)
+        plain &= rows->types[i] == FLOAT32;
+    if (plain) {
+        const float *restrict a = (const float *)at(rows, first, lo);
+        const float *restrict b = (const float *)at(rows, first + 1, lo);
+        const float *restrict c = (const float *)at(rows, first + 2, lo);
+        const float *restrict e = (const float *)at(rows, first + 3, lo);
+        double wa = w[first], wb = w[first + 1], wc = w[first + 2], we = w[first + 3];
+        for (Py_ssize_t l = 0; l < n; l++)
+            sum[l] += wa * (double)a[l] + wb * (double)b[l] + wc * (double)c[l] + we * (double)e[l];
+        return;
+    }
+    for (Py_ssize_t i = first; i < last; i++) {
+        const char *row = at(rows, i, lo);
+        if (rows->types[i] == FLOAT32)
+            for (Py_ssize_t l = 0; l < n; l++)
+                sum[l] += w[i] * (double)((const float *)row)[l];
+        else if (rows->types[i] == FLOAT64)
+            for (Py_ssize_t l = 0; l < n; l++)
+                sum[l] += w[i] * ((const double *)row)[l];
+        else
+            for (Py_ssize_t l = 0; l < n; l++)
+                sum[l] += w[i] * wide(((const uint16_t *)row)[l]);
+    }
+}
+
+MULTIARCH static void narrow(const double *sum, float *out, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        out[i] = (float)sum[i];
+}
+
+/* combine(rows, types, d, weights, out, out_type): out = sum_i w_i row_i, rounded once */
+static PyObject *native_combine(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, weights, out;
+    Py_ssize_t d;
+    int out_type;
+    if (!PyArg_ParseTuple(args, "Oy*ny*w*i", &list, &types, &d, &weights, &out, &out_type))
+        return NULL;
+    Rows rows;
+    int held = hold_rows(&rows, list, types.buf, types.len);
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        const double *w = weights.buf;
+        double sum[PIECE];
+        for (Py_ssize_t lo = 0; lo < d; lo += PIECE) {
+            Py_ssize_t len = d - lo < PIECE ? d - lo : PIECE;
+            memset(sum, 0, sizeof(sum));
+            for (Py_ssize_t i = 0; i < rows.n; i += 4)
+                add_rows(&rows, i, lo, len, w, sum);
+            if (out_type == FLOAT64)
+                memcpy((double *)out.buf + lo, sum, (size_t)len * sizeof(double));
+            else
+                narrow(sum, (float *)out.buf + lo, len);
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"solve", native_solve, METH_VARARGS, "Check, scale, solve, certify a stack."},
     {"corral", native_corral, METH_VARARGS, "Active set on one prepared problem."},
+    {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
+    {"combine", native_combine, METH_VARARGS, "Weighted sum in double precision."},
     {NULL, NULL, 0, NULL},
 };
 

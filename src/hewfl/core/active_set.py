@@ -4,12 +4,16 @@
 
 Wolfe's corral [Wolfe1976] in quadratic form: keep a support S whose columns are
 affinely independent, minimise on its face, step to the first bound, drop what hits it.
-The factor of H_SS + σ11ᵀ is updated, never recomputed; the lift σ11ᵀ is constant on the
-simplex and makes the factor exist where H_SS alone is singular.
+A face is factorised as seen from its shortest member o,
+
+    M_ij = H_ij − H_io − H_oj + H_oo,     i, j ∈ S \\ {o},
+
+so the constraint Σw_i = 1 disappears and short columns keep their digits beside long
+ones. The factor is updated as members come and go; only a new origin starts it afresh.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float64
@@ -23,9 +27,13 @@ PIVOT_FLOOR = 1e-14
 """A new pivot is floored here, so a dependent column makes a long step and a swap."""
 INDEPENDENT = 1e-8
 """Squared relative pivots above this prove the columns of a support independent."""
+REFINEMENTS = 5
+"""Newton steps on a finished face to bring its members level."""
 
 
-class Found(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class Found:
     """Outcome of a solver on a prepared problem.
 
     Attributes:
@@ -58,57 +66,101 @@ def error_scale(
         w: weights.
     """
     rho = (w * root).sum(-1, keepdims=True)
-    return np.abs(c) + root * rho + (w * np.abs(c)).sum(-1, keepdims=True) + rho**2
+    mass = (w * np.abs(c)).sum(-1, keepdims=True)
+    scale: Array = np.abs(c) + root * rho + mass + rho**2
+    return np.maximum(scale, 1e-300)
+
+
+def seen_from(
+    H: Float64[Array, "n n"], origin: int, rows: list[int], columns: list[int]
+) -> Float64[Array, "k m"]:
+    """M restricted to rows × columns: inner products of differences to the origin."""
+    near = H[np.ix_(rows, columns)] - H[rows, origin][:, None]
+    far = H[origin, columns] - H[origin, origin]
+    difference: Array = near - far[None, :]
+    return difference
 
 
 @final
 @dataclass(slots=True)
 class _Face:
-    """The support S in order of entry, the factor of H_SS + σ11ᵀ, weights on S."""
+    """The support, its origin first; the factor of M; weights in the same order."""
 
+    H: Float64[Array, "n n"]
     support: list[int]
-    factor: Float64[Array, "m m"]  # upper triangular in its leading |S| rows
     weights: Float64[Array, " k"]
+    factor: Float64[Array, "n n"]  # upper triangular in its leading |S| − 1 rows
 
-    def triangle(self) -> Float64[Array, "k k"]:
-        k = len(self.support)
-        return self.factor[:k, :k]
+    def refactor(self) -> bool:
+        """Origin at the shortest member, factor afresh; False if it does not exist."""
+        first = int(np.argmin(np.diagonal(self.H)[self.support]))
+        order = [first, *(i for i in range(len(self.support)) if i != first)]
+        self.support = [self.support[i] for i in order]
+        self.weights = self.weights[order]
+        origin, *others = self.support
+        if not others:
+            return True
+        M = seen_from(self.H, origin, others, others)
+        whole, info = lapack.dpotrf(M, clean=1)
+        k = len(others) if info == 0 else info - 1
+        self.factor[:k, :k] = whole[:k, :k]
+        for i in range(k, len(others)):
+            self._append(i, others)
+        return info == 0
 
-    def enter(self, j: int, column: Float64[Array, " k"], corner: float) -> None:
-        """Append index j; column = (H + σ11ᵀ)_Sj, corner = (H + σ11ᵀ)_jj."""
-        k = len(self.support)
-        head, _ = lapack.dtrtrs(self.triangle(), column, trans=1)
-        pivot = corner - head @ head
+    def _append(self, k: int, others: list[int]) -> None:
+        origin, j = self.support[0], others[k]
+        column = seen_from(self.H, origin, [*others[:k], j], [j])[:, 0]
+        head = column[:k]
+        if k > 0:
+            head, _ = lapack.dtrtrs(self.factor[:k, :k], head, trans=1)
+        corner = float(column[k])
+        size = float(self.H[j, j] + self.H[origin, origin])
+        floor = PIVOT_FLOOR * abs(corner) + 1e-30 * size + 1e-300
         self.factor[:k, k] = head
-        self.factor[k, k] = np.sqrt(max(pivot, PIVOT_FLOOR * corner))
+        self.factor[k, k] = np.sqrt(max(corner - float(head @ head), floor))
+
+    def enter(self, j: int) -> None:
+        """Append index j; a much shorter column becomes the origin."""
         self.support.append(j)
         self.weights = np.append(self.weights, 0.0)
+        if self.H[j, j] < 0.01 * self.H[self.support[0], self.support[0]]:
+            self.refactor()
+        else:
+            self._append(len(self.support) - 2, self.support[1:])
 
-    def leave(self, p: int) -> None:
-        """Delete the p-th member: drop its column, mend the triangle by rotations."""
-        k = len(self.support)
+    def leave(self, m: int) -> None:
+        """Delete the m-th member: drop its column, mend the triangle by rotations."""
+        k, p = len(self.support) - 1, m - 1
+        del self.support[m]
+        self.weights = np.delete(self.weights, m)
+        if m == 0:
+            self.refactor()
+            return
         row = self.factor[p, p + 1 : k].copy()
         tail = np.asfortranarray(self.factor[p + 1 : k, p + 1 : k])
         self.factor[:p, p : k - 1] = self.factor[:p, p + 1 : k]
         if p < k - 1:
             tail, _, _, _ = lapack.dtpqrt(0, 1, tail, row[None, :])
             self.factor[p : k - 1, p : k - 1] = np.triu(tail)
-        del self.support[p]
-        self.weights = np.delete(self.weights, p)
 
-    def independence(self, H: Float64[Array, "n n"], sigma: float) -> float:
+    def newton(self, gradient: Float64[Array, " n"]) -> Float64[Array, " k"]:
+        """Step δ to the minimiser on the affine hull: Mδ = ∇_o − ∇, δ_o = −Σδ."""
+        k = len(self.support) - 1
+        rest = gradient[self.support[0]] - gradient[self.support[1:]]
+        half, _ = lapack.dtrtrs(self.factor[:k, :k], rest, trans=1)
+        step, _ = lapack.dtrtrs(self.factor[:k, :k], half)
+        return np.concatenate([[-step.sum()], step])
+
+    def independence(self) -> float:
         """Smallest squared pivot over diagonal of the factor."""
-        corner = np.diagonal(H)[self.support] + sigma
-        return float((np.diagonal(self.triangle()) ** 2 / corner).min())
-
-    def newton(self, gradient: Float64[Array, " k"]) -> Float64[Array, " k"]:
-        """Step δ to the minimiser on the affine hull: (H_SS)δ = −∇_S + ν1, 1ᵀδ = 0."""
-        right = np.stack([np.ones_like(gradient), -gradient], axis=1)
-        half, _ = lapack.dtrtrs(self.triangle(), right, trans=1)
-        both, _ = lapack.dtrtrs(self.triangle(), half)
-        u, p = both[:, 0], both[:, 1]
-        step: Float64[Array, " k"] = p - (p.sum() / u.sum()) * u
-        return step
+        origin, *others = self.support
+        if not others:
+            return 1.0
+        H, k = self.H, len(others)
+        corner = np.diagonal(H)[others] - 2 * H[others, origin] + H[origin, origin]
+        pivots = np.diagonal(self.factor[:k, :k]) ** 2
+        return float((pivots / np.maximum(corner, 1e-300)).min())
 
 
 def active_set(
@@ -126,55 +178,57 @@ def active_set(
         max_pivots: give up after so many exchanges.
     """
     n = len(c)
-    root, sigma = np.sqrt(np.diagonal(H)), _lift(H)
-    face = _first_face(H, c, start, sigma)
+    root = np.sqrt(np.diagonal(H))
+    face = _first_face(H, c, start)
     c = c - c[face.support[int(np.argmax(face.weights))]]
     limit = 20 * n + 100 if max_pivots is None else max_pivots
     banned: set[int] = set()
-    pivots, w = 0, np.zeros(n)
-    _descend(face, H[np.ix_(face.support, face.support)] @ face.weights + c[face.support])
+    pivots, refined = 0, 0
+    _descend(face, _gradient(face, c))
     while True:
         w = np.zeros(n)
         w[face.support] = face.weights
-        gradient = H[face.support].T @ face.weights + c
-        violation = w @ gradient - gradient
-        violation /= np.maximum(error_scale(root, c, w), 1e-300)
+        gradient = _gradient(face, c)
+        violation = (w @ gradient - gradient) / error_scale(root, c, w)
+        level = float(violation[face.support].max()) <= OPTIMALITY
         violation[face.support + list(banned)] = -np.inf
         j = int(np.argmax(violation))
-        if violation[j] <= OPTIMALITY or pivots == limit:
-            solved = bool(violation[j] <= OPTIMALITY) and not banned
-            return Found(w, pivots, solved, face.independence(H, sigma) > INDEPENDENT)
-        face.enter(j, H[face.support, j] + sigma, H[j, j] + sigma)
-        moved = _descend(face, gradient[face.support], entered=True)
-        banned = set() if moved else banned | {j}  # refused at step zero: wait
-        pivots += 1
+        if violation[j] <= OPTIMALITY and not level and refined < REFINEMENTS:
+            _descend(face, gradient)
+            refined += 1
+        elif violation[j] <= OPTIMALITY or pivots == limit:
+            solved = bool(violation[j] <= OPTIMALITY) and level and not banned
+            return Found(w, pivots, solved, face.independence() > INDEPENDENT)
+        else:
+            face.enter(j)
+            moved = _descend(face, gradient, entered=j)
+            banned = set() if moved else banned | {j}  # refused at step zero: wait
+            refined = 0 if moved else refined
+            pivots += 1
 
 
-def _lift(H: Float64[Array, "n n"]) -> float:
-    diagonal = np.diagonal(H)
-    return float(np.median(diagonal) or np.mean(diagonal) or 1.0)
+def _gradient(face: _Face, c: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    gradient: Array = face.H[face.support].T @ face.weights + c
+    return gradient
 
 
 def _first_face(
-    H: Float64[Array, "n n"], c: Float64[Array, " n"], start: Array | None, sigma: float
+    H: Float64[Array, "n n"], c: Float64[Array, " n"], start: Array | None
 ) -> _Face:
     """The support of `start` where it is independent, else the best vertex."""
-    n = len(c)
-    room = np.zeros((n, n), order="F")
+    room = np.zeros((len(c), len(c)), order="F")
     if start is not None:
         members = np.flatnonzero(start)
-        factor, info = lapack.dpotrf(H[np.ix_(members, members)] + sigma, clean=1)
-        if info == 0:
-            room[: len(members), : len(members)] = factor
-            weights = start[members] / start.sum()
-            return _Face([int(i) for i in members], room, weights)
+        weights = start[members] / start.sum()
+        face = _Face(H, [int(i) for i in members], weights, room)
+        if face.refactor():
+            return face
     vertex = int(np.argmin(0.5 * np.diagonal(H) + c))
-    room[0, 0] = np.sqrt(H[vertex, vertex] + sigma)
-    return _Face([vertex], room, np.ones(1))
+    return _Face(H, [vertex], np.ones(1), room)
 
 
 def _descend(
-    face: _Face, gradient: Float64[Array, " k"], *, entered: bool = False
+    face: _Face, gradient: Float64[Array, " n"], *, entered: int | None = None
 ) -> bool:
     """Go to the minimiser on the face, dropping members that reach zero on the way.
 
@@ -187,10 +241,12 @@ def _descend(
     moved = False
     while len(face.support) > 1:
         step = face.newton(gradient)
-        if entered and step[-1] <= 0:
-            face.leave(len(step) - 1)
-            return False
-        entered = False
+        if entered is not None:
+            at = face.support.index(entered)
+            if step[at] <= 0:
+                face.leave(at)
+                return False
+            entered = None
         target = face.weights + step
         if (target > 0).all():
             face.weights = target / target.sum()
@@ -202,7 +258,7 @@ def _descend(
         alpha = min(float(ratio[p]), 1.0)
         moved = moved or alpha > 0
         face.weights = np.maximum(face.weights + alpha * step, 0.0)
-        gradient = np.delete((1.0 - alpha) * gradient, p)
+        gradient = (1.0 - alpha) * gradient
         face.leave(p)
     face.weights = np.ones(1)
     return moved

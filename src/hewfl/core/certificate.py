@@ -1,14 +1,14 @@
 """The one-step certificate: what a round is guaranteed to gain, client by client.
 
-    J(w, θ) = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)     (th:predictive-majorant)
+    J(w, θ) = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)  (th:predictive-majorant)
 
-bounds the expected objective gap after the round for θ ≤ 1 (erratum E-03). Three sets of
-constants share this form; at every (w, θ) each gives a smaller J than the one before:
+bounds the expected objective gap after the round for θ ≤ 1 (erratum E-03). Three sets
+of constants share this form; at any (w, θ) each gives a smaller J than the one before:
 
 * "paper": as printed.
 * "sharp": no exponentials, horizon factors, a quarter of Young's constant (T1 to T3).
-* "absorbed": as "sharp", but the drift 8h₁θ³U, which is a bound on (4h₁θ³/L)‖∇F‖², is set
-  off against the descent −(θ/2L)‖∇F‖² before either is bounded.
+* "absorbed": as "sharp", but the drift 8h₁θ³U, which bounds (4h₁θ³/L)‖∇F‖², is set off
+  against the descent −(θ/2L)‖∇F‖² before either is bounded.
 
 All functions broadcast the amplitudes against the fields of the profile.
 """
@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import ArrayLike
 
-from hewfl.core.checks import Array, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 
-VARIANTS = ("paper", "sharp", "absorbed")
 if TYPE_CHECKING:
     Variant = Literal["paper", "sharp", "absorbed"]
 else:  # run-time type checks let a wrong name through to `check_variant` and its text
     Variant = str
+VARIANTS: tuple[Variant, ...] = ("paper", "sharp", "absorbed")
 
 
 def check_variant(variant: Variant) -> Variant:
@@ -39,8 +38,8 @@ def check_variant(variant: Variant) -> Variant:
 def clipped_gap(state: UpperState, bounds: ProblemBounds) -> float:
     """U♯ = min(U, f̄) with f̄ = LR²/2, the largest gap on the ball.
 
-    Only s uses U♯ as printed; to use it in ρ and κ too, which is valid and tighter (E-25),
-    pass `UpperState(clipped_gap(state, bounds), state.tracking)` as the state.
+    Only s uses U♯ as printed. To have it in ρ and κ too, which is valid and tighter
+    (E-25), pass `UpperState(clipped_gap(state, bounds), state.tracking)` as the state.
     """
     return min(state.gap, bounds.smoothness * bounds.radius * bounds.radius / 2)
 
@@ -53,7 +52,8 @@ def horizon_factors(
     h₁ = (H − 1)(2H − 1)/(6H²) ≤ 1/3,     h₂ = (H − 1)/(2H) ≤ 1/2
     """
     H = as_float64("horizon", profiles.horizon)
-    return (H - 1) * (2 * H - 1) / (6 * H**2), (H - 1) / (2 * H)
+    h1, h2 = (H - 1) * (2 * H - 1) / (6 * H**2), (H - 1) / (2 * H)
+    return np.asarray(h1), np.asarray(h2)
 
 
 def descent_coefficient(
@@ -78,8 +78,8 @@ def descent_coefficient(
     L, R = bounds.smoothness, bounds.radius
     if check_variant(variant) == "absorbed":
         h1, _ = horizon_factors(profiles)
-        return theta * (1 - 8 * h1 * theta**2) / (2 * L * R * R)
-    return theta / (2 * L * R * R)
+        return np.asarray(theta * (1 - 8 * h1 * theta**2) / (2 * L * R * R))
+    return np.asarray(theta / (2 * L * R * R))
 
 
 def certified_decrease(
@@ -96,8 +96,8 @@ def certified_decrease(
         s = 4 f̄ A u                           A < 0, absorbed only
 
     Where A < 0 drift outweighs descent. Then f − A R²‖∇F‖² has to be bounded with
-    ‖∇F‖² ≤ 2L f, not with ‖∇F‖² ≥ f²/R², and u − T_A(u) would be no bound. As a function
-    of A, s increases and is concave (at A = 0 its slope falls from 4f̄u to u²), and A is
+    ‖∇F‖² ≤ 2L f, not with ‖∇F‖² ≥ f²/R²: u − T_A(u) would be no bound. As a function of
+    A, s increases and is concave (at A = 0 its slope falls from 4f̄u to u²), and A is
     concave in θ ≥ 0; so s is concave in θ for every variant.
     """
     A = descent_coefficient(amplitudes, profiles, bounds, variant=variant)
@@ -124,11 +124,11 @@ def mean_penalty(
     if check_variant(variant) == "paper":
         e = np.exp(2 * theta)
         stale = (16 * theta + 64 * e * theta**3) / L * Q
-        return 32 * e * theta**3 * U + stale + 8 * e * theta**3 / L * M
+        return np.asarray(32 * e * theta**3 * U + stale + 8 * e * theta**3 / L * M)
     h1, h2 = horizon_factors(profiles)
     stale = (4 * theta + 16 * h1 * theta**3) / L * Q
     drift = 8 * h1 * theta**3 * U if variant == "sharp" else 0.0
-    return drift + stale + 2 * h2 * theta**3 / L * M
+    return np.asarray(drift + stale + 2 * h2 * theta**3 / L * M)
 
 
 def variance_bound(
@@ -142,7 +142,7 @@ def variance_bound(
     """Bound on the variance of a client's displacement (eq:kappa-main).
 
     κ = 16e^{2θ}θ⁴ U/L + 32e^{2θ}θ⁴ Q/L² + (2θ² + 4e^{2θ}θ⁴) v²/(L²Hb)     paper
-    κ = θ² v²/(L²Hb)                                                       sharp, absorbed
+    κ = θ² v²/(L²Hb)                                                       the others
     """
     theta, L = _amplitudes(amplitudes), bounds.smoothness
     U, Q, M = state.gap, state.tracking, noise(profiles)
@@ -150,8 +150,9 @@ def variance_bound(
         e = np.exp(2 * theta)
         drift = 16 * e * theta**4 / L * U
         stale = 32 * e * theta**4 / L / L * Q
-        return drift + stale + (2 * theta**2 + 4 * e * theta**4) / L / L * M
-    return theta**2 / L / L * M
+        noisy = (2 * theta**2 + 4 * e * theta**4) / L / L * M
+        return np.asarray(drift + stale + noisy)
+    return np.asarray(theta**2 / L / L * M)
 
 
 def gain(
@@ -164,7 +165,8 @@ def gain(
 ) -> Float64[Array, "..."]:
     """Certified gain of one client with all the weight, noise aside: μ = s − ρ."""
     s = certified_decrease(amplitudes, profiles, state, bounds, variant=variant)
-    return s - mean_penalty(amplitudes, profiles, state, bounds, variant=variant)
+    rho = mean_penalty(amplitudes, profiles, state, bounds, variant=variant)
+    return np.asarray(s - rho)
 
 
 def round_bound(
@@ -214,4 +216,4 @@ def noise(profiles: ClientProfile) -> Float64[Array, "..."]:
     """M = v²/(Hb)."""
     H, b = profiles.horizon, profiles.batch_size
     samples = as_float64("horizon", H) * as_float64("batch_size", b)
-    return as_float64("variance", profiles.variance) / samples
+    return np.asarray(as_float64("variance", profiles.variance) / samples)

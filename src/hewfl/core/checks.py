@@ -1,12 +1,17 @@
 """Argument checks that speak one language: name, rule, value."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hewfl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+else:
+    ArrayLike = Any  # run-time type checkers do not follow NumPy's own definition
 
 Array = NDArray[np.floating[Any]]
 """Static alias of every floating array; shapes are written around it."""

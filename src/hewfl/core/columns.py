@@ -4,19 +4,26 @@ Serves problems with many clients whose Gram matrix is singular, huge or never f
 the caller provides columns by index and one product with all of them.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.core.active_set import INDEPENDENT, OPTIMALITY, Found, active_set, error_scale
+from hewfl.core.active_set import (
+    INDEPENDENT,
+    OPTIMALITY,
+    Found,
+    active_set,
+    error_scale,
+)
 from hewfl.core.checks import Array
 from hewfl.core.native import library
 
 Index = Int64[NDArray[np.int64], " k"]
 
 
+@runtime_checkable
 class Columns(Protocol):
     """A quadratic ⟨c, w⟩ + ½ wᵀHw that is met a few columns at a time."""
 
@@ -80,7 +87,7 @@ def column_generation(problem: Columns, batch: int) -> Found:
         held = members[found.weights > 0]
         gradient = problem.gradient(held, w[held])
         violation = w[held] @ gradient[held] - gradient
-        violation /= np.maximum(error_scale(root, c - c[members[0]], w), 1e-300)
+        violation /= error_scale(root, c - c[members[0]], w)
         fresh = np.flatnonzero(violation > OPTIMALITY)
         fresh = fresh[~np.isin(fresh, members)]
         if len(fresh) == 0:

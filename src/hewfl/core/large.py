@@ -1,6 +1,6 @@
 """One problem with many clients: start small, switch when the support is large."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -15,7 +15,7 @@ from hewfl.core.schur import schur_pivoting
 FIRST_PIVOTS = 48
 """Exchanges after which a support is called large; measured in benchmarks/solvers."""
 MOSTLY_RIGHT = 0.3
-"""Share of indices a first block exchange may move before the support is called small."""
+"""Share of indices a first exchange may move before the support is called small."""
 
 
 @final
@@ -95,7 +95,7 @@ def solve_large(
         found = corral(H, c, start, FIRST_PIVOTS)
         pivots += found.pivots
         if found.solved:
-            return found._replace(pivots=pivots)
+            return replace(found, pivots=pivots)
     lifted = lifted_factor(H) if lifted is None else lifted
     if lifted.independent:
         w, sweeps, solved = schur_pivoting(H, c, lifted.factor, guess)
@@ -103,4 +103,4 @@ def solve_large(
         if solved:
             return Found(w, pivots, solved=True, independent=True)
     found = column_generation(DenseColumns(H, c), max(64, len(c) // 8))
-    return found._replace(pivots=pivots + found.pivots)
+    return replace(found, pivots=pivots + found.pivots)

@@ -9,12 +9,17 @@ Its point of least norm is unique, moves with a permutation of the clients, and 
 equal clients equal weight (erratum E-13).
 """
 
-import numpy as np
-from jaxtyping import Float64
-from scipy.linalg import lapack
+from typing import Protocol, runtime_checkable
 
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack, qr
+
+from hewfl.core.active_set import OPTIMALITY, seen_from
 from hewfl.core.checks import Array
-from hewfl.core.quadratic import Quadratic
+
+Index = Int64[NDArray[np.int64], " k"]
 
 FACE = 1e-12
 """An index is on the optimal face when its reduced cost is below this × error scale."""
@@ -25,6 +30,8 @@ least-norm minimiser jumps with rank, so this number is part of its definition."
 SETTLED = 1e-10
 """What the tie rule may add to a relative reduced cost: columns of very unequal length
 leave this much rounding in the face."""
+EXACT = 1e-13
+"""And to the gap, relative to the size of the objective."""
 _NEWTON_STEPS = 60
 
 UNIQUE = "optimal: the minimiser is unique"
@@ -32,8 +39,28 @@ LEAST_NORM = "optimal: least-norm point of a face of minimisers"
 UNSETTLED = "optimal: one of several minimisers, the least-norm one was not resolved"
 
 
+@runtime_checkable
+class Faced(Protocol):
+    """A quadratic on the simplex whose optimal face can be asked for."""
+
+    @property
+    def size(self) -> float:
+        """Magnitude of the objective over the simplex."""
+
+    def reduced_costs(
+        self, w: Float64[Array, " n"]
+    ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
+        """∇_i − ⟨w, ∇⟩ and its error scale e_i."""
+
+    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+        """The same weights with rounding errors of the face removed."""
+
+    def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
+        """Orthonormal row space of the columns on a face, None if independent."""
+
+
 def settle_ties(
-    problem: Quadratic, w: Float64[Array, " n"], *, independent: bool
+    problem: Faced, w: Float64[Array, " n"], *, independent: bool
 ) -> tuple[Float64[Array, " n"], str]:
     """The least-norm minimiser, given any minimiser.
 
@@ -49,37 +76,123 @@ def settle_ties(
     E = np.flatnonzero(cost <= FACE * scale)
     if independent and len(E) == np.count_nonzero(w):
         return w, UNIQUE
-    K = problem.H[np.ix_(E, E)]
-    sizes = np.diagonal(K)
-    basis = row_space(K + (np.median(sizes) or np.mean(sizes) or 1.0))
+    basis = problem.face_basis(E)
     if basis is None:
         return w, UNIQUE
     settled = np.zeros_like(w)
     settled[E], _ = least_norm_weights(basis, w[E])
     cost, scale = problem.reduced_costs(settled)
-    if (cost < -SETTLED * scale).any() or -cost.min() > FACE:  # H and c are of size one
+    if (cost < -OPTIMALITY * scale).any():
+        settled = problem.level(settled)
+        cost, scale = problem.reduced_costs(settled)
+    if (cost < -SETTLED * scale).any() or -cost.min() > EXACT * problem.size:
         return w, UNSETTLED
     return settled, LEAST_NORM
 
 
-def row_space(K: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
-    """Orthonormal basis of the range of a singular PSD matrix, None if it has full rank.
-
-    Rank is decided on the unit-diagonal matrix, where one long column cannot hide the
-    others, by pivoted Cholesky; one subspace iteration then removes what the dropped
-    directions left behind.
-    """
-    size = np.sqrt(np.diagonal(K))
-    unit = K / np.outer(size, size)
-    factor, order, rank, _ = lapack.dpstrf(unit, tol=RANK, lower=1)
-    if rank == len(K):
+def row_space_of_factor(rows: Float64[Array, "m d"]) -> Float64[Array, "m r"] | None:
+    """The same from the columns themselves, for m > d."""
+    lengths = np.einsum("ij,ij->i", rows, rows)
+    apart = rows - rows[int(np.argmin(lengths))]
+    size = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+    far = size > np.sqrt(RANK * (lengths + lengths.min()))
+    size = np.where(far, size, size.max() or 1.0)
+    unit = np.where(far[:, None], apart, 0.0) / size[:, None]
+    values, vectors = np.linalg.eigh(unit.T @ unit)
+    kept = values > RANK * max(values[-1], 1.0)
+    if np.count_nonzero(kept) >= len(rows) - 1:
         return None
-    tail, _ = lapack.dtrtrs(factor[:rank, :rank], factor[rank:, :rank].T, 1, 1)
-    basis = np.empty((len(K), rank))  # range of the factor: rows I, then L₂L₁⁻¹
-    basis[order[:rank] - 1] = np.eye(rank)
-    basis[order[rank:] - 1] = tail.T
-    basis, _ = np.linalg.qr(size[:, None] * (unit @ basis))
-    return np.asarray(basis)
+    basis = np.ones((len(rows), np.count_nonzero(kept) + 1))
+    basis[:, :-1] = unit @ (vectors[:, kept] / np.sqrt(values[kept]))
+    basis[:, :-1] *= size[:, None] / np.median(size)
+    return _orthonormal(basis, size)
+
+
+def _orthonormal(
+    basis: Float64[Array, "m r"], size: Float64[Array, " k"]
+) -> Float64[Array, "m r"]:
+    """Columns made orthonormal; `size` tells how unequal the rows are.
+
+    A Cholesky factor does for rows of one size. For very unequal ones, Householder
+    reflections with rows sorted and columns pivoted keep the digits of short rows.
+    """
+    basis = basis / np.linalg.norm(basis, axis=0)
+    if len(size) == 0 or size.max() < 1e3 * size.min():
+        factor, info = lapack.dpotrf(basis.T @ basis)
+        if info == 0 and np.diagonal(factor).min() > 1e-4:
+            return np.asarray(blas.dtrsm(1.0, factor, basis, side=1))
+        return np.asarray(np.linalg.qr(basis)[0])
+    order = np.argsort(-np.abs(basis).max(axis=1), kind="stable")
+    rotated = qr(basis[order], mode="economic", pivoting=True)[0]
+    sorted_back = np.empty_like(rotated)
+    sorted_back[order] = rotated
+    return sorted_back
+
+
+def _pivoted(
+    H: Float64[Array, "m m"],
+) -> tuple[int, list[int], Float64[Array, " k"], Array, NDArray[np.integer], int]:
+    """Pivoted Cholesky of a face seen from its shortest column, on unit diagonal.
+
+    Returns:
+        Origin; the others; their distances from it; lower factor; order; rank.
+    """
+    diagonal = np.diagonal(H)
+    origin = int(np.argmin(diagonal))
+    others = [i for i in range(len(H)) if i != origin]
+    M = seen_from(H, origin, others, others)
+    apart = np.diagonal(M) > RANK * (diagonal[others] + diagonal[origin])
+    size = np.sqrt(np.where(apart, np.diagonal(M), 1.0))
+    unit = M * np.outer(apart / size, apart / size)
+    factor, order, rank, _ = lapack.dpstrf(unit, tol=RANK, lower=1)
+    return origin, others, np.where(apart, size, 0.0), factor, order - 1, int(rank)
+
+
+def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
+    """Orthonormal row space of a face from its Gram matrix, None if independent.
+
+    Columns are seen from the shortest of them. Rank is decided on unit diagonal, where
+    a long column cannot hide the others; one subspace iteration then removes what the
+    dropped directions left behind.
+    """
+    m = len(H)
+    origin, others, size, factor, order, rank = _pivoted(H)
+    if rank == m - 1:
+        return None
+    inner = np.zeros((m - 1, rank))  # range of the factor: rows I, then L₂L₁⁻¹
+    if rank > 0:
+        tail, _ = lapack.dtrtrs(factor[:rank, :rank], factor[rank:, :rank].T, 1, 1)
+        inner[order[:rank]] = np.eye(rank)
+        inner[order[rank:]] = tail.T
+        apart = np.where(size > 0, size, np.inf)[:, None]
+        inner = seen_from(H, origin, others, others) @ (inner / apart)
+        inner[size == 0] = 0.0
+    basis = np.ones((m, rank + 1))  # the last column: Σv_i = 1
+    basis[others, :rank] = inner
+    basis[origin, :rank] = 0.0
+    return _orthonormal(basis, size[size > 0])
+
+
+def levelled(
+    H: Float64[Array, "m m"], gradient: Float64[Array, " m"], v: Float64[Array, " m"]
+) -> Float64[Array, " m"]:
+    """Weights v > 0 moved by a Newton step on an independent part of the face.
+
+    Long columns carry tiny weights that the projection knows only absolutely; this
+    brings back their relative digits.
+    """
+    origin, others, size, factor, order, rank = _pivoted(H)
+    if rank == 0:
+        return v
+    chosen = order[:rank]
+    part = np.array(others)[chosen]
+    rest = (gradient[origin] - gradient[part]) / size[chosen]
+    step, _ = lapack.dpotrs(factor[:rank, :rank], rest, lower=1)
+    step /= size[chosen]
+    moved = v.copy()
+    moved[part] += step
+    moved[origin] -= step.sum()
+    return moved if (moved > 0).all() else v
 
 
 def least_norm_weights(

@@ -1,4 +1,4 @@
-"""Block pivoting: guess the support, solve on its face, exchange every offender at once.
+"""Block pivoting: guess the support, solve on its face, exchange all offenders.
 
     min  ⟨c, w⟩ + ½ wᵀ H w   over  w ∈ Δ_n
 
@@ -19,7 +19,7 @@ MAX_SWEEPS = 20
 PATIENCE = 4
 """Sweeps without fewer offenders before a problem is given up."""
 RIDGE = 1e-13
-"""Relative ridge that keeps the masked systems solvable; refinement removes its bias."""
+"""Relative ridge that keeps masked systems solvable; refinement removes its bias."""
 
 
 def block_pivoting(
@@ -49,16 +49,17 @@ def block_pivoting(
     support, confirmed = guess.copy(), np.zeros(count, dtype=np.bool_)
     todo = np.arange(count)
     for _ in range(MAX_SWEEPS):
-        w, offenders = _sweep(H[todo], c[todo], support[todo], weights[todo])
+        w, offenders, level = _sweep(H[todo], c[todo], support[todo], weights[todo])
         weights[todo] = w
         sweeps[todo] += 1
         amount = offenders.sum(-1)
-        solved[todo] = confirmed[todo] & (amount == 0)
+        solved[todo] = confirmed[todo] & (amount == 0) & level
         confirmed[todo] = amount == 0  # the sweep that confirms also refines
         stalled[todo] = np.where(amount < fewest[todo], 0, stalled[todo] + 1)
         fewest[todo] = np.minimum(amount, fewest[todo])
         support[todo] ^= offenders
         hopeless = (stalled[todo] >= PATIENCE) | ~support[todo].any(-1)
+        hopeless |= ~np.isfinite(w).all(-1)
         todo = todo[~(solved[todo] | hopeless)]
         if len(todo) == 0:
             break
@@ -72,25 +73,43 @@ def _sweep(
     c: Float64[Array, "b n"],
     support: Bool[NDArray[np.bool_], "b n"],
     start: Float64[Array, "b n"],
-) -> tuple[Float64[Array, "b n"], Bool[NDArray[np.bool_], "b n"]]:
-    """Minimise on the faces; an offender has w ≤ 0 inside or a negative cost outside."""
+) -> tuple[
+    Float64[Array, "b n"],
+    Bool[NDArray[np.bool_], "b n"],
+    Bool[NDArray[np.bool_], " b"],
+]:
+    """A Newton step on each face, seen from its shortest member as in `active_set`.
+
+    Returns:
+        Weights; offenders (w ≤ 0 inside, a negative cost outside); whether the members
+        of the face are level.
+    """
+    lanes = np.arange(len(c))
     diagonal = np.diagonal(H, axis1=1, axis2=2)
-    sigma = np.partition(diagonal, diagonal.shape[1] // 2)[:, diagonal.shape[1] // 2]
-    sigma = np.where(sigma > 0, sigma, diagonal.max(-1) + (diagonal.max(-1) == 0))
+    origin = np.argmin(np.where(support, diagonal, np.inf), axis=1)
     inside = support.astype(np.float64)
-    K = (H + sigma[:, None, None]) * inside[:, :, None] * inside[:, None, :]
-    every = np.arange(c.shape[1])
-    K[:, every, every] += np.where(support, RIDGE * (diagonal + sigma[:, None]), 1.0)
     w = start * inside
     w += (1.0 - w.sum(-1, keepdims=True)) * inside / inside.sum(-1, keepdims=True)
     gradient = np.matvec(H, w) + c
-    level = (w * gradient).sum(-1, keepdims=True)
-    right = np.stack([inside, (level - gradient) * inside], axis=-1)
-    solution = np.linalg.solve(K, right)
-    u, p = solution[..., 0], solution[..., 1]
-    w = w + p - (p.sum(-1) / u.sum(-1))[:, None] * u
-    gradient = np.matvec(H, w) + c
-    w_plus = np.maximum(w, 0.0)
-    level = (w_plus * gradient).sum(-1, keepdims=True) / w_plus.sum(-1, keepdims=True)
-    scale = error_scale(np.sqrt(diagonal), c, w_plus)
-    return w, np.where(support, w <= 0, gradient - level < -OPTIMALITY * scale)
+    others = support.copy()
+    others[lanes, origin] = False
+    column = H[lanes, origin]
+    corner = diagonal[lanes, origin]
+    M = H - column[:, :, None] - (column - corner[:, None])[:, None, :]
+    M *= others[:, :, None] & others[:, None, :]
+    each = np.arange(c.shape[1])
+    own = M[:, each, each]
+    ridge = RIDGE * own + 1e-30 * (diagonal + corner[:, None]) + 1e-300
+    M[:, each, each] = np.where(others, own + ridge, 1.0)
+    rest = np.where(others, gradient[lanes, origin][:, None] - gradient, 0.0)
+    step = np.linalg.solve(M, rest[:, :, None])[:, :, 0]
+    step[lanes, origin] = -step.sum(-1)
+    with np.errstate(all="ignore"):  # what is not finite is given up by the caller
+        w = w + step
+        gradient = np.matvec(H, w) + c
+        w_plus = np.maximum(w, 0.0)
+        w_plus /= np.maximum(w_plus.sum(-1, keepdims=True), 1e-300)
+        cost = gradient - (w_plus * gradient).sum(-1, keepdims=True)
+        low = cost < -OPTIMALITY * error_scale(np.sqrt(diagonal), c, w_plus)
+    offenders = np.where(support, ~(w > 0), low)
+    return w, offenders, ~(low & support).any(-1)

@@ -1,14 +1,14 @@
 """One prepared problem: the quadratic in units of its own size, and its certificate."""
 
 from dataclasses import dataclass
-from typing import Self, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
 
 from hewfl.core.active_set import error_scale
 from hewfl.core.checks import Array
+from hewfl.core.least_norm import Index, levelled, row_space
 
 
 @final
@@ -26,17 +26,10 @@ class Quadratic:
     c: Float64[Array, " n"]
     exponent: int
 
-    @classmethod
-    def of(cls, G: Array, q: Array, curvature: float) -> Self:
-        """Scale ΛG and q by the power of two next to the larger of them."""
-        mantissa, e = np.frexp(curvature)
-        top, size = np.diagonal(G).max(), np.abs(q).max()
-        sizes = [int(np.frexp(top)[1]) + int(e)] if top > 0 else []
-        k = max([*sizes, int(np.frexp(size)[1])] if size > 0 else sizes, default=0)
-        shift = int(e) - k
-        if abs(shift) < 1000:
-            return cls(G * np.ldexp(mantissa, shift), np.ldexp(q, -k), k)
-        return cls(np.ldexp(G * mantissa, shift), np.ldexp(q, -k), k)
+    @property
+    def size(self) -> float:
+        """Magnitude of the objective's variation over the simplex."""
+        return float(np.diagonal(self.H).max() + np.ptp(self.c))
 
     def _gradient(self, w: Float64[Array, " n"]) -> tuple[Array, float]:
         """Gradient up to a constant, the constant: c is centred where the weight is."""
@@ -47,21 +40,46 @@ class Quadratic:
     def reduced_costs(
         self, w: Float64[Array, " n"]
     ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
-        """∇_i − ⟨w, ∇⟩, negative where a client should enter, and its error scale e_i."""
+        """∇_i − ⟨w, ∇⟩, negative where a client should enter; its error scale e_i."""
         gradient, shift = self._gradient(w)
         scale = error_scale(np.sqrt(np.diagonal(self.H)), self.c - shift, w)
-        return gradient - w @ gradient, np.maximum(scale, 1e-300)
+        return gradient - w @ gradient, scale
+
+    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+        """The same weights with rounding errors of the face removed."""
+        S = np.flatnonzero(w)
+        for _ in range(2):
+            gradient, _shift = self._gradient(w)
+            w = w.copy()
+            w[S] = levelled(self.H[np.ix_(S, S)], gradient[S], w[S])
+        return w / w.sum()
+
+    def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
+        """Row space of the columns on a face, None if they are independent."""
+        return row_space(self.H[np.ix_(members, members)])
 
     def certificate(
         self, w: Float64[Array, " n"]
-    ) -> tuple[Float64[Array, " n"], NDArray[np.float64], NDArray[np.float64]]:
+    ) -> tuple[Float64[Array, " n"], float, float]:
         """Multipliers ∇_i − min ∇, value, gap = Σ w_i multipliers_i, in given units."""
         gradient, shift = self._gradient(w)
         multipliers = gradient - gradient.min()
         value = 0.5 * (w @ (gradient + self.c) + shift)
         k = self.exponent
-        return (
-            np.ldexp(multipliers, k),
-            np.ldexp(value, k),
-            np.ldexp(w @ multipliers, k),
-        )
+        with np.errstate(over="ignore"):  # an infinite value is refused by the caller
+            gap = np.ldexp(w @ multipliers, k)
+            return np.ldexp(multipliers, k), float(np.ldexp(value, k)), float(gap)
+
+
+def scaled(
+    G: Float64[Array, "n n"], q: Float64[Array, " n"], curvature: float
+) -> Quadratic:
+    """ΛG and q divided by the power of two next to the larger of them."""
+    mantissa, e = np.frexp(curvature)
+    top, size = np.diagonal(G).max(), np.abs(q).max()
+    sizes = [int(np.frexp(top)[1]) + int(e)] if top > 0 else []
+    k = max([*sizes, int(np.frexp(size)[1])] if size > 0 else sizes, default=0)
+    shift = int(e) - k
+    if abs(shift) < 1000:
+        return Quadratic(G * np.ldexp(mantissa, shift), np.ldexp(q, -k), k)
+    return Quadratic(np.ldexp(G * mantissa, shift), np.ldexp(q, -k), k)

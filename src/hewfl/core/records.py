@@ -5,9 +5,9 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, as_float64, invalid, nonnegative, positive
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegative, positive
 
 
 @final
@@ -69,7 +69,7 @@ class ControlSolution:
 @final
 @dataclass(frozen=True, slots=True)
 class ClientProfile:
-    """What the server knows of clients before a round: H_i, b_i and v_i² (or its proxy).
+    """What the server knows of clients before a round: H_i, b_i, v_i² or its proxy.
 
     Each field is a number, or an array with one entry per client; fields broadcast
     against each other, so one profile can describe a whole federation.
@@ -97,14 +97,15 @@ class ClientProfile:
         if (variance < 0).any():
             raise invalid("variance", "nonnegative", variance[variance < 0].flat[0])
         shapes.append(variance.shape)
+        fields = "horizon, batch_size, variance"
         try:
             shape = np.broadcast_shapes(*shapes)
         except ValueError as error:
             rule = "numbers or arrays of one common length"
-            raise invalid("horizon, batch_size, variance", rule, shapes) from error
+            raise invalid(fields, rule, shapes) from error
         if len(shape) > 1 or 0 in shape:
             rule = "numbers or nonempty one-dimensional arrays"
-            raise invalid("horizon, batch_size, variance", rule, f"shapes {shapes}")
+            raise invalid(fields, rule, f"shapes {shapes}")
 
 
 @final
@@ -131,7 +132,8 @@ class ProblemBounds:
         low = positive("amplitude_min", self.amplitude_min)
         high = positive("amplitude_max", self.amplitude_max)
         if high > 1:
-            raise invalid("amplitude_max", "at most 1 (erratum E-03)", high)
+            rule = "at most 1 (erratum E-03)"
+            raise invalid("amplitude_max", rule, high)
         if low > high:
             raise invalid("amplitude_min", f"at most `amplitude_max` = {high}", low)
 

@@ -113,7 +113,8 @@ def _face_step(
         return _bordered_step(f, border, B)
     block = H[np.ix_(S, S)] + np.median(np.diagonal(H))
     both, _ = lapack.dpotrs(
-        lapack.dpotrf(block, overwrite_a=1)[0], np.stack([np.ones(len(S)), f[S]], axis=1)
+        lapack.dpotrf(block, overwrite_a=1)[0],
+        np.stack([np.ones(len(S)), f[S]], axis=1),
     )
     step = np.zeros_like(f)
     step[S] = both[:, 1] - (both[:, 1].sum() / both[:, 0].sum()) * both[:, 0]

@@ -10,21 +10,22 @@ settles them, and the same certificate leaves with them.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from hewfl.core.active_set import Found, active_set
-from hewfl.core.checks import Array, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.gram import RoundProducts
 from hewfl.core.large import lifted_factor, solve_large
-from hewfl.core.least_norm import UNIQUE, settle_ties
+from hewfl.core.least_norm import UNIQUE, Faced, settle_ties
 from hewfl.core.native import library
 from hewfl.core.pivoting import block_pivoting
-from hewfl.core.quadratic import Quadratic
+from hewfl.core.quadratic import Quadratic, scaled
 from hewfl.core.records import SimplexSolution
 from hewfl.errors import SolverError
 
@@ -32,6 +33,7 @@ SMALL = 256
 """Up to this many clients a problem is solved whole; measured in benchmarks/solvers."""
 ACCEPTED = 1e-9
 """A reduced cost below −this × error scale is a failure, never an answer."""
+
 
 def solve_simplex_qp(
     gram: ArrayLike,
@@ -80,6 +82,24 @@ def solve_simplex_qp(
     return answer.reshaped(stack.batch)
 
 
+def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
+    """The same for inner products formed by hewfl: semidefinite by construction."""
+    G, q = products.gram, products.linear
+    if len(q) > SMALL:
+        problem = scaled(G, q, curvature)
+        answer = _finish([problem], [solve_large(problem.H, problem.c)])
+        solution = answer.reshaped(())
+    else:
+        solution = solve_simplex_qp(G, q, curvature=curvature)
+    k = products.exponent
+    return replace(
+        solution,
+        value=np.asarray(np.ldexp(solution.value + products.offset, k)),
+        gap=np.asarray(np.ldexp(solution.gap, k)),
+        multipliers=np.ldexp(solution.multipliers, k),
+    )
+
+
 # ------------------------------------------------------------------ arguments
 
 
@@ -97,7 +117,7 @@ class _Stack:
 
     @property
     def n(self) -> int:
-        return self.q.shape[1]
+        return int(self.q.shape[1])
 
 
 def _array(name: str, value: ArrayLike) -> NDArray[Any]:
@@ -221,7 +241,7 @@ class _Answer:
         )
 
 
-def _accept(problem: Quadratic, found: Found) -> None:
+def accept(problem: Faced, found: Found) -> None:
     """A reduced cost that stays negative is a failure, never an answer."""
     if found.solved:
         return
@@ -257,9 +277,9 @@ def _solve_compiled(stack: _Stack) -> _Answer:
     unique = info[:, 3] > 0
     notes = {UNIQUE} if unique.any() else set()
     for t in np.flatnonzero(~unique):
-        problem = Quadratic.of(stack.G[t], stack.q[t], float(stack.curvature[t]))
+        problem = scaled(stack.G[t], stack.q[t], float(stack.curvature[t]))
         independent = bool(info[t, 2])
-        _accept(problem, Found(w[t], 0, bool(pivots[t] >= 0), independent))
+        accept(problem, Found(w[t], 0, bool(pivots[t] >= 0), independent))
         w[t], note = settle_ties(problem, w[t], independent=independent)
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
@@ -290,7 +310,7 @@ def _solve_large(stack: _Stack) -> _Answer:
 
 def _problems(stack: _Stack) -> list[Quadratic]:
     each = zip(stack.G, stack.q, stack.curvature, strict=True)
-    return [Quadratic.of(G, q, float(curvature)) for G, q, curvature in each]
+    return [scaled(G, q, float(curvature)) for G, q, curvature in each]
 
 
 def _finish(problems: list[Quadratic], found: list[Found]) -> _Answer:
@@ -299,7 +319,7 @@ def _finish(problems: list[Quadratic], found: list[Found]) -> _Answer:
     value, gap = np.empty((2, len(problems)))
     notes = set()
     for t, (problem, result) in enumerate(zip(problems, found, strict=True)):
-        _accept(problem, result)
+        accept(problem, result)
         independent = result.independent
         w[t], note = settle_ties(problem, result.weights, independent=independent)
         z[t], value[t], gap[t] = problem.certificate(w[t])

@@ -12,9 +12,9 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
 from hewfl.core.records import SimplexSolution
 
 UNIQUE = "optimal: threshold law, unique minimiser"
@@ -105,9 +105,9 @@ class ThresholdLaw:
     is_split: bool
 
     @property
-    def threshold(self) -> Float64[Array, "*batch 1"]:
-        """λ, rounded."""
-        return self.reference - self.depth
+    def level(self) -> float:
+        """λ of a single problem, rounded."""
+        return float((self.reference - self.depth).item())
 
     def above(self, gains: Float64[Array, "*batch n"]) -> Float64[Array, "*batch n"]:
         """μ_i − λ."""

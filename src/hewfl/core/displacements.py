@@ -1,0 +1,171 @@
+"""Client displacements as they come: a matrix or a list of vectors, any library.
+
+Nothing here copies the data. `blocks` hands it out in float64 a few columns at a time;
+`host_rows` lends pointers to the compiled kernels where the data lies in main memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import array_api_compat as compat
+import numpy as np
+from numpy.typing import NDArray
+
+from hewfl.core.checks import invalid
+
+FLOAT32, FLOAT64, BFLOAT16 = range(3)
+"""Codes of the compiled kernels."""
+_HOST_BLOCK = 2**18
+_DEVICE_BLOCK = 2**24
+"""Entries of one float64 block: 2 MiB stay in cache, an accelerator wants more."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Displacements:
+    """n vectors of d numbers.
+
+    Attributes:
+        data: a matrix with one row per client, or a list of vectors.
+        xp: array namespace of the data.
+        n: number of clients.
+        d: number of parameters.
+    """
+
+    data: Any
+    xp: Any
+    n: int
+    d: int
+
+    def row(self, i: int) -> Any:
+        """The i-th vector, in its own array library."""
+        return self.data[i]
+
+    def take(self, members: NDArray[np.int64]) -> "Displacements":
+        """The vectors of some clients, in that order, without a copy."""
+        lo, count = int(members[0]), len(members)
+        if (members == np.arange(lo, lo + count)).all():
+            rows = self.data[lo : lo + count]
+        else:
+            rows = [self.data[int(i)] for i in members]
+        return Displacements(rows, self.xp, count, self.d)
+
+    def block(self, lo: int, hi: int) -> Any:
+        """Columns lo to hi in float64, shape (n, hi − lo)."""
+        if isinstance(self.data, list):
+            part = self.xp.stack([row[lo:hi] for row in self.data])
+        else:
+            part = self.data[:, lo:hi]
+        return as_wide(self.xp, part)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of columns whose float64 block is of moderate size."""
+        one = self.data[0]
+        size = _HOST_BLOCK if is_host(one) else _DEVICE_BLOCK
+        step = max(1, min(self.d, size // self.n))
+        for lo in range(0, self.d, step):
+            yield lo, min(lo + step, self.d)
+
+    def sample(self) -> NDArray[np.float64]:
+        """Up to 2048 columns spread over the data, on the host."""
+        if self.d <= 2048:
+            return to_host(self.block(0, self.d))
+        starts = np.linspace(0, self.d - 512, 4).astype(np.int64)
+        parts = [to_host(self.block(int(lo), int(lo) + 512)) for lo in starts]
+        return np.concatenate(parts, axis=1)
+
+
+def as_displacements(name: str, value: Any) -> Displacements:
+    """Check shape and kind; accept a matrix or a sequence of vectors.
+
+    Raises:
+        InvalidInputError: not arrays, not real, ragged or empty.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        rows = [_vector(name, row) for row in value]
+        if not rows:
+            raise invalid(name, "at least one vector", "an empty sequence")
+        lengths = sorted({int(row.shape[0]) for row in rows})
+        if len(lengths) > 1 or lengths[0] == 0:
+            raise invalid(name, "vectors of one positive length", f"lengths {lengths}")
+        _require_real(name, rows[0])
+        xp = compat.array_namespace(*rows)
+        return Displacements(rows, xp, len(rows), lengths[0])
+    matrix = _detached(value if compat.is_array_api_obj(value) else np.asarray(value))
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise invalid(name, "of shape (n, d) with n, d ≥ 1", tuple(matrix.shape))
+    _require_real(name, matrix)
+    n, d = (int(k) for k in matrix.shape)
+    return Displacements(matrix, compat.array_namespace(matrix), n, d)
+
+
+def _vector(name: str, row: Any) -> Any:
+    vector = _detached(row if compat.is_array_api_obj(row) else np.asarray(row))
+    if vector.ndim != 1:
+        raise invalid(name, "a sequence of vectors", f"an item of shape {vector.shape}")
+    return vector
+
+
+def _require_real(name: str, array: Any) -> None:
+    kind = str(array.dtype)
+    if not any(word in kind for word in ("float", "int", "bool")):
+        raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
+
+
+def _detached(array: Any) -> Any:
+    return array.detach() if compat.is_torch_array(array) else array
+
+
+def is_host(array: Any) -> bool:
+    """Whether the data lies in main memory."""
+    return "cpu" in str(compat.device(array)).lower()
+
+
+def as_wide(xp: Any, part: Any) -> Any:
+    """In float64: in its own library where that has it, else on the host."""
+    try:
+        wide = xp.astype(part, xp.float64)
+    except (TypeError, AttributeError, RuntimeError):
+        return np.asarray(to_host(part), dtype=np.float64)
+    if wide.dtype == xp.float64:
+        return wide
+    return np.asarray(to_host(part), dtype=np.float64)  # jax without 64-bit mode
+
+
+def to_host(array: Any) -> NDArray[Any]:
+    """A NumPy array with the same numbers."""
+    if compat.is_torch_array(array):
+        return np.asarray(array.detach().cpu())
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, RuntimeError):
+        return np.asarray(np.from_dlpack(array))
+
+
+def host_rows(rows: Sequence[Any]) -> tuple[list[NDArray[Any]], bytes] | None:
+    """Contiguous views of the rows and their type codes, None where there are none."""
+    views, codes = [], []
+    for row in rows:
+        found = _host_row(row)
+        if found is None:
+            return None
+        views.append(found[0])
+        codes.append(found[1])
+    return views, bytes(codes)
+
+
+def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:
+    if compat.is_torch_array(row):
+        if not is_host(row) or not row.is_contiguous():
+            return None
+        xp = compat.array_namespace(row)
+        if row.dtype == xp.bfloat16:
+            return np.asarray(row.view(xp.int16)), BFLOAT16
+        row = np.asarray(row) if row.dtype in (xp.float32, xp.float64) else None
+    if not isinstance(row, np.ndarray) or not row.flags.c_contiguous:
+        return None
+    if row.dtype.name == "bfloat16":
+        return row.view(np.uint16), BFLOAT16
+    codes = {np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64}
+    return (row, codes[row.dtype]) if row.dtype in codes else None

@@ -1,0 +1,187 @@
+"""Gram matrix and slope of a round from the data, in one pass and in float64.
+
+With r one of the shortest displacements and c_i = Δ_i − r,
+
+    ⟨g, Σw_iΔ_i⟩ + (Λ/2)‖Σw_iΔ_i‖² = ⟨q, w⟩ + (Λ/2) wᵀGw + offset     for Σw_i = 1,
+    G_ij = ⟨c_i, c_j⟩,    q_i = ⟨c_i, g + Λr⟩,    offset = ⟨g, r⟩ + (Λ/2)‖r‖².
+
+The shift keeps the digits that a common part of all displacements, or one very long
+one, would take from the Gram matrix.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, invalid
+from hewfl.core.displacements import Displacements, as_wide, host_rows, to_host
+from hewfl.core.native import library
+
+NATIVE_CLIENTS = 160
+"""Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
+_SAFE = (1e-70, 1e70)
+"""Sizes whose squares and products stay well inside the range of float64."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RoundProducts:
+    """All that the weights depend on: (G, q, offset) times a power of two.
+
+    Attributes:
+        gram: G · 2^−exponent.
+        linear: q · 2^−exponent.
+        offset: offset · 2^−exponent.
+        exponent: zero unless the data is outside 1e±70.
+    """
+
+    gram: Float64[Array, "n n"]
+    linear: Float64[Array, " n"]
+    offset: float
+    exponent: int
+
+
+def round_products(
+    displacements: Displacements, reference: Any, curvature: float
+) -> RoundProducts:
+    """One pass over the data; a second one only where squares would overflow.
+
+    Raises:
+        InvalidInputError: a displacement or the reference is not finite.
+    """
+    sample = displacements.sample()
+    with np.errstate(all="ignore"):
+        size = float(np.abs(sample).max())
+        shrunk = np.ldexp(sample, -_exponent(size))
+        origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
+        slope = float(np.abs(to_host(reference[:2048]).astype(np.float64)).max())
+        found = _products(displacements, reference, curvature, origin, (size, slope))
+    top = float(np.diagonal(found.gram).max())
+    finite = np.isfinite(found.gram).all() and np.isfinite(found.linear).all()
+    if finite and (top > 1e-200 or found.exponent != 0):
+        return found
+    sizes = _true_sizes(displacements, reference)
+    if sizes[0] == 0:
+        return found
+    return _products(displacements, reference, curvature, origin, sizes)
+
+
+def slope_at(g: Any, curvature: float, r: Any) -> Any:
+    """g + Λr with the rounding error of Λr added back, for when the two cancel.
+
+    Dekker's product: both factors are split in halves whose products are exact.
+    """
+    product = curvature * r
+    top = _halves(curvature)
+    high = r * 134217729.0
+    high = high - (high - r)
+    low = r - high
+    error = ((top[0] * high - product) + top[0] * low + top[1] * high) + top[1] * low
+    return (g + product) + error
+
+
+def _halves(number: float) -> tuple[float, float]:
+    high = number * 134217729.0  # 2²⁷ + 1
+    high = high - (high - number)
+    return high, number - high
+
+
+def _exponent(size: float) -> int:
+    """Power of two to divide by; zero where no harm can come."""
+    if size == 0 or not np.isfinite(size) or _SAFE[0] < size < _SAFE[1]:
+        return 0
+    return int(np.frexp(size)[1])
+
+
+def _true_sizes(displacements: Displacements, reference: Any) -> tuple[float, float]:
+    """Largest entries of all data; the place to find what is not finite."""
+    for i in range(displacements.n):
+        row = to_host(as_wide(displacements.xp, displacements.row(i)))
+        if not np.isfinite(row).all():
+            bad = row[~np.isfinite(row)][0]
+            raise invalid("displacements", "finite", f"{bad} for client {i}")
+    slope = np.abs(to_host(reference).astype(np.float64))
+    if not np.isfinite(slope).all():
+        bad = slope[~np.isfinite(slope)][0]
+        raise invalid("reference", "finite", bad)
+    largest = max(
+        float(np.abs(to_host(displacements.block(lo, hi))).max())
+        for lo, hi in displacements.blocks()
+    )
+    return largest, float(slope.max())
+
+
+def _products(
+    displacements: Displacements,
+    reference: Any,
+    curvature: float,
+    origin: int,
+    sizes: tuple[float, float],
+) -> RoundProducts:
+    """Products of c_i 2^−a and h 2^−b, brought to the common factor 2^−2a."""
+    a = _exponent(sizes[0])
+    b = _exponent(max(sizes[1], curvature * sizes[0]))
+    native = library()
+    rows = [displacements.row(i) for i in range(displacements.n)]
+    lent = None if native is None else host_rows([*rows, reference])
+    if native is not None and lent is not None and len(rows) <= NATIVE_CLIENTS:
+        products, gr, rr = _compiled(native, lent, curvature, origin, (a, b))
+    else:
+        products, gr, rr = _portable(
+            displacements, reference, curvature, origin, (a, b)
+        )
+    n = displacements.n
+    with np.errstate(over="ignore"):
+        linear = np.ldexp(products[:n, n], b - a)
+        offset = float(np.ldexp(gr, b - a) + 0.5 * curvature * rr)
+    return RoundProducts(products[:n, :n], linear, offset, 2 * a)
+
+
+def _compiled(
+    native: Any,
+    lent: tuple[list[Any], bytes],
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """The same by the compiled kernel; the origin's own zero row is put back after."""
+    views, codes = lent
+    n = len(views) - 1
+    order = [origin, *(i for i in range(n) if i != origin), n]
+    upper, offset = np.zeros((n, n)), np.zeros(2)
+    data = ([views[i] for i in order], bytes(codes[i] for i in order))
+    factors = (2.0 ** -scales[0], 2.0 ** -scales[1])
+    native.gram(*data, len(views[0]), curvature, *factors, upper, offset)
+    products = np.zeros((n + 1, n + 1))
+    kept = np.array(order[1:])
+    products[np.ix_(kept, kept)] = upper + np.triu(upper, 1).T
+    return products, float(offset[0]), float(offset[1])
+
+
+def _portable(
+    displacements: Displacements,
+    reference: Any,
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """Inner products of c_1, …, c_n, h in the array library of the data."""
+    xp, n = displacements.xp, displacements.n
+    products = np.zeros((n + 1, n + 1))
+    gr = rr = 0.0
+    for lo, hi in displacements.blocks():
+        X = displacements.block(lo, hi)
+        if isinstance(X, np.ndarray):
+            xp = np
+        g = xp.asarray(as_wide(displacements.xp, reference[lo:hi]))
+        r = X[origin, :]
+        c = (X - r[None, :]) * 2.0 ** -scales[0]
+        h = slope_at(g, curvature, r) * 2.0 ** -scales[1]
+        stack = xp.concat([c, h[None, :]], axis=0)
+        products += to_host(xp.matmul(stack, xp.matrix_transpose(stack)))
+        r = r * 2.0 ** -scales[0]
+        gr += float(xp.vecdot(g * 2.0 ** -scales[1], r))
+        rr += float(xp.vecdot(r, r))
+    return products, gr, rr

@@ -1,0 +1,197 @@
+"""Weights of a round from its displacements, and the step they make.
+
+    w* = argmin over w ∈ Δ(S) of  ⟨g, Σw_iΔ_i⟩ + (Λ/2)‖Σw_iΔ_i‖²
+                                                (Alg. 2, l. 16 and Alg. 3, l. 10)
+
+The data is read once for the weights and once, only where the weight is positive, for
+the step: the weights depend on all of the data and the step on the weights, so no
+method reads less.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, positive
+from hewfl.core.displacements import (
+    BFLOAT16,
+    FLOAT32,
+    FLOAT64,
+    Displacements,
+    as_displacements,
+    as_wide,
+    host_rows,
+    to_host,
+)
+from hewfl.core.gram import round_products
+from hewfl.core.low_rank import solve_low_rank
+from hewfl.core.native import library
+from hewfl.core.records import SimplexSolution
+from hewfl.core.simplex import SMALL, solve_gram
+
+
+def post_local_weights(
+    displacements: Any,
+    reference: Any,
+    curvature: float,
+    *,
+    active: ArrayLike | None = None,
+) -> SimplexSolution:
+    """Exact weights of a post-local round: Gram matrix, slope and solve in one call.
+
+        min over w ∈ Δ_n, w_i = 0 off S, of  ⟨g, d(w)⟩ + (Λ/2)‖d(w)‖²,  d(w) = Σw_iΔ_i
+
+    Works on NumPy arrays, torch tensors and other arrays of the array API standard, on
+    their device; float32 and bfloat16 data is accumulated in float64 block by block.
+
+    Args:
+        displacements: Δ, shape (n, d), or a sequence of n vectors.
+        reference: g, shape (d,): the server control variate c_t (Algorithm 2) or the
+            mean local gradient (Algorithm 3).
+        curvature: Λ > 0.
+        active: S, a mask or a list of indices; all clients by default.
+
+    Returns:
+        Weights over all n clients; zero weight and zero multiplier off S.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above, or S is empty.
+    """
+    data = as_displacements("displacements", displacements)
+    slope = _reference(reference, data)
+    lam = positive("curvature", curvature)
+    members = _active(active, data.n)  # Alg. 2, l. 15
+    part = data.take(members)
+    if part.n > max(SMALL, 2 * part.d):
+        solution = solve_low_rank(part, slope, lam)
+    else:
+        found = round_products(part, slope, lam)
+        solution = solve_gram(found, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
+    return solution if len(members) == data.n else _spread(solution, members, data.n)
+
+
+def _reference(reference: Any, data: Displacements) -> Any:
+    vector = as_displacements("reference", [reference])
+    if vector.d != data.d:
+        raise invalid("reference", f"of shape ({data.d},)", f"({vector.d},)")
+    row = vector.row(0)
+    return row if vector.xp is data.xp else data.xp.asarray(to_host(row))
+
+
+def _active(active: ArrayLike | None, n: int) -> Int64[NDArray[np.int64], " k"]:
+    if active is None:
+        return np.arange(n)
+    given = np.asarray(active)
+    if given.dtype == np.bool_:
+        if given.shape != (n,):
+            raise invalid("active", f"a mask of shape ({n},)", f"shape {given.shape}")
+        members = np.flatnonzero(given)
+    else:
+        members = _indices(given, n)
+    if len(members) == 0:
+        raise invalid("active", "a nonempty set of clients", "an empty one")
+    return members
+
+
+def _indices(given: NDArray[Any], n: int) -> Int64[NDArray[np.int64], " k"]:
+    if given.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise invalid("active", "a mask or a list of indices", f"{given!r}"[:80])
+    if given.min() < 0 or given.max() >= n:
+        bad = given[(given < 0) | (given >= n)][0]
+        raise invalid("active", f"indices from 0 to {n - 1}", bad)
+    members = np.unique(given).astype(np.int64)
+    if len(members) != len(given):
+        raise invalid("active", "indices without repetition", given.tolist())
+    return members
+
+
+def _spread(
+    solution: SimplexSolution, members: Int64[NDArray[np.int64], " k"], n: int
+) -> SimplexSolution:
+    def over_all(values: NDArray[Any]) -> NDArray[Any]:
+        full = np.zeros(n, dtype=values.dtype)
+        full[members] = values
+        return full
+
+    return SimplexSolution(
+        weights=over_all(solution.weights),
+        value=solution.value,
+        gap=solution.gap,
+        multipliers=over_all(solution.multipliers),
+        support=over_all(solution.support),
+        iterations=solution.iterations,
+        status=solution.status,
+    )
+
+
+def combine(displacements: Any, weights: ArrayLike) -> Any:
+    """The aggregated step d(w) = Σ_i w_iΔ_i, summed in float64 and rounded once.
+
+    Args:
+        displacements: Δ, shape (n, d), or a sequence of n vectors.
+        weights: w, shape (n,); clients of weight zero are not read.
+
+    Returns:
+        A vector of the displacements' library, device and precision.
+
+    Raises:
+        InvalidInputError: shapes do not fit or a weight is not finite.
+    """
+    data = as_displacements("displacements", displacements)
+    w = as_float64("weights", weights)
+    if w.shape != (data.n,):
+        raise invalid("weights", f"of shape ({data.n},)", w.shape)
+    members = np.flatnonzero(w)
+    if len(members) == 0:
+        members = np.arange(1)
+    part, w = data.take(members), w[members]
+    native = library()
+    lent = None if native is None else host_rows([part.row(i) for i in range(part.n)])
+    if native is not None and lent is not None and BFLOAT16 not in lent[1]:
+        narrow = all(code == FLOAT32 for code in lent[1])
+        out = np.empty(data.d, dtype=np.float32 if narrow else np.float64)
+        native.combine(*lent, data.d, w, out, FLOAT32 if narrow else FLOAT64)
+        return data.xp.asarray(out)
+    return _combine_portable(part, w)
+
+
+def _combine_portable(part: Displacements, w: Float64[Array, " n"]) -> Any:
+    kind = part.row(0).dtype
+    floating = "float" in str(kind)
+    pieces = []
+    for lo, hi in part.blocks():
+        X = part.block(lo, hi)
+        xp = np if isinstance(X, np.ndarray) else part.xp
+        like = {} if xp is np else {"device": X.device}
+        piece = xp.matmul(xp.asarray(w, **like)[None, :], X)[0, :]
+        pieces.append(
+            part.xp.astype(part.xp.asarray(piece), kind) if floating else piece
+        )
+    return pieces[0] if len(pieces) == 1 else part.xp.concat(pieces)
+
+
+def data_gap(
+    displacements: Any, reference: Any, curvature: float, weights: ArrayLike
+) -> float:
+    """The certificate of any weights, from the data itself, in one pass.
+
+        x = d(w),  h = g + Λx,   gap = max_i ⟨h, x − Δ_i⟩ ≥ Ψ(w) − min Ψ
+
+    It owes nothing to a Gram matrix, so it also audits the Gram matrix's rounding.
+    """
+    data = as_displacements("displacements", displacements)
+    slope = _reference(reference, data)
+    lam, w = positive("curvature", curvature), as_float64("weights", weights)
+    if w.shape != (data.n,):
+        raise invalid("weights", f"of shape ({data.n},)", w.shape)
+    terms = np.zeros(data.n)
+    for lo, hi in data.blocks():
+        X = to_host(data.block(lo, hi))
+        x = w @ X
+        h = to_host(as_wide(data.xp, slope[lo:hi])) + lam * x
+        terms += (x - X) @ h
+    return float(terms.max())
