@@ -1,13 +1,18 @@
 """Exact weights and their step against a plain weighted average, on one thread.
 
-    python benchmarks/aggregate.py [--quick] [--json FILE] [--markdown FILE]
+    python benchmarks/aggregate.py [--quick] [--warm] [--json FILE] [--markdown FILE]
 
 A plain average reads every displacement once: `w @ D` at the speed of the memory. Ours
 reads them for the Gram matrix, solves, and reads them again for the step. Times are
 medians of CPU seconds, all methods of one shape taking turns in fresh random order.
+Small rounds are held in many copies used in turn, because displacements that have just
+arrived are not in the cache (`--warm`: one copy).
 """
 
 import argparse
+import dataclasses
+import itertools
+import math
 import os
 import sys
 import time
@@ -32,6 +37,7 @@ import hewfl
 from hewfl.core import native
 
 CHUNK = 1 << 15
+CACHE = 3 << 27  # bytes; more than any cache of the processors in use
 BEST, LOOP = "average: w @ D", "average: loop s = s + w*x"
 ARRAY, LIST = "hewfl, array", "hewfl, list of vectors"
 
@@ -97,7 +103,7 @@ def weigh_numpy(r: Round) -> Any:
         return weigh(r)
 
 
-def methods(r: Round) -> dict[str, Callable[[], Any]]:
+def methods(r: Round, weights: Any) -> dict[str, Callable[[], Any]]:
     """Everything that is timed, on one round."""
     n = len(r.data)
     clients = list(r.data)
@@ -109,7 +115,6 @@ def methods(r: Round) -> dict[str, Callable[[], Any]]:
     else:
         w = np.full(n, 1 / n, np.float32)
         even = list(w)  # NumPy scalars keep the loop in float32
-    weights = weigh(r)
     calls: dict[str, Callable[[], Any]] = {
         BEST: lambda: w @ r.data,
         "average: D.mean(0)": lambda: r.data.mean(0),
@@ -124,6 +129,28 @@ def methods(r: Round) -> dict[str, Callable[[], Any]]:
         "part: step": lambda: hewfl.combine(r.data, weights),
     }
     return calls
+
+
+def in_turn(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
+    """A call that makes the next of the given ones each time."""
+    queue = itertools.cycle(calls)
+
+    def call() -> Any:
+        return next(queue)()
+
+    return call
+
+
+def cold_methods(r: Round) -> dict[str, Callable[[], Any]]:
+    """The same on copies in turn, as displacements arrive: not in the cache."""
+    count = max(1, math.ceil(CACHE / r.exact.nbytes))
+    copies = [r]
+    for _ in range(count - 1):
+        data = r.data.clone() if isinstance(r.data, torch.Tensor) else r.data.copy()
+        copies.append(dataclasses.replace(r, data=data))
+    weights = weigh(r)
+    each = [methods(copy, weights) for copy in copies]
+    return {name: in_turn([calls[name] for calls in each]) for name in each[0]}
 
 
 # --------------------------------------------------------------------------- the judge
@@ -214,8 +241,10 @@ def gram_and_slope(r: Round) -> tuple[Array, Array]:
     return gram, linear
 
 
-def measure(r: Round, rng: np.random.Generator, *, rounds: int) -> dict[str, Any]:
-    calls = methods(r)
+def measure(
+    r: Round, rng: np.random.Generator, *, rounds: int, warm: bool
+) -> dict[str, Any]:
+    calls = methods(r, weigh(r)) if warm else cold_methods(r)
     outcomes = report.interleave(calls, rng, rounds=rounds, budget=4.0)
     for name, outcome in outcomes.items():
         if outcome.error:
@@ -282,8 +311,8 @@ def report_tables(rows: list[dict[str, Any]]) -> str:
             "### Against the best average and the usual loop, with errors",
             "Gap relative as in the solver benchmark; step error: distance from the "
             "80-bit sum with the same weights over its largest entry. The step has the "
-            "type of the data; rounded correctly: equal to the 80-bit sum in that type, "
-            "which takes sums in float64.",
+            "type of the data; rounded correctly: equal to the 80-bit sum in that type,"
+            " which takes sums in float64.",
             table(heads, checks),
         ]
     )
@@ -292,6 +321,7 @@ def report_tables(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="d = 1e5 only")
+    parser.add_argument("--warm", action="store_true", help="data may stay in cache")
     parser.add_argument("--json", type=Path, default=report.RESULTS / "aggregate.json")
     parser.add_argument("--markdown", type=Path, help="also write the tables here")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the turns")
@@ -311,12 +341,14 @@ def main() -> None:
     with threadpool_limits(1):
         for n, d, half in shapes:
             r = make_round(n, d, half=half)
-            rows.append(measure(r, rng, rounds=5 if d > 10**6 else 15))
+            rounds = 5 if d > 10**6 else 15
+            rows.append(measure(r, rng, rounds=rounds, warm=options.warm))
             print(f"{r.label} done", flush=True)
     text = report_tables(rows)
     print(f"\n{text}")
     elapsed = time.perf_counter() - start
-    content = {"machine": info, "quick": options.quick, "rounds": rows}
+    content = {"machine": info, "quick": options.quick, "warm": options.warm}
+    content["rounds"] = rows
     report.save(options.json, content | {"seconds": elapsed})
     if options.markdown:
         options.markdown.write_text(f"{head}\n\n{text}\n", encoding="utf-8")

@@ -9,6 +9,7 @@ The server solves for the weights of a round instead of fixing them by a rule:
 Every answer carries a certificate that the caller can recompute.
 """
 
+from hewfl.core.control import predictive_control
 from hewfl.core.post_local import combine, data_gap, post_local_weights
 from hewfl.core.records import (
     ClientProfile,
@@ -43,6 +44,7 @@ __all__ = [
     "combine",
     "data_gap",
     "post_local_weights",
+    "predictive_control",
     "solve_simplex_qp",
     "threshold_weights",
 ]

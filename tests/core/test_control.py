@@ -191,7 +191,8 @@ def test_the_gap_is_a_bound_at_any_amplitudes(
             dual -= np.inf if above.max() > 1e-14 * point.size else 0.0
         else:
             dual -= 0.5 * float((above**2 / np.maximum(risk, 1e-300)).max())
-    assert point.gap >= point.objective - dual - 1e-13 * point.size
+    rounding = 1e-13 * (point.size + abs(dual))
+    assert point.gap >= point.objective - dual - rounding
 
 
 # ------------------------------------------------------------------ brute force
@@ -200,7 +201,7 @@ def test_the_gap_is_a_bound_at_any_amplitudes(
 @variants
 @pytest.mark.parametrize("n", [2, 3])
 def test_brute_force(variant: Variant, n: int, rng: np.random.Generator) -> None:
-    """min over a grid of w of Σ_i h_i(w_i), h_i(w) = min over a grid of θ (section R)."""
+    """Σ_i h_i(w_i) over a grid of w, h_i(w) the least over a grid of θ (section R)."""
     points, amplitudes = (2001, 1501) if n == 2 else (401, 801)
     for _ in range(4):
         clients, state, bounds = problem = random_problem(rng, n)
@@ -225,9 +226,10 @@ def test_one_client_takes_its_best_amplitude(
     variant: Variant, solve: Any, rng: np.random.Generator
 ) -> None:
     for _ in range(5):
-        clients, state, bounds = problem = random_problem(rng, 1)
+        problem = random_problem(rng, 1)
         solution = solve(*problem, variant=variant)
-        theta = np.geomspace(bounds.amplitude_min, bounds.amplitude_max, 100_001)
+        box = (problem[2].amplitude_min, problem[2].amplitude_max)
+        theta = np.geomspace(*box, 100_001)
         value = round_bound([1.0], theta[:, None], *problem, variant=variant)
         assert solution.weights.tolist() == [1.0]
         assert solution.value <= value.min()
@@ -246,7 +248,7 @@ def sweeps(
     *,
     keep: bool = False,
 ) -> list[float]:
-    """J − U♯ of Algorithm 4, sweep by sweep; `keep` leaves idle clients where they are."""
+    """J − U♯ of Algorithm 4, sweep by sweep; `keep` leaves idle clients alone."""
     inner = control._problem(*problem, variant)
     c, theta = inner.c, inner.low if start is None else start
     values = []
@@ -303,9 +305,7 @@ def test_idle_clients_get_the_amplitude_best_alone(rng: np.random.Generator) -> 
 
 @solvers
 @pytest.mark.parametrize("variant", ["sharp", "absorbed"])
-def test_riskless_clients_hold_the_threshold(
-    solve: Any, variant: Variant, rng: np.random.Generator
-) -> None:
+def test_riskless_clients_hold_the_threshold(solve: Any, variant: Variant) -> None:
     """v = 0: such a client offers max μ at no risk, and equal ones share equally."""
     clients = ClientProfile([4, 4, 1, 8], 8, [0.0, 0.0, 0.5, 0.0])
     problem = (clients, UpperState(0.4, 1e-4), ProblemBounds(1.0, 1.0, 0.01, 1.0))
@@ -423,11 +423,8 @@ def test_more_noise_never_helps(problem: Problem) -> None:
 
 def test_a_profile_per_client_is_one_profile(rng: np.random.Generator) -> None:
     clients, state, bounds = random_problem(rng, 5)
-    columns = (clients.horizon, clients.batch_size, clients.variance)
-    rows = [
-        ClientProfile(int(h), int(b), float(v))
-        for h, b, v in zip(*columns, strict=True)
-    ]
+    columns = np.stack([clients.horizon, clients.batch_size, clients.variance])
+    rows = [ClientProfile(*column) for column in columns.T.tolist()]
     one = predictive_control(clients, state, bounds)
     many = predictive_control(rows, state, bounds)
     assert np.array_equal(one.weights, many.weights)
@@ -466,7 +463,7 @@ def test_algorithm_4_says_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setattr(control, "MAX_SWEEPS", 50)
     with pytest.raises(
-        SolverError, match=r"not certified after Algorithm 4, 50 sweeps"
+        SolverError, match=r"Algorithm 4 did not certify .* in 50 steps"
     ):
         alternating_control(*problem, variant="sharp")
 

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
-
-from hewfl import InvalidInputError, SimplexSolution, solve_simplex_qp, threshold_weights
-from hewfl.core import native
 from tests import problems
 from tests.problems import QPInstance
 from tests.tolerances import (
@@ -23,6 +20,14 @@ from tests.tolerances import (
     SECOND_OPINION,
     WEIGHTS,
 )
+
+from hewfl import (
+    InvalidInputError,
+    SimplexSolution,
+    solve_simplex_qp,
+    threshold_weights,
+)
+from hewfl.core import native
 
 Array = NDArray[np.float64]
 
@@ -115,9 +120,7 @@ def test_fuzzed_degenerate_problems(seed: int) -> None:
         assert problems.componentwise_gap(instance, solution.weights) <= COMPONENTWISE
 
 
-@given(
-    seed=st.integers(0, 10_000), n=st.integers(1, 40), share=st.floats(0.05, 1.0)
-)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 40), share=st.floats(0.05, 1.0))
 def test_chosen_minimisers_are_found(seed: int, n: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     support = max(1, round(share * n))
@@ -350,14 +353,39 @@ GOOD = np.eye(3)
         (np.ones(3), np.zeros(3), {}, "`gram` must be square"),
         (np.zeros((0, 0)), np.zeros(0), {}, "`gram` must be square"),
         (GOOD, np.zeros(2), {}, "`linear` must be of shape"),
-        (GOOD + np.eye(3, k=1), np.zeros(3), {}, "`gram` must be symmetric; got 1.0 at"),
+        (
+            GOOD + np.eye(3, k=1),
+            np.zeros(3),
+            {},
+            "`gram` must be symmetric; got 1.0 at",
+        ),
         (-GOOD, np.zeros(3), {}, "`gram` must be positive semidefinite; got"),
         ([[1, 2], [2, 1]], np.zeros(2), {}, "`gram` must be positive semidefinite"),
         (GOOD - 0.6, np.zeros(3), {}, "`gram` must be positive semidefinite"),
-        (GOOD, np.zeros(3), {"curvature": -1.0}, "`curvature` must be a positive finite"),
-        (GOOD, np.zeros(3), {"curvature": 0.0}, "`curvature` must be a positive finite"),
-        (GOOD, np.zeros(3), {"curvature": np.nan}, "`curvature` must be finite; got nan"),
-        (GOOD, np.zeros(3), {"curvature": [1.0, 2.0]}, "`curvature` must be one number"),
+        (
+            GOOD,
+            np.zeros(3),
+            {"curvature": -1.0},
+            "`curvature` must be a positive finite",
+        ),
+        (
+            GOOD,
+            np.zeros(3),
+            {"curvature": 0.0},
+            "`curvature` must be a positive finite",
+        ),
+        (
+            GOOD,
+            np.zeros(3),
+            {"curvature": np.nan},
+            "`curvature` must be finite; got nan",
+        ),
+        (
+            GOOD,
+            np.zeros(3),
+            {"curvature": [1.0, 2.0]},
+            "`curvature` must be one number",
+        ),
         (GOOD, ["a", "b", "c"], {}, "`linear` must be an array of real numbers"),
         (GOOD * 1j, np.zeros(3), {}, "`gram` must be an array of real numbers"),
         (GOOD, np.zeros(3), {"start": [1.0, 0.0]}, "`start` must be of shape"),

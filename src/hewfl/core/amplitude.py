@@ -111,9 +111,10 @@ class Coefficients:
         u, A, cube = self.u, self._descent(theta), self._cube(theta)
         quartic = self.k4 * cube
         share = quartic / np.maximum(self.k2 * theta + quartic, _TINY)
-        e = 1 + (1 + 0.5 * self.g * theta) * share
+        extra = (1 + 0.5 * self.g * theta) * share
+        e = 1 + extra
         bend = u * (self.a * theta * theta * theta + A**2 * u) / (1 + A * u) ** 2
-        linear = (e - 1) * (A * u / (1 + A * u) - self.c1 * theta)
+        linear = extra * (A * u / (1 + A * u) - self.c1 * theta)
         cubic = (3 + self.g * theta - e) * self.c3 * cube
         threshold: Array = (bend + linear + cubic) / e
         return threshold

@@ -20,7 +20,7 @@ from hewfl.core.active_set import (
 from hewfl.core.checks import Array
 from hewfl.core.native import library
 
-Index = Int64[NDArray[np.int64], " k"]
+Index = Int64[NDArray[np.int64], " _"]
 
 
 @runtime_checkable

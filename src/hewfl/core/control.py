@@ -118,7 +118,7 @@ def global_control(
     point, steps = _certified(problem, problem.low, _law(problem, problem.low)), 0
     if not point.gap <= EXACT * point.size:
         point, steps = _search(problem)
-    return _solution(problem, point, f"dual method, {steps} steps", steps)
+    return _solution(problem, point, "the dual method", steps)
 
 
 def _search(problem: "_Problem") -> tuple["_Point", int]:
@@ -173,7 +173,7 @@ def alternating_control(
         if point.gap <= ACCEPTED * point.size or sweep == MAX_SWEEPS:  # Alg. 4, l. 7
             break  # Alg. 4, l. 8
     point = replace(point, amplitudes=theta)
-    return _solution(problem, point, f"Algorithm 4, {sweep} sweeps", sweep)
+    return _solution(problem, point, "Algorithm 4", sweep)
 
 
 # ------------------------------------------------------------------ the certificate
@@ -331,7 +331,7 @@ def _solution(
     """The answer in the units of the state, or the reason why there is none."""
     if not point.gap <= ACCEPTED * point.size:
         text = (
-            f"the controls are not certified after {method}: the gap is "
+            f"{method} did not certify its controls in {count} steps: the gap is "
             f"{point.gap / max(point.size, _TINY):.1e} of the terms of J, above "
             f"{ACCEPTED:.0e}; Algorithm 4 is slow when noise dominates in a wide box: "
             "use the global solver or raise `amplitude_min`"
@@ -342,4 +342,6 @@ def _solution(
     value = float(round_bound(w, theta, *setting, variant=problem.variant))
     miss = problem.c.unit * (point.gap + ROUNDING * point.size)
     lower = float(np.nextafter(value - miss, -np.inf))
-    return ControlSolution(w, theta, value, lower, count, f"optimal: {method}")
+    return ControlSolution(
+        w, theta, value, lower, count, f"optimal: certified by {method}"
+    )

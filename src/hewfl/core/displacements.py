@@ -40,15 +40,17 @@ class Displacements:
 
     def row(self, i: int) -> Any:
         """The i-th vector, in its own array library."""
-        return self.data[i]
+        return self.data[i] if isinstance(self.data, list) else self.data[i, ...]
 
     def take(self, members: NDArray[np.int64]) -> "Displacements":
         """The vectors of some clients, in that order, without a copy."""
         lo, count = int(members[0]), len(members)
-        if (members == np.arange(lo, lo + count)).all():
-            rows = self.data[lo : lo + count]
+        span = slice(lo, lo + count)
+        if not (members == np.arange(lo, lo + count)).all():
+            rows = [self.row(int(i)) for i in members]
         else:
-            rows = [self.data[int(i)] for i in members]
+            listed = isinstance(self.data, list)
+            rows = self.data[span] if listed else self.data[span, ...]
         return Displacements(rows, self.xp, count, self.d)
 
     def block(self, lo: int, hi: int) -> Any:
@@ -61,8 +63,7 @@ class Displacements:
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Ranges of columns whose float64 block is of moderate size."""
-        one = self.data[0]
-        size = _HOST_BLOCK if is_host(one) else _DEVICE_BLOCK
+        size = _HOST_BLOCK if is_host(self.row(0)) else _DEVICE_BLOCK
         step = max(1, min(self.d, size // self.n))
         for lo in range(0, self.d, step):
             yield lo, min(lo + step, self.d)

@@ -56,7 +56,8 @@ def round_products(
         size = float(np.abs(sample).max())
         shrunk = np.ldexp(sample, -_exponent(size))
         origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
-        slope = float(np.abs(to_host(reference[:2048]).astype(np.float64)).max())
+        begin = as_wide(displacements.xp, reference[: min(2048, displacements.d)])
+        slope = float(np.abs(to_host(begin)).max())
         found = _products(displacements, reference, curvature, origin, (size, slope))
     top = float(np.diagonal(found.gram).max())
     finite = np.isfinite(found.gram).all() and np.isfinite(found.linear).all()
@@ -69,7 +70,7 @@ def round_products(
 
 
 def slope_at(g: Any, curvature: float, r: Any) -> Any:
-    """g + Λr with the rounding error of Λr added back, for when the two cancel.
+    """G + Λr with the rounding error of Λr added back, for when the two cancel.
 
     Dekker's product: both factors are split in halves whose products are exact.
     """
@@ -102,7 +103,7 @@ def _true_sizes(displacements: Displacements, reference: Any) -> tuple[float, fl
         if not np.isfinite(row).all():
             bad = row[~np.isfinite(row)][0]
             raise invalid("displacements", "finite", f"{bad} for client {i}")
-    slope = np.abs(to_host(reference).astype(np.float64))
+    slope = np.abs(to_host(as_wide(displacements.xp, reference)))
     if not np.isfinite(slope).all():
         bad = slope[~np.isfinite(slope)][0]
         raise invalid("reference", "finite", bad)

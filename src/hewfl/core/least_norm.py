@@ -19,7 +19,7 @@ from scipy.linalg import blas, lapack, qr
 from hewfl.core.active_set import OPTIMALITY, seen_from
 from hewfl.core.checks import Array
 
-Index = Int64[NDArray[np.int64], " k"]
+Index = Int64[NDArray[np.int64], " _"]
 
 FACE = 1e-12
 """An index is on the optimal face when its reduced cost is below this × error scale."""

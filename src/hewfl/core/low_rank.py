@@ -117,7 +117,7 @@ def solve_low_rank(
     return SimplexSolution(
         weights=w,
         value=np.asarray(g @ step + 0.5 * curvature * (step @ step)),
-        gap=np.ldexp(w @ multipliers, k),
+        gap=np.asarray(np.ldexp(w @ multipliers, k)),
         multipliers=np.ldexp(multipliers, k),
         support=w > 0,
         iterations=np.asarray(found.pivots, dtype=np.int64),

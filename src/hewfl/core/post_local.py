@@ -10,6 +10,7 @@ method reads less.
 
 from typing import Any
 
+import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
@@ -77,7 +78,9 @@ def _reference(reference: Any, data: Displacements) -> Any:
     if vector.d != data.d:
         raise invalid("reference", f"of shape ({data.d},)", f"({vector.d},)")
     row = vector.row(0)
-    return row if vector.xp is data.xp else data.xp.asarray(to_host(row))
+    if vector.xp is not data.xp:
+        row = data.xp.asarray(to_host(as_wide(vector.xp, row)))
+    return compat.to_device(row, compat.device(data.row(0)))
 
 
 def _active(active: ArrayLike | None, n: int) -> Int64[NDArray[np.int64], " k"]:

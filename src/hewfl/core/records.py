@@ -7,7 +7,14 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegative, positive
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegative,
+    positive,
+)
 
 
 @final

@@ -1,0 +1,91 @@
+"""The compiled kernels are there when they can be, and equal their NumPy twins."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import problems
+
+from hewfl.core import native
+from hewfl.core.active_set import active_set
+from hewfl.core.columns import corral
+from hewfl.core.displacements import as_displacements
+from hewfl.core.gram import round_products
+
+needs_kernels = pytest.mark.skipif(
+    not native.is_available(),
+    reason="the compiled kernels are switched off or not built",
+)
+
+
+def test_they_are_built_where_a_compiler_is() -> None:
+    if os.environ.get("HEWFL_NATIVE") == "0":
+        assert not native.is_available()
+    elif shutil.which("cc") or shutil.which("gcc"):
+        assert native.is_available(), (
+            "a compiler is here, but the kernels were not built"
+        )
+
+
+def test_the_setting_switches_them_off() -> None:
+    code = "from hewfl.core import native; print(native.is_available())"
+    environment = {**os.environ, "HEWFL_NATIVE": "0"}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == "False"
+
+
+@needs_kernels
+@given(seed=st.integers(0, 10_000))
+def test_the_active_sets_agree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(1, 40)), int(rng.integers(1, 60))
+    instance = problems.gaussian_instance(rng, n, d)
+    H, c = instance.gram, instance.linear
+    size = np.abs(H).max()
+    H, c = H / size, c / size
+    ours, twin = corral(H, c), active_set(H, c)
+    assert ours.solved
+    assert twin.solved
+    assert ours.pivots == twin.pivots
+    assert np.abs(ours.weights - twin.weights).max() <= 1e-9
+
+
+@needs_kernels
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 21])
+@pytest.mark.parametrize("d", [1, 7, 255, 256, 257, 4097, 70_001])
+def test_the_products_agree(n: int, d: int, rng: np.random.Generator) -> None:
+    D = rng.standard_normal((n, d)).astype(np.float32)
+    g = rng.standard_normal(d)
+    data = as_displacements("displacements", D)
+    ours = round_products(data, g, 1.7)
+    with native.disabled():
+        twin = round_products(data, g, 1.7)
+    size = max(float(np.abs(twin.gram).max()), 1e-30)
+    assert np.abs(ours.gram - twin.gram).max() <= 1e-13 * size
+    assert np.array_equal(ours.gram, ours.gram.T)
+    unit = max(float(np.abs(twin.linear).max()), size)
+    assert np.abs(ours.linear - twin.linear).max() <= 1e-13 * unit
+    assert ours.offset == pytest.approx(twin.offset, rel=1e-12, abs=1e-12)
+
+
+@needs_kernels
+def test_bad_calls_fail_instead_of_crashing() -> None:
+    kernels = native.library()
+    assert kernels is not None
+    with pytest.raises(TypeError):
+        kernels.solve(1, 2, 3)
+    with pytest.raises(TypeError):
+        kernels.gram(
+            [object()], bytes(1), 3, 1.0, 1.0, 1.0, bytearray(8), bytearray(16)
+        )
