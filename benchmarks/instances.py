@@ -35,45 +35,47 @@ class Case:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """One instance as the solvers get it.
+    """One instance as the solvers get it: (G, q, Λ), the shortest row subtracted.
 
-    The shortest row is subtracted before the Gram matrix is formed. `hessian` and
-    `slope` are the same problem for the libraries, with the slope counted from the best
-    single client and everything divided by a power of two near the largest entry;
-    `lifted` is for codes that need a positive definite matrix.
+    What a library needs besides, it gets from `problem` or `lifted` inside its timed
+    call, as `solve_simplex_qp` does its own scaling inside its call.
     """
 
     gram: Array
     linear: Array
     curvature: float
-    hessian: Array
-    slope: Array
-    lifted: Array
+    raw: bool = False
 
+    def problem(self) -> tuple[Array, Array]:
+        """ΛG and q, the slope counted from the best single client, of size one."""
+        G, q, lam = self.gram, self.linear, self.curvature
+        if self.raw:
+            return lam * G, q
+        diagonal = lam * np.diagonal(G)
+        c = q - q[int(np.argmin(diagonal / 2 + q))]
+        largest = max(float(diagonal.max()), float(np.abs(c).max()))
+        scale = 2.0 ** np.floor(np.log2(largest)) if largest > 0 else 1.0
+        return G * (lam / scale), c / scale
 
-def _lift(hessian: Array) -> Array:
-    """H + σ11ᵀ, the same problem on the simplex, for codes that need H > 0."""
-    diagonal = np.diag(hessian)
-    return hessian + (float(np.median(diagonal)) or float(diagonal.mean()) or 1.0)
+    def lifted(self) -> tuple[Array, Array]:
+        """H + σ11ᵀ, the same problem on the simplex, for codes that need H > 0."""
+        H, c = self.problem()
+        diagonal = np.diagonal(H)
+        return H + (float(np.median(diagonal)) or float(diagonal.mean()) or 1.0), c
 
 
 def prepare(instance: QPInstance) -> Prepared:
-    """Shifted and scaled, which is what makes most libraries work at all."""
+    """Shifted by the shortest row, which is what makes most libraries work at all."""
     D, g, lam = instance.displacements, instance.reference, instance.curvature
     r = D[int(np.argmin(np.einsum("ij,ij->i", D, D)))]
+    slope = (g + np.longdouble(lam) * r).astype(np.float64)
     C = D - r
-    G, q = C @ C.T, C @ (g + lam * r)
-    H, c = lam * G, q - q[int(np.argmin(lam * np.diag(G) / 2 + q))]
-    largest = max(float(np.abs(H).max()), float(np.abs(c).max()))
-    scale = 2.0 ** np.floor(np.log2(largest)) if largest > 0 else 1.0
-    H, c = H / scale, c / scale
-    return Prepared(G, q, lam, H, c, _lift(H))
+    return Prepared(C @ C.T, C @ slope, lam)
 
 
 def unprepared(instance: QPInstance) -> Prepared:
     """G and q as they come."""
-    G, q, lam = instance.gram, instance.linear, instance.curvature
-    return Prepared(G, q, lam, lam * G, q, _lift(lam * G))
+    return Prepared(instance.gram, instance.linear, instance.curvature, raw=True)
 
 
 def _steeper(instance: QPInstance, multiple: float) -> QPInstance:

@@ -4,8 +4,10 @@
 
 One BLAS thread; medians of CPU seconds of the process; all solvers of an instance take
 turns in fresh random order. A call is one-shot: set-up and the building of arguments
-count. Every answer is judged by the same code, from the data, in 80-bit arithmetic.
-The libraries get shifted and scaled input, without which most of them fail more often.
+count, and so does the scaling (and the lift, where a code needs a positive definite
+matrix) without which most libraries fail more often; the shift by the shortest row is
+given to everybody. Every answer is judged by the same code, from the data, in 80-bit
+arithmetic.
 """
 
 import argparse
@@ -85,15 +87,16 @@ def from_data_numpy(instance: QPInstance) -> Array:
 
 
 def solve_quadprog(p: Prepared) -> Array:
-    n = len(p.slope)
+    H, c = p.lifted()
+    n = len(c)
     constraints = np.hstack([np.ones((n, 1)), np.eye(n)])
     bounds = np.append(1.0, np.zeros(n))
-    H = p.lifted
+    lifted = H
     for ridge in (0.0, 1e-12, 1e-10):
         try:
             if ridge:
-                H = p.lifted + ridge * np.diag(H).max() * np.eye(n)
-            solution = quadprog.solve_qp(H, -p.slope, constraints, bounds, 1)
+                H = lifted + ridge * np.diag(H).max() * np.eye(n)
+            solution = quadprog.solve_qp(H, -c, constraints, bounds, 1)
             return np.asarray(solution[0])
         except ValueError as error:
             refusal = error
@@ -101,31 +104,34 @@ def solve_quadprog(p: Prepared) -> Array:
 
 
 def solve_daqp(p: Prepared) -> Array:
-    n = len(p.slope)
+    H, c = p.lifted()
+    n = len(c)
     upper = np.append(np.full(n, 1e30), 1.0)
     lower = np.append(np.zeros(n), 1.0)
     sense = np.append(np.zeros(n, np.intc), np.intc(5))  # 5: equality
-    solution = daqp.solve(p.lifted, p.slope, np.ones((1, n)), upper, lower, sense)
+    solution = daqp.solve(H, c, np.ones((1, n)), upper, lower, sense)
     return np.asarray(solution[0])
 
 
 def solve_proxqp(p: Prepared) -> Array:
-    n = len(p.slope)
+    H, c = p.problem()
+    n = len(c)
     qp = proxqp.dense.QP(n, 1, 0, True)
     qp.settings.eps_abs, qp.settings.eps_rel = TIGHT, 0.0
     qp.settings.max_iter = 200  # it takes 5 to 20, or a minute and no answer
     ones, box = np.ones((1, n)), (np.zeros(n), np.ones(n))
-    qp.init(p.hessian, p.slope, ones, np.ones(1), None, None, None, *box)
+    qp.init(H, c, ones, np.ones(1), None, None, None, *box)
     qp.solve()
     return np.asarray(qp.results.x)
 
 
 def solve_piqp(p: Prepared) -> Array:
-    n = len(p.slope)
+    H, c = p.problem()
+    n = len(c)
     solver = piqp.DenseSolver()
     solver.settings.eps_abs = solver.settings.eps_rel = TIGHT
     ones = np.ones((1, n))
-    solver.setup(p.hessian, p.slope, ones, np.ones(1), x_l=np.zeros(n))
+    solver.setup(H, c, ones, np.ones(1), x_l=np.zeros(n))
     solver.solve()
     return np.asarray(solver.result.x)
 
@@ -136,23 +142,25 @@ def _simplex_rows(n: int, sign: float) -> Any:
 
 
 def solve_clarabel(p: Prepared) -> Array:
-    n = len(p.slope)
+    H, c = p.problem()
+    n = len(c)
     settings = clarabel.DefaultSettings()
     settings.verbose, settings.time_limit, settings.max_threads = False, LIMIT, 1
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TIGHT
     cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(n)]
-    P, b = sp.csc_matrix(np.triu(p.hessian)), np.append(1.0, np.zeros(n))
+    P, b = sp.csc_matrix(np.triu(H)), np.append(1.0, np.zeros(n))
     A = _simplex_rows(n, -1.0)
-    solver = clarabel.DefaultSolver(P, p.slope, A, b, cones, settings)
+    solver = clarabel.DefaultSolver(P, c, A, b, cones, settings)
     return np.array(solver.solve().x)
 
 
 def solve_osqp(p: Prepared, **settings: Any) -> Array:
-    n = len(p.slope)
-    P, A = sp.csc_matrix(np.triu(p.hessian)), _simplex_rows(n, 1.0)
+    H, c = p.problem()
+    n = len(c)
+    P, A = sp.csc_matrix(np.triu(H)), _simplex_rows(n, 1.0)
     lower, upper = np.append(1.0, np.zeros(n)), np.append(1.0, np.full(n, np.inf))
     solver = osqp.OSQP()
-    solver.setup(P, p.slope, A, lower, upper, verbose=False, **settings)
+    solver.setup(P, c, A, lower, upper, verbose=False, **settings)
     return np.asarray(solver.solve(raise_error=False).x, np.float64)
 
 
@@ -199,7 +207,7 @@ def projected_gradient(
 
 
 def solve_loop(p: Prepared) -> Array:
-    H, c = p.hessian, p.slope
+    H, c = p.problem()
     scale = float(np.diag(H).max() + c.max() - c.min()) or 1.0
     smoothness = float(np.linalg.eigvalsh(H)[-1]) or 1.0
     return projected_gradient(lambda w: H @ w + c, len(c), smoothness, scale)

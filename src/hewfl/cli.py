@@ -48,8 +48,8 @@ def show(result: Demo, console: Console) -> None:
     console.print(_rules(result))
     solution = result.solution
     console.print(
-        f"exact weights: {solution.status}; {int(solution.support.sum())} clients carry "
-        f"weight; certified gap {float(solution.gap):.1e} after "
+        f"exact weights: {solution.status}; {int(solution.support.sum())} clients "
+        f"carry weight; certified gap {float(solution.gap):.1e} after "
         f"{int(solution.iterations)} pivots.\n"
     )
 

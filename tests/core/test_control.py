@@ -28,7 +28,6 @@ from hewfl.core.certificate import (
     variance_bound,
 )
 from hewfl.core.control import alternating_control, global_control, predictive_control
-from hewfl.core.threshold import threshold_law
 
 Array = NDArray[np.float64]
 Problem = tuple[ClientProfile, UpperState, ProblemBounds]
@@ -175,7 +174,7 @@ def test_the_gap_is_a_bound_at_any_amplitudes(
     share = rng.random(len(inner.low)) * float(rng.choice([1.0, 1e-3]))
     share = share if seed % 2 else 1 - share
     theta = inner.low * (inner.top / inner.low) ** share
-    law = threshold_law(c.gain(theta), c.risk(theta))
+    law = control._law(inner, theta)
     point = control._certified(inner, theta, law)
     box = (problem[2].amplitude_min, problem[2].amplitude_max)
     grid = np.concatenate(
@@ -253,7 +252,7 @@ def sweeps(
     c, theta = inner.c, inner.low if start is None else start
     values = []
     for _ in range(150):
-        law = threshold_law(c.gain(theta), c.risk(theta))
+        law = control._law(inner, theta)
         values.append(control._certified(inner, theta, law).objective * c.unit)
         new = best_at_weight(c, law.weights, inner.low, inner.top)
         new = np.where((law.weights > 0) | (not keep), new, theta)

@@ -129,16 +129,14 @@ def test_a_float32_step_is_rounded_once(rng: np.random.Generator) -> None:
     assert np.abs(step - exact).max() <= np.spacing(np.abs(exact).max())
 
 
-def test_a_common_part_costs_no_digits(rng: np.random.Generator) -> None:
-    """Where the raw Gram matrix has lost eight digits, the shifted one has lost none."""
+def test_a_common_part_costs_no_digits() -> None:
+    """Where the raw Gram matrix has lost digits, the shifted one has lost none."""
     instance = next(i for i in ALL if i.name == "common part 1e4")
     D, g, lam = instance.displacements, instance.reference, instance.curvature
     ours = post_local_weights(D, g, lam).weights
     raw = solve_simplex_qp(instance.gram, instance.linear, curvature=lam).weights
     assert problems.relative_gap(instance, ours) <= GAP
     assert problems.relative_gap(instance, raw) > 1e3 * GAP
-    assert instance.weights is not None
-    assert rng is not None
 
 
 @pytest.mark.parametrize("decade", [-150, -100, 0, 100, 150])

@@ -1,8 +1,8 @@
 /* Compiled twins of hewfl.core: the same mathematics as active_set.py, pivoting.py and
  * gram.py, for speed only. hewfl.core.native is the one caller; it checks every shape.
  *
- * Notation: H = L L' is kept as a row-major lower triangle, so that a forward solve is a
- * row of dot products and a backward solve a row of axpys, all on contiguous memory.
+ * Notation: a factor R with R'R = M is kept as a row-major upper triangle, so that solves,
+ * updates and rotations all run along rows.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -50,6 +50,12 @@ MULTIARCH static void axpy(double alpha, const double *x, double *y, Py_ssize_t 
         y[i] += alpha * x[i];
 }
 
+MULTIARCH static void scale_by(double *x, double factor, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
 MULTIARCH static int all_finite(const double *a, Py_ssize_t n)
 {
     v8 s = {0};
@@ -76,11 +82,11 @@ typedef struct {
     Py_ssize_t n;        /* problem size */
     Py_ssize_t k;        /* members of the support, the origin included */
     const double *H, *c; /* the problem */
-    double *L;           /* row i - 1: row of S[i] in the lower factor of M */
+    double *R;           /* column i - 1: column of S[i] in the upper factor of M */
     Py_ssize_t *S;       /* the support: the origin, then the order of entry */
     char *in;            /* membership: 0 outside, 1 inside, 2 banned */
     double *w, *gS;      /* weights and gradient on S, in the order of S */
-    double *g, *root, *step, *cs, *sn;
+    double *g, *root, *step, *sn;
     double shift;
 } Problem;
 
@@ -92,32 +98,39 @@ static double difference(const Problem *p, Py_ssize_t i, Py_ssize_t j)
 
 static void forward(const Problem *p, double *b, Py_ssize_t k)
 {
-    for (Py_ssize_t i = 0; i < k; i++)
-        b[i] = (b[i] - dot(p->L + i * p->n, b, i)) / p->L[i * p->n + i];
+    for (Py_ssize_t i = 0; i < k; i++) {
+        const double *row = p->R + i * p->n;
+        b[i] /= row[i];
+        axpy(-b[i], row + i + 1, b + i + 1, k - i - 1);
+    }
 }
 
 static void backward(const Problem *p, double *b, Py_ssize_t k)
 {
     for (Py_ssize_t i = k; i-- > 0;) {
-        b[i] /= p->L[i * p->n + i];
-        axpy(-b[i], p->L + i * p->n, b, i);
+        const double *row = p->R + i * p->n;
+        b[i] = (b[i] - dot(row + i + 1, b + i + 1, k - i - 1)) / row[i];
     }
 }
 
-/* Row of S[i] in the factor of the members before it; whether its pivot is sound. */
-static int append(Problem *p, Py_ssize_t i)
+static double pivot_floor(const Problem *p, Py_ssize_t j, double corner)
 {
-    double *row = p->L + (i - 1) * p->n;
-    Py_ssize_t j = p->S[i], n = p->n;
-    for (Py_ssize_t q = 1; q < i; q++)
-        row[q - 1] = difference(p, p->S[q], j);
-    forward(p, row, i - 1);
-    double corner = difference(p, j, j);
-    double pivot = corner - dot(row, row, i - 1);
-    double floor = PIVOT_FLOOR * fabs(corner) +
-                   1e-30 * (p->H[j * n + j] + p->H[p->S[0] * n + p->S[0]]) + 1e-300;
-    row[i - 1] = sqrt(fmax(pivot, floor));
-    return pivot > floor;
+    Py_ssize_t o = p->S[0], n = p->n;
+    return PIVOT_FLOOR * fabs(corner) + 1e-30 * (p->H[j * n + j] + p->H[o * n + o]) + 1e-300;
+}
+
+/* Column of S[i] in the factor of the members before it. */
+static void append(Problem *p, Py_ssize_t i)
+{
+    Py_ssize_t j = p->S[i], n = p->n, m = i - 1;
+    double *head = p->sn;
+    for (Py_ssize_t q = 0; q < m; q++)
+        head[q] = difference(p, p->S[q + 1], j);
+    forward(p, head, m);
+    double corner = difference(p, j, j), pivot = corner - dot(head, head, m);
+    for (Py_ssize_t q = 0; q < m; q++)
+        p->R[q * n + m] = head[q];
+    p->R[m * n + m] = sqrt(fmax(pivot, pivot_floor(p, j, corner)));
 }
 
 static void swap(Problem *p, Py_ssize_t a, Py_ssize_t b)
@@ -128,18 +141,63 @@ static void swap(Problem *p, Py_ssize_t a, Py_ssize_t b)
     p->S[b] = s, p->w[b] = w, p->gS[b] = g;
 }
 
+/* row[0..n) -= sum over up to four pivot rows of a_q pivot_q[0..n) */
+MULTIARCH static void eliminate(double *restrict row, const double *restrict pivots,
+                                Py_ssize_t stride, const double *a, Py_ssize_t count, Py_ssize_t n)
+{
+    if (count == 4) {
+        const double *p1 = pivots + stride, *p2 = p1 + stride, *p3 = p2 + stride;
+        double a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
+        for (Py_ssize_t l = 0; l < n; l++)
+            row[l] -= a0 * pivots[l] + a1 * p1[l] + a2 * p2[l] + a3 * p3[l];
+        return;
+    }
+    for (Py_ssize_t q = 0; q < count; q++)
+        for (Py_ssize_t l = 0; l < n; l++)
+            row[l] -= a[q] * pivots[q * stride + l];
+}
+
+/* Cholesky of the m x m upper triangle in R, four pivots at a time, pivots floored; whether
+ * all of them were above the floor of their row. */
+static int cholesky(double *R, Py_ssize_t stride, Py_ssize_t m, const double *floors)
+{
+    int sound = 1;
+    double a[4];
+    for (Py_ssize_t k = 0; k < m; k += 4) {
+        Py_ssize_t count = m - k < 4 ? m - k : 4;
+        double *block = R + k * stride;
+        for (Py_ssize_t i = k; i < m; i++) {
+            Py_ssize_t before = i < k + count ? i - k : count;
+            double *row = R + i * stride;
+            for (Py_ssize_t q = 0; q < before; q++)
+                a[q] = block[q * stride + i];
+            eliminate(row + i, block + i, stride, a, before, m - i);
+            if (i >= k + count)
+                continue;
+            sound &= row[i] > floors[i];
+            double pivot = sqrt(fmax(row[i], floors[i]));
+            row[i] = pivot;
+            scale_by(row + i + 1, 1.0 / pivot, m - i - 1);
+        }
+    }
+    return sound;
+}
+
 /* Put the shortest member first and factor anew; whether all pivots are sound. */
 static int factor(Problem *p)
 {
-    Py_ssize_t shortest = 0;
-    int sound = 1;
+    Py_ssize_t shortest = 0, n = p->n;
     for (Py_ssize_t i = 1; i < p->k; i++)
         if (p->root[p->S[i]] < p->root[p->S[shortest]])
             shortest = i;
     swap(p, 0, shortest);
-    for (Py_ssize_t i = 1; i < p->k; i++)
-        sound &= append(p, i);
-    return sound;
+    for (Py_ssize_t i = 1; i < p->k; i++) {
+        double *row = p->R + (i - 1) * n;
+        for (Py_ssize_t q = i; q < p->k; q++)
+            row[q - 1] = difference(p, p->S[i], p->S[q]);
+        p->sn[i - 1] = pivot_floor(p, p->S[i], row[i - 1]);
+    }
+    return cholesky(p->R, n, p->k - 1, p->sn);
 }
 
 /* Append index j to the support; a much shorter column becomes the origin. */
@@ -153,13 +211,24 @@ static void enter(Problem *p, Py_ssize_t j)
     if (p->root[j] < 0.1 * p->root[p->S[0]])
         (void)factor(p);
     else if (p->k > 1)
-        (void)append(p, p->k - 1);
+        append(p, p->k - 1);
 }
 
-/* Delete member m: drop its row, rotate the columns behind it back to a triangle. */
+/* to[0..n) <- c a + s b,  b[0..n) <- c b - s a */
+MULTIARCH static void rotate(const double *a, double *b, double *to, double c, double s,
+                             Py_ssize_t n)
+{
+    for (Py_ssize_t l = 0; l < n; l++) {
+        double x = a[l], y = b[l];
+        to[l] = c * x + s * y;
+        b[l] = c * y - s * x;
+    }
+}
+
+/* Delete member m: drop its column, rotate the rows below it back to a triangle. */
 static void leave(Problem *p, Py_ssize_t m)
 {
-    Py_ssize_t n = p->n;
+    Py_ssize_t n = p->n, cols = p->k - 1, out = m - 1;
     p->in[p->S[m]] = 0;
     for (Py_ssize_t i = m + 1; i < p->k; i++) {
         p->S[i - 1] = p->S[i];
@@ -172,19 +241,14 @@ static void leave(Problem *p, Py_ssize_t m)
             (void)factor(p);
         return;
     }
-    for (Py_ssize_t i = m; i < p->k; i++) {
-        double *from = p->L + i * n, *to = p->L + (i - 1) * n;
-        memcpy(to, from, (size_t)(m - 1) * sizeof(double));
-        double carry = from[m - 1];
-        for (Py_ssize_t q = m - 1; q < i - 1; q++) {
-            double next = from[q + 1];
-            to[q] = p->cs[q] * carry + p->sn[q] * next;
-            carry = p->cs[q] * next - p->sn[q] * carry;
-        }
-        double last = from[i], r = hypot(carry, last);
-        p->cs[i - 1] = carry / r;
-        p->sn[i - 1] = last / r;
-        to[i - 1] = r;
+    for (Py_ssize_t i = 0; i < out; i++) {
+        double *row = p->R + i * n;
+        memmove(row + out, row + out + 1, (size_t)(cols - out - 1) * sizeof(double));
+    }
+    for (Py_ssize_t i = out; i + 1 < cols; i++) {
+        double *row = p->R + i * n, *next = row + n;
+        double r = hypot(row[i + 1], next[i + 1]);
+        rotate(row + i + 1, next + i + 1, row + i, row[i + 1] / r, next[i + 1] / r, cols - i - 1);
     }
 }
 
@@ -357,24 +421,31 @@ static Py_ssize_t corral(Problem *p, Py_ssize_t limit)
 
 /* ---------------------------------------------------------------- block pivoting */
 
-/* Minimise on the face of p->in, refined until its members are level; sound factor? */
-static int on_face(Problem *p)
+/* A Newton step on the face from the weights at hand, and the gradient there. */
+static void face_step(Problem *p)
 {
-    p->k = 0;
-    for (Py_ssize_t i = 0; i < p->n; i++)
-        if (p->in[i])
-            p->S[p->k++] = i;
-    for (Py_ssize_t i = 0; i < p->k; i++)
-        p->w[i] = 1.0 / (double)p->k;
-    if (p->k == 0 || !factor(p))
-        return 0;
-    for (int pass = 0; pass < 2; pass++) { /* the second pass refines the first */
-        gradient(p);
-        newton(p);
-        axpy(1.0, p->step, p->w, p->k);
-    }
     gradient(p);
-    return 1;
+    newton(p);
+    axpy(1.0, p->step, p->w, p->k);
+    gradient(p);
+}
+
+/* Mark who should enter or leave in p->in; how many there are. */
+static Py_ssize_t exchange(Problem *p)
+{
+    Py_ssize_t offenders = 0, inside = p->k;
+    Scale t = measure(p);
+    for (Py_ssize_t i = 0; i < p->n; i++)
+        if (!p->in[i] && violation(p, &t, i) > OPTIMALITY) {
+            p->in[i] = 1;
+            offenders++;
+        }
+    for (Py_ssize_t i = 0; i < inside; i++)
+        if (!(p->w[i] > 0.0)) {
+            p->in[p->S[i]] = 0;
+            offenders++;
+        }
+    return offenders;
 }
 
 /* Exchange all offenders at once from the support in p->in; returns sweeps or -1. */
@@ -383,20 +454,20 @@ static Py_ssize_t block_pivot(Problem *p)
     Py_ssize_t n = p->n, fewest = n + 1;
     int stalled = 0;
     for (Py_ssize_t sweep = 1; sweep <= MAX_SWEEPS; sweep++) {
-        if (!on_face(p))
-            return -1;
-        Py_ssize_t offenders = 0, inside = p->k;
-        Scale t = measure(p);
+        p->k = 0;
         for (Py_ssize_t i = 0; i < n; i++)
-            if (!p->in[i] && violation(p, &t, i) > OPTIMALITY) {
-                p->in[i] = 1;
-                offenders++;
-            }
-        for (Py_ssize_t i = 0; i < inside; i++)
-            if (!(p->w[i] > 0.0)) {
-                p->in[p->S[i]] = 0;
-                offenders++;
-            }
+            if (p->in[i])
+                p->S[p->k++] = i;
+        for (Py_ssize_t i = 0; i < p->k; i++)
+            p->w[i] = 1.0 / (double)p->k;
+        if (p->k == 0 || !factor(p))
+            return -1;
+        face_step(p);
+        Py_ssize_t offenders = exchange(p);
+        if (offenders == 0) { /* refine, and see whether it holds */
+            face_step(p);
+            offenders = exchange(p);
+        }
         if (offenders == 0) {
             normalise(p);
             gradient(p);
@@ -419,7 +490,7 @@ static double independence(const Problem *p)
     double least = 1.0;
     for (Py_ssize_t i = 1; i < p->k; i++) {
         double corner = difference(p, p->S[i], p->S[i]);
-        double pivot = p->L[(i - 1) * p->n + i - 1];
+        double pivot = p->R[(i - 1) * p->n + i - 1];
         least = fmin(least, corner > 0.0 ? pivot * pivot / corner : 0.0);
     }
     return least;
@@ -478,32 +549,31 @@ static Py_ssize_t solve_one(Problem *p, double *w, int warm, Py_ssize_t limit, i
 
 enum { BAD_INPUT = -2 }; /* the caller finds out what is wrong and says so */
 
-/* Finite, symmetric, and H + tolerance * diagonal positive definite (unit diagonal). */
-static int is_gram(const double *G, Py_ssize_t n, double tolerance, double *L, double *root)
+/* Finite, symmetric, and positive definite with `tolerance` on its unit diagonal. */
+static int is_gram(const double *G, Py_ssize_t n, double tolerance, double *R,
+                   double *inverse, double *floors)
 {
     double top = 0.0;
     if (!all_finite(G, n * n))
         return 0;
     for (Py_ssize_t i = 0; i < n; i++)
         top = fmax(top, fabs(G[i * n + i]));
-    for (Py_ssize_t i = 0; i < n; i++)
-        root[i] = sqrt(fmax(fabs(G[i * n + i]), ldexp(top, -100)));
     for (Py_ssize_t i = 0; i < n; i++) {
-        double *row = L + i * n;
-        for (Py_ssize_t j = 0; j < i; j++) {
-            double size = root[i] * root[j];
-            if (fabs(G[i * n + j] - G[j * n + i]) > tolerance * size)
-                return 0;
-            double a = size > 0 ? G[i * n + j] / root[i] / root[j] : G[i * n + j];
-            row[j] = (a - dot(row, L + j * n, j)) / L[j * n + j];
-        }
-        double own = root[i] > 0 ? G[i * n + i] / root[i] / root[i] : G[i * n + i];
-        double pivot = own + tolerance - dot(row, row, i);
-        if (!(pivot > 0.0))
-            return 0;
-        row[i] = sqrt(pivot);
+        double size = sqrt(fmax(fabs(G[i * n + i]), ldexp(top, -100)));
+        inverse[i] = size > 0 ? 1.0 / size : 1.0;
+        floors[i] = 0.0;
     }
-    return 1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double *row = R + i * n, skew = 0.0;
+        for (Py_ssize_t j = i; j < n; j++) {
+            row[j] = (G[i * n + j] * inverse[i]) * inverse[j];
+            skew = fmax(skew, fabs(row[j] - (G[j * n + i] * inverse[i]) * inverse[j]));
+        }
+        if (!(skew <= tolerance))
+            return 0;
+        row[i] += tolerance;
+    }
+    return cholesky(R, n, n, floors);
 }
 
 /* H, c <- curvature * G, q divided by a power of two near their size; the exponent. */
@@ -548,14 +618,13 @@ static int take(Memory *m, Problem *p, Py_ssize_t n, int copies)
     m->S = malloc(N * sizeof(Py_ssize_t));
     m->in = malloc(N);
     *p = (Problem){.n = n, .S = m->S, .in = m->in};
-    p->L = m->doubles;
+    p->R = m->doubles;
     p->w = m->doubles + (size_t)(1 + copies) * N * N;
     p->gS = p->w + n;
     p->g = p->gS + n;
     p->root = p->g + n;
     p->step = p->root + n;
-    p->cs = p->step + n;
-    p->sn = p->cs + n;
+    p->sn = p->step + n;
     return m->doubles && m->S && m->in;
 }
 
@@ -601,7 +670,8 @@ static PyObject *native_corral(PyObject *self, PyObject *args)
  *
  * Checks, scales, solves and certifies a stack of problems. info holds for each problem
  * value, gap, whether the support is independent, whether the minimiser is unique; pivots
- * is -1 where unsolved and BAD_INPUT where the matrix is not a Gram matrix.
+ * is -1 where unsolved and BAD_INPUT where the matrix is not a Gram matrix. Returns the
+ * least of pivots, how many minimisers are unique, and whether all values are finite.
  */
 static PyObject *native_solve(PyObject *self, PyObject *args)
 {
@@ -615,10 +685,12 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
         return NULL;
     Memory memory;
     Problem p;
-    int ok = take(&memory, &p, n, 1);
+    int ok = take(&memory, &p, n, 1), finite = 1;
+    int64_t lowest = 0;
+    Py_ssize_t unique = 0;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        double *H = p.L + n * n, *c = p.sn + n;
+        double *H = p.R + n * n, *c = p.sn + n;
         p.H = H;
         p.c = c;
         for (Py_ssize_t t = 0; t < batch; t++) {
@@ -629,8 +701,8 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
             double *info = (double *)b[5].buf + t * 4;
             int64_t *pivots = (int64_t *)b[6].buf + t;
             if (!(curvature > 0 && isfinite(curvature)) || !all_finite(q, n) ||
-                !is_gram(G, n, tolerance, p.L, p.root)) {
-                *pivots = BAD_INPUT;
+                !is_gram(G, n, tolerance, p.R, p.root, p.sn)) {
+                *pivots = lowest = BAD_INPUT;
                 continue;
             }
             int k = scaled(G, q, curvature, n, H, c);
@@ -652,14 +724,16 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
             info[1] = ldexp(gap, k);
             info[2] = least > INDEPENDENT;
             info[3] = least > INDEPENDENT && face == p.k && *pivots >= 0;
+            unique += info[3] > 0.0;
+            finite &= isfinite(info[0]) && isfinite(info[1]);
+            if (*pivots < lowest)
+                lowest = *pivots;
         }
         Py_END_ALLOW_THREADS
     }
     give(&memory);
     release(b, 7);
-    if (!ok)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return ok ? Py_BuildValue("nni", (Py_ssize_t)lowest, unique, finite) : PyErr_NoMemory();
 }
 
 /* ---------------------------------------------------------------- passes over the data */
@@ -704,12 +778,6 @@ MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double
     else
         for (Py_ssize_t i = 0; i < n; i++)
             out[i] = wide(z[i]) - r[i];
-}
-
-MULTIARCH static void scale_by(double *x, double factor, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        x[i] *= factor;
 }
 
 /* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */

@@ -1,4 +1,4 @@
-"""A finite primal active-set method for small quadratics on the simplex.
+r"""A finite primal active-set method for small quadratics on the simplex.
 
     min  ⟨c, w⟩ + ½ wᵀ H w   over  w ∈ Δ_n,      H = Hᵀ ⪰ 0.
 
@@ -6,7 +6,7 @@ Wolfe's corral [Wolfe1976] in quadratic form: keep a support S whose columns are
 affinely independent, minimise on its face, step to the first bound, drop what hits it.
 A face is factorised as seen from its shortest member o,
 
-    M_ij = H_ij − H_io − H_oj + H_oo,     i, j ∈ S \\ {o},
+    M_ij = H_ij − H_io − H_oj + H_oo,     i, j ∈ S \ {o},
 
 so the constraint Σw_i = 1 disappears and short columns keep their digits beside long
 ones. The factor is updated as members come and go; only a new origin starts it afresh.

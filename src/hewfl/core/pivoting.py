@@ -42,26 +42,30 @@ def block_pivoting(
         Weights; sweeps used; which problems passed the optimality test.
     """
     count, n = c.shape
-    weights = guess / guess.sum(-1, keepdims=True)
+    weights, solved = np.zeros((count, n)), np.zeros(count, dtype=np.bool_)
     sweeps = np.zeros(count, dtype=np.int64)
-    solved = np.zeros(count, dtype=np.bool_)
+    lanes, support = np.arange(count), guess.copy()
+    w = support / support.sum(-1, keepdims=True)
     fewest, stalled = np.full(count, n + 1), np.zeros(count, dtype=np.int64)
-    support, confirmed = guess.copy(), np.zeros(count, dtype=np.bool_)
-    todo = np.arange(count)
-    for _ in range(MAX_SWEEPS):
-        w, offenders, level = _sweep(H[todo], c[todo], support[todo], weights[todo])
-        weights[todo] = w
-        sweeps[todo] += 1
+    confirmed = np.zeros(count, dtype=np.bool_)
+    for sweep in range(1, MAX_SWEEPS + 1):
+        w, offenders, level = _sweep(H, c, support, w)
         amount = offenders.sum(-1)
-        solved[todo] = confirmed[todo] & (amount == 0) & level
-        confirmed[todo] = amount == 0  # the sweep that confirms also refines
-        stalled[todo] = np.where(amount < fewest[todo], 0, stalled[todo] + 1)
-        fewest[todo] = np.minimum(amount, fewest[todo])
-        support[todo] ^= offenders
-        hopeless = (stalled[todo] >= PATIENCE) | ~support[todo].any(-1)
-        hopeless |= ~np.isfinite(w).all(-1)
-        todo = todo[~(solved[todo] | hopeless)]
-        if len(todo) == 0:
+        done = confirmed & level & (amount == 0)
+        confirmed = amount == 0  # the sweep that confirms also refines
+        stalled = np.where(amount < fewest, 0, stalled + 1)
+        fewest = np.minimum(amount, fewest)
+        support ^= offenders
+        over = done | (stalled >= PATIENCE) | ~support.any(-1) | np.isnan(w).any(-1)
+        if sweep == MAX_SWEEPS:
+            over[:] = True
+        if over.any():
+            weights[lanes[over]], solved[lanes[over]] = w[over], done[over]
+            sweeps[lanes[over]] = sweep
+            on = ~over
+            lanes, H, c, support, w = lanes[on], H[on], c[on], support[on], w[on]
+            fewest, stalled, confirmed = fewest[on], stalled[on], confirmed[on]
+        if len(lanes) == 0:
             break
     weights = np.maximum(weights, 0.0)
     weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-300)
@@ -86,26 +90,24 @@ def _sweep(
     """
     lanes = np.arange(len(c))
     diagonal = np.diagonal(H, axis1=1, axis2=2)
-    origin = np.argmin(np.where(support, diagonal, np.inf), axis=1)
-    inside = support.astype(np.float64)
-    w = start * inside
-    w += (1.0 - w.sum(-1, keepdims=True)) * inside / inside.sum(-1, keepdims=True)
+    origin = np.where(support, diagonal, np.inf).argmin(axis=1)
+    w = np.where(support, start, 0.0)
+    w += support * ((1.0 - w.sum(-1)) / support.sum(-1))[:, None]
     gradient = np.matvec(H, w) + c
     others = support.copy()
     others[lanes, origin] = False
     column = H[lanes, origin]
-    corner = diagonal[lanes, origin]
-    M = H - column[:, :, None] - (column - corner[:, None])[:, None, :]
+    corner = diagonal[lanes, origin][:, None]
+    M = (H - column[:, :, None]) - (column - corner)[:, None, :]
     M *= others[:, :, None] & others[:, None, :]
-    each = np.arange(c.shape[1])
-    own = M[:, each, each]
-    ridge = RIDGE * own + 1e-30 * (diagonal + corner[:, None]) + 1e-300
-    M[:, each, each] = np.where(others, own + ridge, 1.0)
-    rest = np.where(others, gradient[lanes, origin][:, None] - gradient, 0.0)
+    own = np.einsum("bii->bi", M)  # a view of the diagonal
+    ridge = RIDGE * own + (1e-30 * (diagonal + corner) + 1e-300)
+    own[...] = np.where(others, own + ridge, 1.0)
+    rest = others * (gradient[lanes, origin][:, None] - gradient)
     step = np.linalg.solve(M, rest[:, :, None])[:, :, 0]
     step[lanes, origin] = -step.sum(-1)
     with np.errstate(all="ignore"):  # what is not finite is given up by the caller
-        w = w + step
+        w += step
         gradient = np.matvec(H, w) + c
         w_plus = np.maximum(w, 0.0)
         w_plus /= np.maximum(w_plus.sum(-1, keepdims=True), 1e-300)

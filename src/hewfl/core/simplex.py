@@ -149,6 +149,8 @@ def _stack(
 
 
 def _curvature(curvature: ArrayLike, batch: tuple[int, ...]) -> Float64[Array, " b"]:
+    if isinstance(curvature, float) and 0 < curvature < math.inf:  # nearly always
+        return np.full(math.prod(batch), curvature)
     value = as_float64("curvature", curvature)
     if (value <= 0).any():
         raise invalid("curvature", "a positive finite number", value.min())
@@ -224,9 +226,10 @@ class _Answer:
     gap: Float64[Array, " b"]
     iterations: Int64[NDArray[np.int64], " b"]
     notes: set[str]
+    finite: bool
 
     def reshaped(self, batch: tuple[int, ...]) -> SimplexSolution:
-        if not np.isfinite(self.value).all():
+        if not self.finite:
             got = "a product beyond the range of float64"
             raise invalid("curvature", "such that curvature × gram is finite", got)
         full = (*batch, self.weights.shape[1])
@@ -268,22 +271,22 @@ def _solve_compiled(stack: _Stack) -> _Answer:
     pivots = np.empty(count, dtype=np.int64)
     data = (stack.G, stack.q, stack.curvature)
     warm = stack.start is not None
-    native.solve(*data, w, z, info, pivots, count, n, warm, stack.tolerance)
-    lowest = pivots.min()
+    lowest, unique, finite = native.solve(
+        *data, w, z, info, pivots, count, n, warm, stack.tolerance
+    )
     if lowest == -2:
         _check_gram(stack)
         raise invalid("gram", "positive semidefinite", "a matrix at the edge of it")
-    value, gap = info[:, 0].copy(), info[:, 1].copy()
-    unique = info[:, 3] > 0
-    notes = {UNIQUE} if unique.any() else set()
-    for t in np.flatnonzero(~unique):
+    value, gap = info[:, 0], info[:, 1]
+    notes = {UNIQUE} if unique > 0 else set()
+    for t in np.flatnonzero(info[:, 3] == 0) if unique < count else ():
         problem = scaled(stack.G[t], stack.q[t], float(stack.curvature[t]))
         independent = bool(info[t, 2])
         accept(problem, Found(w[t], 0, bool(pivots[t] >= 0), independent))
         w[t], note = settle_ties(problem, w[t], independent=independent)
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
-    return _Answer(w, z, value, gap, pivots, notes)
+    return _Answer(w, z, value, gap, pivots, notes, finite=bool(finite))
 
 
 def _solve_plain(stack: _Stack) -> _Answer:
@@ -325,7 +328,8 @@ def _finish(problems: list[Quadratic], found: list[Found]) -> _Answer:
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
     pivots = np.array([result.pivots for result in found], dtype=np.int64)
-    return _Answer(w, z, value, gap, pivots, notes)
+    finite = bool(np.isfinite(value).all())
+    return _Answer(w, z, value, gap, pivots, notes, finite)
 
 
 def _solve_small(problems: list[Quadratic], start: Array | None) -> list[Found]:
