@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints
 from hewfl.core.post_local import combine, data_gap, post_local_weights
 from hewfl.core.records import SimplexSolution
 
@@ -33,7 +33,7 @@ class Digits:
     """Samples with a bias feature, their labels, and who holds which of them."""
 
     samples: Float64[Array, "m d"]
-    labels: Int64[NDArray[np.int64], " m"]
+    labels: Int64[Ints, " m"]
     shards: tuple[NDArray[np.int64], ...]
 
 
@@ -62,8 +62,8 @@ class Outcome:
 class Demo:
     """All that the command shows."""
 
-    horizons: Int64[NDArray[np.int64], " n"]
-    sizes: Int64[NDArray[np.int64], " n"]
+    horizons: Int64[Ints, " n"]
+    sizes: Int64[Ints, " n"]
     before: float
     solution: SimplexSolution
     outcomes: tuple[Outcome, ...]
@@ -133,7 +133,7 @@ def _smoothness(samples: Float64[Array, "m d"]) -> float:
 def _residuals(
     x: Float64[Array, "d k"],
     samples: Float64[Array, "m d"],
-    labels: Int64[NDArray[np.int64], " m"],
+    labels: Int64[Ints, " m"],
 ) -> Float64[Array, "m k"]:
     scores = samples @ x
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -145,7 +145,7 @@ def _residuals(
 def _gradient(
     x: Float64[Array, "d k"],
     samples: Float64[Array, "m d"],
-    labels: Int64[NDArray[np.int64], " m"],
+    labels: Int64[Ints, " m"],
 ) -> Float64[Array, "d k"]:
     mean: Array = samples.T @ _residuals(x, samples, labels) / len(labels)
     return mean + RIDGE * x

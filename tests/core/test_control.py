@@ -39,6 +39,8 @@ ALTERNATING = 1.1e-12
 AMPLITUDES = 1e-6
 """Amplitudes of two solves: the objective is flat to second order around them."""
 
+BOX = ProblemBounds(1.0, 1.0, 0.01, 1.0)
+
 variants = pytest.mark.parametrize("variant", VARIANTS)
 solvers = pytest.mark.parametrize("solve", [global_control, alternating_control])
 
@@ -320,6 +322,18 @@ def test_riskless_clients_hold_the_threshold(solve: Any, variant: Variant) -> No
     assert solution.weights[2] == pytest.approx((third - best) / risk, rel=1e-6)
 
 
+def test_no_certificate_below_a_riskless_gain() -> None:
+    """D(λ) = −∞ there: the gap at a trial λ is infinite, the gap of the law remains."""
+    clients = ClientProfile([4, 1], 8, [0.0, 0.5])
+    inner = control._problem(clients, UpperState(0.4, 1e-4), BOX, "sharp")
+    law, theta = control._law(inner, inner.low), inner.low
+    mu, kappa = inner.c.gain(theta), inner.c.risk(theta)
+    below = law.level / 2
+    gap = control._gap(inner, law.weights, theta, kappa, mu - below, below)
+    assert gap == np.inf
+    assert control._certified(inner, theta, law, below).gap < np.inf
+
+
 @variants
 @solvers
 def test_nothing_to_gain_and_nothing_to_lose(variant: Variant, solve: Any) -> None:
@@ -343,8 +357,6 @@ def test_without_a_gap_amplitudes_are_least(variant: Variant, solve: Any) -> Non
 
 
 # ------------------------------------------------------------------ relations
-
-BOX = ProblemBounds(1.0, 1.0, 0.01, 1.0)
 
 
 @variants

@@ -105,6 +105,13 @@ def test_a_nearly_riskless_client_takes_half() -> None:
     assert w == pytest.approx([0.5, 0.5], rel=1e-15)
 
 
+def test_a_client_exactly_at_the_threshold(rng: np.random.Generator) -> None:
+    """One rounding of the threshold over a tiny risk must not become a weight."""
+    for risk in rng.uniform(1, 2, 500):
+        gains, risks = np.array([risk, 0.0]), np.array([risk, 1e-30])
+        assert relative_gap(threshold_weights(gains, risks), gains, risks) <= GAP
+
+
 def test_a_hundred_thousand_clients(rng: np.random.Generator) -> None:
     gains, risks = rng.normal(size=100_000), rng.uniform(0.5, 1, 100_000) * 1e5
     solution = threshold_weights(gains, risks)

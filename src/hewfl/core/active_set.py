@@ -106,7 +106,7 @@ class _Face:
         self.factor[:k, :k] = whole[:k, :k]
         for i in range(k, len(others)):
             self._append(i, others)
-        return info == 0
+        return bool(info == 0)
 
     def _append(self, k: int, others: list[int]) -> None:
         origin, j = self.support[0], others[k]

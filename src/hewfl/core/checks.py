@@ -4,17 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
 
 from hewfl.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-else:
-    ArrayLike = Any  # run-time type checkers do not follow NumPy's own definition
+    from numpy.typing import ArrayLike as ArrayLike  # noqa: PLC0414 - handed on
+    from numpy.typing import NDArray
 
-Array = NDArray[np.floating[Any]]
-"""Static alias of every floating array; shapes are written around it."""
+    Array = NDArray[np.floating[Any]]
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+else:  # at run time shape checks want the class, and ArrayLike is beyond them
+    Array = Ints = Mask = np.ndarray
+    ArrayLike = Any
 
 
 def invalid(name: str, rule: str, value: object) -> InvalidInputError:

@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from numpy.typing import NDArray
 
 from hewfl.core.active_set import (
     INDEPENDENT,
@@ -17,10 +16,10 @@ from hewfl.core.active_set import (
     active_set,
     error_scale,
 )
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints
 from hewfl.core.native import library
 
-Index = Int64[NDArray[np.int64], " _"]
+Index = Int64[Ints, " _"]
 
 
 @runtime_checkable

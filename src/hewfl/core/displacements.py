@@ -125,13 +125,12 @@ def is_host(array: Any) -> bool:
 
 def as_wide(xp: Any, part: Any) -> Any:
     """In float64: in its own library where that has it, else on the host."""
+    if compat.is_jax_array(part) and xp.asarray(0.0).dtype != xp.float64:
+        return np.asarray(to_host(part), dtype=np.float64)  # its 64-bit mode is off
     try:
-        wide = xp.astype(part, xp.float64)
-    except (TypeError, AttributeError, RuntimeError):
+        return xp.astype(part, xp.float64)
+    except (TypeError, AttributeError, RuntimeError):  # a device without float64
         return np.asarray(to_host(part), dtype=np.float64)
-    if wide.dtype == xp.float64:
-        return wide
-    return np.asarray(to_host(part), dtype=np.float64)  # jax without 64-bit mode
 
 
 def to_host(array: Any) -> NDArray[Any]:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack, qr
 
 from hewfl.core.active_set import OPTIMALITY, seen_from
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints
 
-Index = Int64[NDArray[np.int64], " _"]
+Index = Int64[Ints, " _"]
 
 FACE = 1e-12
 """An index is on the optimal face when its reduced cost is below this × error scale."""

@@ -10,10 +10,9 @@ a stack move together.
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from numpy.typing import NDArray
 
 from hewfl.core.active_set import OPTIMALITY, error_scale
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints, Mask
 
 MAX_SWEEPS = 20
 PATIENCE = 4
@@ -25,11 +24,11 @@ RIDGE = 1e-13
 def block_pivoting(
     H: Float64[Array, "b n n"],
     c: Float64[Array, "b n"],
-    guess: Bool[NDArray[np.bool_], "b n"],
+    guess: Bool[Mask, "b n"],
 ) -> tuple[
     Float64[Array, "b n"],
-    Int64[NDArray[np.int64], " b"],
-    Bool[NDArray[np.bool_], " b"],
+    Int64[Ints, " b"],
+    Bool[Mask, " b"],
 ]:
     """Solve a stack of problems, as far as block pivoting can.
 
@@ -75,12 +74,12 @@ def block_pivoting(
 def _sweep(
     H: Float64[Array, "b n n"],
     c: Float64[Array, "b n"],
-    support: Bool[NDArray[np.bool_], "b n"],
+    support: Bool[Mask, "b n"],
     start: Float64[Array, "b n"],
 ) -> tuple[
     Float64[Array, "b n"],
-    Bool[NDArray[np.bool_], "b n"],
-    Bool[NDArray[np.bool_], " b"],
+    Bool[Mask, "b n"],
+    Bool[Mask, " b"],
 ]:
     """A Newton step on each face, seen from its shortest member as in `active_set`.
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, positive
+from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid, positive
 from hewfl.core.displacements import (
     BFLOAT16,
     FLOAT32,
@@ -83,7 +83,7 @@ def _reference(reference: Any, data: Displacements) -> Any:
     return compat.to_device(row, compat.device(data.row(0)))
 
 
-def _active(active: ArrayLike | None, n: int) -> Int64[NDArray[np.int64], " k"]:
+def _active(active: ArrayLike | None, n: int) -> Int64[Ints, " k"]:
     if active is None:
         return np.arange(n)
     given = np.asarray(active)
@@ -98,7 +98,7 @@ def _active(active: ArrayLike | None, n: int) -> Int64[NDArray[np.int64], " k"]:
     return members
 
 
-def _indices(given: NDArray[Any], n: int) -> Int64[NDArray[np.int64], " k"]:
+def _indices(given: NDArray[Any], n: int) -> Int64[Ints, " k"]:
     if given.size == 0:
         return np.zeros(0, dtype=np.int64)
     if given.ndim != 1 or given.dtype.kind not in "iu":
@@ -113,7 +113,7 @@ def _indices(given: NDArray[Any], n: int) -> Int64[NDArray[np.int64], " k"]:
 
 
 def _spread(
-    solution: SimplexSolution, members: Int64[NDArray[np.int64], " k"], n: int
+    solution: SimplexSolution, members: Int64[Ints, " k"], n: int
 ) -> SimplexSolution:
     def over_all(values: NDArray[Any]) -> NDArray[Any]:
         full = np.zeros(n, dtype=values.dtype)

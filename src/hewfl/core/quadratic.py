@@ -43,7 +43,8 @@ class Quadratic:
         """∇_i − ⟨w, ∇⟩, negative where a client should enter; its error scale e_i."""
         gradient, shift = self._gradient(w)
         scale = error_scale(np.sqrt(np.diagonal(self.H)), self.c - shift, w)
-        return gradient - w @ gradient, scale
+        costs: Array = gradient - w @ gradient
+        return costs, scale
 
     def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
         """The same weights with rounding errors of the face removed."""
@@ -52,7 +53,8 @@ class Quadratic:
             gradient, _shift = self._gradient(w)
             w = w.copy()
             w[S] = levelled(self.H[np.ix_(S, S)], gradient[S], w[S])
-        return w / w.sum()
+        level: Array = w / w.sum()
+        return level
 
     def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
         """Row space of the columns on a face, None if they are independent."""

@@ -5,11 +5,12 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from numpy.typing import NDArray
 
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Ints,
+    Mask,
     as_float64,
     invalid,
     nonnegative,
@@ -46,8 +47,8 @@ class SimplexSolution:
     value: Float64[Array, "*batch"]
     gap: Float64[Array, "*batch"]
     multipliers: Float64[Array, "*batch n"]
-    support: Bool[NDArray[np.bool_], "*batch n"]
-    iterations: Int64[NDArray[np.int64], "*batch"]
+    support: Bool[Mask, "*batch n"]
+    iterations: Int64[Ints, "*batch"]
     status: str
 
 

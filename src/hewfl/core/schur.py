@@ -16,11 +16,10 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from hewfl.core.active_set import OPTIMALITY, error_scale
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints, Mask
 from hewfl.core.pivoting import MAX_SWEEPS, PATIENCE
 
 BORDER = 0.4
@@ -33,11 +32,11 @@ class _Border:
     """Columns R⁻ᵀE_B met so far and their inner products (P restricted to them)."""
 
     factor: Float64[Array, "n n"]
-    place: Int64[NDArray[np.int64], " n"]
+    place: Int64[Ints, " n"]
     columns: Float64[Array, "n m"]
     products: Float64[Array, "m m"] = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def inverse(self, B: Int64[NDArray[np.int64], " b"]) -> Float64[Array, "b b"]:
+    def inverse(self, B: Int64[Ints, " b"]) -> Float64[Array, "b b"]:
         """P_BB, adding the columns that are new."""
         fresh = B[self.place[B] < 0]
         if len(fresh) > 0:
@@ -58,7 +57,7 @@ def schur_pivoting(
     H: Float64[Array, "n n"],
     c: Float64[Array, " n"],
     factor: Float64[Array, "n n"],
-    guess: Bool[NDArray[np.bool_], " n"],
+    guess: Bool[Mask, " n"],
     most: float = 1.0,
 ) -> tuple[Float64[Array, " n"], int, bool]:
     """Exchange all offenders at once, starting from a guess of the support.
@@ -104,7 +103,7 @@ def _face_step(
     H: Float64[Array, "n n"],
     f: Float64[Array, " n"],
     border: _Border,
-    support: Bool[NDArray[np.bool_], " n"],
+    support: Bool[Mask, " n"],
 ) -> Float64[Array, " n"]:
     """Step to the minimiser on the affine hull of a face from minus the gradient f."""
     S, B = np.flatnonzero(support), np.flatnonzero(~support)
@@ -122,7 +121,7 @@ def _face_step(
 
 
 def _bordered_step(
-    f: Float64[Array, " n"], border: _Border, B: Int64[NDArray[np.int64], " b"]
+    f: Float64[Array, " n"], border: _Border, B: Int64[Ints, " b"]
 ) -> Float64[Array, " n"]:
     """The same by the Schur complement of the indices B held at zero."""
     both, _ = lapack.dpotrs(border.factor, np.stack([np.ones_like(f), f], axis=1))

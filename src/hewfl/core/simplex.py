@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from hewfl.core.active_set import Found, active_set
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
 from hewfl.core.gram import RoundProducts
 from hewfl.core.large import lifted_factor, solve_large
 from hewfl.core.least_norm import UNIQUE, Faced, settle_ties
@@ -224,7 +224,7 @@ class _Answer:
     multipliers: Float64[Array, "b n"]
     value: Float64[Array, " b"]
     gap: Float64[Array, " b"]
-    iterations: Int64[NDArray[np.int64], " b"]
+    iterations: Int64[Ints, " b"]
     notes: set[str]
     finite: bool
 
