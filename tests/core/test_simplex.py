@@ -29,7 +29,7 @@ from hewfl import (
 )
 from hewfl.core import native
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating]
 
 
 @pytest.fixture(params=["compiled", "numpy"], autouse=True)

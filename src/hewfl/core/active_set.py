@@ -75,10 +75,10 @@ def seen_from(
     H: Float64[Array, "n n"], origin: int, rows: list[int], columns: list[int]
 ) -> Float64[Array, "k m"]:
     """M restricted to rows × columns: inner products of differences to the origin."""
-    near = H[np.ix_(rows, columns)] - H[rows, origin][:, None]
-    far = H[origin, columns] - H[origin, origin]
-    difference: Array = near - far[None, :]
-    return difference
+    M: Array = H[np.ix_(rows, columns)]
+    M -= H[rows, origin][:, None]
+    M -= H[origin, columns] - H[origin, origin]
+    return M
 
 
 @final

@@ -9,7 +9,8 @@ Its point of least norm is unique, moves with a permutation of the clients, and 
 equal clients equal weight (erratum E-13).
 """
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -129,14 +130,32 @@ def _orthonormal(
     return sorted_back
 
 
-def _pivoted(
-    H: Float64[Array, "m m"],
-) -> tuple[int, list[int], Float64[Array, " k"], Array, NDArray[np.integer], int]:
+@final
+@dataclass(frozen=True, slots=True)
+class _Pivoted:
     """Pivoted Cholesky of a face seen from its shortest column, on unit diagonal.
 
-    Returns:
-        Origin; the others; their distances from it; lower factor; order; rank.
+    Attributes:
+        origin: that column.
+        others: the rest.
+        M: inner products of their differences to it.
+        size: their distances from it, zero where they coincide with it.
+        factor: lower factor of M on unit diagonal, rows in `order`.
+        order: pivots first.
+        rank: how many columns are independent of those before them.
     """
+
+    origin: int
+    others: list[int]
+    M: Float64[Array, "k k"]
+    size: Float64[Array, " k"]
+    factor: Float64[Array, "k k"]
+    order: NDArray[np.integer]
+    rank: int
+
+
+def _pivoted(H: Float64[Array, "m m"]) -> _Pivoted:
+    """Factorise a face given by its Gram matrix."""
     diagonal = np.diagonal(H)
     origin = int(np.argmin(diagonal))
     others = [i for i in range(len(H)) if i != origin]
@@ -145,7 +164,8 @@ def _pivoted(
     size = np.sqrt(np.where(apart, np.diagonal(M), 1.0))
     unit = M * np.outer(apart / size, apart / size)
     factor, order, rank, _ = lapack.dpstrf(unit, tol=RANK, lower=1)
-    return origin, others, np.where(apart, size, 0.0), factor, order - 1, int(rank)
+    size = np.where(apart, size, 0.0)
+    return _Pivoted(origin, others, M, size, factor, order - 1, int(rank))
 
 
 def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
@@ -156,20 +176,22 @@ def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
     dropped directions left behind.
     """
     m = len(H)
-    origin, others, size, factor, order, rank = _pivoted(H)
+    face = _pivoted(H)
+    rank, order, size = face.rank, face.order, face.size
     if rank == m - 1:
         return None
     inner = np.zeros((m - 1, rank))  # range of the factor: rows I, then L₂L₁⁻¹
     if rank > 0:
-        tail, _ = lapack.dtrtrs(factor[:rank, :rank], factor[rank:, :rank].T, 1, 1)
+        head, rest = face.factor[:rank, :rank], face.factor[rank:, :rank]
+        tail, _ = lapack.dtrtrs(head, rest.T, 1, 1)
         inner[order[:rank]] = np.eye(rank)
         inner[order[rank:]] = tail.T
         apart = np.where(size > 0, size, np.inf)[:, None]
-        inner = seen_from(H, origin, others, others) @ (inner / apart)
+        inner = face.M @ (inner / apart)
         inner[size == 0] = 0.0
     basis = np.ones((m, rank + 1))  # the last column: Σv_i = 1
-    basis[others, :rank] = inner
-    basis[origin, :rank] = 0.0
+    basis[face.others, :rank] = inner
+    basis[face.origin, :rank] = 0.0
     return _orthonormal(basis, size[size > 0])
 
 
@@ -181,17 +203,17 @@ def levelled(
     Long columns carry tiny weights that the projection knows only absolutely; this
     brings back their relative digits.
     """
-    origin, others, size, factor, order, rank = _pivoted(H)
-    if rank == 0:
+    face = _pivoted(H)
+    if face.rank == 0:
         return v
-    chosen = order[:rank]
-    part = np.array(others)[chosen]
-    rest = (gradient[origin] - gradient[part]) / size[chosen]
-    step, _ = lapack.dpotrs(factor[:rank, :rank], rest, lower=1)
-    step /= size[chosen]
+    chosen = face.order[: face.rank]
+    part, size = np.array(face.others)[chosen], face.size[chosen]
+    rest = (gradient[face.origin] - gradient[part]) / size
+    step, _ = lapack.dpotrs(face.factor[: face.rank, : face.rank], rest, lower=1)
+    step /= size
     moved = v.copy()
     moved[part] += step
-    moved[origin] -= step.sum()
+    moved[face.origin] -= step.sum()
     return moved if (moved > 0).all() else v
 
 
