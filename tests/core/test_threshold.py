@@ -15,7 +15,7 @@ from scipy import sparse
 from tests.tolerances import GAP, SECOND_OPINION
 
 from hewfl import InvalidInputError, SimplexSolution, threshold_weights
-from hewfl.core.threshold import LEAST_NORM, UNIQUE
+from hewfl.core.threshold import LEAST_NORM, UNIQUE, threshold_law
 
 Array = NDArray[np.float64]
 Problem = tuple[Array, Array]
@@ -107,8 +107,11 @@ def test_a_nearly_riskless_client_takes_half() -> None:
 
 def test_a_client_exactly_at_the_threshold(rng: np.random.Generator) -> None:
     """One rounding of the threshold over a tiny risk must not become a weight."""
-    for risk in rng.uniform(1, 2, 500):
-        gains, risks = np.array([risk, 0.0]), np.array([risk, 1e-30])
+    for _ in range(500):
+        n = int(rng.integers(1, 9))
+        gains, risks = rng.normal(size=n), rng.uniform(0.1, 10, n)
+        threshold = threshold_law(gains, risks).level
+        gains, risks = np.append(gains, threshold), np.append(risks, 1e-30)
         assert relative_gap(threshold_weights(gains, risks), gains, risks) <= GAP
 
 

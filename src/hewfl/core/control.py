@@ -92,7 +92,7 @@ def predictive_control(
     (0.455476, True)
     """
     check_variant(variant)
-    if solver == "global":
+    if solver == "global":  # Alg. 1, l. 2
         return global_control(profiles, state, bounds, variant=variant)
     if solver == "alternating":
         return alternating_control(profiles, state, bounds, variant=variant)
@@ -162,16 +162,16 @@ def alternating_control(
     """
     problem = _problem(profiles, state, bounds, variant)
     c, theta, value = problem.c, problem.low, np.inf
-    for sweep in range(1, MAX_SWEEPS + 1):  # Alg. 4, l. 1
+    for sweep in range(1, MAX_SWEEPS + 1):  # Alg. 4, l. 1, 10
         mu, kappa = c.gain(theta), c.risk(theta)  # Alg. 4, l. 2
         law = threshold_law(mu, kappa)  # Alg. 4, l. 3
         point = _certified(problem, theta, law)
         assert point.objective <= value + ROUNDING * point.size  # prop:solver, item 3
         value = point.objective
-        box = (problem.low, problem.top)  # Alg. 4, l. 4 (every i at once)
+        box = (problem.low, problem.top)  # Alg. 4, l. 4, 6 (all i)
         theta = best_at_weight(c, law.weights, *box)  # Alg. 4, l. 5
         if point.gap <= ACCEPTED * point.size or sweep == MAX_SWEEPS:  # Alg. 4, l. 7
-            break  # Alg. 4, l. 8
+            break  # Alg. 4, l. 8-9
     point = replace(point, amplitudes=theta)
     return _solution(problem, point, "Algorithm 4", sweep)
 

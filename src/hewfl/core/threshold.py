@@ -130,31 +130,32 @@ def threshold_law(
     """
     order = np.argsort(-gains, axis=-1, kind="stable")
     mu, r = _pick(gains, order), _pick(risks, order)
-    k = _exponent(mu, r)
-    S, F, last = _scan(mu, r, k)
+    unit = _exponent(mu, r)
+    S, F, last = _scan(mu, r, unit)
     mu_k, S_k, F_k, r_k = (_pick(values, last) for values in (mu, S, F, r))
     depth = (1 - F_k) / np.where(r_k > 0, S_k, np.inf)
-    above = np.ldexp(gains - mu_k, k) + depth
+    above = np.ldexp(gains - mu_k, unit) + depth
     w = np.zeros(gains.shape)
-    np.divide(above, _scaled(risks, k), out=w, where=(gains >= mu_k) & (risks > 0))
+    inside = (gains >= mu_k) & (risks > 0)
+    np.divide(above, _scaled(risks, unit), out=w, where=inside)
     riskless_best = (r_k == 0) & (risks == 0) & (gains == mu_k)
     parts = _split_rest(w, riskless_best) if riskless_best.any() else 0
     w /= w.sum(-1, keepdims=True)
-    return ThresholdLaw(w, mu_k, np.ldexp(depth, -k), parts > 1)
+    return ThresholdLaw(w, mu_k, np.ldexp(depth, -unit), parts > 1)
 
 
 def _scan(
-    mu: Array, r: Array, k: NDArray[np.intc]
+    mu: Array, r: Array, unit: NDArray[np.intc]
 ) -> tuple[Array, Array, NDArray[np.intp]]:
     """S_k = Σ_{i≤k} 1/r_i and F_k for every k, and the last k of the support.
 
     The support never goes past the first riskless client.
     """
     riskless = r == 0
-    S = np.cumsum(np.where(riskless, 0.0, 1.0 / _scaled(r, k)), axis=-1)
+    S = np.cumsum(np.where(riskless, 0.0, 1.0 / _scaled(r, unit)), axis=-1)
     F = np.zeros(S.shape)
     with np.errstate(over="ignore"):  # an infinite F is beyond the support
-        growth = S[..., :-1] * np.ldexp(mu[..., :-1] - mu[..., 1:], k)
+        growth = S[..., :-1] * np.ldexp(mu[..., :-1] - mu[..., 1:], unit)
         np.cumsum(growth, axis=-1, out=F[..., 1:])
     reached = F < 1
     reached[..., 1:] &= ~np.logical_or.accumulate(riskless, axis=-1)[..., :-1]
@@ -181,6 +182,6 @@ def _exponent(mu: Array, r: Array) -> NDArray[np.intc]:
     return exponent
 
 
-def _scaled(r: Array, k: NDArray[np.intc]) -> Array:
-    """Risks in the units of `_exponent`, kept away from zero."""
-    return np.maximum(np.ldexp(r, k), 2.0**-_TOP)
+def _scaled(r: Array, unit: NDArray[np.intc]) -> Array:
+    """Risks in the unit of `_exponent`, kept away from zero."""
+    return np.maximum(np.ldexp(r, unit), 2.0**-_TOP)
