@@ -28,7 +28,7 @@ demo: $(VENV)/core.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
-	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core
+	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/test_cli.py
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -4,11 +4,31 @@ The server solves for the weights of a round instead of fixing them by a rule:
 
 - `solve_simplex_qp`, `threshold_weights`: the exact weight problems;
 - `post_local_weights`, `combine`: weights and step from the clients' displacements;
-- `predictive_control`: weights and amplitudes before the round.
+- `predictive_control`: weights and amplitudes before the round;
+- `HewControl`, `HewHet`, `HewHom`: the paper's algorithms, beside their rivals;
+- `simulate`: any set of methods on the same clients, work and minibatches.
 
 Every answer carries a certificate that the caller can recompute.
 """
 
+from hewfl.baselines import (
+    FedAdp,
+    FedAvg,
+    FedAWARE,
+    FedExP,
+    FedMGDAPlus,
+    FedNova,
+    FedProx,
+    MinibatchSGD,
+    QFedAvg,
+    Scaffold,
+    StepWeighted,
+    UniformLocalSGD,
+)
+from hewfl.controllers.control import HewControl
+from hewfl.controllers.fixed import HewFixed
+from hewfl.controllers.het import HewHet
+from hewfl.controllers.hom import HewHom
 from hewfl.core.control import predictive_control
 from hewfl.core.post_local import combine, data_gap, post_local_weights
 from hewfl.core.records import (
@@ -18,6 +38,7 @@ from hewfl.core.records import (
     SimplexSolution,
     UpperState,
 )
+from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round, Traffic
 from hewfl.core.simplex import solve_simplex_qp
 from hewfl.core.threshold import threshold_weights
 from hewfl.errors import (
@@ -27,24 +48,73 @@ from hewfl.errors import (
     MissingExtraError,
     SolverError,
 )
+from hewfl.sim.engine import Lane, simulate
+from hewfl.sim.federation import (
+    ChoiceHorizons,
+    EpochHorizons,
+    Federation,
+    FixedHorizons,
+    FullParticipation,
+    PoissonHorizons,
+    RandomParticipation,
+    SampledParticipation,
+    TimedHorizons,
+)
+from hewfl.sim.outer import Outer
+from hewfl.sim.trace import Trace
 from hewfl.version import __version__
 
 __all__ = [
+    "Algorithm",
+    "ChoiceHorizons",
     "ClientProfile",
     "ControlSolution",
     "DataError",
+    "Decision",
+    "EpochHorizons",
+    "FedAWARE",
+    "FedAdp",
+    "FedAvg",
+    "FedExP",
+    "FedMGDAPlus",
+    "FedNova",
+    "FedProx",
+    "Federation",
+    "FixedHorizons",
+    "FullParticipation",
+    "HewControl",
     "HewError",
+    "HewFixed",
+    "HewHet",
+    "HewHom",
     "InvalidInputError",
+    "Lane",
+    "LocalPlan",
+    "MinibatchSGD",
     "MissingExtraError",
+    "Outer",
+    "PoissonHorizons",
     "ProblemBounds",
+    "QFedAvg",
+    "RandomParticipation",
+    "Roster",
+    "Round",
+    "SampledParticipation",
+    "Scaffold",
     "SimplexSolution",
     "SolverError",
+    "StepWeighted",
+    "TimedHorizons",
+    "Trace",
+    "Traffic",
+    "UniformLocalSGD",
     "UpperState",
     "__version__",
     "combine",
     "data_gap",
     "post_local_weights",
     "predictive_control",
+    "simulate",
     "solve_simplex_qp",
     "threshold_weights",
 ]

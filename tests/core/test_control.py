@@ -36,6 +36,8 @@ GLOBAL = 1e-13
 """Certified gap of the dual method over the terms of J: rounding of the lower bound."""
 ALTERNATING = 1.1e-12
 """Certified gap of Algorithm 4 over the terms of J: its own target and rounding."""
+GRID = 1e-3
+"""What a grid of 400 weights and 800 amplitudes may miss of the optimum."""
 AMPLITUDES = 1e-6
 """Amplitudes of two solves: the objective is flat to second order around them."""
 
@@ -218,7 +220,7 @@ def test_brute_force(variant: Variant, n: int, rng: np.random.Generator) -> None
             brute = (h[i, 0] + h[j - i, 1] + h[points - 1 - j, 2]).min()
         solution = global_control(*problem, variant=variant)
         best = solution.value - clipped_gap(state, bounds)
-        assert -1e-14 <= brute - best <= 1e-4 * abs(best)
+        assert -1e-14 <= brute - best <= GRID * (abs(best) + 1e-4 * state.gap)
 
 
 @variants

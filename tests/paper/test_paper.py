@@ -26,7 +26,7 @@ STATEMENTS = {
     "A": 9, "B": 37, "C": 30, "D": 14, "E": 33, "G": 8, "H": 2,
 }  # fmt: skip
 FIGURES = [f"Figure {k}" for k in range(1, 7)]
-ERRATA = [f"E-{k:02d}" for k in range(1, 34)] + ["T1", "T2", "T3", "R"]
+ERRATA = [f"E-{k:02d}" for k in range(1, 34)] + ["T1", "T2", "T3", "T4", "R"]
 
 SPAN = re.compile(r"`([^`]+)`")
 SYMBOL = re.compile(r"`(hewfl(?:\.\w+)+)`")

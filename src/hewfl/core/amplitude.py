@@ -1,6 +1,6 @@
 """Best amplitudes, client by client: the scalar problems of a whole federation at once.
 
-With J in units of U♯ and the rest in units of L and R, a client has few constants:
+With μ and Lκ (here κ) in units of U♯, a client is described by a few constants:
 
     A = θ(1 − aθ²)/2,       s = A u/(1 + A u),
     μ = s − c₁θ − c₃ E θ³,      κ = k₂θ² + k₄ E θ⁴,      E = e^{gθ}.

@@ -1,0 +1,171 @@
+"""Rounds of the engine against a naive PyTorch loop, in one interleaved run.
+
+    python benchmarks/engine.py [--quick] [--json FILE] [--markdown FILE]
+
+The paper's shape: softmax regression on 785 features and 10 classes, 20 clients, 4
+local steps of 32 samples, float32, one thread, no evaluation. The naive loop is what
+one writes first: copy the module for each client, run an optimiser, average state
+dicts. Growth is measured over clients and over features; the machine's matrix-product
+and memory limits are measured in the same run.
+"""
+
+import argparse
+import copy
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from benchmarks import report
+from benchmarks.report import ratio, seconds, table
+
+from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, simulate
+from hewfl.problems.softmax import Softmax
+
+ROUNDS = 10
+LANES = 25
+
+
+def softmax(n: int, p: int, c: int = 10, each: int = 2000) -> Softmax:
+    rng = np.random.default_rng(0)
+    m = n * each
+    X = rng.standard_normal((m, p), dtype=np.float32)
+    y = rng.integers(0, c, m)
+    sizes = np.full(n, each)
+    return Softmax(X, y, np.arange(n) * each, sizes, c, 1e-4)
+
+
+def engine(problem: Softmax, algorithms: list[Any], rounds: int) -> Callable[[], Any]:
+    federation = Federation(FixedHorizons(4), 32)
+
+    def call() -> Any:
+        trace = simulate(
+            problem,
+            federation,
+            algorithms,
+            rounds=rounds,
+            seed=0,
+            dtype=np.float32,
+            evaluate_every=None,
+        )
+        return trace.anchors[0]
+
+    return call
+
+
+def naive(problem: Softmax, rounds: int, eta: float) -> Callable[[], Any]:
+    """A module copied for each client, an optimiser each, state dicts averaged."""
+    X, y = torch.from_numpy(problem.features), torch.from_numpy(problem.labels)
+    sizes, offsets = problem.data_sizes, problem.offsets
+    loss_of = torch.nn.CrossEntropyLoss()
+
+    def call() -> Any:
+        rng = np.random.default_rng(0)
+        model = torch.nn.Linear(X.shape[1], problem.classes, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        for _ in range(rounds):
+            states = []
+            for i in range(problem.n):
+                local = copy.deepcopy(model)
+                optimiser = torch.optim.SGD(
+                    local.parameters(), lr=eta, weight_decay=1e-4
+                )
+                for _ in range(4):
+                    batch = offsets[i] + rng.integers(0, sizes[i], 32)
+                    optimiser.zero_grad()
+                    loss_of(local(X[batch]), y[batch]).backward()
+                    optimiser.step()
+                states.append(local.state_dict())
+            mean = {k: sum(s[k] for s in states) / len(states) for k in states[0]}
+            model.load_state_dict(mean)
+        return model.weight.detach().numpy().ravel()
+
+    return call
+
+
+def limits() -> dict[str, float]:
+    """Billions of operations and bytes a second: a large product, a large read."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((2000, 2000), dtype=np.float32)
+    big = np.ones(50_000_000, np.float32)
+    calls = {"product": lambda: A @ A, "read": lambda: big.sum(keepdims=True)}
+    out = report.interleave(calls, np.random.default_rng(0), rounds=5, budget=5.0)
+    return {
+        "GFlop/s": 2 * 2000**3 / out["product"].cpu / 1e9,
+        "GB/s": big.nbytes / out["read"].cpu / 1e9,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path, default=report.RESULTS / "engine.json")
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    info = report.machine()
+    rng = np.random.default_rng(1)
+    repeats = 2 if options.quick else 5
+    problem = softmax(20, 785)
+    L = problem.smoothness_estimate()
+    eta = 0.4 / L
+    uniform = [UniformLocalSGD(L, 0.4)]
+    many = [UniformLocalSGD(L, 0.1 + 0.02 * k) for k in range(LANES)]
+    calls: dict[str, Callable[[], Any]] = {
+        "naive PyTorch loop": naive(problem, ROUNDS, eta),
+        "one lane, uniform weights": engine(problem, uniform, ROUNDS),
+        "one lane, HEW plain": engine(problem, [HewHom(L, 1.0)], ROUNDS),
+        "one lane, HEW corrected": engine(problem, [HewHet(L, 1.0)], ROUNDS),
+        f"{LANES} lanes, uniform weights": engine(problem, many, ROUNDS),
+    }
+    out = report.interleave(calls, rng, rounds=repeats, budget=60.0)
+    loop, one = out["naive PyTorch loop"].cpu, out["one lane, uniform weights"].cpu
+    rows = [
+        [name, seconds(o.cpu / ROUNDS), ratio(loop / o.cpu), ratio(o.cpu / one)]
+        for name, o in out.items()
+    ]
+    speed = limits()
+    flops = 2 * 2 * 20 * 4 * 32 * 785 * 10
+    gathered = 20 * 4 * 32 * 785 * 4
+    least = flops / speed["GFlop/s"] / 1e9 + gathered / speed["GB/s"] / 1e9
+    growth = {}
+    for n, p in ((20, 785), (200, 785), (2000, 785), (20, 7850)):
+        small = softmax(n, p, each=40)
+        calls = {"engine": engine(small, [UniformLocalSGD(1.0, 0.01)], 2)}
+        o = report.interleave(calls, rng, rounds=repeats, budget=30.0)["engine"]
+        growth[f"{n} clients, {p * 10} parameters"] = o.cpu / 2
+    first = growth["20 clients, 7850 parameters"]
+    text = "\n".join(
+        [
+            report.describe(info) + "\n",
+            table(["", "a round", "naive loop / this", "this / one lane"], rows),
+            f"Limits: {speed['GFlop/s']:.0f} GFlop/s, {speed['GB/s']:.0f} GB/s. One "
+            f"lane does {flops / 1e6:.0f} MFlop and gathers {gathered / 1e6:.0f} MB a "
+            f"round, at those limits {seconds(least)}; it takes "
+            f"{ratio(one / ROUNDS / least)} times that.",
+            table(
+                ["growth", "a round", "over the first"],
+                [[k, seconds(v), ratio(v / first)] for k, v in growth.items()],
+            ),
+        ]
+    )
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    saved = {
+        "times": {k: o.cpu / ROUNDS for k, o in out.items()},
+        "limits": speed,
+        "growth": growth,
+    }
+    report.save(options.json, saved | {"machine": info})
+
+
+if __name__ == "__main__":
+    main()

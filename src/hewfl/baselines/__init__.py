@@ -1,0 +1,34 @@
+"""The methods to compare with, one file each, written from their papers.
+
+Each is a frozen record of hyper-parameters after `hewfl.core.round.Algorithm`. All take
+the smoothness constant L and a step scale s, and every client takes every step with
+η = s/L. States are None or frozen records of arrays.
+"""
+
+from hewfl.baselines.fedadp import FedAdp
+from hewfl.baselines.fedavg import FedAvg
+from hewfl.baselines.fedaware import FedAWARE
+from hewfl.baselines.fedexp import FedExP
+from hewfl.baselines.fedmgda import FedMGDAPlus
+from hewfl.baselines.fednova import FedNova
+from hewfl.baselines.fedprox import FedProx
+from hewfl.baselines.minibatch import MinibatchSGD
+from hewfl.baselines.qfedavg import QFedAvg
+from hewfl.baselines.scaffold import Scaffold
+from hewfl.baselines.step_weighted import StepWeighted
+from hewfl.baselines.uniform import UniformLocalSGD
+
+__all__ = [
+    "FedAWARE",
+    "FedAdp",
+    "FedAvg",
+    "FedExP",
+    "FedMGDAPlus",
+    "FedNova",
+    "FedProx",
+    "MinibatchSGD",
+    "QFedAvg",
+    "Scaffold",
+    "StepWeighted",
+    "UniformLocalSGD",
+]

@@ -1,0 +1,54 @@
+"""Federated averaging."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FedAvg:
+    """Federated averaging: endpoints weighted by data size [McMahan2017].
+
+        x⁺ = x + Σ_i (m_i/m) Δ_i,     m = Σ_{j∈S} m_j
+
+    The paper's pseudo-code once wrote n_k/n with n over all clients, which shrinks the
+    step under partial participation; a later version divides by the sum over S, as
+    here, so that weights sum to one. Momentum (FedAvgM) is the engine's outer
+    optimiser.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+    """
+
+    smoothness: float
+    step_scale: float
+
+    name: ClassVar[str] = "FedAvg"
+    traffic: ClassVar[Traffic] = Traffic()
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = m_i/m."""
+        m = round_.roster.data_sizes
+        return Decision(m / m.sum(), "weights by data size"), state

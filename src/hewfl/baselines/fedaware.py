@@ -1,0 +1,97 @@
+"""FedAWARE: the shortest combination of the clients' remembered updates."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from hewfl.core.checks import Array, Mask, invalid, positive
+from hewfl.core.post_local import post_local_weights
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FedAWAREState:
+    """What the server remembers of each client.
+
+    Attributes:
+        memory: m_i, moving average of displacements; zero before the first.
+        seen: clients that have taken part.
+    """
+
+    memory: Float64[Array, "n d"]
+    seen: Bool[Mask, " n"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FedAWARE:
+    """A step along the direction of maximal gradient diversity [Zeng2023].
+
+        m_i ← (1 − α) m_i + α Δ_i                                          i ∈ S
+        λ = argmin over the simplex of ‖Σ_i λ_i m_i‖²
+        x⁺ = x + η_g Σ_i λ_i m_i
+
+    λ ranges over all clients met so far, present or not, so the step is no combination
+    of the round's displacements: it is given as such, and `weights` holds λ_i of the
+    active clients. The paper solves for λ by Frank-Wolfe; here it is exact. Our choice:
+    m_i is Δ_i when client i comes first. (The authors' code starts from zero, which
+    makes newcomers short and so heavy, and averages plainly until all have been met.)
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        alpha: 0 < α ≤ 1, the share of the new update; at 1 there is no averaging.
+        server_step: η_g > 0.
+    """
+
+    smoothness: float
+    step_scale: float
+    alpha: float = 0.5
+    server_step: float = 1.0
+
+    name: ClassVar[str] = "FedAWARE"
+    traffic: ClassVar[Traffic] = Traffic()
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        if not 0 < self.alpha <= 1:
+            raise invalid("alpha", "above 0 and at most 1", self.alpha)
+        positive("server_step", self.server_step)
+
+    def init(
+        self,
+        n: int,
+        d: int,
+        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - none needed
+    ) -> FedAWAREState:
+        """Nothing seen yet."""
+        return FedAWAREState(np.zeros((n, d)), np.zeros(n, dtype=np.bool_))
+
+    def plan(self, roster: Roster, state: FedAWAREState) -> LocalPlan:  # noqa: ARG002
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(
+        self, round_: Round, state: FedAWAREState
+    ) -> tuple[Decision, FedAWAREState]:
+        """The least-norm point of the memory, scaled."""
+        S, alpha = round_.roster.clients, self.alpha
+        delta = round_.displacements.astype(np.float64, copy=False)
+        share = np.where(state.seen[S], alpha, 1.0)[:, None]
+        m, seen = state.memory.copy(), state.seen.copy()
+        m[S] = (1 - share) * m[S] + share * delta
+        seen[S] = True
+
+        solution = post_local_weights(m, np.zeros(m.shape[1]), 1.0, active=seen)
+        weights = solution.weights
+        step = self.server_step * (weights @ m)
+        decision = Decision(weights[S], solution.status, float(solution.gap), step=step)
+        return decision, FedAWAREState(m, seen)

@@ -1,0 +1,64 @@
+"""FedExP: federated averaging with extrapolation."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FedExP:
+    """The mean displacement, lengthened as far as clients disagree [Jhunjhunwala2023].
+
+        Δ̄ = (1/S) Σ_i Δ_i
+        η_g = max{1, Σ_i ‖Δ_i‖² / (2S (‖Δ̄‖² + ε))}
+        x⁺ = x + η_g Δ̄
+
+    The paper weighs clients equally, and so do we; it also reports the mean of the last
+    two iterates, which is a matter of evaluation and not done here. ε has the units of
+    a squared displacement and is tuned in the paper; the default is ours.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        epsilon: ε > 0, keeps η_g down when the mean vanishes.
+    """
+
+    smoothness: float
+    step_scale: float
+    epsilon: float = 1e-3
+
+    name: ClassVar[str] = "FedExP"
+    traffic: ClassVar[Traffic] = Traffic()
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        positive("epsilon", self.epsilon)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = η_g/S."""
+        S = len(round_.roster.clients)
+        delta = round_.displacements.astype(np.float64, copy=False)
+        mean = delta.mean(axis=0)
+        sq_norms = np.einsum("ij,ij->i", delta, delta)
+        ratio = sq_norms.sum() / (2 * S * (mean @ mean + self.epsilon))
+        eta_g = max(1.0, float(ratio))
+        status = f"equal weights, server step {eta_g:.3g}"
+        return Decision(np.full(S, eta_g / S), status), state

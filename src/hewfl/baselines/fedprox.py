@@ -1,0 +1,56 @@
+"""FedProx: federated averaging with a pull towards the anchor."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, nonnegative, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FedProx:
+    """Clients work on F_i(y) + (μ/2)‖y − x‖², endpoints weigh by data size [Li2020].
+
+        y ← y − η (g + μ (y − x)),     x⁺ = x + Σ_i (m_i/m) Δ_i,     m = Σ_{j∈S} m_j
+
+    The paper draws clients with probability m_i/Σm and averages them equally; here the
+    environment draws the clients, and the weights carry the same objective. Its
+    γ-inexact local solution is H_i steps of SGD. μ = 0 is FedAvg.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        proximal: μ ≥ 0, absolute, in the units of L.
+    """
+
+    smoothness: float
+    step_scale: float
+    proximal: float
+
+    name: ClassVar[str] = "FedProx"
+    traffic: ClassVar[Traffic] = Traffic()
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        nonnegative("proximal", self.proximal)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all, η = s/L, and the proximal term."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta), proximal=self.proximal)
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = m_i/m."""
+        m = round_.roster.data_sizes
+        return Decision(m / m.sum(), "weights by data size"), state

@@ -1,0 +1,54 @@
+"""Minibatch SGD: all gradients of a round at the anchor."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MinibatchSGD:
+    """The round's gradients, all taken at the anchor, in one step [Woodworth2020].
+
+        Δ_i = −η Σ_{ℓ<H_i} g_i(x; ξ_i^ℓ),     x⁺ = x + (1/S) Σ_i Δ_i
+
+    Same samples, same communication as local SGD. The paper writes one step with the
+    mean of the gradients; here the step size of one gradient is tuned, so that with
+    equal horizons its step is H η, and with unequal ones clients weigh in by their
+    gradients.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every gradient counts with η = s/L.
+    """
+
+    smoothness: float
+    step_scale: float
+
+    name: ClassVar[str] = "Minibatch SGD"
+    traffic: ClassVar[Traffic] = Traffic()
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all, η = s/L, and branches that stay at the anchor."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta), hold=True)
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = 1/S."""
+        S = len(round_.roster.clients)
+        return Decision(np.full(S, 1 / S), "equal weights"), state

@@ -1,0 +1,78 @@
+"""q-FedAvg: clients with a high loss count more."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QFedAvg:
+    """Steps on the fair objective Σ_i F_i^{q+1}/(q + 1) [Li2020b].
+
+        Δw_i = −L Δ_i
+        D_i = F_i^q Δw_i
+        h_i = q F_i^{q−1} ‖Δw_i‖² + L F_i^q
+        x⁺ = x − Σ_i D_i / Σ_i h_i
+
+    F_i = F_i(x) ≥ 0. The paper's L is a tuned step size inverted, 1/η; here it is the
+    smoothness constant, the same at step scale one. Its factor L is not changed by the
+    number of local steps, and neither is ours. The paper draws clients by data size,
+    which puts the sizes into the objective; here all active clients enter alike, so
+    that q = 0 is `UniformLocalSGD`.
+
+    Where F_i = 0 and q > 0 the limit is taken: ‖∇F_i‖² ≤ 2L F_i, so D_i and h_i vanish.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        q: fairness, q ≥ 0.
+    """
+
+    smoothness: float
+    step_scale: float
+    q: float
+
+    name: ClassVar[str] = "q-FedAvg"
+    traffic: ClassVar[Traffic] = Traffic(up_scalars=1)  # F_i(x)
+    needs_losses: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        nonnegative("q", self.q)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = L F_i^q / Σ_j h_j.
+
+        Raises:
+            InvalidInputError: losses are absent or negative.
+        """
+        losses = round_.losses
+        if losses is None or not (losses >= 0).all():
+            raise invalid("losses", "given, nonnegative", losses)
+        L, q = self.smoothness, self.q
+        delta = round_.displacements.astype(np.float64, copy=False)
+        sq_norms = L**2 * np.einsum("ij,ij->i", delta, delta)
+
+        top = float(losses.max()) or 1.0  # D and h share top^q, which might overflow
+        F_q = (losses / top) ** q
+        F_q1 = np.divide(F_q, losses, out=np.zeros_like(losses), where=losses > 0)
+        h = q * F_q1 * sq_norms + L * F_q
+        weights = L * F_q / (h.sum() or 1.0)
+        return Decision(weights, f"weights by loss to the power {q:g}"), state

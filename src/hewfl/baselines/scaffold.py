@@ -1,0 +1,84 @@
+"""SCAFFOLD: stochastic controlled averaging."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.variates import (
+    ControlVariates,
+    Start,
+    correction,
+    start_variates,
+    updated,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """Local steps corrected by control variates, option II [Karimireddy2020].
+
+        y ← y − η (g − c_i + c)                                H_i times, from y = x
+        c_i⁺ = c_i − c + (x − y)/(η H_i) = c_i − c − Δ_i/(η H_i)
+        x⁺ = x + (η_g/S) Σ_{i∈S} Δ_i
+        c⁺ = c + (1/n) Σ_{i∈S} (c_i⁺ − c_i)
+
+    Clients that do not take part keep their c_i. The paper has one K for all; with
+    unequal horizons each client divides by its own. It sends Δ_i and c_i⁺ − c_i up; the
+    second is a function of the first, so here only Δ_i travels (erratum E-17).
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        server_step: η_g > 0; 1 in the paper's experiments.
+        start: c_i = 0, or one minibatch gradient of each client at x_0 (erratum E-29).
+    """
+
+    smoothness: float
+    step_scale: float
+    server_step: float = 1.0
+    start: Start = "zero"
+
+    name: ClassVar[str] = "SCAFFOLD"
+    traffic: ClassVar[Traffic] = Traffic(down=2, up=1, paper_up=2)
+    needs_losses: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        positive("server_step", self.server_step)
+        if self.start not in ("zero", "gradient"):
+            raise invalid("start", "one of zero, gradient", repr(self.start))
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Where the control variates start at gradients."""
+        return self.start == "gradient"
+
+    def init(
+        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
+    ) -> ControlVariates:
+        """c_i as `start` says, c their mean.
+
+        Raises:
+            InvalidInputError: gradients are asked for and not given.
+        """
+        return start_variates(n, d, self.start, gradients)
+
+    def plan(self, roster: Roster, state: ControlVariates) -> LocalPlan:
+        """One step size for all, η = s/L, and the correction c_i − c."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta), correction(state, roster))
+
+    def decide(
+        self, round_: Round, state: ControlVariates
+    ) -> tuple[Decision, ControlVariates]:
+        """w_i = η_g/S; then c_i⁺ and c⁺."""
+        S = len(round_.roster.clients)
+        weights = np.full(S, self.server_step / S)
+        return Decision(weights, "equal weights"), updated(state, round_)

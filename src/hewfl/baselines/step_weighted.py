@@ -1,0 +1,54 @@
+"""Weights by the number of local steps."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepWeighted:
+    """Endpoints weighted by the work behind them.
+
+        x⁺ = x + Σ_i (H_i/H) Δ_i,     H = Σ_{j∈S} H_j
+
+    What NVFLARE does by default (`weigh_by_local_iter`) and, with tokens for steps,
+    what Decoupled DiLoCo does on unequal replicas. The displacement has grown with H_i
+    already, so busy clients count about quadratically: the bias that FedNova was made
+    to remove.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+    """
+
+    smoothness: float
+    step_scale: float
+
+    name: ClassVar[str] = "Step-weighted"
+    traffic: ClassVar[Traffic] = Traffic(up_scalars=1)  # H_i
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = H_i/H."""
+        H = round_.roster.horizons
+        return Decision(H / H.sum(), "weights by local steps"), state

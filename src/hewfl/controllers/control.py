@@ -1,0 +1,180 @@
+"""Algorithm 1: HEW-Local SGD, weights and amplitudes chosen before the round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.certificate import (
+    Variant,
+    check_variant,
+    clipped_gap,
+    gain,
+    horizon_factors,
+    noise,
+    round_bound,
+    variance_bound,
+)
+from hewfl.core.checks import Array, invalid, nonnegative
+from hewfl.core.control import predictive_control
+from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.threshold import threshold_weights
+from hewfl.core.variates import (
+    ControlVariates,
+    Start,
+    correction,
+    start_variates,
+    updated,
+)
+
+Source = Literal["surrogate", "caps", "oracle"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ControlState:
+    """Control variates, and where the run is known to stand: (U_t, Q_t)."""
+
+    variates: ControlVariates
+    upper: UpperState
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HewControl:
+    """Corrected branches with the weights and amplitudes of the least certified bound.
+
+    Attributes:
+        bounds: L, R and the box of amplitudes.
+        variance: v_i² or proxies not below it, one number or one per client.
+        variant: constants of the certificate.
+        source: where (U_t, Q_t) comes from (erratum E-18). "surrogate": the
+            deterministic system (u_t, χ_t), valid under full participation; "caps":
+            U = f̄ and Q = `tracking`, every round; "oracle": the true values, for
+            audits in simulation.
+        tracking: χ_0 for "surrogate", Q for "caps"; a bound on max_i ‖c_i − ∇F_i(x)‖².
+        start: control variates start at zero or at a minibatch gradient.
+    """
+
+    bounds: ProblemBounds
+    variance: float | Sequence[float]
+    variant: Variant = "paper"
+    source: Source = "surrogate"
+    tracking: float = 0.0
+    start: Start = "gradient"
+
+    name: ClassVar[str] = "HEW (control)"
+    traffic: ClassVar[Traffic] = Traffic(  # Alg. 1, l. 3, 12
+        down=2, paper_up=2, down_scalars=1
+    )
+    needs_losses: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_variant(self.variant)
+        nonnegative("tracking", self.tracking)
+        if np.min(self.variance) < 0:
+            raise invalid("variance", "nonnegative", self.variance)
+        if self.source not in ("surrogate", "caps", "oracle"):
+            rule = "one of surrogate, caps, oracle"
+            raise invalid("source", rule, repr(self.source))
+        if self.start not in ("zero", "gradient"):
+            raise invalid("start", "one of zero, gradient", repr(self.start))
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Where the control variates start at gradients."""
+        return self.start == "gradient"
+
+    @property
+    def needs_oracle(self) -> bool:
+        """Whether `told` must be called before each round."""
+        return self.source == "oracle"
+
+    def init(
+        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
+    ) -> ControlState:
+        """c_0 = mean of c_i,0; U_0 = f̄."""
+        cap = clipped_gap(UpperState(np.finfo(np.float64).max, 0.0), self.bounds)
+        variates = start_variates(n, d, self.start, gradients)  # Alg. 1, l. 1
+        return ControlState(variates, UpperState(cap, self.tracking))
+
+    def told(self, state: ControlState, upper: UpperState) -> ControlState:
+        """The same state with the true (U_t, Q_t)."""
+        return replace(state, upper=upper)
+
+    def plan(self, roster: Roster, state: ControlState) -> LocalPlan:
+        """Solve for (w_t, θ_t); clients need only their own amplitude."""
+        profiles = self._profiles(roster)
+        control = predictive_control(  # Alg. 1, l. 2
+            profiles, state.upper, self.bounds, variant=self.variant
+        )
+        L, theta = self.bounds.smoothness, control.amplitudes
+        eta = theta / (L * roster.horizons)  # Alg. 1, l. 5
+        return LocalPlan(eta, correction(state.variates, roster))  # Alg. 1, l. 8
+
+    def decide(
+        self, round_: Round, state: ControlState
+    ) -> tuple[Decision, ControlState]:
+        """The weights that belong to the amplitudes played, and the next state."""
+        theta = self._amplitudes(round_)
+        setting = (self._profiles(round_.roster), state.upper, self.bounds)
+        mu = gain(theta, *setting, variant=self.variant)
+        kappa = variance_bound(theta, *setting, variant=self.variant)
+        law = threshold_weights(mu, self.bounds.smoothness * kappa)  # Alg. 1, l. 2
+        theta, J = self.certified(round_, state, law.weights)
+        status = f"{law.status}; certified next gap {J:.6g}"
+        following = ControlState(
+            updated(state.variates, round_),
+            self._next(round_.roster, theta, J, state.upper),
+        )
+        return Decision(law.weights, status, float(law.gap)), following
+
+    def certified(
+        self, round_: Round, state: ControlState, weights: Float64[Array, " s"]
+    ) -> tuple[Float64[Array, " s"], float]:
+        """The amplitudes played and J, the bound on the expected next gap."""
+        theta = self._amplitudes(round_)
+        setting = (self._profiles(round_.roster), state.upper, self.bounds)
+        return theta, float(round_bound(weights, theta, *setting, variant=self.variant))
+
+    def _amplitudes(self, round_: Round) -> Float64[Array, " s"]:
+        """θ_i = η_i L H_i, back from the step sizes."""
+        box, H = self.bounds, round_.roster.horizons
+        theta = round_.plan.step_sizes * box.smoothness * H
+        clipped: Array = np.clip(theta, box.amplitude_min, box.amplitude_max)
+        return clipped
+
+    def _profiles(self, roster: Roster) -> ClientProfile:
+        variance = np.broadcast_to(np.asarray(self.variance), roster.population)
+        chosen = variance[roster.clients]
+        return ClientProfile(roster.horizons, roster.batch_sizes, chosen)
+
+    def _next(
+        self, roster: Roster, theta: Float64[Array, " s"], J: float, upper: UpperState
+    ) -> UpperState:
+        """(u, χ) of the surrogate system; caps and oracle states stay (th:sur-system).
+
+            u⁺ = min(f̄, J),   χ⁺ = A + Bu + Cχ
+
+        with A = 6M, B = 144Lθ̄², C = 288θ̄² as printed, or, for the largest amplitude
+        played, A = 3M(1 + 2h₂θ² + 2θ²), B = 24(1 + h₁)Lθ², C = 48(1 + h₁)θ²
+        (errata, section T).
+        """
+        if self.source != "surrogate":
+            return upper
+        profiles, L = self._profiles(roster), self.bounds.smoothness
+        M = float(noise(profiles).max())
+        if self.variant == "paper":
+            top = self.bounds.amplitude_max
+            A, B, C = 6 * M, 144 * L * top**2, 288 * top**2
+        else:
+            top = float(theta.max())
+            h1, h2 = (float(h.max()) for h in horizon_factors(profiles))
+            A = 3 * M * (1 + 2 * h2 * top**2 + 2 * top**2)
+            B, C = 24 * (1 + h1) * L * top**2, 48 * (1 + h1) * top**2
+        u = clipped_gap(UpperState(max(J, 0.0), 0.0), self.bounds)
+        return UpperState(u, A + B * upper.gap + C * upper.tracking)

@@ -1,0 +1,73 @@
+"""Algorithm 3: homogeneous post-local HEW-Local SGD."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.post_local import post_local_weights
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HewHom:
+    """Plain local branches, exact weights against the mean local gradient.
+
+    Attributes:
+        smoothness: L.
+        amplitude: ϑ; client i steps by η_i = ϑ/(L H_i), so all cover the same ground.
+        curvature_ratio: Λ/L > 1.
+        null_endpoint: add Δ_0 = 0 to the choice, so that Ψ ≤ 0 always (erratum E-30);
+            weights then may sum to less than one.
+    """
+
+    smoothness: float
+    amplitude: float
+    curvature_ratio: float = 1.25
+    null_endpoint: bool = False
+
+    name: ClassVar[str] = "HEW (plain)"
+    traffic: ClassVar[Traffic] = Traffic(common_scalars=1)  # ϑ
+    needs_losses: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_post_local(self.smoothness, self.amplitude, self.curvature_ratio)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """Equal ground for all: η_i H_i = ϑ/L."""
+        eta = self.amplitude / (self.smoothness * roster.horizons)  # Alg. 3, l. 2
+        return LocalPlan(eta)
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """Exact weights against the mean of the normalised local displacements."""
+        eta, H = round_.plan.step_sizes, round_.roster.horizons
+        local = -round_.displacements / (eta * H)[:, None]  # Alg. 3, l. 9
+        reference = local.mean(axis=0, dtype=np.float64)  # Alg. 3, l. 9
+        curvature = self.curvature_ratio * self.smoothness
+        endpoints = with_null(round_.displacements, null=self.null_endpoint)
+        solution = post_local_weights(endpoints, reference, curvature)  # Alg. 3, l. 10
+        weights = solution.weights[: len(H)]
+        return Decision(weights, solution.status, float(solution.gap)), state
+
+
+def check_post_local(smoothness: float, amplitude: float, ratio: float) -> None:
+    """The rules both post-local controllers share."""
+    positive("smoothness", smoothness)
+    positive("amplitude", amplitude)
+    if not positive("curvature_ratio", ratio) > 1:
+        raise invalid("curvature_ratio", "above 1 (Λ > L)", ratio)
+
+
+def with_null(displacements: Float[Array, "s d"], *, null: bool) -> Float[Array, "m d"]:
+    """The endpoints to choose from, with standing still among them if asked for."""
+    if not null:
+        return displacements
+    return np.vstack([displacements, np.zeros_like(displacements[:1])])

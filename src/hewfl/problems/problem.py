@@ -1,0 +1,126 @@
+"""What simulated clients optimise, as the engine sees it.
+
+    F(x) = (1/n) Σ_i F_i(x),     F_i(x) = (1/m_i) Σ_j φ_ij(x)             (eq:model)
+
+with every φ_ij convex and L-smooth. The samples of all clients lie in pooled arrays,
+client i holding rows offsets_i to offsets_i + m_i. Many models, the lanes of a
+comparison, are served at once on the same samples.
+
+Methods that take models work on NumPy arrays and torch tensors alike and answer in the
+library, on the device and in the precision of the models they were given, except that
+losses and objectives are summed and returned in float64.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, final, runtime_checkable
+
+from jaxtyping import Float, Float64, Int, Int64
+
+from hewfl.core.checks import Array, Ints
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """A minimiser with its proof.
+
+        ‖∇F(x)‖ = residual,     F(x) − F* ≤ gap = residual²/(2μ)
+
+    Attributes:
+        x: the minimiser.
+        objective: F(x), equal to F* to rounding.
+        residual: norm of the gradient at x, as computed in float64.
+        gap: the bound above with the strong convexity μ; infinite where μ = 0.
+    """
+
+    x: Float64[Array, " d"]
+    objective: float
+    residual: float
+    gap: float
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """A finite sum over clients, with exact answers for audits."""
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+
+    @property
+    def data_sizes(self) -> Int64[Ints, " n"]:
+        """m_i, samples of each client."""
+
+    @property
+    def offsets(self) -> Int64[Ints, " n"]:
+        """First row of each client's samples in the pooled arrays."""
+
+    @property
+    def smoothness(self) -> float:
+        """L: every sample loss has an L-Lipschitz gradient (proven, not estimated)."""
+
+    def minibatch_gradients(
+        self,
+        models: Float[Any, "lanes a d"],
+        samples: Int[Any, "a b"],
+        counts: Int[Any, " a"],
+    ) -> Float[Any, "lanes a d"]:
+        """g_i = (1/b_i) Σ_{j ≤ b_i} ∇φ_{s_ij}(y_i), each client at its own model.
+
+        Args:
+            models: y_i of a clients in every lane.
+            samples: s_ij, rows of the pooled arrays, the same for all lanes.
+            counts: b_i ≥ 1. Columns from b_i on are padding: any valid row, ignored.
+        """
+
+    def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
+        """∇F_i(x), exact, for every client."""
+
+    def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+        """F_i(x) for every client."""
+
+    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+        """(1/n) Σ F_i(x), the paper's F, and Σ m_i F_i(x)/Σ m_i, the pooled mean."""
+
+    def evaluate(
+        self, anchors: Float[Any, "lanes d"]
+    ) -> dict[str, Float64[Any, " lanes"]]:
+        """Measures besides the objectives, by name."""
+
+    def optimum(self) -> Optimum:
+        """The minimiser of (1/n) Σ F_i, to rounding. Costly: keep the answer."""
+
+    def pooled_optimum(self) -> Optimum:
+        """The minimiser of Σ m_i F_i/Σ m_i, to rounding."""
+
+
+@runtime_checkable
+class LinearProblem(Problem, Protocol):
+    """A problem whose losses see the model through linear scores only.
+
+        φ_j(W) = ℓ_j(W a_j) + (λ/2)‖W‖²,     W ∈ R^{c×p}, x = W row by row
+
+    A local branch can then run in the space of its samples: gradients are combinations
+    of the a_j, so scores follow from the Gram matrix of the samples alone.
+    """
+
+    @property
+    def features(self) -> Float[Any, "m p"]:
+        """a_j, the pooled samples."""
+
+    @property
+    def classes(self) -> int:
+        """c, scores per sample."""
+
+    @property
+    def l2(self) -> float:
+        """λ."""
+
+    def residuals(
+        self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
+    ) -> Float[Any, "lanes a c b"]:
+        """∇ℓ_j at the scores: ∇φ_j(W) = residual_j a_jᵀ + λW."""

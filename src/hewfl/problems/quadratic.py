@@ -1,0 +1,214 @@
+"""Quadratic clients with additive noise: every constant of the theory in closed form.
+
+    φ_ij(x) = ½ (x − b_i)ᵀ A_i (x − b_i) + ⟨ξ_ij, x⟩,      Σ_j ξ_ij = 0
+    F_i(x)  = ½ (x − b_i)ᵀ A_i (x − b_i)
+
+The samples of a client share its Hessian, so ∇φ_ij − ∇F_i = ξ_ij wherever x is, and
+v_i² = (1/m_i) Σ_j ‖ξ_ij‖² exactly, on every ball (erratum E-27).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import array_api_compat as compat
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float, Float64, Int, Int64
+
+from hewfl.core.checks import Array, Ints, invalid
+from hewfl.core.displacements import to_host
+from hewfl.problems.arrays import conform, gather, shares, two_means
+from hewfl.problems.problem import Optimum
+
+ROUNDING = 1e-10
+"""Asymmetry, negative curvature and mean noise forgiven, over the largest entry."""
+
+
+@final
+@dataclass(frozen=True, eq=False)  # no slots: eigenvalues and x* are kept once known
+class Quadratic:
+    """The quadratic problem above.
+
+    Attributes:
+        hessians: A_i, symmetric positive semidefinite, their mean definite.
+        centers: b_i, a minimiser of F_i.
+        noise: ξ_ij, pooled client by client, with zero mean in every client.
+        data_sizes: m_i ≥ 1.
+    """
+
+    hessians: Float[Any, "n d d"]
+    centers: Float[Any, "n d"]
+    noise: Float[Any, "m d"]
+    data_sizes: Int64[Ints, " n"]
+
+    def __post_init__(self) -> None:
+        """Check shapes, symmetry, curvature and centred noise."""
+        _check_shapes(self.hessians, self.centers, self.noise, self.data_sizes)
+        A = to_host(self.hessians)
+        slack = ROUNDING * np.abs(A).max()
+        if (np.abs(A - A.swapaxes(1, 2)) > slack).any():
+            worst = np.abs(A - A.swapaxes(1, 2)).max()
+            raise invalid("hessians", "symmetric", f"asymmetry {worst:.1e}")
+        low = np.linalg.eigvalsh(A)[:, 0].min()
+        if low < -slack:
+            raise invalid("hessians", "positive semidefinite", f"eigenvalue {low:.1e}")
+        if self.strong_convexity <= slack:
+            rule = "positive definite on average"
+            raise invalid("hessians", rule, f"eigenvalue {self.strong_convexity:.1e}")
+        xi = to_host(self.noise)
+        mean = np.abs(np.add.reduceat(xi, self.offsets) / self.data_sizes[:, None])
+        if mean.max() > ROUNDING * np.abs(xi).max():
+            rule = "of mean zero in every client"
+            raise invalid("noise", rule, f"mean {mean.max():.1e}")
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.data_sizes)
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return int(self.centers.shape[1])
+
+    @property
+    def offsets(self) -> Int64[Ints, " n"]:
+        """First row of each client's noise."""
+        return np.cumsum(self.data_sizes) - self.data_sizes
+
+    @cached_property
+    def smoothness(self) -> float:
+        """L = max_i λ_max(A_i), the least that holds for every sample loss."""
+        return float(np.linalg.eigvalsh(to_host(self.hessians)).max())
+
+    @cached_property
+    def strong_convexity(self) -> float:
+        """μ = λ_min((1/n) Σ A_i)."""
+        mean = to_host(self.hessians).astype(np.float64).mean(axis=0)
+        return float(np.linalg.eigvalsh(mean)[0])
+
+    def variance_bounds(self) -> Float64[Array, " n"]:
+        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖²: no bound but the value, at every x."""
+        sq_norms = (to_host(self.noise).astype(np.float64) ** 2).sum(axis=1)
+        return np.add.reduceat(sq_norms, self.offsets) / self.data_sizes
+
+    def heterogeneity(self) -> float:
+        """ζ² = (1/n) Σ_i ‖∇F_i(x*)‖²."""
+        gradients = to_host(self.full_gradients(self._optimum.x[None, :]))
+        return float((gradients**2).sum() / self.n)
+
+    def distance_to_optimum(
+        self, anchors: Float[Any, "lanes d"]
+    ) -> Float64[Any, " lanes"]:
+        """‖x − x*‖."""
+        xp = compat.array_namespace(anchors)
+        x = xp.astype(anchors, xp.float64)
+        away = x - conform(self._optimum.x, x)[None, :]
+        return xp.sqrt(xp.sum(away**2, axis=1))
+
+    def minibatch_gradients(
+        self,
+        models: Float[Any, "lanes a d"],
+        samples: Int[Any, "a b"],
+        counts: Int[Any, " a"],
+    ) -> Float[Any, "lanes a d"]:
+        """g_i = A_i (y_i − b_i) + (1/b_i) Σ_{j ≤ b_i} ξ_ij."""
+        y = conform(models, self.noise)
+        xp = compat.array_namespace(y)
+        client = gather(self._owner, samples[:, :1], self._owner.dtype)[:, 0]
+        A = xp.astype(xp.take(self.hessians, client, axis=0), y.dtype, copy=False)
+        b = xp.astype(xp.take(self.centers, client, axis=0), y.dtype, copy=False)
+        xi = gather(self.noise, samples, y.dtype)  # a b d, once for all lanes
+        mean_noise = xp.sum(shares(samples, counts, y)[:, :, None] * xi, axis=1)
+        return conform(_apply(A, y - b) + mean_noise, models)
+
+    def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
+        """∇F_i(x) = A_i (x − b_i)."""
+        return conform(self._gradients(conform(anchors, self.noise))[0], anchors)
+
+    def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+        """F_i(x) = ½ (x − b_i)ᵀ A_i (x − b_i)."""
+        x = conform(anchors, self.noise)
+        xp = compat.array_namespace(x)
+        gradients, away = self._gradients(xp.astype(x, xp.float64))
+        return conform(0.5 * xp.sum(gradients * away, axis=2), anchors)
+
+    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+        """(1/n) Σ F_i and Σ m_i F_i/Σ m_i."""
+        return two_means(self.client_losses(anchors), self.data_sizes)
+
+    def evaluate(
+        self, anchors: Float[Any, "lanes d"]
+    ) -> dict[str, Float64[Any, " lanes"]]:
+        """The distance to x*."""
+        return {"distance_to_optimum": self.distance_to_optimum(anchors)}
+
+    def optimum(self) -> Optimum:
+        """x* = (Σ A_i)⁻¹ Σ A_i b_i."""
+        return self._optimum
+
+    def pooled_optimum(self) -> Optimum:
+        """The same with weights m_i."""
+        return self._minimiser(self.data_sizes / self.data_sizes.sum())
+
+    @cached_property
+    def _optimum(self) -> Optimum:
+        return self._minimiser(np.full(self.n, 1 / self.n))
+
+    def _minimiser(self, weights: Float64[Array, " n"]) -> Optimum:
+        A = to_host(self.hessians).astype(np.float64)
+        b = to_host(self.centers).astype(np.float64)
+        H = np.einsum("i,ijk->jk", weights, A)
+        factor = scipy.linalg.cho_factor(H)
+        x = weights @ b
+        for _ in range(3):  # one solve, two refinements
+            gradient = np.einsum("i,ijk,ik->j", weights, A, x - b)
+            x = x - scipy.linalg.cho_solve(factor, gradient)
+        gradient = np.einsum("i,ijk,ik->j", weights, A, x - b)
+        value = 0.5 * np.einsum("i,ij,ijk,ik->", weights, x - b, A, x - b)
+        residual = float(np.linalg.norm(gradient))
+        gap = residual**2 / (2 * float(np.linalg.eigvalsh(H)[0]))
+        return Optimum(x, float(value), residual, gap)
+
+    def _gradients(self, x: Float[Any, "lanes d"]) -> tuple[Any, Any]:
+        """A_i (x − b_i) and x − b_i for every lane and client."""
+        xp = compat.array_namespace(x)
+        away = x[:, None, :] - xp.astype(self.centers, x.dtype, copy=False)
+        return _apply(xp.astype(self.hessians, x.dtype, copy=False), away), away
+
+    @cached_property
+    def _owner(self) -> Int[Any, " m"]:
+        return conform(np.repeat(np.arange(self.n), self.data_sizes), self.noise)
+
+
+def _apply(A: Float[Any, "a d d"], x: Float[Any, "lanes a d"]) -> Any:
+    """A_i x_i for every lane: one product per client with the lanes as its rows."""
+    xp = compat.array_namespace(x)
+    rows = xp.permute_dims(x, (1, 0, 2))  # a lanes d; A is symmetric
+    return xp.permute_dims(rows @ A, (1, 0, 2))
+
+
+def _check_shapes(
+    hessians: Any, centers: Any, noise: Any, data_sizes: Int64[Ints, " n"]
+) -> None:
+    if hessians.ndim != 3 or 0 in hessians.shape:
+        rule, got = "of shape (n, d, d) with n, d ≥ 1", tuple(hessians.shape)
+        raise invalid("hessians", rule, got)
+    if data_sizes.dtype.kind not in "iu":
+        raise invalid("data_sizes", "whole numbers", f"dtype {data_sizes.dtype}")
+    n, d = (int(k) for k in hessians.shape[:2])
+    m = int(data_sizes.sum())
+    shapes = {
+        "hessians": (hessians, (n, d, d)),
+        "centers": (centers, (n, d)),
+        "data_sizes": (data_sizes, (n,)),
+        "noise": (noise, (m, d)),
+    }
+    for name, (array, shape) in shapes.items():
+        if tuple(array.shape) != shape:
+            raise invalid(name, f"of shape {shape}", tuple(array.shape))
+        if not np.isfinite(to_host(array)).all():
+            raise invalid(name, "finite", "NaN or infinite entries")
+    if (data_sizes < 1).any():
+        raise invalid("data_sizes", "at least 1", data_sizes.min())

@@ -1,0 +1,1 @@
+"""Simulation: rounds of many methods in lockstep on shared draws."""

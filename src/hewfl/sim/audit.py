@@ -1,0 +1,73 @@
+"""Certificates checked against reality, round by round.
+
+For any step d and reference c (c_t in Algorithm 2, the mean local gradient ḡ_t in
+Algorithm 3), with Λ > L,
+
+    F(x + d) ≤ F(x) + ⟨c, d⟩ + (Λ/2)‖d‖² + ‖∇F(x) − c‖² / (2(Λ − L))
+
+(th:realized-het-one-step, th:realized-hom-one-step). It holds for every step, so it is
+checked for the step really taken, momentum included. The slack is the right side minus
+the left; it is never negative when L bounds the smoothness of F.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hewfl.controllers.control import HewControl
+from hewfl.controllers.het import HewHet
+from hewfl.controllers.hom import HewHom
+from hewfl.problems.problem import Problem
+from hewfl.sim.engine import Observer, Step
+
+ROUNDING = 1e-9
+"""A slack below −this, relative to the terms, counts as a violation."""
+
+
+def pathwise_audit(step: Step) -> Mapping[str, float]:
+    """Slack of the pathwise certificate; nothing for methods that have none."""
+    algorithm, round_ = step.algorithm, step.round
+    if isinstance(algorithm, HewHet):
+        reference = step.state.server
+    elif isinstance(algorithm, HewHom):
+        eta, H = round_.plan.step_sizes, round_.roster.horizons
+        local = -round_.displacements / (eta * H)[:, None]
+        reference = local.mean(axis=0, dtype=np.float64)
+    else:
+        return {}
+    L, ratio = algorithm.smoothness, algorithm.curvature_ratio
+    x, d, problem = round_.anchor, step.move, step.problem
+    before, after = problem.objectives(np.stack([x, x + d]))[:, 0]
+    gradient = np.asarray(problem.full_gradients(x[None])[0], dtype=np.float64)
+    error = gradient.mean(axis=0) - reference
+    tracking = float(error @ error) / (2 * (ratio - 1) * L)
+    model = float(reference @ d + 0.5 * ratio * L * (d @ d))
+    slack = float(before) + model + tracking - float(after)
+    size = abs(float(before)) + abs(model) + tracking + abs(float(after))
+    return {
+        "certificate_slack": slack,
+        "certificate_violated": float(slack < -ROUNDING * size),
+    }
+
+
+def control_audit(problem: Problem) -> Observer:
+    """Algorithm 1's bound J on the expected next gap, beside the gap that came.
+
+    The bound is on the conditional expectation: single rounds may exceed it, their
+    mean over repetitions may not (th:predictive-majorant).
+    """
+    best = problem.optimum().objective
+
+    def observe(step: Step) -> Mapping[str, float]:
+        algorithm, round_ = step.algorithm, step.round
+        if not isinstance(algorithm, HewControl):
+            return {}
+        theta, J = algorithm.certified(round_, step.state, step.decision.weights)
+        after = problem.objectives((round_.anchor + step.move)[None])[0, 0]
+        return {
+            "certified_gap": J,
+            "next_gap": float(after) - best,
+            "mean_amplitude": float(theta.mean()),
+        }
+
+    return observe

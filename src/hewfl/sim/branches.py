@@ -1,0 +1,87 @@
+"""The local branches of all lanes and clients in lockstep.
+
+Clients are ordered by horizon, so that finished branches leave the batch, and go block
+by block, so that their models stay in cache; at each step the minibatch is gathered
+once and used by all lanes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from hewfl.core.checks import Array, Ints
+from hewfl.core.round import LocalPlan, Roster
+from hewfl.problems.problem import LinearProblem, Problem
+from hewfl.sim.draws import Draws
+from hewfl.sim.linear_branches import run_linear_branches
+
+BLOCK = 2**19
+"""Numbers of stacked models stepped together: they stay in cache from step to step."""
+LINEAR_LANES = 8
+"""From this many lanes on, linear models run in sample space; see benchmarks."""
+
+
+def run_branches(
+    problem: Problem,
+    anchors: Float[Array, "lanes d"],
+    roster: Roster,
+    plans: Sequence[LocalPlan],
+    draws: Draws,
+) -> Float[Array, "lanes s d"]:
+    """Displacements of every lane and client: `branches_reference`, all at once.
+
+    Args:
+        problem: gives minibatch gradients for stacked models.
+        anchors: x_t of each lane.
+        roster: the clients, common to all lanes.
+        plans: what each lane tells them.
+        draws: minibatches, common to all lanes.
+    """
+    if len(plans) >= LINEAR_LANES and isinstance(problem, LinearProblem):
+        return run_linear_branches(problem, anchors, roster, plans, draws)
+    order = np.argsort(-roster.horizons, kind="stable")
+    displacements = np.empty((len(plans), len(order), problem.d), dtype=anchors.dtype)
+    size = max(1, BLOCK // (len(plans) * problem.d))
+    for lo in range(0, len(order), size):
+        some = order[lo : lo + size]
+        displacements[:, some] = _lockstep(problem, anchors, roster, plans, draws, some)
+    return displacements
+
+
+def _lockstep(
+    problem: Problem,
+    anchors: Float[Array, "lanes d"],
+    roster: Roster,
+    plans: Sequence[LocalPlan],
+    draws: Draws,
+    clients: Int64[Ints, " g"],
+) -> Float[Array, "lanes g d"]:
+    """Some clients, longest horizon first, step by step."""
+    horizons, counts = roster.horizons[clients], draws.counts[clients]
+    kind = anchors.dtype
+    eta = np.stack([p.step_sizes[clients] for p in plans]).astype(kind)[:, :, None]
+    x = anchors[:, None, :]
+    moved = np.zeros((len(plans), len(clients), anchors.shape[1]), dtype=kind)  # y − x
+    corrected = [k for k, plan in enumerate(plans) if plan.correction is not None]
+    corrections = [_correction(plans[k])[clients].astype(kind) for k in corrected]
+    pulled = [k for k, plan in enumerate(plans) if plan.proximal > 0]
+    held = np.array([plan.hold for plan in plans])[:, None, None]
+    for step in range(int(horizons[0])):
+        busy = int(np.searchsorted(-horizons, -step))  # those with H_i > step
+        y = moved[:, :busy]
+        points = x + (np.where(held, 0.0, y).astype(kind) if held.any() else y)
+        batch = draws.samples[step, clients[:busy]]
+        g = problem.minibatch_gradients(points, batch, counts[:busy])
+        for k, correction in zip(corrected, corrections, strict=True):
+            g[k] -= correction[:busy]
+        for k in pulled:
+            g[k] += kind.type(plans[k].proximal) * y[k]
+        g *= eta[:, :busy]
+        y -= g
+    return moved
+
+
+def _correction(plan: LocalPlan) -> Float[Array, "s d"]:
+    assert plan.correction is not None
+    return plan.correction

@@ -1,0 +1,138 @@
+"""Stop at any instant, go on later, same bits.
+
+A run folder holds `trace.jsonl` (append-only), `state-<round>.safetensors` and
+`manifest.json`. The manifest is replaced atomically and last; it names the state file,
+its checksum and how much of the trace belongs to it. Whatever instant a process dies,
+manifest and state fit each other, and a longer trace is cut back. Nothing is pickled.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from hewfl.errors import DataError
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
+    """The arrays of a state, by path: dataclasses, tuples, arrays, numbers, None."""
+    if value is None:
+        return {}
+    if isinstance(value, np.ndarray):
+        return {prefix: np.ascontiguousarray(value)}
+    if isinstance(value, bool | int | float | np.generic):
+        return {prefix: np.asarray(value)}
+    if isinstance(value, tuple):
+        parts = [flatten(part, f"{prefix}.{i}") for i, part in enumerate(value)]
+    elif is_dataclass(value):
+        named = [(f.name, getattr(value, f.name)) for f in fields(value)]
+        parts = [flatten(part, f"{prefix}.{name}") for name, part in named]
+    else:
+        text = f"a state may not hold a {type(value).__name__} (at {prefix or 'top'})"
+        raise TypeError(text)
+    return {key: array for part in parts for key, array in part.items()}
+
+
+def unflatten(like: T, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> T:
+    """A state shaped like another one, filled from `flatten`'s arrays."""
+    value: Any = like
+    if value is None:
+        return like
+    if isinstance(value, np.ndarray):
+        return cast(T, arrays[prefix])
+    if isinstance(value, bool | int | float | np.generic):
+        kind: Any = type(value)
+        return cast(T, kind(arrays[prefix]))
+    if isinstance(value, tuple):
+        parts = (unflatten(v, arrays, f"{prefix}.{i}") for i, v in enumerate(value))
+        return cast(T, tuple(parts))
+    changes = {
+        f.name: unflatten(getattr(value, f.name), arrays, f"{prefix}.{f.name}")
+        for f in fields(value)
+    }
+    return cast(T, replace(value, **changes))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a manifest says.
+
+    Attributes:
+        round: rounds done.
+        run: what must match to go on: seed, lanes, sizes.
+        arrays: the state.
+        trace_bytes: how much of the trace belongs to it.
+    """
+
+    round: int
+    run: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+    trace_bytes: int
+
+
+def save_checkpoint(folder: Path, saved: Saved) -> None:
+    """Write the state, then the manifest that makes it the current one."""
+    data = save(dict(saved.arrays))
+    name = f"state-{saved.round:08d}.safetensors"
+    _write(folder / name, data)
+    manifest = {
+        "format": FORMAT,
+        "round": saved.round,
+        "run": saved.run,
+        "state": name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "trace_bytes": saved.trace_bytes,
+    }
+    _write(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
+    for old in folder.glob("state-*.safetensors"):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file in one instant."""
+    temporary = path.with_name(path.name + ".partial")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load_checkpoint(folder: Path) -> Saved | None:
+    """The last state of a run folder, None if it has none.
+
+    Raises:
+        DataError: the manifest or the state is damaged, or of another format.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        return None
+    try:
+        manifest = json.loads(path.read_text())
+        name, digest = manifest["state"], manifest["sha256"]
+        form, trace_bytes = manifest["format"], int(manifest["trace_bytes"])
+        round_, run = int(manifest["round"]), manifest["run"]
+    except (ValueError, KeyError, TypeError) as error:
+        text = f"checkpoint {path} is damaged: {error!r}; delete the folder to restart"
+        raise DataError(text) from error
+    if form != FORMAT:
+        text = f"checkpoint {path} has format {form}; this version reads {FORMAT}"
+        raise DataError(text)
+    state = folder / name
+    data = state.read_bytes() if state.exists() else b""
+    if hashlib.sha256(data).hexdigest() != digest:
+        text = f"checkpoint {state} is damaged: its checksum does not match"
+        raise DataError(text)
+    return Saved(round_, run, load(data), trace_bytes)

@@ -1,0 +1,59 @@
+"""Every random number of a round, from (seed, round) alone.
+
+Laid out step by step: step ℓ of round t has its own generator, so a longer branch
+extends the draws of a shorter one and all methods see the same samples.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64
+
+from hewfl.core.checks import Ints
+from hewfl.core.round import Roster
+from hewfl.sim.federation import generator
+
+_SAMPLES = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Minibatches of a round.
+
+    Attributes:
+        samples: for each step ℓ, indices into the pooled samples, one row per client
+            of the roster; client i counts its first b_i columns.
+        counts: b_i.
+    """
+
+    samples: Int64[Ints, "steps s b"]
+    counts: Int64[Ints, " s"]
+
+
+def draw(
+    seed: int,
+    t: int,
+    roster: Roster,
+    offsets: Int64[Ints, " n"],
+    steps: int | None = None,
+) -> Draws:
+    """Minibatches with replacement from each client's own samples.
+
+    Args:
+        seed: of the run.
+        t: the round.
+        roster: who takes part.
+        offsets: where each client's samples begin in the pool.
+        steps: how many; the longest horizon of the roster by default.
+    """
+    longest = int(roster.horizons.max()) if steps is None else steps
+    width = int(roster.batch_sizes.max())
+    starts, sizes = offsets[roster.clients], roster.data_sizes
+    samples = np.empty((longest, len(starts), width), dtype=np.int64)
+    for step in range(longest):
+        uniform = generator(seed, _SAMPLES, t, step).random((roster.population, width))
+        picks = (uniform[roster.clients] * sizes[:, None]).astype(np.int64)
+        samples[step] = starts[:, None] + np.minimum(picks, sizes[:, None] - 1)
+    return Draws(samples, roster.batch_sizes)

@@ -1,0 +1,297 @@
+"""Who takes part in each round, with how many local steps: the environment.
+
+Everything here is a function of (seed, round) alone, so that all methods meet the same
+clients doing the same work, and a resumed run meets them again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+
+from hewfl.core.checks import Ints, invalid, positive
+from hewfl.core.round import Roster
+
+_ROSTER, _HORIZONS, _SETUP = 1, 2, 3
+"""Streams of random numbers that must not mix."""
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """The generator of one purpose: independent for different streams."""
+    return np.random.default_rng([seed, *stream])
+
+
+# ------------------------------------------------------------------ horizons
+
+
+@runtime_checkable
+class Horizons(Protocol):
+    """Local steps of every client in a round."""
+
+    def draw(
+        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
+    ) -> Int64[Ints, " n"]:
+        """H_i ≥ 1 for all clients, from (seed, t) alone."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedHorizons:
+    """The same steps every round: one number, or one per client."""
+
+    steps: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if np.min(self.steps) < 1:
+            raise invalid("steps", "at least 1", self.steps)
+
+    def draw(
+        self,
+        seed: int,  # noqa: ARG002 - nothing is random
+        t: int,  # noqa: ARG002
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002
+    ) -> Int64[Ints, " n"]:
+        """The list itself."""
+        steps = np.asarray(self.steps, dtype=np.int64)
+        if steps.ndim > 0 and len(steps) != len(sizes):
+            raise invalid("steps", f"one number or {len(sizes)} of them", len(steps))
+        return np.broadcast_to(steps, sizes.shape).copy()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChoiceHorizons:
+    """A uniform choice from a list, once for the run or afresh every round.
+
+    The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
+    """
+
+    choices: Sequence[int] = (1, 2, 4, 8)
+    every_round: bool = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if len(self.choices) == 0 or min(self.choices) < 1:
+            raise invalid("choices", "a list of numbers of at least 1", self.choices)
+
+    def draw(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
+    ) -> Int64[Ints, " n"]:
+        """One value per client."""
+        stream = (_HORIZONS, t) if self.every_round else (_SETUP, _HORIZONS)
+        return generator(seed, *stream).choice(
+            np.asarray(self.choices, dtype=np.int64), len(sizes)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PoissonHorizons:
+    """A mixture of Poisson laws, truncated to a range, afresh every round.
+
+    The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
+    truncated to 1..12.
+    """
+
+    rates: Sequence[float] = (1.0, 4.0, 8.0)
+    probabilities: Sequence[float] = (0.34, 0.33, 0.33)
+    least: int = 1
+    most: int = 12
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for rate in self.rates:
+            positive("rates", rate)
+        if len(self.rates) != len(self.probabilities):
+            raise invalid("probabilities", "one per rate", self.probabilities)
+        if abs(sum(self.probabilities) - 1) > 1e-9 or min(self.probabilities) < 0:
+            raise invalid("probabilities", "a distribution", self.probabilities)
+        if not 1 <= self.least <= self.most:
+            raise invalid("least", f"from 1 to `most` = {self.most}", self.least)
+
+    def draw(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
+    ) -> Int64[Ints, " n"]:
+        """One value per client, by inversion of the truncated law."""
+        rng = generator(seed, _HORIZONS, t)
+        component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
+        values = np.arange(self.least, self.most + 1)
+        factorials = np.cumsum(np.log(np.arange(1, self.most + 1)))[self.least - 1 :]
+        rates = np.asarray(self.rates)[:, None]
+        table = np.exp(values * np.log(rates) - factorials)
+        table = np.cumsum(table / table.sum(axis=1, keepdims=True), axis=1)
+        below = rng.random(len(sizes))[:, None] > table[component]
+        picked: Int64[Ints, " n"] = values[
+            np.minimum(below.sum(axis=1), len(values) - 1)
+        ]
+        return picked
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochHorizons:
+    """Whole passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
+
+    Attributes:
+        epochs: how many, or a list to choose from afresh every round.
+    """
+
+    epochs: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for value in np.atleast_1d(np.asarray(self.epochs, dtype=np.float64)):
+            positive("epochs", float(value))
+
+    def draw(
+        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
+    ) -> Int64[Ints, " n"]:
+        """Steps for the epochs of this round."""
+        choices = np.atleast_1d(np.asarray(self.epochs, dtype=np.float64))
+        epochs = generator(seed, _HORIZONS, t).choice(choices, len(sizes))
+        return np.maximum(np.ceil(epochs * sizes / batches), 1).astype(np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TimedHorizons:
+    """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
+
+    Attributes:
+        budget: seconds a round lasts.
+        speeds: steps per second of each client.
+        jitter: standard deviation of log speed from round to round.
+    """
+
+    budget: float
+    speeds: Sequence[float]
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("budget", self.budget)
+        for speed in self.speeds:
+            positive("speeds", speed)
+
+    def draw(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - speeds say it all
+    ) -> Int64[Ints, " n"]:
+        """Steps done when the time is up."""
+        speeds = np.asarray(self.speeds, dtype=np.float64)
+        if len(speeds) != len(sizes):
+            raise invalid("speeds", f"{len(sizes)} numbers", len(speeds))
+        noise = generator(seed, _HORIZONS, t).standard_normal(len(sizes))
+        steps = np.floor(self.budget * speeds * np.exp(self.jitter * noise))
+        return np.maximum(steps, 1).astype(np.int64)
+
+
+# ------------------------------------------------------------------ participation
+
+
+@runtime_checkable
+class Participation(Protocol):
+    """The active set of a round; any rule that does not look at the round's noise."""
+
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
+        """S_t, increasing indices; may be empty."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FullParticipation:
+    """Everybody, every round."""
+
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:  # noqa: ARG002
+        """All n clients."""
+        return np.arange(n)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SampledParticipation:
+    """A uniform sample without replacement."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if self.count < 1:
+            raise invalid("count", "at least 1", self.count)
+
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
+        """`count` of n clients."""
+        if self.count > n:
+            raise invalid("count", f"at most the {n} clients there are", self.count)
+        chosen = generator(seed, _ROSTER, t).choice(n, self.count, replace=False)
+        return np.sort(chosen)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomParticipation:
+    """Each client on its own with a probability; a round may be empty."""
+
+    probability: float | Sequence[float]
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        p = np.asarray(self.probability, dtype=np.float64)
+        if not ((p >= 0) & (p <= 1)).all():
+            raise invalid("probability", "from 0 to 1", self.probability)
+
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
+        """Those whose coin fell right."""
+        coins = generator(seed, _ROSTER, t).random(n)
+        return np.flatnonzero(coins < np.asarray(self.probability))
+
+
+# ------------------------------------------------------------------ the federation
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """The environment of a run.
+
+    Attributes:
+        horizons: local steps.
+        batch_size: b_i, one number or one per client.
+        participation: who takes part.
+    """
+
+    horizons: Horizons
+    batch_size: int | Sequence[int] = 32
+    participation: Participation = field(default_factory=FullParticipation)
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if np.min(self.batch_size) < 1:
+            raise invalid("batch_size", "at least 1", self.batch_size)
+
+    def roster(self, seed: int, t: int, sizes: Int64[Ints, " n"]) -> Roster:
+        """Who takes part in round t, from (seed, t) alone."""
+        n = len(sizes)
+        batches = np.broadcast_to(np.asarray(self.batch_size, dtype=np.int64), n)
+        steps = self.horizons.draw(seed, t, sizes, batches)
+        clients = np.asarray(self.participation.draw(seed, t, n), dtype=np.int64)
+        if len(clients) and (clients.min() < 0 or clients.max() >= n):
+            raise invalid("participation", f"indices from 0 to {n - 1}", clients)
+        return Roster(
+            clients, steps[clients], batches[clients], sizes[clients].copy(), n
+        )

@@ -1,0 +1,89 @@
+"""Rounds made by hand: what an engine would give to an algorithm."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hewfl.core.round import Algorithm, Decision, Roster, Round
+
+Array = NDArray[np.floating[Any]]
+
+
+def make_roster(
+    horizons: Sequence[int],
+    data_sizes: Sequence[int] | None = None,
+    clients: Sequence[int] | None = None,
+    population: int | None = None,
+) -> Roster:
+    """Batches of one; equal data sizes and all clients unless told otherwise."""
+    s = len(horizons)
+    return Roster(
+        np.array(range(s) if clients is None else clients, dtype=np.int64),
+        np.array(horizons, dtype=np.int64),
+        np.ones(s, dtype=np.int64),
+        np.array([1] * s if data_sizes is None else data_sizes, dtype=np.int64),
+        s if population is None else population,
+    )
+
+
+def make_round(
+    algorithm: Algorithm[Any],
+    roster: Roster,
+    displacements: Any,
+    state: Any,
+    losses: Any = None,
+) -> Round:
+    """The round whose clients, told what the algorithm plans, moved as given."""
+    moved = np.asarray(displacements)
+    if moved.dtype.kind != "f":
+        moved = moved.astype(np.float64)
+    return Round(
+        anchor=np.zeros(moved.shape[1]),
+        displacements=moved,
+        roster=roster,
+        plan=algorithm.plan(roster, state),
+        losses=None if losses is None else np.asarray(losses, dtype=np.float64),
+    )
+
+
+def decide(
+    algorithm: Algorithm[Any],
+    roster: Roster,
+    displacements: Any,
+    *,
+    state: Any = None,
+    losses: Any = None,
+) -> tuple[Decision, Any]:
+    """One decision; the state starts afresh unless it is given."""
+    d = np.shape(displacements)[1]
+    if state is None:
+        gradients = None
+        if algorithm.needs_gradients:
+            gradients = np.zeros((roster.population, d))
+        state = algorithm.init(roster.population, d, gradients)
+    return algorithm.decide(
+        make_round(algorithm, roster, displacements, state, losses), state
+    )
+
+
+def step_of(decision: Decision, displacements: Any) -> Array:
+    """What the engine adds to the anchor."""
+    if decision.step is not None:
+        return decision.step
+    step: Array = decision.weights @ np.asarray(displacements, dtype=np.float64)
+    return step
+
+
+def subset(roster: Roster, members: Sequence[int]) -> Roster:
+    """The same population with some of its clients present."""
+    rows = np.array(members, dtype=np.int64)
+    return replace(
+        roster,
+        clients=roster.clients[rows],
+        horizons=roster.horizons[rows],
+        batch_sizes=roster.batch_sizes[rows],
+        data_sizes=roster.data_sizes[rows],
+    )
