@@ -78,7 +78,7 @@ def _rules(result: Demo) -> Table:
         title=f"one round from objective {result.before:.4f}", title_justify="left"
     )
     table.add_column("rule")
-    for name in ("bound on next", "measured next", "certified miss"):
+    for name in ("model of next", "measured next", "certified miss"):
         table.add_column(name, justify="right")
     for outcome in result.outcomes:
         table.add_row(

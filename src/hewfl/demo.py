@@ -45,7 +45,7 @@ class Outcome:
     Attributes:
         rule: its name.
         weights: what it gives to each client.
-        model_value: the bound Ψ(w) + F(x) that the exact rule minimises.
+        model_value: F(x) + Ψ(w), the model that the exact rule minimises.
         objective: F at the new point, measured.
         missed: certified bound on how far the rule is from the best weights, in Ψ.
     """
@@ -70,7 +70,7 @@ class Demo:
 
 
 def run_demo(seed: int = 0) -> Demo:
-    """Play one round of Algorithm 3's setting on the digits and aggregate it."""
+    """Play one round on the digits and aggregate it, by Algorithm 3 among others."""
     rng = np.random.default_rng(seed)
     digits = load_digits(rng)
     horizons = rng.choice(HORIZONS, CLIENTS)

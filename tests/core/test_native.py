@@ -85,7 +85,21 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
     assert kernels is not None
     with pytest.raises(TypeError):
         kernels.solve(1, 2, 3)
-    with pytest.raises(TypeError):
-        kernels.gram(
-            [object()], bytes(1), 3, 1.0, 1.0, 1.0, bytearray(8), bytearray(16)
-        )
+    H, c, w = np.eye(3), np.zeros(3), np.zeros(3)
+    for short in ((H[:2], c, w), (H, c[:2], w), (H, c, w[:2])):
+        with pytest.raises(ValueError, match="shorter than its declared shape"):
+            kernels.corral(*short, 3, False, 10)
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        kernels.corral(H, c, w, 0, False, 10)
+    stack = [H, c, np.ones(1), w, np.zeros(3), np.zeros(4), np.zeros(1, np.int64)]
+    for k in range(len(stack)):
+        short_stack = [part[:-1] if j == k else part for j, part in enumerate(stack)]
+        with pytest.raises(ValueError, match="shorter than its declared shape"):
+            kernels.solve(*short_stack, 1, 3, False, 1e-10)
+    row, out = np.zeros(5), np.zeros(4)
+    with pytest.raises(ValueError, match="shorter than its declared shape"):
+        kernels.gram([row, row[:4]], bytes([1, 1]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
+    with pytest.raises(ValueError, match="unknown type of row"):
+        kernels.gram([row, row], bytes([1, 9]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
+    with pytest.raises(ValueError, match="shorter than its declared shape"):
+        kernels.combine([row], bytes([1]), 5, np.ones(1), np.zeros(4), 1)

@@ -20,8 +20,7 @@ from hewfl import (
     post_local_weights,
     solve_simplex_qp,
 )
-from hewfl.core import displacements as displacements_module
-from hewfl.core import native
+from hewfl.core import low_rank, native, post_local
 
 Array = NDArray[np.float64]
 
@@ -190,16 +189,20 @@ def test_many_clients_few_parameters_never_form_the_gram_matrix(
     g = -D[:40].mean(axis=0) if inside else 20 * rng.standard_normal(d)
     dense = solve_simplex_qp(D @ D.T, D @ g, curvature=1.5)
     largest = 0
-    block = displacements_module.Displacements.block
+    block = low_rank.DataColumns.block
 
-    def spying(self: Any, lo: int, hi: int) -> Any:
+    def spying(self: Any, rows: Any, columns: Any) -> Any:
         nonlocal largest
-        largest = max(largest, self.n * (hi - lo))
-        return block(self, lo, hi)
+        largest = max(largest, len(rows) * len(columns))
+        return block(self, rows, columns)
 
-    monkeypatch.setattr(displacements_module.Displacements, "block", spying)
+    def forbidden(*_: Any) -> Any:
+        pytest.fail("the whole Gram matrix was formed")
+
+    monkeypatch.setattr(low_rank.DataColumns, "block", spying)
+    monkeypatch.setattr(post_local, "round_products", forbidden)
     solution = post_local_weights(D, g, 1.5)
-    assert largest <= n * d
+    assert 0 < largest < n * n / 50
     assert float(solution.gap) <= GAP * 1.5 * float((D**2).sum(1).max())
     assert np.abs(solution.weights - dense.weights).max() <= WEIGHTS
     assert solution.support.sum() > d + 1 if inside else solution.support.sum() <= d + 1

@@ -1,161 +1,160 @@
-"""Quadratics: every constant they claim, measured."""
+"""The quadratic problem's constants are the ones it was built from."""
+
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
-from hewfl.problems import Problem, Quadratic, random_quadratic
+from hewfl.problems import Quadratic, random_quadratic
 
-Array = NDArray[np.floating]
-
-
-@pytest.fixture(scope="module")
-def problem() -> Quadratic:
-    return random_quadratic(3, n=6, d=4, samples=10)
+ROUNDING = 1e-11
 
 
-def sample_loss(problem: Quadratic, i: int, j: int, x: Array) -> float:
-    away = x - problem.centers[i]
-    return float(0.5 * away @ problem.hessians[i] @ away + problem.noise[j] @ x)
+@pytest.mark.parametrize("common", [False, True])
+@pytest.mark.parametrize(("n", "d", "kappa"), [(1, 1, 1.0), (2, 3, 1.0), (7, 5, 1e4)])
+def test_constants_are_as_asked(n: int, d: int, kappa: float, common: bool) -> None:
+    noise = np.linspace(0, 3, n)
+    problem = random_quadratic(
+        5,
+        n,
+        d,
+        samples=np.arange(n) + 2,
+        smoothness=4.0,
+        conditioning=kappa,
+        heterogeneity=2.5,
+        noise=noise,
+        common_hessian=common,
+    )
+    spectra = np.linalg.eigvalsh(problem.hessians)
+    assert problem.smoothness == pytest.approx(4.0, rel=ROUNDING)
+    assert spectra.max() == pytest.approx(4.0, rel=ROUNDING)
+    if d > 1:
+        assert spectra.min() == pytest.approx(4.0 / kappa, rel=1e-14 * kappa + ROUNDING)
+    assert np.abs(problem.variance_bounds() - noise**2).max() <= ROUNDING
+    expected = 2.5**2 if n > 1 else 0.0
+    assert problem.heterogeneity() == pytest.approx(expected, rel=1e-8, abs=1e-20)
+    assert (np.ptp(problem.hessians, axis=0).max() <= 1e-15) == (common or d * n == 1)
+    assert problem.data_sizes.tolist() == [k + 2 for k in range(n)]
+    start = problem.distance_to_optimum(np.zeros((1, d)))
+    assert start == pytest.approx([1.0], rel=1e-8)
+    assert problem.evaluate(np.zeros((1, d)))["distance_to_optimum"] == start
 
 
-def rows(problem: Quadratic, i: int) -> range:
-    return range(problem.offsets[i], problem.offsets[i] + problem.data_sizes[i])
+def test_strong_convexity_is_that_of_the_mean(rng: np.random.Generator) -> None:
+    problem = random_quadratic(2, 5, 4)
+    mu, optimum = problem.strong_convexity, problem.optimum()
+    x = optimum.x + rng.standard_normal((50, 4))
+    gain = problem.objectives(x)[:, 0] - optimum.objective
+    sq_distance = problem.distance_to_optimum(x) ** 2
+    assert (gain >= 0.5 * mu * sq_distance * (1 - ROUNDING)).all()
+    v = np.linalg.eigh(problem.hessians.mean(axis=0))[1][:, 0]
+    tight = problem.objectives((optimum.x + v)[None, :])[0, 0] - optimum.objective
+    assert tight == pytest.approx(0.5 * mu, rel=1e-9)
 
 
-def test_it_is_a_problem(problem: Quadratic) -> None:
-    assert isinstance(problem, Problem)
-    assert problem.smoothness == pytest.approx(1.0)
+def test_smoothness_is_attained() -> None:
+    problem = random_quadratic(2, 3, 4)
+    values, vectors = np.linalg.eigh(problem.hessians)
+    v = vectors[values[:, -1].argmax(), :, -1]
+    change = problem.full_gradients(np.stack([v, 0 * v]))
+    rate = np.linalg.norm(change[0] - change[1], axis=1).max()
+    assert rate == pytest.approx(problem.smoothness, rel=ROUNDING)
 
 
-def test_losses_are_means_of_sample_losses(
-    problem: Quadratic, rng: np.random.Generator
-) -> None:
-    x = rng.standard_normal((2, problem.d))
-    losses = problem.client_losses(x)
-    for i in range(problem.n):
-        mean = np.mean([sample_loss(problem, i, j, x[1]) for j in rows(problem, i)])
-        assert losses[1, i] == pytest.approx(mean)
-    sizes = problem.data_sizes
-    objectives = problem.objectives(x)
-    assert objectives[:, 0] == pytest.approx(losses.mean(axis=1))
-    assert objectives[:, 1] == pytest.approx(losses @ sizes / sizes.sum())
+def test_two_clients_by_hand() -> None:
+    """F_1 = ½(x−1)², F_2 = (x+2)²: x* = (1 − 4)/3 = −1, F* = ½(2 + 1) = 1.5."""
+    problem = Quadratic(
+        hessians=np.array([[[1.0]], [[2.0]]]),
+        centers=np.array([[1.0], [-2.0]]),
+        noise=np.array([[3.0], [-3.0], [0.0]]),
+        data_sizes=np.array([2, 1]),
+    )
+    optimum = problem.optimum()
+    assert optimum.x == pytest.approx([-1.0])
+    assert optimum.objective == pytest.approx(1.5)
+    assert problem.pooled_optimum().x == pytest.approx([(2 * 1 - 1 * 4) / 4])
+    assert problem.variance_bounds().tolist() == [9.0, 0.0]
+    assert problem.heterogeneity() == pytest.approx(4.0)
+    found = problem.minibatch_gradients(
+        np.zeros((1, 2, 1)), np.array([[0], [2]]), np.array([1, 1])
+    )
+    assert found.ravel().tolist() == [2.0, 4.0]
 
 
-def test_minibatch_gradients_by_finite_differences(
-    problem: Quadratic, rng: np.random.Generator
-) -> None:
-    clients = [4, 0, 2]
-    samples = np.stack([rng.choice(list(rows(problem, i)), 5) for i in clients])
-    counts = np.array([5, 1, 3])
-    y = rng.standard_normal((2, 3, problem.d))
-    g = problem.minibatch_gradients(y, samples, counts)
-    step = 1e-5 * np.eye(problem.d)
-    for a, i in enumerate(clients):
-        for k in range(problem.d):
-            up, down = y[1, a] + step[k], y[1, a] - step[k]
-            used = samples[a, : counts[a]]
-            slope = np.mean(
-                [
-                    sample_loss(problem, i, j, up) - sample_loss(problem, i, j, down)
-                    for j in used
-                ]
-            )
-            assert g[1, a, k] == pytest.approx(slope / 2e-5, abs=1e-8)
-    padded = samples.copy()
-    padded[1, 1:] = samples[1, 0]
-    again = problem.minibatch_gradients(y, padded, counts)
-    assert np.array_equal(g[:, 1], again[:, 1])
-    single = problem.minibatch_gradients(y[:1], samples, counts)
-    assert np.abs(single[0] - g[0]).max() < 1e-14
+def test_a_seed_is_a_problem() -> None:
+    one, same, other = (random_quadratic(seed, 3, 2) for seed in (1, 1, 2))
+    assert (one.hessians == same.hessians).all()
+    assert (one.noise == same.noise).all()
+    assert (one.centers != other.centers).all()
 
 
-def test_full_gradients_are_means_of_all_samples(
-    problem: Quadratic, rng: np.random.Generator
-) -> None:
-    x = rng.standard_normal((1, problem.d))
-    exact = problem.full_gradients(x)[0]
-    for i in range(problem.n):
-        batch = np.array([list(rows(problem, i))])
-        models = np.tile(x, (1, 1, 1))
-        mean = problem.minibatch_gradients(models, batch, problem.data_sizes[i : i + 1])
-        assert np.abs(mean[0, 0] - exact[i]).max() < 1e-12
+def test_without_heterogeneity_clients_agree() -> None:
+    problem = random_quadratic(1, 4, 3, heterogeneity=0.0, common_hessian=True)
+    assert np.ptp(problem.client_losses(np.ones((2, 3))), axis=1).max() <= 1e-14
+    assert problem.optimum().objective <= 1e-25
 
 
-def test_the_variance_is_exact_everywhere(
-    problem: Quadratic, rng: np.random.Generator
-) -> None:
-    for x in rng.standard_normal((3, problem.d)) * 10:
-        for i in range(problem.n):
-            each = np.array([[j] for j in rows(problem, i)])
-            m = len(each)
-            g = problem.minibatch_gradients(
-                np.tile(x, (1, m, 1)), each, np.ones(m, np.int64)
-            )[0]
-            spread = ((g - g.mean(axis=0)) ** 2).sum(axis=1).mean()
-            assert spread == pytest.approx(problem.variance_bounds()[i])
+def test_semidefinite_clients_are_welcome() -> None:
+    A = np.array([[[1.0, 0], [0, 0]], [[0, 0], [0, 1.0]]])
+    b = np.array([[1.0, 5], [7, 2]])
+    problem = Quadratic(A, b, np.zeros((2, 2)), np.array([1, 1]))
+    assert problem.optimum().x == pytest.approx([1.0, 2.0])
+    assert problem.optimum().objective == pytest.approx(0.0, abs=1e-15)
 
 
-def test_the_optimum_is_one(problem: Quadratic, rng: np.random.Generator) -> None:
-    for best, column in ((problem.optimum(), 0), (problem.pooled_optimum(), 1)):
-        assert best.residual < 1e-13
-        others = best.x + rng.standard_normal((50, problem.d))
-        assert (problem.objectives(others)[:, column] > best.objective).all()
-        assert best.gap < 1e-20
-    gradient = problem.full_gradients(problem.optimum().x[None])[0].mean(axis=0)
-    assert np.abs(gradient).max() < 1e-13
-    assert problem.evaluate(problem.optimum().x[None])["distance_to_optimum"][0] == 0
+def arguments(**changes: Any) -> dict[str, Any]:
+    good = {
+        "hessians": np.stack([np.eye(2), 2 * np.eye(2)]),
+        "centers": np.zeros((2, 2)),
+        "noise": np.array([[1.0, 0], [-1, 0], [0, 0]]),
+        "data_sizes": np.array([2, 1]),
+    }
+    return {**good, **changes}
 
 
-def test_smoothness_and_strong_convexity(
-    problem: Quadratic, rng: np.random.Generator
-) -> None:
-    L, mu, best = problem.smoothness, problem.strong_convexity, problem.optimum()
-    for _ in range(50):
-        x, y = rng.standard_normal((2, problem.d))
-        apart = problem.full_gradients(np.stack([x, y]))
-        change = np.linalg.norm(apart[0] - apart[1], axis=1).max()
-        assert change <= L * np.linalg.norm(x - y) * (1 + 1e-12)
-        gap = problem.objectives(x[None])[0, 0] - best.objective
-        assert gap >= 0.5 * mu * np.linalg.norm(x - best.x) ** 2 * (1 - 1e-9)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"hessians": np.eye(2)}, r"`hessians` must be of shape \(n, d, d\)"),
+    ({"hessians": np.ones((2, 2, 3))}, r"`hessians` must be of shape \(2, 2, 2\)"),
+    ({"centers": np.zeros((2, 3))}, r"`centers` must be of shape \(2, 2\); got"),
+    ({"noise": np.zeros((4, 2))}, r"`noise` must be of shape \(3, 2\); got \(4, 2\)"),
+    ({"data_sizes": np.array([3])}, r"`data_sizes` must be of shape \(2,\)"),
+    ({"data_sizes": np.array([3, 0])}, "`data_sizes` must be at least 1; got 0"),
+    ({"data_sizes": np.array([2.0, 1.0])}, "`data_sizes` must be whole numbers"),
+    ({"noise": np.full((3, 2), np.nan)}, "`noise` must be finite"),
+    ({"noise": np.ones((3, 2))}, r"`noise` must be of mean zero in every client; got"),
+    ({"hessians": np.array([[[1.0, 1], [0, 1]]] * 2)}, "`hessians` must be symmetric"),
+    (
+        {"hessians": np.stack([np.eye(2), -np.eye(2)])},
+        "`hessians` must be positive semidefinite",
+    ),
+    (
+        {"hessians": np.stack([np.diag([1.0, 0])] * 2)},
+        "`hessians` must be positive definite on average",
+    ),
+]
 
 
-def test_knobs_of_the_generator() -> None:
-    same = random_quadratic(0, n=3, d=3, heterogeneity=0.0, noise=0.0)
-    assert np.ptp(same.centers, axis=0).max() < 1e-12
-    assert same.variance_bounds().max() == 0
-    assert same.optimum().objective < 1e-25
-    shared = random_quadratic(0, n=3, d=3, common_hessian=True, conditioning=1.0)
-    assert np.abs(shared.hessians - np.eye(3)).max() < 1e-12
-    noisy = random_quadratic(0, n=3, d=4, heterogeneity=2.0, noise=[1.0, 2.0, 3.0])
-    assert noisy.variance_bounds() == pytest.approx([1, 4, 9])
-    assert noisy.heterogeneity() == pytest.approx(4.0)
+@pytest.mark.parametrize(("changes", "text"), BAD)
+def test_bad_arrays_are_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        Quadratic(**arguments(**changes))
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("changes", "text"),
     [
-        ({"hessians": -np.eye(2)[None]}, "`hessians` must be positive semidefinite"),
-        ({"hessians": np.array([[[1.0, 1], [0, 1]]])}, "`hessians` must be symmetric"),
-        ({"noise": np.ones((3, 2))}, "`noise` must be of mean zero in every client"),
-        ({"data_sizes": np.array([2])}, "`noise` must be of shape"),
-        ({"centers": np.array([[np.nan, 0.0]])}, "`centers` must be finite"),
+        ({"n": 0}, "`n, d` must be at least 1"),
+        ({"smoothness": -1.0}, "`smoothness` must be a positive finite number"),
+        ({"conditioning": 0.5}, "`conditioning` must be at least 1; got 0.5"),
+        ({"heterogeneity": -1.0}, "`heterogeneity` must be a nonnegative"),
+        ({"noise": [1.0, 2.0]}, r"`noise` must be a number or 3 of them; got shape"),
+        ({"noise": -1.0}, "`noise` must be nonnegative; got -1.0"),
+        ({"samples": 1}, "`samples` must be at least 2 where `noise` is positive"),
+        ({"samples": 2.5}, "`samples` must be whole numbers of at least 1; got 2.5"),
     ],
 )
-def test_bad_arrays_are_named(change: dict[str, Array], text: str) -> None:
-    good = {
-        "hessians": np.eye(2)[None],
-        "centers": np.zeros((1, 2)),
-        "noise": np.zeros((3, 2)),
-        "data_sizes": np.array([3]),
-    }
+def test_bad_recipes_are_refused(changes: dict[str, Any], text: str) -> None:
+    arguments = {"seed": 0, "n": 3, "d": 2, **changes}
     with pytest.raises(InvalidInputError, match=text):
-        Quadratic(**(good | change))
-
-
-def test_bad_knobs_are_named() -> None:
-    with pytest.raises(InvalidInputError, match="`conditioning` must be at least 1"):
-        random_quadratic(0, 2, 2, conditioning=0.5)
-    with pytest.raises(InvalidInputError, match="`n, d` must be at least 1"):
-        random_quadratic(0, 0, 2)
+        random_quadratic(**arguments)

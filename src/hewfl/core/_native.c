@@ -1,5 +1,6 @@
 /* Compiled twins of hewfl.core: the same mathematics as active_set.py, pivoting.py and
- * gram.py, for speed only. hewfl.core.native is the one caller; it checks every shape.
+ * gram.py, for speed only. Callers go through hewfl.core.native.library(); every entry
+ * point checks that its buffers are as long as it will read or write.
  *
  * Notation: a factor R with R'R = M is kept as a row-major upper triangle, so that solves,
  * updates and rotations all run along rows.
@@ -24,6 +25,7 @@
 #define MAX_SWEEPS 20     /* as in pivoting.py */
 #define PATIENCE 4        /* as in pivoting.py */
 #define REFINEMENTS 5     /* as in active_set.py */
+#define WEIGHT_FLOOR 2e-3 /* as in active_set.py */
 
 typedef double v8 __attribute__((vector_size(64), aligned(8), may_alias));
 
@@ -66,6 +68,21 @@ MULTIARCH static int all_finite(const double *a, Py_ssize_t n)
     for (; i < n; i++)
         r += a[i] * 0.0;
     return r == 0.0;
+}
+
+/* y <- y + alpha x with one rounding: g + curvature r may cancel (gram.slope_at) */
+MULTIARCH static void add_scaled_exactly(double alpha, const double *x, double *y, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        y[i] = fma(alpha, x[i], y[i]);
+}
+
+static int fits(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
+{
+    if (count >= 0 && buffer->len / size >= count)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "a buffer is shorter than its declared shape");
+    return 0;
 }
 
 /* ---------------------------------------------------------------- the face and its factor
@@ -298,10 +315,10 @@ static Scale measure(const Problem *p)
     double total = 0.0;
     for (Py_ssize_t j = 0; j < p->k; j++) {
         Py_ssize_t i = p->S[j];
-        double w = fmax(p->w[j], 0.0);
+        double w = fmax(p->w[j], 0.0), known = w > 0.0 ? w + WEIGHT_FLOOR : 0.0;
         total += w;
-        t.rho += w * p->root[i];
-        t.mass += w * fabs(p->c[i] - p->shift);
+        t.rho += known * p->root[i];
+        t.mass += known * fabs(p->c[i] - p->shift);
         t.level += w * p->g[i];
     }
     t.level /= total, t.rho /= total, t.mass /= total;
@@ -359,7 +376,7 @@ static int descend(Problem *p, Py_ssize_t j)
         double alpha = 1.0;
         for (Py_ssize_t i = 0; i < p->k; i++)
             if (p->w[i] + p->step[i] <= 0.0) {
-                double ratio = p->w[i] / -p->step[i];
+                double ratio = p->step[i] < 0.0 ? p->w[i] / -p->step[i] : 0.0;
                 if (out < 0 || ratio < alpha) {
                     alpha = fmin(ratio, 1.0);
                     out = i;
@@ -537,6 +554,10 @@ static Py_ssize_t solve_one(Problem *p, double *w, int warm, Py_ssize_t limit, i
     if (used < 0) {
         first_face(p, w, warm, first);
         used = corral(p, limit);
+        if (used < 0 && warm) { /* a start must not cost the answer */
+            first_face(p, w, 0, first);
+            used = corral(p, limit);
+        }
     }
     memset(w, 0, (size_t)n * sizeof(double));
     for (Py_ssize_t j = 0; j < p->k; j++)
@@ -651,6 +672,12 @@ static PyObject *native_corral(PyObject *self, PyObject *args)
     double least = 0.0;
     if (!PyArg_ParseTuple(args, "y*y*w*nin", &b[0], &b[1], &b[2], &n, &warm, &limit))
         return NULL;
+    if (n < 1 || !fits(&b[0], n * n, 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
+        release(b, 3);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "n must be at least 1");
+        return NULL;
+    }
     Memory memory;
     Problem p;
     int ok = take(&memory, &p, n, 0);
@@ -683,6 +710,14 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*y*y*w*w*w*w*nnid", &b[0], &b[1], &b[2], &b[3], &b[4],
                           &b[5], &b[6], &batch, &n, &warm, &tolerance))
         return NULL;
+    if (n < 1 || batch < 0 || !fits(&b[0], batch * n * n, 8) || !fits(&b[1], batch * n, 8) ||
+        !fits(&b[2], batch, 8) || !fits(&b[3], batch * n, 8) || !fits(&b[4], batch * n, 8) ||
+        !fits(&b[5], batch * 4, 8) || !fits(&b[6], batch, 8)) {
+        release(b, 7);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "n must be at least 1");
+        return NULL;
+    }
     Memory memory;
     Problem p;
     int ok = take(&memory, &p, n, 1), finite = 1;
@@ -864,7 +899,8 @@ static void drop_rows(Rows *rows)
 }
 
 /* rows: a list of contiguous buffers; types: bytes, one code per row */
-static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t count)
+static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t count,
+                     Py_ssize_t d)
 {
     rows->n = 0;
     rows->buffers = malloc((size_t)count * sizeof(Py_buffer) + 1);
@@ -884,6 +920,13 @@ static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t c
         }
         rows->types[i] = types[i];
         rows->n = i + 1;
+        if (types[i] < 0 || types[i] > BFLOAT16 ||
+            !fits(&rows->buffers[i], d, SIZE[(int)types[i]])) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "unknown type of row");
+            drop_rows(rows);
+            return 0;
+        }
     }
     return 1;
 }
@@ -905,7 +948,12 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                           &slope_scale, &out, &offset))
         return NULL;
     Rows rows;
-    int held = hold_rows(&rows, list, types.buf, types.len), ok = held;
+    Py_ssize_t width = types.len - 1;
+    int held = width >= 1 && fits(&out, width * width, 8) && fits(&offset, 2, 8) &&
+               hold_rows(&rows, list, types.buf, types.len, d);
+    int ok = held;
+    if (!held && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "an origin and a reference are needed");
     if (held) {
         Py_ssize_t m = rows.n - 1, blocks = (m + 3) / 4, pairs = blocks * (blocks + 1) / 2;
         size_t used = (size_t)(4 * blocks + 2) * CHUNK * sizeof(double);
@@ -930,9 +978,9 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 if (scale != 1.0)
                     scale_by(X, scale, (m - 1) * CHUNK);
                 load(at(&rows, m, lo), rows.types[m], len, zero, h);
+                gr += dot(h, r, CHUNK) * scale * slope_scale;
+                add_scaled_exactly(curvature, r, h, CHUNK);
                 scale_by(h, slope_scale, CHUNK);
-                gr += dot(h, r, CHUNK) * scale;
-                axpy(curvature * slope_scale, r, h, CHUNK);
                 scale_by(r, scale, CHUNK);
                 rr += dot(r, r, CHUNK);
                 rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
@@ -1007,7 +1055,8 @@ static PyObject *native_combine(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Oy*ny*w*i", &list, &types, &d, &weights, &out, &out_type))
         return NULL;
     Rows rows;
-    int held = hold_rows(&rows, list, types.buf, types.len);
+    int held = fits(&weights, types.len, 8) && fits(&out, d, out_type == FLOAT64 ? 8 : 4) &&
+               hold_rows(&rows, list, types.buf, types.len, d);
     if (held) {
         Py_BEGIN_ALLOW_THREADS
         const double *w = weights.buf;

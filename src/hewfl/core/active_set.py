@@ -27,6 +27,9 @@ PIVOT_FLOOR = 1e-14
 """A new pivot is floored here, so a dependent column makes a long step and a swap."""
 INDEPENDENT = 1e-8
 """Squared relative pivots above this prove the columns of a support independent."""
+WEIGHT_FLOOR = 2e-3
+"""Weights are known to about one rounding of one, 2e-3 of OPTIMALITY: the error scale
+does not fall below what that much of each member's weight would cause."""
 REFINEMENTS = 5
 """Newton steps on a finished face to bring its members level."""
 
@@ -58,15 +61,17 @@ def error_scale(
 
         ρ = Σ_j w_j √H_jj,     e_i = |c_i| + √H_ii ρ + Σ_j w_j |c_j| + ρ²
 
-    It has no unit and does not see the scale of columns without weight.
+    summed over w_j > 0 with `WEIGHT_FLOOR` added to each. It has no unit and does not
+    see the scale of columns without weight.
 
     Args:
         root: √H_ii.
         c: linear term.
         w: weights.
     """
-    rho = (w * root).sum(-1, keepdims=True)
-    mass = (w * np.abs(c)).sum(-1, keepdims=True)
+    known = w + WEIGHT_FLOOR * (w > 0)
+    rho = (known * root).sum(-1, keepdims=True)
+    mass = (known * np.abs(c)).sum(-1, keepdims=True)
     scale: Array = np.abs(c) + root * rho + mass + rho**2
     return np.maximum(scale, 1e-300)
 
@@ -118,7 +123,9 @@ class _Face:
         size = float(self.H[j, j] + self.H[origin, origin])
         floor = PIVOT_FLOOR * abs(corner) + 1e-30 * size + 1e-300
         self.factor[:k, k] = head
-        self.factor[k, k] = np.sqrt(max(corner - float(head @ head), floor))
+        with np.errstate(over="ignore"):  # beyond a floored pivot anything goes
+            pivot = corner - float(head @ head)
+        self.factor[k, k] = np.sqrt(max(pivot, floor))
 
     def enter(self, j: int) -> None:
         """Append index j; a much shorter column becomes the origin."""
@@ -252,8 +259,9 @@ def _descend(
             face.weights = target / target.sum()
             return True
         falling = target <= 0
-        ratio = np.full(len(step), np.inf)
-        ratio[falling] = face.weights[falling] / -step[falling]
+        ratio = np.where(falling, 0.0, np.inf)
+        down = falling & (step < 0)
+        ratio[down] = face.weights[down] / -step[down]
         p = int(np.argmin(ratio))
         alpha = min(float(ratio[p]), 1.0)
         moved = moved or alpha > 0

@@ -32,12 +32,12 @@ def as_float64(name: str, value: ArrayLike) -> Float64[Array, "..."]:
     """
     try:
         array = np.asarray(value)
-        if array.dtype.kind not in "biuf" and np.dtype(array.dtype).kind != "V":
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
             raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
         array = array.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
+    except InvalidInputError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
         raise invalid(name, "an array of real numbers", repr(value)[:80]) from error
     if not np.isfinite(array).all():
         place = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])

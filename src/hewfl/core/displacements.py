@@ -90,8 +90,13 @@ def as_displacements(name: str, value: Any) -> Displacements:
         lengths = sorted({int(row.shape[0]) for row in rows})
         if len(lengths) > 1 or lengths[0] == 0:
             raise invalid(name, "vectors of one positive length", f"lengths {lengths}")
-        _require_real(name, rows[0])
-        xp = compat.array_namespace(*rows)
+        for row in rows:
+            _require_real(name, row)
+        try:
+            xp = compat.array_namespace(*rows)
+        except TypeError as error:
+            kinds = sorted({type(row).__module__ for row in rows})
+            raise invalid(name, "vectors of one array library", kinds) from error
         return Displacements(rows, xp, len(rows), lengths[0])
     matrix = _detached(value if compat.is_array_api_obj(value) else np.asarray(value))
     if matrix.ndim != 2 or 0 in matrix.shape:
@@ -102,14 +107,17 @@ def as_displacements(name: str, value: Any) -> Displacements:
 
 
 def _vector(name: str, row: Any) -> Any:
-    vector = _detached(row if compat.is_array_api_obj(row) else np.asarray(row))
+    try:
+        vector = _detached(row if compat.is_array_api_obj(row) else np.asarray(row))
+    except ValueError as error:
+        raise invalid(name, "a sequence of vectors", repr(row)[:80]) from error
     if vector.ndim != 1:
         raise invalid(name, "a sequence of vectors", f"an item of shape {vector.shape}")
     return vector
 
 
 def _require_real(name: str, array: Any) -> None:
-    kind = str(array.dtype)
+    kind = array.dtype.name if isinstance(array, np.ndarray) else str(array.dtype)
     if not any(word in kind for word in ("float", "int", "bool")):
         raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
 

@@ -21,6 +21,10 @@ from hewfl.core.native import library
 
 NATIVE_CLIENTS = 160
 """Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
+OUTLYING = 1e-4
+"""Squared distances below this share betray an origin far outside."""
+ORIGINS = 3
+"""Passes spent on a better origin; one is enough unless several rows are long."""
 _SAFE = (1e-70, 1e70)
 """Sizes whose squares and products stay well inside the range of float64."""
 
@@ -59,6 +63,14 @@ def round_products(
         begin = as_wide(displacements.xp, reference[: min(2048, displacements.d)])
         slope = float(np.abs(to_host(begin)).max())
         found = _products(displacements, reference, curvature, origin, (size, slope))
+        for _ in range(ORIGINS):
+            nearer = _nearer_origin(found.gram, origin)
+            if nearer is None:
+                break
+            origin = nearer
+            found = _products(
+                displacements, reference, curvature, origin, (size, slope)
+            )
     top = float(np.diagonal(found.gram).max())
     finite = np.isfinite(found.gram).all() and np.isfinite(found.linear).all()
     if finite and (top > 1e-200 or found.exponent != 0):
@@ -67,6 +79,22 @@ def round_products(
     if sizes[0] == 0:
         return found
     return _products(displacements, reference, curvature, origin, sizes)
+
+
+def _nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
+    """Another origin where this one lies far outside the others, None where not.
+
+    The sample may have missed what makes a row long. Then all differences to it are
+    long and alike: the row nearest to it is much nearer to the rest.
+    """
+    lengths = np.diagonal(G)
+    if len(G) < 3 or not np.isfinite(G).all():
+        return None
+    others = np.flatnonzero(np.arange(len(G)) != origin)
+    nearest = int(others[np.argmin(lengths[others])])
+    rest = others[others != nearest]
+    apart = lengths[rest] + lengths[nearest] - 2 * G[rest, nearest]
+    return nearest if np.median(apart) < OUTLYING * np.median(lengths[rest]) else None
 
 
 def slope_at(g: Any, curvature: float, r: Any) -> Any:
@@ -93,7 +121,7 @@ def _exponent(size: float) -> int:
     """Power of two to divide by; zero where no harm can come."""
     if size == 0 or not np.isfinite(size) or _SAFE[0] < size < _SAFE[1]:
         return 0
-    return int(np.frexp(size)[1])
+    return int(np.clip(np.frexp(size)[1], -1000, 1000))
 
 
 def _true_sizes(displacements: Displacements, reference: Any) -> tuple[float, float]:

@@ -31,8 +31,11 @@ least-norm minimiser jumps with rank, so this number is part of its definition."
 SETTLED = 1e-10
 """What the tie rule may add to a relative reduced cost: columns of very unequal length
 leave this much rounding in the face."""
+SHORTEST = 1e-9
+"""Relative duality gap above which a point is not called the one of least norm."""
 EXACT = 1e-13
 """And to the gap, relative to the size of the objective."""
+EPS = float(np.finfo(np.float64).eps)
 _NEWTON_STEPS = 60
 
 UNIQUE = "optimal: the minimiser is unique"
@@ -74,14 +77,16 @@ def settle_ties(
         Weights, and a sentence on uniqueness.
     """
     cost, scale = problem.reduced_costs(w)
-    E = np.flatnonzero(cost <= FACE * scale)
+    E = np.flatnonzero((cost <= FACE * scale) | (w > 0))
     if independent and len(E) == np.count_nonzero(w):
         return w, UNIQUE
     basis = problem.face_basis(E)
     if basis is None:
         return w, UNIQUE
     settled = np.zeros_like(w)
-    settled[E], _ = least_norm_weights(basis, w[E])
+    settled[E], gap = least_norm_weights(basis, w[E])
+    if gap > SHORTEST:
+        return w, UNSETTLED
     cost, scale = problem.reduced_costs(settled)
     if (cost < -OPTIMALITY * scale).any():
         settled = problem.level(settled)
@@ -253,6 +258,6 @@ def least_norm_weights(
                 break
             length *= 0.5
         y, v, value = trial, v_trial, value_trial
-    total = v.sum()
-    gap = float(0.5 * (v @ v) - value) / max(float(0.5 * (v @ v)), 1e-300)
-    return v / total, gap
+    gap = abs(float(0.5 * (v @ v) - value)) / max(float(0.5 * (v @ v)), 1e-300)
+    v = np.where(v > 4 * len(v) * EPS * v.max(), v, 0.0)  # rounding is no weight
+    return v / v.sum(), gap

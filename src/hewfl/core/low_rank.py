@@ -62,8 +62,10 @@ class DataColumns:
 
     @cached_property
     def linear(self) -> Float64[Array, " n"]:
-        """The linear term."""
-        return self.times(self.slope)
+        """The linear term, counted from the best single client."""
+        q = self.times(self.slope)
+        centred: Array = q - q[int(np.argmin(0.5 * self.diagonal + q))]
+        return centred
 
     def block(self, rows: Index, columns: Index) -> Float64[Array, "k m"]:
         """H restricted to rows × columns."""
@@ -73,7 +75,7 @@ class DataColumns:
     def gradient(self, members: Index, weights: Array) -> Float64[Array, " n"]:
         """H w + c for w supported on `members`."""
         x = weights @ self.rows(members)
-        return self.times(self.curvature * x + self.slope)
+        return self.times(self.curvature * x) + self.linear
 
     @property
     def size(self) -> float:

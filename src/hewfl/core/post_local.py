@@ -4,8 +4,8 @@
                                                 (Alg. 2, l. 16 and Alg. 3, l. 10)
 
 The data is read once for the weights and once, only where the weight is positive, for
-the step: the weights depend on all of the data and the step on the weights, so no
-method reads less.
+the step: the weights depend on all of the data, and the step on the weights. Very many
+clients of few parameters are read more often instead of forming their Gram matrix.
 """
 
 from typing import Any
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid, positive
 from hewfl.core.displacements import (
-    BFLOAT16,
     FLOAT32,
     FLOAT64,
     Displacements,
@@ -154,8 +153,12 @@ def combine(displacements: Any, weights: ArrayLike) -> Any:
     part, w = data.take(members), w[members]
     native = library()
     lent = None if native is None else host_rows([part.row(i) for i in range(part.n)])
-    if native is not None and lent is not None and BFLOAT16 not in lent[1]:
-        narrow = all(code == FLOAT32 for code in lent[1])
+    if (
+        native is not None
+        and lent is not None
+        and set(lent[1]) in ({FLOAT32}, {FLOAT64})
+    ):
+        narrow = lent[1][0] == FLOAT32
         out = np.empty(data.d, dtype=np.float32 if narrow else np.float64)
         native.combine(*lent, data.d, w, out, FLOAT32 if narrow else FLOAT64)
         return data.xp.asarray(out)
@@ -163,7 +166,7 @@ def combine(displacements: Any, weights: ArrayLike) -> Any:
 
 
 def _combine_portable(part: Displacements, w: Float64[Array, " n"]) -> Any:
-    kind = part.row(0).dtype
+    kind = part.xp.result_type(*{part.row(i).dtype for i in range(part.n)})
     floating = "float" in str(kind)
     pieces = []
     for lo, hi in part.blocks():
@@ -191,10 +194,15 @@ def data_gap(
     lam, w = positive("curvature", curvature), as_float64("weights", weights)
     if w.shape != (data.n,):
         raise invalid("weights", f"of shape ({data.n},)", w.shape)
+    if w.min() < 0 or abs(w.sum() - 1) > 1e-9:
+        raise invalid("weights", "on the simplex", f"a sum of {w.sum()}")
     terms = np.zeros(data.n)
     for lo, hi in data.blocks():
         X = to_host(data.block(lo, hi))
         x = w @ X
         h = to_host(as_wide(data.xp, slope[lo:hi])) + lam * x
-        terms += (x - X) @ h
+        with np.errstate(invalid="ignore"):
+            terms += (x - X) @ h
+    if not np.isfinite(terms).all():
+        raise invalid("displacements", "finite", "NaN or infinite entries")
     return float(terms.max())

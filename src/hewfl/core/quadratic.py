@@ -76,7 +76,9 @@ class Quadratic:
 def scaled(
     G: Float64[Array, "n n"], q: Float64[Array, " n"], curvature: float
 ) -> Quadratic:
-    """ΛG and q divided by the power of two next to the larger of them."""
+    """ΛG and q divided by the power of two next to the larger; G made symmetric."""
+    if not np.array_equal(G, G.T):
+        G = 0.5 * G + 0.5 * G.T
     mantissa, e = np.frexp(curvature)
     top, size = np.diagonal(G).max(), np.abs(q).max()
     sizes = [int(np.frexp(top)[1]) + int(e)] if top > 0 else []

@@ -31,16 +31,20 @@ class Quadratic:
     """The quadratic problem above.
 
     Attributes:
-        hessians: A_i, symmetric positive semidefinite, their mean definite.
-        centers: b_i, a minimiser of F_i.
-        noise: ξ_ij, pooled client by client, with zero mean in every client.
-        data_sizes: m_i ≥ 1.
+        hessians: A_i, shape (n, d, d): symmetric, positive semidefinite, and their
+            mean definite. NumPy or torch, like the next two.
+        centers: b_i, shape (n, d); b_i minimises F_i.
+        noise: ξ_ij, shape (m, d), client by client, of mean zero in every client.
+        data_sizes: m_i ≥ 1, shape (n,).
+
+    Raises:
+        InvalidInputError: an array breaks a rule above.
     """
 
-    hessians: Float[Any, "n d d"]
-    centers: Float[Any, "n d"]
-    noise: Float[Any, "m d"]
-    data_sizes: Int64[Ints, " n"]
+    hessians: Any
+    centers: Any
+    noise: Any
+    data_sizes: Ints
 
     def __post_init__(self) -> None:
         """Check shapes, symmetry, curvature and centred noise."""
@@ -189,9 +193,7 @@ def _apply(A: Float[Any, "a d d"], x: Float[Any, "lanes a d"]) -> Any:
     return xp.permute_dims(rows @ A, (1, 0, 2))
 
 
-def _check_shapes(
-    hessians: Any, centers: Any, noise: Any, data_sizes: Int64[Ints, " n"]
-) -> None:
+def _check_shapes(hessians: Any, centers: Any, noise: Any, data_sizes: Ints) -> None:
     if hessians.ndim != 3 or 0 in hessians.shape:
         rule, got = "of shape (n, d, d) with n, d ≥ 1", tuple(hessians.shape)
         raise invalid("hessians", rule, got)

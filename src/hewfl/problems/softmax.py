@@ -37,23 +37,26 @@ class Softmax:
     one common pool, and F_i = F exactly (erratum E-14).
 
     Attributes:
-        features: a_j, with a column of ones where a bias is wanted; float32 or float64,
-            NumPy or torch. The problem is the one of these numbers as they are.
-        labels: y_j from 0 to classes − 1, in the same library.
-        offsets: first row of each client's samples.
-        data_sizes: m_i ≥ 1.
+        features: a_j, shape (m, p), with a column of ones where a bias is wanted;
+            float32 or float64, NumPy or torch. The problem is that of these numbers.
+        labels: y_j from 0 to classes − 1, shape (m,), in the same library.
+        offsets: first row of each client's samples, shape (n,).
+        data_sizes: m_i ≥ 1, shape (n,).
         classes: c ≥ 2.
         l2: λ ≥ 0.
-        test: features and labels held out, or None.
+        test: features (k, p) and labels (k,) held out, or None.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
     """
 
-    features: Float[Any, "m p"]
-    labels: Int[Any, " m"]
-    offsets: Int64[Ints, " n"]
-    data_sizes: Int64[Ints, " n"]
+    features: Any
+    labels: Any
+    offsets: Ints
+    data_sizes: Ints
     classes: int
     l2: float
-    test: tuple[Float[Any, "k p"], Int[Any, " k"]] | None = None
+    test: tuple[Any, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check ranges and that the arrays fit together."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 import array_api_compat as compat
-from jaxtyping import Int64
 
 from hewfl.core.checks import Ints, invalid
 
@@ -35,9 +34,7 @@ def check_samples(kind: str, features: Any, labels: Any, classes: int) -> None:
         raise invalid(names[1], f"from 0 to {classes - 1}", low if low < 0 else high)
 
 
-def check_ranges(
-    offsets: Int64[Ints, " n"], data_sizes: Int64[Ints, " k"], m: int
-) -> None:
+def check_ranges(offsets: Ints, data_sizes: Ints, m: int) -> None:
     """One nonempty range of rows within 0 to m for each client.
 
     Raises:

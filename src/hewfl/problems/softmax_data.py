@@ -7,7 +7,7 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Int64
 
-from hewfl.core.checks import ArrayLike, Ints, invalid
+from hewfl.core.checks import ArrayLike, Ints, invalid, nonnegative
 from hewfl.problems.arrays import conform
 from hewfl.problems.softmax import Softmax
 from hewfl.problems.softmax_checks import check_samples
@@ -59,7 +59,7 @@ def softmax_from_arrays(
         offsets=np.cumsum(sizes) - sizes,
         data_sizes=sizes,
         classes=classes,
-        l2=l2,
+        l2=nonnegative("l2", l2),
         test=held_out,
     )
 
@@ -84,7 +84,8 @@ def softmax_common_pool(
     features, labels, classes, held_out = _converted(X, y, test, dtype)
     zeros = np.zeros(n, dtype=np.int64)
     sizes = np.full(n, len(features))
-    return Softmax(features, labels, zeros, sizes, classes, l2, held_out)
+    penalty = nonnegative("l2", l2)
+    return Softmax(features, labels, zeros, sizes, classes, penalty, held_out)
 
 
 def _converted(

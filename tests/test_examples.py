@@ -1,0 +1,22 @@
+"""Every example runs and says what it promises."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+SAYS = {
+    "aggregate_state_dicts": "loss after the round",
+    "custom_rule": "Agreeing",
+    "quickstart": "HEW (corrected)",
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(example: Path) -> None:
+    command = [sys.executable, str(example)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert SAYS[example.stem] in run.stdout
