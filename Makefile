@@ -43,6 +43,7 @@ format: $(VENV)/dev.stamp
 bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/aggregate.py
+	$(BIN)/python benchmarks/engine.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/core/*.so

@@ -329,7 +329,7 @@ def _near_duplicates(rng: np.random.Generator) -> QPInstance:
 
 
 def degenerate_instances(seed: int = 20) -> list[QPInstance]:
-    """The 23 cases on which solvers were found to fail (design notes, section 4)."""
+    """The 23 cases on which one solver or another was found to fail."""
     rng = np.random.default_rng(seed)
     base = constructed_instance(rng, 20, 50, 12)
     g = rng.standard_normal(50)

@@ -162,7 +162,7 @@ class HewControl:
 
         with A = 6M, B = 144Lθ̄², C = 288θ̄² as printed, or, for the largest amplitude
         played, A = 3M(1 + 2h₂θ² + 2θ²), B = 24(1 + h₁)Lθ², C = 48(1 + h₁)θ²
-        (errata, section T).
+        (PAPER.md, rows T1 to T3).
         """
         if self.source != "surrogate":
             return upper

@@ -9,7 +9,7 @@ Three questions are asked of them; each answer balances two sides and is unique:
 
     which θ is best alone?        μ'(θ) = 0
     which θ for weight w?         μ'(θ) = ½ w κ'(θ)               (Alg. 4, l. 5)
-    which θ at threshold λ?       λ = ℓ(θ),  ℓ := μ − 2κμ'/κ'     (errata, section R)
+    which θ at threshold λ?       λ = ℓ(θ),  ℓ := μ − 2κμ'/κ'     (PAPER.md, row R)
 
 The last θ maximises (μ − λ)/√κ and grows with λ: μ is concave, and the elasticity
 e = θκ'/(2κ) ∈ [1, 3] of √κ grows with θ, so ℓ increases up to the θ that is best alone.

@@ -3,7 +3,7 @@
     min over w ∈ Δ_n, θ ∈ [θ_lo, θ_hi]ⁿ of  J(w, θ)                 (th:one-step-hetero)
 
 With p_i = w_i θ_i the problem is convex in (w, p): −w μ(p/w) and w √κ(p/w) are
-perspectives of convex functions (errata, section R). Hence no duality gap: for every λ
+perspectives of convex functions (PAPER.md, row R). Hence no duality gap: for every λ
 
     D(λ) = U♯ − λ − ½ Σ_i max_θ ((μ_i(θ) − λ)₊)² / (L κ_i(θ))  ≤  min J,
 
@@ -106,7 +106,7 @@ def global_control(
     *,
     variant: Variant = "paper",
 ) -> ControlSolution:
-    """The dual method: a one-dimensional search for the threshold (section R, 2).
+    """The dual method: a one-dimensional search for the threshold (PAPER.md, row R).
 
     Given λ, each client takes its best amplitude θ_i(λ); the threshold law at those
     amplitudes answers with a threshold Λ(λ). The miss Λ(λ) − λ has the sign of D'(λ),
@@ -122,7 +122,7 @@ def global_control(
 
 
 def _search(problem: "_Problem") -> tuple["_Point", int]:
-    """The best point of the dual method and the steps it took."""
+    """The last point of the dual search, and the steps it took."""
     c, left, right = problem.c, problem.low, problem.top
     low, high = max(float(c.threshold(left).min()), _TINY), float(c.gain(right).max())
     old, trial = high, max(_law(problem, right).level, low)

@@ -16,6 +16,7 @@ from hewfl.core.checks import invalid
 
 FLOAT32, FLOAT64, BFLOAT16 = range(3)
 """Codes of the compiled kernels."""
+_CODES = {np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64}
 _HOST_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
 """Entries of one float64 block: 2 MiB stay in cache, an accelerator wants more."""
@@ -164,7 +165,7 @@ def host_rows(rows: Sequence[Any]) -> tuple[list[NDArray[Any]], bytes] | None:
 
 
 def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:
-    if compat.is_torch_array(row):
+    if not isinstance(row, np.ndarray) and compat.is_torch_array(row):
         if not is_host(row) or not row.is_contiguous():
             return None
         xp = compat.array_namespace(row)
@@ -173,7 +174,6 @@ def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:
         row = np.asarray(row) if row.dtype in (xp.float32, xp.float64) else None
     if not isinstance(row, np.ndarray) or not row.flags.c_contiguous:
         return None
-    if row.dtype.name == "bfloat16":
-        return row.view(np.uint16), BFLOAT16
-    codes = {np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64}
-    return (row, codes[row.dtype]) if row.dtype in codes else None
+    if row.dtype in _CODES:
+        return row, _CODES[row.dtype]
+    return (row.view(np.uint16), BFLOAT16) if row.dtype.name == "bfloat16" else None

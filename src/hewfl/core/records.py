@@ -62,7 +62,7 @@ class ControlSolution:
         amplitudes: θ in its box, one per client.
         value: J(w, θ), the certified bound on the next expected objective gap.
         lower_bound: D(λ) ≤ min J by weak duality; value − lower_bound bounds the miss.
-        sweeps: dual bisection steps, or sweeps of Algorithm 4.
+        sweeps: steps of the dual search, or sweeps of Algorithm 4.
         status: one sentence.
     """
 

@@ -23,7 +23,6 @@ from numpy.typing import DTypeLike
 
 from hewfl.controllers.control import HewControl
 from hewfl.core.checks import Array, Mask, invalid
-from hewfl.core.post_local import combine
 from hewfl.core.records import UpperState
 from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round
 from hewfl.errors import DataError
@@ -447,7 +446,7 @@ def _decide(
     decision, following = lane.algorithm.decide(heard, state.algorithm)
     step = decision.step
     if step is None:
-        step = combine(heard.displacements.astype(np.float64), decision.weights)
+        step = decision.weights @ heard.displacements  # in float64, in client order
     move, memory = outer_step(lane.outer, step, state.memory)
     seen: dict[str, float] = {}
     for observe in observers:
