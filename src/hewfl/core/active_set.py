@@ -86,6 +86,19 @@ def seen_from(
     return M
 
 
+def is_independent(H: Float64[Array, "n n"], w: Float64[Array, " n"]) -> bool:
+    """Whether a factorisation proves the support of w affinely independent."""
+    S = np.flatnonzero(w)
+    first = int(np.argmin(np.diagonal(H)[S]))
+    others = [int(i) for i in np.delete(S, first)]
+    if not others:
+        return True
+    M = seen_from(H, int(S[first]), others, others)
+    corner = np.diagonal(M).copy()
+    factor, info = lapack.dpotrf(M)
+    return bool(info == 0 and (np.diagonal(factor) ** 2 > INDEPENDENT * corner).all())
+
+
 @final
 @dataclass(slots=True)
 class _Face:

@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from hewfl.core.active_set import Found, active_set
+from hewfl.core.active_set import Found, active_set, is_independent
 from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
 from hewfl.core.gram import RoundProducts
 from hewfl.core.large import lifted_factor, solve_large
@@ -149,6 +149,8 @@ def _stack(
 
 def _tolerance(gram: ArrayLike) -> float:
     """Asymmetry and negative curvature that the rounding of a dtype explains."""
+    if isinstance(gram, np.ndarray) and gram.dtype == np.float64:
+        return 1e-10
     kind = str(getattr(gram, "dtype", "float64"))
     if "float32" in kind:
         return 1e-4
@@ -347,7 +349,7 @@ def _solve_small(problems: list[Quadratic], start: Array | None) -> list[Found]:
     guess = np.ones(c.shape, dtype=np.bool_) if start is None else start > 0
     weights, sweeps, solved = block_pivoting(H, c, guess)
     return [
-        Found(weights[t], int(sweeps[t]), solved=True, independent=False)
+        Found(weights[t], int(sweeps[t]), True, is_independent(H[t], weights[t]))
         if solved[t]
         else active_set(H[t], c[t])
         for t in range(len(c))
