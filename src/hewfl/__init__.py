@@ -48,7 +48,7 @@ from hewfl.errors import (
     MissingExtraError,
     SolverError,
 )
-from hewfl.sim.engine import Lane, simulate
+from hewfl.sim.engine import simulate
 from hewfl.sim.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -60,6 +60,7 @@ from hewfl.sim.federation import (
     SampledParticipation,
     TimedHorizons,
 )
+from hewfl.sim.lanes import Lane
 from hewfl.sim.outer import Outer
 from hewfl.sim.trace import Trace
 from hewfl.version import __version__

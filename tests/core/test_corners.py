@@ -1,6 +1,5 @@
 """Corners that a first version got wrong, and bad input that used to slip through."""
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -20,19 +19,9 @@ from hewfl import (
     predictive_control,
     solve_simplex_qp,
 )
-from hewfl.core import native
 from hewfl.core.gram import slope_at
 
-
-@pytest.fixture(params=["compiled", "numpy"], autouse=True)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "numpy":
-        with native.disabled():
-            yield request.param
-    elif native.is_available():
-        yield request.param
-    else:
-        pytest.skip("the compiled kernels are switched off or not built")
+pytestmark = pytest.mark.usefixtures("path")
 
 
 @pytest.mark.parametrize(

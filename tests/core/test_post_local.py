@@ -1,6 +1,6 @@
 """Weights and step from the data: every array library, precision, scale and subset."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import array_api_strict as strict
@@ -20,20 +20,12 @@ from hewfl import (
     post_local_weights,
     solve_simplex_qp,
 )
-from hewfl.core import low_rank, native, post_local
+from hewfl.core import low_rank, post_local
 
 Array = NDArray[np.float64]
 
 
-@pytest.fixture(params=["compiled", "numpy"], autouse=True)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "numpy":
-        with native.disabled():
-            yield request.param
-    elif native.is_available():
-        yield request.param
-    else:
-        pytest.skip("the compiled kernels are switched off or not built")
+pytestmark = pytest.mark.usefixtures("path")
 
 
 ALL = problems.degenerate_instances() + problems.tie_instances()

@@ -1,7 +1,5 @@
 """The exact solver: proofs attached, relations, degenerate cases, second opinions."""
 
-from collections.abc import Iterator
-
 import clarabel
 import numpy as np
 import piqp
@@ -27,21 +25,11 @@ from hewfl import (
     solve_simplex_qp,
     threshold_weights,
 )
-from hewfl.core import native
 
 Array = NDArray[np.floating]
 
 
-@pytest.fixture(params=["compiled", "numpy"], autouse=True)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every test runs on both paths."""
-    if request.param == "numpy":
-        with native.disabled():
-            yield request.param
-    elif native.is_available():
-        yield request.param
-    else:
-        pytest.skip("the compiled kernels are switched off or not built")
+pytestmark = pytest.mark.usefixtures("path")
 
 
 def prepared(instance: QPInstance) -> tuple[Array, Array, float]:

@@ -19,7 +19,7 @@ from hewfl.core.checks import (
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SimplexSolution:
     """Weights on the simplex with the proof that they are optimal.
 
@@ -53,7 +53,7 @@ class SimplexSolution:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ControlSolution:
     """Weights and amplitudes of the predictive controller, with a rigorous lower bound.
 

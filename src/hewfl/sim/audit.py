@@ -18,7 +18,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.problems.problem import Problem
-from hewfl.sim.engine import Observer, Step
+from hewfl.sim.lanes import Observer, Step
 
 ROUNDING = 1e-9
 """A slack below −this, relative to the terms, counts as a violation."""

@@ -1,0 +1,237 @@
+"""One round of all lanes, from the roster to the records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64
+
+from hewfl.controllers.control import HewControl
+from hewfl.core.checks import Array, Mask
+from hewfl.core.records import UpperState
+from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.problems.problem import Problem
+from hewfl.sim.branches import run_branches
+from hewfl.sim.draws import draw
+from hewfl.sim.lanes import Lane, LaneState, Observer, Setting, Step
+from hewfl.sim.ledger import charge
+from hewfl.sim.outer import outer_step
+from hewfl.sim.trace import RoundRecord
+
+DIVERGED = 1e12
+"""A lane whose objective leaves this range is stopped; so is one that is not finite."""
+
+
+def play(
+    setting: Setting,
+    states: Sequence[LaneState],
+    t: int,
+    observers: Sequence[Observer],
+    *,
+    evaluate: bool,
+) -> tuple[list[LaneState], list[RoundRecord]]:
+    """One round of all lanes."""
+    problem, seed = setting.problem, setting.seed
+    roster = setting.federation.roster(seed, t, problem.data_sizes)
+    alive = [k for k, state in enumerate(states) if not state.diverged]
+    states, notes = list(states), [_stopped(state) for state in states]
+    if len(roster.clients) == 0:
+        for k in alive:
+            notes[k] = {"status": "nobody took part"}
+    elif alive:
+        states = _told(setting, states, alive)
+        rounds = _branches(setting, states, alive, roster, t)
+        for k, round_ in zip(alive, rounds, strict=True):
+            states[k], notes[k] = _decide(setting, states[k], round_, (t, k), observers)
+            missing = np.setdiff1d(roster.clients, round_.roster.clients)
+            notes[k]["excluded"] = tuple(int(i) for i in missing)
+            states[k] = _charged(setting, k, states[k], len(roster.clients))
+    if not evaluate:
+        return states, [record_of(t + 1, k, s, notes[k]) for k, s in enumerate(states)]
+    records = evaluated(problem, setting.lanes, states, t + 1, notes)
+    pairs = zip(states, records, strict=True)
+    return [
+        replace(s, diverged=s.diverged or _has_diverged(r)) for s, r in pairs
+    ], records
+
+
+def _branches(
+    setting: Setting,
+    states: Sequence[LaneState],
+    alive: Sequence[int],
+    roster: Roster,
+    t: int,
+) -> list[Round]:
+    """Plans, draws and branches of the lanes alive: what the server hears of each."""
+    problem, lanes = setting.problem, setting.lanes
+    plans = [lanes[k].algorithm.plan(roster, states[k].algorithm) for k in alive]
+    draws = draw(setting.seed, t, roster, problem.offsets)
+    anchors = np.stack([states[k].anchor for k in alive])
+    with np.errstate(all="ignore"):  # what is not finite is excluded and named
+        displacements = run_branches(
+            problem, anchors.astype(setting.dtype), roster, plans, draws
+        )
+    losses = _losses(problem, lanes, alive, anchors, roster)
+    return [
+        _heard(x, moved, roster, plan, loss)
+        for x, moved, plan, loss in zip(
+            anchors, displacements, plans, losses, strict=True
+        )
+    ]
+
+
+def _charged(setting: Setting, k: int, state: LaneState, active: int) -> LaneState:
+    bill = charge(setting.lanes[k].algorithm.traffic, active, setting.problem.d)
+    return replace(
+        state,
+        scalars=state.scalars + bill.scalars,
+        paper_scalars=state.paper_scalars + bill.paper_scalars,
+    )
+
+
+def _told(
+    setting: Setting, states: list[LaneState], alive: Sequence[int]
+) -> list[LaneState]:
+    """Audit lanes learn the true state: the gap and the tracking error (E-18, b)."""
+    problem = setting.problem
+    for k in alive:
+        algorithm, state = setting.lanes[k].algorithm, states[k]
+        if not (isinstance(algorithm, HewControl) and algorithm.needs_oracle):
+            continue
+        x = state.anchor[None]
+        gap = float(problem.objectives(x)[0, 0]) - setting.best
+        errors = state.algorithm.variates.clients - problem.full_gradients(x)[0]
+        tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
+        upper = UpperState(max(gap, 0.0), tracking)
+        states[k] = replace(state, algorithm=algorithm.told(state.algorithm, upper))
+    return states
+
+
+def _losses(
+    problem: Problem,
+    lanes: Sequence[Lane],
+    alive: Sequence[int],
+    anchors: Float64[Array, "lanes d"],
+    roster: Roster,
+) -> list[Float64[Array, " s"] | None]:
+    """F_i(x_t) for the lanes that ask for them."""
+    asking = [lanes[k].algorithm.needs_losses for k in alive]
+    if not any(asking):
+        return [None] * len(alive)
+    table = np.asarray(problem.client_losses(anchors), dtype=np.float64)
+    rows = table[:, roster.clients]
+    return [row if wanted else None for row, wanted in zip(rows, asking, strict=True)]
+
+
+def _heard(
+    anchor: Float64[Array, " d"],
+    displacements: Float[Array, "s d"],
+    roster: Roster,
+    plan: LocalPlan,
+    losses: Float64[Array, " s"] | None,
+) -> Round:
+    """The round without clients whose displacement is not finite."""
+    with np.errstate(all="ignore"):
+        finite: Bool[Mask, " s"] = np.asarray(np.isfinite(displacements).all(axis=1))
+    if finite.all():
+        return Round(anchor, displacements, roster, plan, losses)
+    part = Roster(
+        roster.clients[finite],
+        roster.horizons[finite],
+        roster.batch_sizes[finite],
+        roster.data_sizes[finite],
+        roster.population,
+    )
+    correction = None if plan.correction is None else plan.correction[finite]
+    kept = replace(plan, step_sizes=plan.step_sizes[finite], correction=correction)
+    less = None if losses is None else losses[finite]
+    return Round(anchor, displacements[finite], part, kept, less)
+
+
+def _decide(
+    setting: Setting,
+    state: LaneState,
+    heard: Round,
+    where: tuple[int, int],
+    observers: Sequence[Observer],
+) -> tuple[LaneState, dict[str, Any]]:
+    """The rule, the outer step, and what the trace keeps of them."""
+    t, k = where
+    lane, problem = setting.lanes[k], setting.problem
+    note: dict[str, Any] = {"status": "diverged: no displacement was finite"}
+    if len(heard.roster.clients) == 0:
+        return replace(state, diverged=True), note
+    decision, following = lane.algorithm.decide(heard, state.algorithm)
+    step = decision.step
+    if step is None:
+        step = decision.weights @ heard.displacements  # in float64, in client order
+    move, memory = outer_step(lane.outer, step, state.memory)
+    seen: dict[str, float] = {}
+    for observe in observers:
+        seen |= observe(
+            Step(t, k, lane.algorithm, state.algorithm, heard, decision, move, problem)
+        )
+    note = {
+        "clients": tuple(int(i) for i in heard.roster.clients),
+        "horizons": tuple(int(h) for h in heard.roster.horizons),
+        "weights": tuple(float(w) for w in decision.weights),
+        "gap": float(decision.gap),
+        "status": decision.status,
+        "observed": seen,
+    }
+    anchor = state.anchor + move  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
+    return replace(state, anchor=anchor, memory=memory, algorithm=following), note
+
+
+# ------------------------------------------------------------------ records
+
+
+def _stopped(state: LaneState) -> dict[str, Any]:
+    return {"status": "diverged, stopped"} if state.diverged else {}
+
+
+def record_of(
+    t: int, k: int, state: LaneState, note: Mapping[str, Any], **measured: Any
+) -> RoundRecord:
+    """A record from a state and what is known of the round."""
+    return RoundRecord(
+        round=t,
+        lane=k,
+        scalars=state.scalars,
+        paper_scalars=state.paper_scalars,
+        **measured,
+        **note,
+    )
+
+
+def evaluated(
+    problem: Problem,
+    lanes: Sequence[Lane],
+    states: Sequence[LaneState],
+    t: int,
+    notes: Sequence[Mapping[str, Any]],
+) -> list[RoundRecord]:
+    """Records with objectives and metrics; stopped lanes are not evaluated."""
+    alive = [k for k, state in enumerate(states) if not state.diverged]
+    measured: list[dict[str, Any]] = [{} for _ in lanes]
+    if alive:
+        anchors = np.stack([states[k].anchor for k in alive])
+        with np.errstate(all="ignore"):
+            values = np.asarray(problem.objectives(anchors), dtype=np.float64)
+            metrics = problem.evaluate(anchors)
+        for at, k in enumerate(alive):
+            measured[k] = {
+                "objective": float(values[at, 0]),
+                "pooled": float(values[at, 1]),
+                "metrics": {key: float(v[at]) for key, v in metrics.items()},
+            }
+    return [
+        record_of(t, k, state, notes[k], **measured[k])
+        for k, state in enumerate(states)
+    ]
+
+
+def _has_diverged(record: RoundRecord) -> bool:
+    value = record.objective
+    return value is not None and not abs(value) < DIVERGED
