@@ -177,7 +177,7 @@ def test_every_public_algorithm_is_in_the_battery() -> None:
 def test_follows_the_protocol(case: Case) -> None:
     algorithm = case.algorithm
     assert isinstance(algorithm, Algorithm)
-    assert hash(algorithm) == hash(dataclasses.replace(algorithm))  # type: ignore[type-var]
+    assert hash(algorithm) == hash(dataclasses.replace(algorithm))  # type: ignore[type-var]  # a protocol of dataclasses
     traffic = algorithm.traffic
     assert traffic.down >= 1
     assert traffic.paper_up >= traffic.up >= 1
@@ -380,13 +380,13 @@ def test_state_keeps_shape_and_dtype(case: Case, rng: np.random.Generator) -> No
 def test_repr_holds_every_hyper_parameter(case: Case) -> None:
     text = repr(case.algorithm)
     assert text.startswith(type(case.algorithm).__name__)
-    for field in dataclasses.fields(case.algorithm):  # type: ignore[arg-type]
+    for field in dataclasses.fields(case.algorithm):  # type: ignore[arg-type]  # a protocol of dataclasses
         assert f"{field.name}={getattr(case.algorithm, field.name)!r}" in text
 
 
 def float_fields() -> Iterator[Any]:
     for case in ALGORITHMS:
-        for field in dataclasses.fields(case.algorithm):  # type: ignore[arg-type]
+        for field in dataclasses.fields(case.algorithm):  # type: ignore[arg-type]  # a protocol of dataclasses
             if field.type is float:
                 yield pytest.param(case, field.name, id=f"{case.id}-{field.name}")
 
@@ -395,4 +395,4 @@ def float_fields() -> Iterator[Any]:
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_bad_hyper_parameters_are_refused(case: Case, name: str, value: float) -> None:
     with pytest.raises(InvalidInputError, match=f"`{name}` must be .*; got {value}"):
-        dataclasses.replace(case.algorithm, **{name: value})  # type: ignore[type-var]
+        dataclasses.replace(case.algorithm, **{name: value})  # type: ignore[type-var]  # a protocol of dataclasses

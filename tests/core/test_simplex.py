@@ -14,6 +14,7 @@ from tests.problems import QPInstance
 from tests.tolerances import (
     COMPONENTWISE,
     GAP,
+    HIDDEN,
     PERMUTATION,
     SECOND_OPINION,
     WEIGHTS,
@@ -102,10 +103,9 @@ def test_ties_do_not_depend_on_the_order_of_clients(
 def test_fuzzed_degenerate_problems(seed: int) -> None:
     instance = problems.random_degenerate(np.random.default_rng(seed))
     solution = solve(instance)
-    relative = problems.relative_gap(instance, solution.weights)
-    assert relative <= GAP
-    if relative > 1e-15:  # wrong weights among ordinary columns, hidden by a long one
-        assert problems.componentwise_gap(instance, solution.weights) <= COMPONENTWISE
+    assert problems.relative_gap(instance, solution.weights) <= GAP
+    # wrong weights among ordinary columns must not hide behind a long one
+    assert problems.componentwise_gap(instance, solution.weights) <= HIDDEN
 
 
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 40), share=st.floats(0.05, 1.0))

@@ -63,12 +63,12 @@ class FedAdp:
         self,
         n: int,
         d: int,  # noqa: ARG002 - angles only
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002
+        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - not asked for
     ) -> FedAdpState:
         """Nothing seen yet."""
         return FedAdpState(np.zeros(n), np.zeros(n, dtype=np.int64))
 
-    def plan(self, roster: Roster, state: FedAdpState) -> LocalPlan:  # noqa: ARG002
+    def plan(self, roster: Roster, state: FedAdpState) -> LocalPlan:  # noqa: ARG002 - same for all
         """One step size for all: η = s/L."""
         eta = self.step_scale / self.smoothness
         return LocalPlan(np.full(len(roster.clients), eta))

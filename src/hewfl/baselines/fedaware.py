@@ -74,7 +74,7 @@ class FedAWARE:
         """Nothing seen yet."""
         return FedAWAREState(np.zeros((n, d)), np.zeros(n, dtype=np.bool_))
 
-    def plan(self, roster: Roster, state: FedAWAREState) -> LocalPlan:  # noqa: ARG002
+    def plan(self, roster: Roster, state: FedAWAREState) -> LocalPlan:  # noqa: ARG002 - same for all
         """One step size for all: η = s/L."""
         eta = self.step_scale / self.smoothness
         return LocalPlan(np.full(len(roster.clients), eta))

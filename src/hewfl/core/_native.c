@@ -25,7 +25,6 @@
 #define MAX_SWEEPS 20     /* as in pivoting.py */
 #define PATIENCE 4        /* as in pivoting.py */
 #define REFINEMENTS 5     /* as in active_set.py */
-#define WEIGHT_FLOOR 2e-3 /* as in active_set.py */
 
 typedef double v8 __attribute__((vector_size(64), aligned(8), may_alias));
 
@@ -315,10 +314,10 @@ static Scale measure(const Problem *p)
     double total = 0.0;
     for (Py_ssize_t j = 0; j < p->k; j++) {
         Py_ssize_t i = p->S[j];
-        double w = fmax(p->w[j], 0.0), known = w > 0.0 ? w + WEIGHT_FLOOR : 0.0;
+        double w = fmax(p->w[j], 0.0);
         total += w;
-        t.rho += known * p->root[i];
-        t.mass += known * fabs(p->c[i] - p->shift);
+        t.rho += w * p->root[i];
+        t.mass += w * fabs(p->c[i] - p->shift);
         t.level += w * p->g[i];
     }
     t.level /= total, t.rho /= total, t.mass /= total;

@@ -27,9 +27,6 @@ PIVOT_FLOOR = 1e-14
 """A new pivot is floored here, so a dependent column makes a long step and a swap."""
 INDEPENDENT = 1e-8
 """Squared relative pivots above this prove the columns of a support independent."""
-WEIGHT_FLOOR = 2e-3
-"""Weights are known to about one rounding of one, 2e-3 of OPTIMALITY: the error scale
-does not fall below what that much of each member's weight would cause."""
 REFINEMENTS = 5
 """Newton steps on a finished face to bring its members level."""
 
@@ -61,17 +58,15 @@ def error_scale(
 
         ρ = Σ_j w_j √H_jj,     e_i = |c_i| + √H_ii ρ + Σ_j w_j |c_j| + ρ²
 
-    summed over w_j > 0 with `WEIGHT_FLOOR` added to each. It has no unit and does not
-    see the scale of columns without weight.
+    It has no unit and does not see the scale of columns without weight.
 
     Args:
         root: √H_ii.
         c: linear term.
         w: weights.
     """
-    known = w + WEIGHT_FLOOR * (w > 0)
-    rho = (known * root).sum(-1, keepdims=True)
-    mass = (known * np.abs(c)).sum(-1, keepdims=True)
+    rho = (w * root).sum(-1, keepdims=True)
+    mass = (w * np.abs(c)).sum(-1, keepdims=True)
     scale: Array = np.abs(c) + root * rho + mass + rho**2
     return np.maximum(scale, 1e-300)
 

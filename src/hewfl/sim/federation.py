@@ -51,9 +51,9 @@ class FixedHorizons:
     def draw(
         self,
         seed: int,  # noqa: ARG002 - nothing is random
-        t: int,  # noqa: ARG002
+        t: int,  # noqa: ARG002 - nor here
         sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - nor here
     ) -> Int64[Ints, " n"]:
         """The list itself."""
         steps = np.asarray(self.steps, dtype=np.int64)
@@ -217,7 +217,7 @@ class Participation(Protocol):
 class FullParticipation:
     """Everybody, every round."""
 
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:  # noqa: ARG002
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:  # noqa: ARG002 - everybody
         """All n clients."""
         return np.arange(n)
 
