@@ -1,0 +1,1 @@
+"""The paper's theory as functions: one per statement, honest about where it holds."""

@@ -1,0 +1,82 @@
+"""What a theorem returns: its number, and the conditions under which it is a theorem.
+
+Everything broadcasts: a `Rate` over a thousand configurations holds arrays of a
+thousand entries, and each hypothesis says for which of them it is met.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from hewfl.core.checks import Array, ArrayLike, Mask
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Hypothesis:
+    """One condition of a statement with the two numbers it compares.
+
+    Attributes:
+        name: the condition as one reads it, such as "Λϑ ≤ L/2".
+        left: the smaller side if the condition holds.
+        right: the larger side if the condition holds.
+        holds: whether it does.
+    """
+
+    name: str
+    left: Float64[Array, "..."]
+    right: Float64[Array, "..."]
+    holds: Bool[Mask, "..."]
+
+
+def at_most(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
+    """The hypothesis left ≤ right."""
+    small, large = _sides(left, right)
+    return Hypothesis(name, small, large, np.asarray(small <= large))
+
+
+def below(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
+    """The hypothesis left < right."""
+    small, large = _sides(left, right)
+    return Hypothesis(name, small, large, np.asarray(small < large))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Rate:
+    """A bound together with the conditions that make it true.
+
+    Attributes:
+        label: LaTeX label of the statement in the paper.
+        value: the bound.
+        floor: the level the bound tends to as rounds grow.
+        vacuous: whether the floor is not below what is known without the theorem (the
+            cap f̄ = LR²/2), so that no number of rounds makes the bound say anything.
+        hypotheses: the conditions, each with its numbers.
+    """
+
+    label: str
+    value: Float64[Array, "..."]
+    floor: Float64[Array, "..."]
+    vacuous: Bool[Mask, "..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def holds(self) -> Bool[Mask, "..."]:
+        """Whether all hypotheses are met, entry by entry."""
+        return all_hold(self.hypotheses)
+
+
+def all_hold(hypotheses: tuple[Hypothesis, ...]) -> Bool[Mask, "..."]:
+    """Entry by entry, whether every hypothesis is met."""
+    met = (hypothesis.holds for hypothesis in hypotheses)
+    return np.asarray(reduce(np.logical_and, met, np.asarray(True)))
+
+
+def _sides(
+    left: ArrayLike, right: ArrayLike
+) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    return np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)

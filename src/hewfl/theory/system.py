@@ -1,0 +1,113 @@
+"""What a theorem is told: L, R and what each client does, for one system or many."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.records import ClientProfile, ProblemBounds
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class System:
+    """Constants of the objective and of all n clients.
+
+    Leading axes are configurations, so that one call evaluates a statement for all of
+    them; the last axis of the clients' fields is the client. Fields are stored as
+    float64 arrays, broadcast against each other.
+
+    Attributes:
+        smoothness: L > 0, shape (*c).
+        radius: R > 0, shape (*c).
+        horizon: H_i ≥ 1, whole numbers, shape (*c, n).
+        batch_size: b_i ≥ 1, whole numbers, shape (*c, n).
+        variance: v_i² ≥ 0 or proxies not below it, shape (*c, n).
+    """
+
+    smoothness: ArrayLike
+    radius: ArrayLike
+    horizon: ArrayLike
+    batch_size: ArrayLike
+    variance: ArrayLike
+
+    def __post_init__(self) -> None:
+        """Check ranges and shapes; store broadcast float64 arrays."""
+        for name in ("smoothness", "radius"):
+            value = as_float64(name, getattr(self, name))
+            _require(name, "positive", value, value > 0)
+            object.__setattr__(self, name, value)
+        for name in ("horizon", "batch_size"):
+            value = np.atleast_1d(as_float64(name, getattr(self, name)))
+            whole = (value >= 1) & (value == np.floor(value))
+            _require(name, "a whole number of at least 1", value, whole)
+            object.__setattr__(self, name, value)
+        variance = np.atleast_1d(as_float64("variance", self.variance))
+        _require("variance", "nonnegative", variance, variance >= 0)
+        object.__setattr__(self, "variance", variance)
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        constants, clients = (
+            ("smoothness", "radius"),
+            ("horizon", "batch_size", "variance"),
+        )
+        wide = {name: np.asarray(getattr(self, name))[..., None] for name in constants}
+        wide |= {name: np.asarray(getattr(self, name)) for name in clients}
+        shapes = [value.shape for value in wide.values()]
+        try:
+            shape = np.broadcast_shapes(*shapes)
+        except ValueError as error:
+            rule = "arrays that broadcast, clients last"
+            raise invalid(", ".join(constants + clients), rule, shapes) from error
+        if 0 in shape:
+            raise invalid(", ".join(constants + clients), "nonempty", shapes)
+        for name in constants:
+            value = np.broadcast_to(wide[name], (*shape[:-1], 1))[..., 0]
+            object.__setattr__(self, name, value)
+        for name in clients:
+            object.__setattr__(self, name, np.broadcast_to(wide[name], shape))
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return int(np.asarray(self.horizon).shape[-1])
+
+    @property
+    def L(self) -> Float64[Array, "*c"]:  # noqa: N802 - the paper's letter
+        """Smoothness L."""
+        return np.asarray(self.smoothness)
+
+    @property
+    def R(self) -> Float64[Array, "*c"]:  # noqa: N802 - the paper's letter
+        """Radius R."""
+        return np.asarray(self.radius)
+
+    @property
+    def cap(self) -> Float64[Array, "*c"]:
+        """f̄ = LR²/2, the largest gap on the ball (lem:gap)."""
+        return np.asarray(self.L * self.R * self.R / 2)
+
+    @property
+    def noise(self) -> Float64[Array, "*c n"]:
+        """M_i = v_i²/(H_i b_i)."""
+        H, b = np.asarray(self.horizon), np.asarray(self.batch_size)
+        return np.asarray(np.asarray(self.variance) / (H * b))
+
+
+def system(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
+    """The system of the solvers' records; n copies where a profile is scalar."""
+    fields = (profiles.horizon, profiles.batch_size, profiles.variance)
+    arrays = np.broadcast_arrays(*(as_float64("profiles", f) for f in fields))
+    H, b, v2 = (np.broadcast_to(a, (n,)) if a.ndim == 0 else a for a in arrays)
+    return System(bounds.smoothness, bounds.radius, H, b, v2)
+
+
+def _require(
+    name: str, rule: str, value: Float64[Array, "..."], met: ArrayLike
+) -> None:
+    broken = ~np.asarray(met)
+    if broken.any():
+        raise invalid(name, rule, value[broken].flat[0])
