@@ -1,4 +1,4 @@
-"""The `hewfl` command: parse, call, print."""
+"""`hewfl demo`: one round by four rules, as tables."""
 
 from typing import Annotated
 
@@ -7,30 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hewfl.core import native
 from hewfl.demo import Demo, run_demo
-from hewfl.version import __version__
-
-app = typer.Typer(
-    help="Exact-weight aggregation for local SGD with unequal local work.",
-    no_args_is_help=True,
-    add_completion=False,
-)
 
 
-@app.callback()
-def main() -> None:
-    """Exact-weight aggregation for local SGD with unequal local work."""
-
-
-@app.command()
-def version() -> None:
-    """Print the version and whether the compiled kernels are in use."""
-    kernels = "compiled kernels" if native.is_available() else "NumPy only"
-    typer.echo(f"hewfl {__version__} ({kernels})")
-
-
-@app.command()
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the round.")] = 0,
 ) -> None:
