@@ -1,0 +1,26 @@
+"""The commands put together."""
+
+import typer
+
+from hewfl.cli.demo import demo
+from hewfl.core import native
+from hewfl.version import __version__
+
+app = typer.Typer(
+    help="Exact-weight aggregation for local SGD with unequal local work.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+app.command()(demo)
+
+
+@app.callback()
+def main() -> None:
+    """Exact-weight aggregation for local SGD with unequal local work."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version and whether the compiled kernels are in use."""
+    kernels = "compiled kernels" if native.is_available() else "NumPy only"
+    typer.echo(f"hewfl {__version__} ({kernels})")
