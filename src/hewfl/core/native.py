@@ -12,17 +12,23 @@ from importlib import import_module
 from types import ModuleType
 
 
-def _load() -> ModuleType | None:
+def load(name: str) -> ModuleType | None:
+    """A compiled module, or None where it was not built or is not wanted."""
     if os.environ.get("HEWFL_NATIVE", "1") == "0":
         return None
     try:
-        return import_module("hewfl.core._native")
+        return import_module(name)
     except ImportError:
         return None
 
 
-_LIBRARY = _load()
+_LIBRARY = load("hewfl.core._native")
 _enabled: ContextVar[bool] = ContextVar("hewfl_native_enabled", default=True)
+
+
+def is_enabled() -> bool:
+    """Whether compiled kernels may be used here, if there are any."""
+    return _enabled.get()
 
 
 def library() -> ModuleType | None:

@@ -11,12 +11,14 @@ library, on the device and in the precision of the models they were given, excep
 losses and objectives are summed and returned in float64.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
 from jaxtyping import Float, Float64, Int, Int64
 
 from hewfl.core.checks import Array, Ints
+from hewfl.core.round import LocalPlan, Roster
 
 
 @final
@@ -124,3 +126,25 @@ class LinearProblem(Problem, Protocol):
         self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
     ) -> Float[Any, "lanes a c b"]:
         """∇ℓ_j at the scores: ∇φ_j(W) = residual_j a_jᵀ + λW."""
+
+
+@runtime_checkable
+class Branching(Protocol):
+    """A problem with a kernel of its own for whole branches."""
+
+    def branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> Float[Array, "lanes s d"] | None:
+        """What `hewfl.sim.branches.run_branches` returns; None if not for these data.
+
+        Args:
+            anchors: x_t of each lane.
+            roster: the clients, common to all lanes.
+            plans: what each lane tells them.
+            samples: rows of the pooled arrays for each step; client i counts its first
+                b_i columns.
+        """

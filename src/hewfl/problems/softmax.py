@@ -8,6 +8,7 @@ scores, residuals and gradients of all lanes are matrix products of the models a
 lie in memory, without a copy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -18,9 +19,11 @@ from jaxtyping import Float, Float64, Int, Int64
 
 from hewfl.core.checks import Array, Ints, invalid, nonnegative
 from hewfl.core.displacements import to_host
+from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.arrays import conform, gather, score, shares, spread, two_means
 from hewfl.problems.cross_entropy import losses, outer_sum, residuals, score_blocks
 from hewfl.problems.problem import Optimum
+from hewfl.problems.softmax_branches import compiled_branches, is_compiled
 from hewfl.problems.softmax_checks import check_ranges, check_samples
 from hewfl.problems.softmax_optimum import WeightedSoftmax, minimise
 
@@ -161,6 +164,19 @@ class Softmax:
         G = spread(R, A)
         G += self.l2 * W
         return conform(xp.reshape(G, y.shape), models)
+
+    def branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> Float[Array, "lanes s d"] | None:
+        """Whole branches by the compiled kernel, if it is there and fits the data."""
+        if not is_compiled(self.features, self.labels, anchors.dtype):
+            return None
+        data = (self.features, self.labels, self.classes, self.l2)
+        return compiled_branches(data, anchors, roster, plans, samples)
 
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
         """∇F_i(W) = (1/m_i) Σ_j (p_j − e_{y_j}) a_jᵀ + λW for every client."""

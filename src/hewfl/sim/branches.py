@@ -2,7 +2,7 @@
 
 Clients are ordered by horizon, so that finished branches leave the batch, and go block
 by block, so that their models stay in cache; at each step the minibatch is gathered
-once and used by all lanes.
+once and used by all lanes. A problem with a kernel of its own is asked first.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 
 from hewfl.core.checks import Array, Ints
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.problems.problem import LinearProblem, Problem
+from hewfl.problems.problem import Branching, LinearProblem, Problem
 from hewfl.sim.draws import Draws
 from hewfl.sim.linear_branches import run_linear_branches
 
@@ -38,6 +38,10 @@ def run_branches(
         plans: what each lane tells them.
         draws: minibatches, common to all lanes.
     """
+    if isinstance(problem, Branching):
+        found = problem.branches(anchors, roster, plans, draws.samples)
+        if found is not None:
+            return found
     if len(plans) >= LINEAR_LANES and isinstance(problem, LinearProblem):
         return run_linear_branches(problem, anchors, roster, plans, draws)
     order = np.argsort(-roster.horizons, kind="stable")

@@ -21,6 +21,8 @@ from hewfl.sim.trace import RoundRecord
 
 DIVERGED = 1e12
 """A lane whose objective leaves this range is stopped; so is one that is not finite."""
+CACHEFUL = 2**16
+"""Numbers of float64 that are summed before the next are widened."""
 
 
 def play(
@@ -44,8 +46,7 @@ def play(
         rounds = _branches(setting, states, alive, roster, t)
         for k, round_ in zip(alive, rounds, strict=True):
             states[k], notes[k] = _decide(setting, states[k], round_, (t, k), observers)
-            missing = np.setdiff1d(roster.clients, round_.roster.clients)
-            notes[k]["excluded"] = tuple(int(i) for i in missing)
+            notes[k]["excluded"] = _excluded(roster, round_.roster)
             states[k] = _charged(setting, k, states[k], len(roster.clients))
     if not evaluate:
         return states, [record_of(t + 1, k, s, notes[k]) for k, s in enumerate(states)]
@@ -165,7 +166,7 @@ def _decide(
     decision, following = lane.algorithm.decide(heard, state.algorithm)
     step = decision.step
     if step is None:
-        step = decision.weights @ heard.displacements  # in float64, in client order
+        step = _weighted_sum(decision.weights, heard.displacements)
     move, memory = outer_step(lane.outer, step, state.memory)
     seen: dict[str, float] = {}
     for observe in observers:
@@ -182,6 +183,26 @@ def _decide(
     }
     anchor = state.anchor + move  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
     return replace(state, anchor=anchor, memory=memory, algorithm=following), note
+
+
+def _weighted_sum(
+    weights: Float64[Array, " s"], displacements: Float[Array, "s d"]
+) -> Float64[Array, " d"]:
+    """Σ_i w_iΔ_i in float64 and in client order, widened a cacheful at a time."""
+    if displacements.dtype == np.float64:
+        return np.asarray(weights @ displacements)
+    s, d = displacements.shape
+    total, width = np.empty(d), max(1, CACHEFUL // s)
+    for lo in range(0, d, width):
+        block = displacements[:, lo : lo + width].astype(np.float64)
+        np.matmul(weights, block, out=total[lo : lo + width])
+    return total
+
+
+def _excluded(asked: Roster, heard: Roster) -> tuple[int, ...]:
+    if len(heard.clients) == len(asked.clients):
+        return ()
+    return tuple(int(i) for i in np.setdiff1d(asked.clients, heard.clients))
 
 
 # ------------------------------------------------------------------ records

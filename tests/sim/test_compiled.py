@@ -1,0 +1,129 @@
+"""The compiled branches of softmax regression: the same numbers as the plain twin."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, simulate
+from hewfl.core import native
+from hewfl.core.round import LocalPlan, Roster
+from hewfl.problems import Softmax
+from hewfl.problems.softmax_branches import _LIBRARY
+from hewfl.sim.branches import run_branches
+from hewfl.sim.branches_reference import run_branches_reference
+from hewfl.sim.draws import Draws, draw
+
+pytestmark = pytest.mark.skipif(
+    _LIBRARY is None, reason="the compiled kernels were not built or are switched off"
+)
+N = 6
+
+
+def softmax(p: int, c: int, dtype: str) -> Softmax:
+    rng = np.random.default_rng(p * c)
+    X, y = rng.standard_normal((N * 30, p)).astype(dtype), rng.integers(0, c, N * 30)
+    return Softmax(X, y, np.arange(N) * 30, np.full(N, 30), c, 0.02)
+
+
+def told(rng: np.random.Generator, d: int) -> list[LocalPlan]:
+    eta = rng.uniform(0.01, 0.1, N)
+    return [
+        LocalPlan(eta),
+        LocalPlan(eta, rng.standard_normal((N, d))),
+        LocalPlan(eta / 2, None, proximal=0.7),
+        LocalPlan(eta, None, hold=True),
+        LocalPlan(eta, rng.standard_normal((N, d)), proximal=0.1, hold=True),
+    ]
+
+
+def setting(
+    problem: Softmax, batches: list[int], horizons: list[int]
+) -> tuple[Roster, Draws]:
+    federation = Federation(FixedHorizons(horizons), batches)
+    roster = federation.roster(3, 0, problem.data_sizes)
+    return roster, draw(3, 0, roster, problem.offsets)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("p", "c"),
+    [(1, 2), (7, 3), (16, 4), (33, 5), (55, 7), (64, 10), (785, 10), (5, 23)],
+)
+def test_compiled_branches_equal_the_plain_twin(
+    p: int, c: int, dtype: str, rng: np.random.Generator
+) -> None:
+    problem = softmax(p, c, dtype)
+    roster, draws = setting(problem, [1, 5, 8, 32, 3, 11], [1, 2, 4, 8, 3, 1])
+    plans = told(rng, problem.d)
+    anchors = rng.standard_normal((len(plans), problem.d)).astype(dtype)
+    fast = run_branches(problem, anchors, roster, plans, draws)
+    assert fast.dtype == dtype
+    for k, plan in enumerate(plans):
+        slow = run_branches_reference(problem, anchors[k], roster, plan, draws)
+        eps = np.finfo(dtype).eps  # scores of size √p are rounded to eps √p
+        rounding = 40 * eps * (1 + np.sqrt(p)) * np.abs(slow).max()
+        assert np.abs(fast[k] - slow).max() <= rounding
+        assert np.abs(slow).max() > 1e-3
+
+
+def test_a_lane_has_the_same_bits_alone_and_among_others(
+    rng: np.random.Generator,
+) -> None:
+    problem = softmax(20, 6, "float32")
+    roster, draws = setting(problem, [4] * N, [5, 1, 2, 2, 1, 3])
+    plans = told(rng, problem.d)
+    anchors = rng.standard_normal((len(plans), problem.d)).astype(np.float32)
+    together = run_branches(problem, anchors, roster, plans, draws)
+    for k, plan in enumerate(plans):
+        alone = run_branches(problem, anchors[k : k + 1], roster, [plan], draws)
+        np.testing.assert_array_equal(alone[0], together[k])
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e3, 1e30])
+def test_scores_of_any_size_give_probabilities(spread: float) -> None:
+    problem = softmax(12, 5, "float32")
+    roster, draws = setting(problem, [8] * N, [1] * N)
+    anchor = np.linspace(-spread, spread, problem.d).astype(np.float32)
+    plan = LocalPlan(np.full(N, 0.1))
+    fast = run_branches(problem, anchor[None], roster, [plan], draws)[0]
+    slow = run_branches_reference(problem, anchor, roster, plan, draws)
+    assert np.isfinite(fast).all()
+    if spread <= 1e3:  # beyond, rounding of the scores decides which class wins
+        assert np.abs(fast - slow).max() <= 1e-5 * max(1, spread) * np.abs(slow).max()
+
+
+def test_a_model_that_is_not_finite_is_seen(rng: np.random.Generator) -> None:
+    problem = softmax(12, 5, "float32")
+    roster, draws = setting(problem, [8] * N, [2] * N)
+    anchors = rng.standard_normal((3, problem.d)).astype(np.float32)
+    anchors[1, 7], anchors[2, 0] = np.nan, np.inf
+    with np.errstate(all="ignore"):
+        found = run_branches(
+            problem, anchors, roster, [LocalPlan(np.full(N, 0.1))] * 3, draws
+        )
+    assert np.isfinite(found[0]).all()
+    assert not np.isfinite(found[1:]).all(axis=2).any()
+
+
+def test_samples_out_of_range_are_refused() -> None:
+    problem = softmax(4, 3, "float64")
+    roster, draws = setting(problem, [2] * N, [1] * N)
+    samples = draws.samples.copy()
+    samples[0, 2, 1] = len(problem.labels)
+    with pytest.raises(ValueError, match="out of range"):
+        problem.branches(
+            np.zeros((1, problem.d)), roster, [LocalPlan(np.full(N, 0.1))], samples
+        )
+
+
+def test_whole_runs_agree_with_and_without_the_kernel() -> None:
+    problem = softmax(9, 4, "float64")
+    L = problem.smoothness
+    lanes: list[Any] = [UniformLocalSGD(L, 0.4), HewHom(L, 0.4), HewHet(L, 0.4)]
+    federation = Federation(FixedHorizons([1, 2, 4, 4, 8, 1]), 4)
+    fast = simulate(problem, federation, lanes, rounds=5, seed=2)
+    with native.disabled():
+        slow = simulate(problem, federation, lanes, rounds=5, seed=2)
+    for a, b in zip(fast.anchors, slow.anchors, strict=True):
+        assert np.abs(a - b).max() <= 1e-11
