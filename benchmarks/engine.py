@@ -1,18 +1,25 @@
-"""Rounds of the engine against a naive PyTorch loop, in one interleaved run.
+"""Rounds of the engine against a naive PyTorch loop and Flower, in one run.
 
-    python benchmarks/engine.py [--quick] [--json FILE] [--markdown FILE]
+    python benchmarks/engine.py [--quick] [--device cpu|cuda] [--flower PYTHON]
+                                [--json FILE] [--markdown FILE]
 
 The paper's shape: softmax regression on 785 features and 10 classes, 20 clients, 4
 local steps of 32 samples, float32, one thread, no evaluation. The naive loop is what
 one writes first: copy the module for each client, run an optimiser, average state
-dicts. Growth is measured over clients and over features; the machine's matrix-product
-and memory limits are measured in the same run.
+dicts. Flower's rounds (`flower_rounds.py`) run in processes of their own, before and
+after the rest, and are counted in wall time without start-up. Growth is measured over
+clients and over features; the machine's matrix-product and memory limits are measured
+in the same run.
 """
 
 import argparse
 import copy
+import json
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +47,14 @@ def softmax(n: int, p: int, c: int = 10, each: int = 2000) -> Softmax:
     y = rng.integers(0, c, m)
     sizes = np.full(n, each)
     return Softmax(X, y, np.arange(n) * each, sizes, c, 1e-4)
+
+
+def on_device(problem: Softmax, device: str) -> Softmax:
+    """The same problem with its samples as torch tensors."""
+    X = torch.from_numpy(problem.features).to(device)
+    y = torch.from_numpy(problem.labels).to(device)
+    given = problem.offsets, problem.data_sizes, problem.classes, problem.l2
+    return Softmax(X, y, *given)
 
 
 def engine(problem: Softmax, algorithms: list[Any], rounds: int) -> Callable[[], Any]:
@@ -90,6 +105,18 @@ def naive(problem: Softmax, rounds: int, eta: float) -> Callable[[], Any]:
     return call
 
 
+def flower(python: str, problem: Softmax, rounds: int) -> float:
+    """Median wall seconds of a round in Flower's simulation runtime, start-up apart."""
+    script = Path(__file__).with_name("flower_rounds.py")
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder, "features.npy"), problem.features)
+        np.save(Path(folder, "labels.npy"), problem.labels)
+        call = [python, str(script), folder, str(rounds)]
+        done = subprocess.run(call, capture_output=True, text=True, check=True)
+    times: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return statistics.median(times[1:])  # the first also starts the workers
+
+
 def limits() -> dict[str, float]:
     """Billions of operations and bytes a second: a large product, a large read."""
     rng = np.random.default_rng(0)
@@ -106,6 +133,10 @@ def limits() -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", help="also with torch tensors there (cpu, cuda)")
+    parser.add_argument(
+        "--flower", help="a Python with flwr[simulation] and torch; also its rounds"
+    )
     parser.add_argument("--json", type=Path, default=report.RESULTS / "engine.json")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -125,12 +156,34 @@ def main() -> None:
         "one lane, HEW corrected": engine(problem, [HewHet(L, 1.0)], ROUNDS),
         f"{LANES} lanes, uniform weights": engine(problem, many, ROUNDS),
     }
+    if options.device:
+        there = on_device(problem, options.device)
+        calls[f"one lane, tensors on {options.device}"] = engine(there, uniform, ROUNDS)
+        calls[f"{LANES} lanes, tensors on {options.device}"] = engine(
+            there, many, ROUNDS
+        )
+    before = flower(options.flower, problem, 20) if options.flower else None
     out = report.interleave(calls, rng, rounds=repeats, budget=60.0)
     loop, one = out["naive PyTorch loop"].cpu, out["one lane, uniform weights"].cpu
     rows = [
         [name, seconds(o.cpu / ROUNDS), ratio(loop / o.cpu), ratio(o.cpu / one)]
         for name, o in out.items()
     ]
+    federated: dict[str, float] = {}
+    if (
+        before is not None
+    ):  # once before and once after; wall time, for it has processes
+        each = (before + flower(options.flower, problem, 20)) / 2
+        alone = out["one lane, uniform weights"].wall / ROUNDS
+        federated = {"Flower": each, "one lane": alone}
+        rows.append(
+            [
+                "Flower's simulation runtime (wall)",
+                seconds(each),
+                "",
+                ratio(each / alone),
+            ]
+        )
     speed = limits()
     flops = 2 * 2 * 20 * 4 * 32 * 785 * 10
     gathered = 20 * 4 * 32 * 785 * 4
@@ -163,6 +216,7 @@ def main() -> None:
         "times": {k: o.cpu / ROUNDS for k, o in out.items()},
         "limits": speed,
         "growth": growth,
+        "wall": federated,
     }
     report.save(options.json, saved | {"machine": info})
 

@@ -49,6 +49,7 @@ from hewfl.errors import (
     SolverError,
 )
 from hewfl.sim.engine import simulate
+from hewfl.sim.fedavgm import FedAvgM
 from hewfl.sim.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -76,6 +77,7 @@ __all__ = [
     "FedAWARE",
     "FedAdp",
     "FedAvg",
+    "FedAvgM",
     "FedExP",
     "FedMGDAPlus",
     "FedNova",

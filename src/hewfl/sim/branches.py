@@ -42,7 +42,9 @@ def run_branches(
         found = problem.branches(anchors, roster, plans, draws.samples)
         if found is not None:
             return found
-    if len(plans) >= LINEAR_LANES and isinstance(problem, LinearProblem):
+    if isinstance(problem, LinearProblem) and (
+        len(plans) >= LINEAR_LANES or not isinstance(problem.features, np.ndarray)
+    ):  # on another device the models would travel at every step
         return run_linear_branches(problem, anchors, roster, plans, draws)
     order = np.argsort(-roster.horizons, kind="stable")
     displacements = np.empty((len(plans), len(order), problem.d), dtype=anchors.dtype)

@@ -92,7 +92,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     for t in range(first, rounds):
         evaluate = _is_due(t + 1, rounds, evaluate_every)
         states, news = play(setting, states, t, observers, evaluate=evaluate)
-        records = [*records, *news]
+        records.extend(news)
         log.append(news)
         if checkpoint is not None:
             arrays = flatten(tuple(states))
@@ -102,6 +102,8 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         tuple(lane.name for lane in lanes),
         tuple(records),
         np.stack([state.anchor for state in states]),
+        tuple(lane.algorithm.traffic for lane in lanes),
+        problem.n,
     )
 
 

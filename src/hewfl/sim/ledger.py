@@ -5,9 +5,14 @@ count, in which corrected methods also upload Δc_i (erratum E-17). A round in w
 nobody is contacted costs nothing (E-06).
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+from jaxtyping import Int64
+
+from hewfl.core.checks import Ints
 from hewfl.core.round import Traffic
 
 
@@ -52,4 +57,60 @@ def charge(traffic: Traffic, active: int, d: int) -> Charge:
         extra=extra + traffic.common_scalars,
         paper_up=traffic.paper_up * d * active,
         up_per_client=traffic.up * d + traffic.up_scalars,
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """What one method sent in a whole run.
+
+    Attributes:
+        total: the sum of its rounds' charges; `up_per_client` is the largest so far.
+        sent: numbers each client sent.
+        paper_sent: the same in the paper's count.
+        received: numbers each client received, broadcasts included.
+    """
+
+    total: Charge
+    sent: Int64[Ints, " n"]
+    paper_sent: Int64[Ints, " n"]
+    received: Int64[Ints, " n"]
+
+
+def ledger(
+    traffic: Traffic,
+    contacted: Iterable[Sequence[int]],
+    n: int,
+    d: int,
+    *,
+    at_start: int = 0,
+) -> Ledger:
+    """The account of a run.
+
+    Args:
+        traffic: what the method sends in a round.
+        contacted: the clients of each round, those not heard included.
+        n: number of clients.
+        d: number of parameters.
+        at_start: numbers each client sent before the first round (E-29).
+    """
+    rounds = np.zeros(n, dtype=np.int64)
+    bills = [Charge(up=n * at_start, paper_up=n * at_start)]
+    for clients in contacted:
+        rounds[list(clients)] += 1
+        bills.append(charge(traffic, len(clients), d))
+    total = Charge(
+        down=sum(bill.down for bill in bills),
+        up=sum(bill.up for bill in bills),
+        extra=sum(bill.extra for bill in bills),
+        paper_up=sum(bill.paper_up for bill in bills),
+        up_per_client=max(bill.up_per_client for bill in bills),
+    )
+    got = traffic.down * d + traffic.down_scalars + traffic.common_scalars
+    return Ledger(
+        total,
+        at_start + rounds * (traffic.up * d + traffic.up_scalars),
+        at_start + rounds * (traffic.paper_up * d + traffic.up_scalars),
+        rounds * got,
     )

@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid
+from hewfl.core.round import Traffic
+from hewfl.sim.ledger import Ledger, ledger
 
 
 @final
@@ -59,12 +61,25 @@ class Trace:
         names: what tables call them.
         records: what happened.
         anchors: final models, one row per lane.
+        traffic: what each lane's method sends in a round.
+        population: number of clients.
     """
 
     lanes: tuple[str, ...]
     names: tuple[str, ...]
     records: tuple[RoundRecord, ...]
     anchors: Float64[Array, "lanes d"]
+    traffic: tuple[Traffic, ...]
+    population: int
+
+    def ledger(self, lane: int | str) -> Ledger:
+        """What one lane sent, in total and client by client."""
+        index = self.names.index(lane) if isinstance(lane, str) else lane
+        start, *rounds = self.of(index)
+        contacted = [(*r.clients, *r.excluded) for r in rounds]
+        n, d = self.population, self.anchors.shape[1]
+        first = start.scalars // n
+        return ledger(self.traffic[index], contacted, n, d, at_start=first)
 
     def of(self, lane: int | str) -> tuple[RoundRecord, ...]:
         """The records of one lane, by index or by name."""
