@@ -24,6 +24,14 @@ def test_fedexp_extrapolates_when_clients_disagree() -> None:
     np.testing.assert_allclose(step_of(decision, moved), [2.0, 0.0], rtol=ROUNDING)
 
 
+def test_fedexp_with_a_large_epsilon_is_the_mean() -> None:
+    # mean of ‖Δ‖² is 5: the ratio is 5/(2 (1 + ε)), above one only while ε < 3/2
+    moved = [[3.0, 0.0], [-1.0, 0.0]]
+    for epsilon, weight in ((1.25, 5 / 9), (1.5, 0.5), (100.0, 0.5)):
+        decision, _ = decide(FedExP(1.0, 1.0, epsilon), TWO, moved)
+        np.testing.assert_allclose(decision.weights, weight, rtol=ROUNDING)
+
+
 def test_fedexp_never_shortens_the_mean() -> None:
     # equal clients: the ratio is ½‖Δ‖²/(‖Δ‖² + ε) < 1
     decision, _ = decide(FedExP(1.0, 1.0), TWO, [[2.0], [2.0]])
@@ -36,7 +44,7 @@ def test_fedexp_never_shortens_the_mean() -> None:
 @pytest.mark.parametrize(
     ("q", "losses", "weights"),
     [
-        # L = 2 and ‖Δ_i‖ = 1, so ‖Δw_i‖² = 4:  h = q F^{q−1} 4 + 2 F^q, w = 2 F^q/Σh
+        # η = ½ and ‖Δ_i‖ = 1, so ‖Δw_i‖² = 4:  h = q F^{q−1} 4 + 2 F^q, w = 2 F^q/Σh
         (0.0, (1.0, 3.0), (1 / 2, 1 / 2)),  # h = 2, 2
         (1.0, (1.0, 3.0), (2 / 16, 6 / 16)),  # h = 4 + 2, 4 + 6
         (2.0, (1.0, 3.0), (2 / 52, 18 / 52)),  # h = 8 + 2, 24 + 18
@@ -59,6 +67,24 @@ def test_qfedavg_step_is_the_papers() -> None:
     moved = [[1.0, 0.0], [0.0, -1.0]]
     decision, _ = decide(QFedAvg(2.0, 1.0, 1.0), TWO, moved, losses=(1.0, 3.0))
     np.testing.assert_allclose(step_of(decision, moved), [1 / 8, -3 / 8])
+
+
+def test_qfedavg_takes_the_inverse_step_for_lipschitz() -> None:
+    # L = 2, s = ½: η = ¼, so ‖Δw_i‖² = 16, h = 16 + 4F = 20, 28; w = 4F/48
+    moved = [[1.0, 0.0], [0.0, -1.0]]
+    decision, _ = decide(QFedAvg(2.0, 0.5, 1.0), TWO, moved, losses=(1.0, 3.0))
+    np.testing.assert_allclose(decision.weights, [4 / 48, 12 / 48], rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0])
+def test_qfedavg_after_one_step_sees_gradients(scale: float) -> None:
+    # F = 1, 3 with ∇F = (2, 0), (0, 4) and L = 2: Δ = −η∇F, D = F∇F = (2, 0), (0, 12),
+    # h = ‖∇F‖² + F/η = 4 + 16 + (1 + 3)/η: the step is −(2, 12)/(20 + 4/η)
+    eta = scale / 2
+    moved = -eta * np.array([[2.0, 0.0], [0.0, 4.0]])
+    decision, _ = decide(QFedAvg(2.0, scale, 1.0), TWO, moved, losses=(1.0, 3.0))
+    expected = -np.array([2.0, 12.0]) / (20 + 4 / eta)
+    np.testing.assert_allclose(step_of(decision, moved), expected, rtol=ROUNDING)
 
 
 def test_qfedavg_survives_large_powers() -> None:
@@ -106,6 +132,19 @@ def test_fedadp_over_three_rounds_by_hand() -> None:
     np.testing.assert_array_equal(state.counts, [2, 3, 0])
     expected = [first[0] / 2, first[1] / 3, 0.0]
     np.testing.assert_allclose(state.angles, expected, rtol=ROUNDING)
+
+
+def test_fedadp_remembers_the_plain_mean_angle(rng: np.random.Generator) -> None:
+    # θ̃(t) = ((t − 1) θ̃(t − 1) + θ(t))/t from θ̃(1) = θ(1): the mean of θ(1), …, θ(t)
+    algorithm, seen = FedAdp(1.0, 1.0), []
+    state = algorithm.init(2, 3, None)
+    for _ in range(5):
+        moved = rng.standard_normal((2, 3))
+        mean = moved.mean(axis=0)
+        lengths = np.linalg.norm(moved, axis=1) * np.linalg.norm(mean)
+        seen.append(np.arccos(moved @ mean / lengths))
+        _, state = decide(algorithm, TWO, moved, state=state)
+    np.testing.assert_allclose(state.angles, np.mean(seen, axis=0), rtol=1e-12)
 
 
 def test_fedadp_takes_a_right_angle_where_there_is_none() -> None:
@@ -199,6 +238,29 @@ def test_fedaware_over_two_rounds_by_hand() -> None:
     np.testing.assert_allclose(step_of(decision, None), [54 / 13, 36 / 13])
     np.testing.assert_array_equal(state.memory, [[2, 0], [0, 3], [0, 0]])
     np.testing.assert_array_equal(state.seen, [True, True, False])
+
+
+def test_fedaware_on_unit_memories_by_hand() -> None:
+    algorithm = FedAWARE(1.0, 1.0, alpha=0.5, server_step=2.0, unit=True)
+    # u = e_1, e_2 whatever the lengths: λ = ½, ½ and the step is 2 (½, ½)
+    decision, state = decide(algorithm, TWO, [[4.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(decision.weights, [0.5, 0.5], rtol=ROUNDING)
+    np.testing.assert_allclose(step_of(decision, None), [1.0, 1.0], rtol=ROUNDING)
+    np.testing.assert_array_equal(state.memory, [[4, 0], [0, 1]])  # lengths are kept
+    # m_1 = ½ (0, 1) + ½ (6, 7) = (3, 4), u_1 = (0.6, 0.8); two unit vectors always
+    # share alike: u_0 + u_1 = (1.6, 0.8) and the step is 2 · ½ of it
+    alone = make_roster([1], clients=[1], population=2)
+    decision, _ = decide(algorithm, alone, [[6.0, 7.0]], state=state)
+    np.testing.assert_allclose(decision.weights, [0.5], rtol=ROUNDING)
+    np.testing.assert_allclose(step_of(decision, None), [1.6, 0.8], rtol=ROUNDING)
+
+
+def test_fedaware_stays_where_a_client_is_at_rest() -> None:
+    for unit in (False, True):
+        algorithm = FedAWARE(1.0, 1.0, unit=unit)
+        decision, _ = decide(algorithm, TWO, [[0.0, 0.0], [1.0, 0.0]])
+        np.testing.assert_allclose(decision.weights, [1.0, 0.0], atol=ROUNDING)
+        np.testing.assert_allclose(step_of(decision, None), 0.0, atol=ROUNDING)
 
 
 def test_fedaware_without_memory_is_the_shortest_endpoint() -> None:

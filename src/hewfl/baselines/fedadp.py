@@ -34,8 +34,10 @@ class FedAdp:
         f(θ̃) = α (1 − exp(−exp(−α (θ̃ − 1))))                     Gompertz
         w_i = m_i exp f(θ̃_i) / Σ_j m_j exp f(θ̃_j)
 
-    The paper writes gradients −Δ_i/η; angles are the same. It counts t in rounds with
-    everybody present; here t_i counts the rounds of client i. A client that did not
+    The paper writes gradients −Δ_i/η; angles, in radians, are the same. It counts t in
+    rounds with everybody present, so that θ̃_i is the plain mean of the angles so far;
+    here t_i counts the rounds of client i, which keeps it the plain mean when clients
+    come and go. (Plato keeps the common t: a mean no longer.) A client that did not
     move, or a mean that vanishes, has no angle: it is taken as π/2.
 
     Attributes:

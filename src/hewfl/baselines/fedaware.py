@@ -36,21 +36,29 @@ class FedAWARE:
 
     λ ranges over all clients met so far, present or not, so the step is no combination
     of the round's displacements: it is given as such, and `weights` holds λ_i of the
-    active clients. The paper solves for λ by Frank-Wolfe; here it is exact. Our choice:
-    m_i is Δ_i when client i comes first. (The authors' code starts from zero, which
-    makes newcomers short and so heavy, and averages plainly until all have been met.)
+    active clients. The paper solves for λ by Frank-Wolfe; here it is exact.
+
+    The authors' code puts m_i/‖m_i‖ for m_i in the last two lines, which makes η_g a
+    length: `unit=True`. Otherwise clients with few local steps are short, and so heavy.
+
+    Our choice: m_i is Δ_i when client i comes first. The authors' code starts at zero
+    and averages by data size until all have been met; its first m_i is α Δ_i, the same
+    direction, and later ones count the first update less, by the factor α.
 
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-        alpha: 0 < α ≤ 1, the share of the new update; at 1 there is no averaging.
-        server_step: η_g > 0.
+        alpha: 0 < α ≤ 1, the share of the new update; at 1 there is no averaging. 0.5
+            in the authors' scripts.
+        server_step: η_g > 0; 1 in the authors' scripts.
+        unit: whether memories are normalised.
     """
 
     smoothness: float
     step_scale: float
     alpha: float = 0.5
     server_step: float = 1.0
+    unit: bool = False
 
     name: ClassVar[str] = "FedAWARE"
     traffic: ClassVar[Traffic] = Traffic()
@@ -90,8 +98,15 @@ class FedAWARE:
         m[S] = (1 - share) * m[S] + share * delta
         seen[S] = True
 
-        solution = post_local_weights(m, np.zeros(m.shape[1]), 1.0, active=seen)
+        u = unit_rows(m) if self.unit else m
+        solution = post_local_weights(u, np.zeros(m.shape[1]), 1.0, active=seen)
         weights = solution.weights
-        step = self.server_step * (weights @ m)
+        step = self.server_step * (weights @ u)
         decision = Decision(weights[S], solution.status, float(solution.gap), step=step)
         return decision, FedAWAREState(m, seen)
+
+
+def unit_rows(rows: Float64[Array, "n d"]) -> Float64[Array, "n d"]:
+    """Each row over its length; a zero row stays."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1.0)

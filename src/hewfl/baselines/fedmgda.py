@@ -26,15 +26,16 @@ class FedMGDAPlus:
     certified, in units of ½‖Σλu‖² ≤ ½. A client that did not move has u_i = 0: it
     stands at its own optimum, and where ε permits the model stays.
 
-    The paper leaves η and λ⁰ to be chosen. Here η is `server_step` times the mean of
-    ‖Δ_j‖, so that it has no units and shrinks with the updates; `relative=False` makes
-    it a length, as the paper's η is.
+    The paper leaves η and λ⁰ to be chosen; η must vanish over the rounds, and decays
+    geometrically in its experiments. Here η is `server_step` times the mean of ‖Δ_j‖,
+    so that it has no units and shrinks with the updates; `relative=False` makes it a
+    length, as the paper's η is, constant over the rounds.
 
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-        epsilon: ε ≥ 0.
-        server_step: > 0, the global step size.
+        epsilon: ε ≥ 0; 1 is FedLab's form of the method, 0.1 FLGo's.
+        server_step: > 0, the global step size; 1 as in FLGo.
         relative: whether `server_step` is in units of the mean displacement.
         by_size: λ⁰_i = m_i/Σ_{j∈S} m_j; otherwise 1/S.
     """

@@ -15,21 +15,22 @@ from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 class QFedAvg:
     """Steps on the fair objective Σ_i F_i^{q+1}/(q + 1) [Li2020b].
 
-        Δw_i = −L Δ_i
+        Δw_i = −Δ_i/η
         D_i = F_i^q Δw_i
-        h_i = q F_i^{q−1} ‖Δw_i‖² + L F_i^q
+        h_i = q F_i^{q−1} ‖Δw_i‖² + F_i^q/η
         x⁺ = x − Σ_i D_i / Σ_i h_i
 
-    F_i = F_i(x) ≥ 0. The paper's L is a tuned step size inverted, 1/η; here it is the
-    smoothness constant, the same at step scale one. Its factor L is not changed by the
-    number of local steps, and neither is ours. The paper draws clients by data size,
-    which puts the sizes into the objective; here all active clients enter alike, so
-    that q = 0 is `UniformLocalSGD`.
+    F_i = F_i(x) ≥ 0. The paper has its Lipschitz estimate L for 1/η, the inverse of the
+    step size that was best at q = 0; the authors' code has 1/η itself. So Δw_i is the
+    gradient after one local step; more of them do not change the factor. The paper
+    draws clients by data size, which puts the sizes into the objective; here all active
+    clients enter alike, so that q = 0 is `UniformLocalSGD`.
 
     Where F_i = 0 and q > 0 the limit is taken: ‖∇F_i‖² ≤ 2L F_i, so D_i and h_i vanish.
+    (The authors' code adds 1e-10 to every loss instead.)
 
     Attributes:
-        smoothness: L > 0.
+        smoothness: L > 0, of the clients' losses.
         step_scale: s > 0; every client takes every step with η = s/L.
         q: fairness, q ≥ 0.
     """
@@ -58,7 +59,7 @@ class QFedAvg:
         return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
-        """w_i = L F_i^q / Σ_j h_j.
+        """w_i = (F_i^q/η) / Σ_j h_j.
 
         Raises:
             InvalidInputError: losses are absent or negative.
@@ -66,13 +67,13 @@ class QFedAvg:
         losses = round_.losses
         if losses is None or not (losses >= 0).all():
             raise invalid("losses", "given, nonnegative", losses)
-        L, q = self.smoothness, self.q
+        q, inverse = self.q, self.smoothness / self.step_scale  # 1/η
         delta = round_.displacements.astype(np.float64, copy=False)
-        sq_norms = L**2 * np.einsum("ij,ij->i", delta, delta)
+        sq_norms = inverse**2 * np.einsum("ij,ij->i", delta, delta)
 
         top = float(losses.max()) or 1.0  # D and h share top^q, which might overflow
         F_q = (losses / top) ** q
         F_q1 = np.divide(F_q, losses, out=np.zeros_like(losses), where=losses > 0)
-        h = q * F_q1 * sq_norms + L * F_q
-        weights = L * F_q / (h.sum() or 1.0)
+        h = q * F_q1 * sq_norms + inverse * F_q
+        weights = inverse * F_q / (h.sum() or 1.0)
         return Decision(weights, f"weights by loss to the power {q:g}"), state

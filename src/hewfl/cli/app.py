@@ -2,6 +2,7 @@
 
 import typer
 
+from hewfl.cli.data import data
 from hewfl.cli.demo import demo
 from hewfl.core import native
 from hewfl.version import __version__
@@ -12,6 +13,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(demo)
+app.add_typer(data, name="data")
 
 
 @app.callback()

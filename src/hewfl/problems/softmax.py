@@ -220,24 +220,27 @@ class Softmax:
         names = {"test_accuracy": accuracy, "test_loss": loss}
         return {name: conform(value, anchors) for name, value in names.items()}
 
-    def optimum(self) -> Optimum:
+    def optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
         """The minimiser of (1/n) Σ F_i, on the host; see `softmax_optimum`.
 
         Raises:
             SolverError: there is none (λ = 0 and separable data), or rounding forbids.
         """
-        return self._minimiser(1 / (self.n * self.data_sizes))
+        return self._minimiser(1 / (self.n * self.data_sizes), start)
 
-    def pooled_optimum(self) -> Optimum:
+    def pooled_optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
         """The minimiser of Σ m_i F_i/Σ m_i, likewise."""
-        return self._minimiser(np.full(self.n, 1 / self.data_sizes.sum()))
+        return self._minimiser(np.full(self.n, 1 / self.data_sizes.sum()), start)
 
-    def _minimiser(self, per_sample: Float64[Array, " n"]) -> Optimum:
+    def _minimiser(
+        self, per_sample: Float64[Array, " n"], start: Float64[Array, " d"] | None
+    ) -> Optimum:
         X, y = to_host(self.features), to_host(self.labels)
         norms, weights = np.sqrt(self._sq_norms), np.zeros(len(y))
         for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
             weights[lo : lo + m] += each  # clients may share rows
-        return minimise(WeightedSoftmax(X, norms, y, weights, self.classes, self.l2))
+        f = WeightedSoftmax(X, norms, y, weights, self.classes, self.l2)
+        return minimise(f, start)
 
     def _matrices(self, anchors: Float[Any, "lanes d"]) -> tuple[Any, Any]:
         """The namespace of the data, and the models in it as matrices W."""

@@ -142,13 +142,23 @@ class WeightedSoftmax:
         ]
 
 
-def minimise(f: WeightedSoftmax) -> Optimum:
+def minimise(
+    f: WeightedSoftmax, start: Float64[Array, " d"] | None = None
+) -> Optimum:
     """The minimiser of f with the norm of its gradient.
+
+    Args:
+        f: what to minimise.
+        start: a model to go on from by Newton's method, such as the minimiser under
+            other weights; by default L-BFGS finds one.
 
     Raises:
         SolverError: the gradient does not fall to rounding.
     """
-    point, is_done = _newton(f, _whitened_lbfgs(f))
+    if start is None:
+        point, is_done = _newton(f, _whitened_lbfgs(f))
+    else:
+        point, is_done = _newton(f, _centred(start.reshape(f.classes, -1)))
     if (
         not is_done and f.features.dtype != np.float64
     ):  # too ill-conditioned for float32

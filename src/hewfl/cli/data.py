@@ -1,0 +1,249 @@
+"""`hewfl data`: list, get, check and show data sets."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from jaxtyping import Int64
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hewfl.core.checks import Ints
+from hewfl.data.catalogue import CATALOGUE, entry_named
+from hewfl.data.dataset import Dataset
+from hewfl.data.download import fetch, progress_bar
+from hewfl.data.inventory import Stock, take_stock
+from hewfl.data.load import check as check_dataset
+from hewfl.data.load import load
+from hewfl.data.partition import class_counts, dirichlet_partition, iid_partition
+from hewfl.data.picture import draw_partition
+from hewfl.data.places import download_root
+from hewfl.data.prepare import row_labels, split_rows
+from hewfl.errors import HewError
+
+data = typer.Typer(help="List, get, check and show data sets.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Label = Annotated[
+    str | None, typer.Option(help="Column of the labels in a file; the last if absent.")
+]
+
+_BAR = 24
+_SHADES = " ░▒▓█"
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Say our own errors in one line; others are bugs and keep their traceback."""
+    try:
+        yield
+    except HewError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+@data.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """List the data sets known by name, and which of them are here."""
+    with _one_line_errors():
+        stocks = [take_stock(entry) for entry in CATALOGUE.values()]
+    if as_json:
+        typer.echo(json.dumps([_stock_record(stock) for stock in stocks], indent=1))
+        return
+    table = _table(
+        "data sets", "name", "rows", "columns", "classes", "place", "licence"
+    )
+    for stock in stocks:
+        entry = stock.entry
+        table.add_row(
+            entry.name,
+            f"{sum(entry.samples):,}",
+            str(entry.features),
+            str(len(entry.classes)),
+            _place(stock),
+            entry.licence,
+        )
+    Console().print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for name in columns:
+        numbers = name in ("rows", "columns", "classes")
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    return table
+
+
+def _place(stock: Stock) -> str:
+    if stock.state == "partly here":
+        return f"{stock.place}, in part"
+    if stock.place:
+        return stock.place
+    if stock.entry.is_downloadable:
+        return f"{stock.entry.size / 1e6:.0f} MB to download"
+    return "absent"
+
+
+def _stock_record(stock: Stock) -> dict[str, Any]:
+    entry = stock.entry
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "samples": entry.samples[0],
+        "test_samples": entry.samples[1],
+        "features": entry.features,
+        "classes": entry.classes,
+        "licence": entry.licence,
+        "citation": entry.citation,
+        "bytes": entry.size,
+        "downloadable": bool(entry.files) and entry.is_downloadable,
+        "state": stock.state,
+        "place": stock.place,
+    }
+
+
+@data.command()
+def get(
+    names: Annotated[list[str], typer.Argument(help="Data sets, by name.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Download data sets that are not here, and check and parse them."""
+    with _one_line_errors():
+        found = []
+        for name in names:
+            with progress_bar() as report:
+                fetch(entry_named(name), report)
+            found.append(load(name, download=False))
+    _print_datasets(found, as_json=as_json)
+    if not as_json:
+        typer.echo(f"downloads are kept in {download_root()}")
+
+
+@data.command()
+def check(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Data sets by name, or files; all that are here if none."),
+    ] = None,
+    *,
+    label: Label = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify checksums, parse, and say what was found; fail if anything is wrong."""
+    with _one_line_errors():
+        stocks = [take_stock(entry) for entry in CATALOGUE.values()]
+    here = [stock.entry.name for stock in stocks if stock.state != "absent"]
+    wanted, found = names or here, []
+    for name in wanted:
+        with contextlib.suppress(typer.Exit), _one_line_errors():
+            found.append(check_dataset(name, label=label))
+    _print_datasets(found, as_json=as_json)
+    if len(found) < len(wanted):
+        raise typer.Exit(1)
+
+
+def _print_datasets(found: list[Dataset], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([_dataset_record(d) for d in found], indent=1))
+        return
+    columns = ("name", "rows", "columns", "type", "classes", "source")
+    table = _table("sound data sets", *columns)
+    for d in found:
+        record = _dataset_record(d)
+        table.add_row(
+            escape(d.name),
+            f"{d.size:,}",
+            str(record["features"]),
+            record["dtype"],
+            str(len(d.classes)),
+            escape(d.source),
+        )
+    Console().print(table)
+
+
+def _dataset_record(d: Dataset) -> dict[str, Any]:
+    return {
+        "name": d.name,
+        "samples": len(d.labels),
+        "test_samples": 0 if d.test is None else len(d.test[1]),
+        "features": d.features.shape[1],
+        "dtype": str(d.features.dtype),
+        "classes": d.classes,
+        "source": d.source,
+    }
+
+
+@data.command()
+def show(  # noqa: PLR0913 - options of a command
+    name: Annotated[
+        str, typer.Argument(help="Data set by name, or a file.")
+    ] = "digits",
+    *,
+    clients: Annotated[int, typer.Option(min=1, help="Clients n.")] = 20,
+    alpha: Annotated[float, typer.Option(help="Dirichlet concentration α.")] = 0.2,
+    iid: Annotated[bool, typer.Option("--iid", help="Even shuffled shards.")] = False,
+    minimum: Annotated[int, typer.Option(min=0, help="Least samples of a client.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of split and partition.")] = 0,
+    label: Label = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Save a picture here (.png or .pdf).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how the training part (80 % of the rows) is shared out among clients.
+
+    The defaults are the paper's: 20 clients, label skew with concentration 0.2.
+    """
+    with _one_line_errors():
+        dataset = load(name, label=label)
+        labels = row_labels(dataset, split_rows(dataset, seed)[0])
+        if iid:
+            partition = iid_partition(len(labels), clients, seed)
+        else:
+            partition = dirichlet_partition(
+                labels, clients, alpha, seed, minimum=minimum
+            )
+        counts = class_counts(labels, partition, len(dataset.classes))
+        kind = "even shards" if iid else f"Dirichlet label skew, α = {alpha:g}"
+        title = f"{dataset.name}: {clients} clients, {kind}, seed {seed}"
+        if output is not None:
+            draw_partition(counts, dataset.classes, title, output)
+    if as_json:
+        record = {"title": title, "classes": dataset.classes, "counts": counts.tolist()}
+        typer.echo(json.dumps(record))
+        return
+    Console().print(_partition_table(counts, dataset.classes, title))
+    if output is not None:
+        typer.echo(f"picture saved in {output}")
+
+
+def _partition_table(
+    counts: Int64[Ints, "n c"], classes: tuple[str, ...], title: str
+) -> Table:
+    """One row per client: its size as a bar, and shades for its mix of classes."""
+    sizes = counts.sum(axis=1)
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("client", justify="right")
+    table.add_column("samples", justify="right")
+    table.add_column("size")
+    table.add_column("share of each class within the client")
+    for client, (size, row) in enumerate(zip(sizes, counts, strict=True)):
+        bar = "█" * max(round(_BAR * size / sizes.max()), int(size > 0))
+        shades = (_SHADES[_shade(k / max(size, 1))] * 2 for k in row)
+        table.add_row(str(client), f"{size:,}", Text(bar), Text("│".join(shades)))
+    table.caption = f"classes, left to right: {escape(', '.join(classes))}"
+    return table
+
+
+def _shade(share: float) -> int:
+    """0 only for none, 4 from three quarters on."""
+    return 0 if share == 0 else min(1 + int(4 * share), 4)

@@ -1,0 +1,138 @@
+"""Parsed arrays, kept so that the second start is instant.
+
+One folder per source and parser: an `.npy` file per array and a manifest. A folder is
+written under a name of its own and renamed when whole, so readers see all of it or
+nothing, and of processes that write at once the first wins and the others read it.
+The cache may be deleted at any time.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from hewfl.data.dataset import Samples
+from hewfl.data.places import cache_root, file_sha256
+from hewfl.errors import DataError
+
+FORMAT = 1
+_ARRAYS = ("features", "labels", "test_features", "test_labels")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Parsed:
+    """What a parser made of a source."""
+
+    train: Samples
+    test: Samples | None
+    classes: tuple[str, ...]
+
+
+def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed:
+    """The parsed arrays of a source, memory-mapped; parsed now if nowhere cached.
+
+    Args:
+        name: begins the folder's name, for people.
+        key: all that the result depends on: checksums, parser, options.
+        parse: called when the cache has no such entry.
+    """
+    folder = _folder(name, key)
+    found = _opened(folder, list(key))
+    if found is not None:
+        return found
+    parsed = parse()
+    try:
+        _publish(folder, list(key), parsed)
+    except OSError as error:
+        text = f"cannot cache {name} in {folder.parent} ({error}); set HEWFL_CACHE"
+        warnings.warn(text, stacklevel=3)
+        return parsed
+    return _opened(folder, list(key)) or parsed
+
+
+def verify_cached(name: str, key: Sequence[str]) -> None:
+    """Compare the cached arrays with the checksums taken when they were written.
+
+    Raises:
+        DataError: they differ; the text names the folder to delete.
+    """
+    folder = _folder(name, key)
+    manifest = _manifest(folder, list(key))
+    for array, sha256 in (manifest or {}).get("sha256", {}).items():
+        if file_sha256(folder / f"{array}.npy") != sha256:
+            rule, found = "what was written there", "other bytes"
+            text = f"{folder / array}.npy must be {rule}; got {found}; delete {folder}"
+            raise DataError(text)
+
+
+def _folder(name: str, key: Sequence[str]) -> Path:
+    digest = hashlib.sha256(json.dumps([FORMAT, *key]).encode()).hexdigest()
+    return cache_root() / "parsed" / f"{name}-{digest[:16]}"
+
+
+def _manifest(folder: Path, key: list[str]) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return manifest if manifest.get("key") == key else None
+
+
+def _opened(folder: Path, key: list[str]) -> Parsed | None:
+    """The entry, or None if it is absent or not whole."""
+    manifest = _manifest(folder, key)
+    if manifest is None:
+        return None
+    try:
+        arrays = [
+            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            for name in manifest["sha256"]
+        ]
+    except (OSError, ValueError, EOFError):
+        return None
+    test = (arrays[2], arrays[3]) if len(arrays) == 4 else None
+    return Parsed((arrays[0], arrays[1]), test, tuple(manifest["classes"]))
+
+
+def _publish(folder: Path, key: list[str], parsed: Parsed) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    own = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    own.mkdir()
+    try:
+        arrays = [*parsed.train, *(parsed.test or ())]
+        sha256 = {}
+        for name, array in zip(_ARRAYS, arrays, strict=False):
+            np.save(own / f"{name}.npy", np.ascontiguousarray(array))
+            sha256[name] = file_sha256(own / f"{name}.npy")
+        manifest = {"key": key, "classes": parsed.classes, "sha256": sha256}
+        text = json.dumps(manifest, indent=1)
+        (own / "manifest.json").write_text(text, encoding="utf-8")
+        _rename(own, folder, key)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _rename(own: Path, folder: Path, key: list[str]) -> None:
+    """Move the new folder into place, unless a whole one is there already."""
+    for attempt in range(3):
+        try:
+            own.rename(folder)
+        except OSError:
+            if _opened(folder, key) is not None:
+                return
+            broken = own.with_name(f"{own.name}-broken-{attempt}")
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                folder.rename(broken)
+            shutil.rmtree(broken, ignore_errors=True)
+        else:
+            return

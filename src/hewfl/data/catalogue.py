@@ -1,0 +1,240 @@
+"""The data sets known by name: files, checksums, mirrors, licences."""
+
+from dataclasses import dataclass
+from typing import final
+
+from hewfl.core.checks import invalid
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One published file.
+
+    Attributes:
+        path: place below the data folder.
+        size: bytes.
+        sha256: checksums of the file in its known containers.
+        content_sha256: checksum of the decompressed bytes, where containers that differ
+            only in a gzip header are in circulation.
+        urls: mirrors, tried in this order; none if nobody publishes the file.
+    """
+
+    path: str
+    size: int
+    sha256: tuple[str, ...]
+    content_sha256: str | None = None
+    urls: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One data set.
+
+    Attributes:
+        name: what `load` takes.
+        title: what people call it.
+        files: all that must be there.
+        samples: rows of the training and of the test part (0: none is published).
+        features: numbers per row.
+        classes: their names, in the order of the labels 0, 1, ...
+        licence: the publisher's terms.
+        citation: key in the bibliography of `PAPER.md`.
+    """
+
+    name: str
+    title: str
+    files: tuple[DataFile, ...]
+    samples: tuple[int, int]
+    features: int
+    classes: tuple[str, ...]
+    licence: str
+    citation: str
+
+    @property
+    def is_downloadable(self) -> bool:
+        """Whether every file has a mirror."""
+        return all(file.urls for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+def _idx_files(
+    folder: str, mirrors: tuple[str, ...], known: dict[str, tuple[int, str]]
+) -> tuple[DataFile, ...]:
+    return tuple(
+        DataFile(
+            f"{folder}/{name}",
+            size,
+            (sha256,),
+            urls=tuple(f"{mirror}/{name}" for mirror in mirrors),
+        )
+        for name, (size, sha256) in known.items()
+    )
+
+
+_DIGITS = Entry(
+    name="digits",
+    title="Optical digits of 8 × 8 pixels, embedded in scikit-learn",
+    files=(),
+    samples=(1797, 0),
+    features=64,
+    classes=tuple("0123456789"),
+    licence="CC BY 4.0",
+    citation="Alpaydin1998",
+)
+
+# Mirrors of MNIST and Fashion-MNIST are those of torchvision; the original MNIST page
+# no longer serves the files.
+_MNIST = Entry(
+    name="mnist",
+    title="MNIST handwritten digits",
+    files=_idx_files(
+        "mnist",
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist",
+            "https://storage.googleapis.com/cvdf-datasets/mnist",
+        ),
+        {
+            "train-images-idx3-ubyte.gz": (
+                9912422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                28881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                1648877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                4542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        },
+    ),
+    samples=(60000, 10000),
+    features=784,
+    classes=tuple("0123456789"),
+    licence="none stated; often CC BY-SA 3.0",
+    citation="LeCun2010",
+)
+
+_FASHION = Entry(
+    name="fashion_mnist",
+    title="Fashion-MNIST garments",
+    files=_idx_files(
+        "fashion-mnist",
+        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
+        {
+            "train-images-idx3-ubyte.gz": (
+                26421880,
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                29515,
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                4422102,
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                5148,
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
+        },
+    ),
+    samples=(60000, 10000),
+    features=784,
+    classes=(
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    licence="MIT",
+    citation="Xiao2017",
+)
+
+_COVERTYPE = Entry(
+    name="covertype",
+    title="Forest cover types",
+    files=(
+        DataFile(
+            "covtype/covtype.data.gz",
+            11240707,
+            (
+                # as published (scikit-learn's checksum), and with a zeroed timestamp
+                "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
+                "db77ddee6056d4297a443dff42cf850d54416987d1b02992d36ff90c228c998c",
+            ),
+            "0a9371cef7c964b5475d6053cc3e0894a5aa6f65ad1ed3ecb01c45aa96217945",
+            (
+                "https://ndownloader.figshare.com/files/5976039",  # scikit-learn's
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/"
+                "covtype.data.gz",
+            ),
+        ),
+    ),
+    samples=(581012, 0),
+    features=54,
+    classes=(
+        *("Spruce/Fir", "Lodgepole Pine", "Ponderosa Pine", "Cottonwood/Willow"),
+        *("Aspen", "Douglas-fir", "Krummholz"),
+    ),
+    licence="CC BY 4.0",
+    citation="Blackard1998",
+)
+
+_AG_NEWS = Entry(
+    name="ag_news",
+    title="AG News, 30,000-row training subset, as MPNet features",
+    files=(
+        DataFile(
+            "ag_news/train_subset_30k.csv.gz",
+            3053540,
+            ("416d33a52e9791c08b2e48109fc94480874cab83fc56aeee4f6710c1530e76f5",),
+            "213593099e9d8cf536673715c9119b7132da3540f71ba3a3901a090d086ee41c",
+        ),
+        DataFile(
+            "ag_news/test.csv.gz",
+            748824,
+            ("3c277beb6ce3dd635407635cb90a7c5ceaf87168fabb3be218e39aa2b097f706",),
+            "521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699",
+        ),
+        DataFile(
+            "ag_news/features/train_subset_30k.mpnet768.f16.npy",
+            46080128,
+            ("0ac4413ac2b7b3488877a431d1c511a3ceb7395d7419c642431c657fc3ee07e9",),
+        ),
+        DataFile(
+            "ag_news/features/test.mpnet768.f16.npy",
+            11673728,
+            ("361f9aff735d5a68eca3d1b2dab1de31c4ff1fd07862a6da132ddf8971be9c90",),
+        ),
+    ),
+    samples=(30000, 7600),
+    features=768,
+    classes=("World", "Sports", "Business", "Sci/Tech"),
+    licence="non-commercial use",
+    citation="Zhang2015",
+)
+
+CATALOGUE: dict[str, Entry] = {
+    entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _COVERTYPE, _AG_NEWS)
+}
+
+
+def entry_named(name: str) -> Entry:
+    """The entry of a data set.
+
+    Raises:
+        InvalidInputError: no data set has this name.
+    """
+    if name not in CATALOGUE:
+        raise invalid("name", f"one of {', '.join(CATALOGUE)}", repr(name))
+    return CATALOGUE[name]

@@ -1,0 +1,103 @@
+"""Samples with their labels: what every source is turned into."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from jaxtyping import Int64, Num
+
+from hewfl.core.checks import Ints
+from hewfl.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.integer[Any] | np.floating[Any]]
+else:  # at run time shape checks want the class
+    Numbers = np.ndarray
+
+Samples = tuple[Num[Numbers, "_ p"], Int64[Ints, " _"]]
+"""Features and labels; parts of one data set share p, not their number of rows."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """A classification data set as published, neither scaled nor split by us.
+
+    Arrays may be memory-mapped, and must not be written to.
+
+    Attributes:
+        name: of the data set, or the file it came from.
+        features: one row per sample, in the published type.
+        labels: whole numbers from 0.
+        test: features and labels of the published test part, if there is one.
+        classes: names of the labels, in order.
+        source: where the bytes came from.
+    """
+
+    name: str
+    features: Num[Numbers, "m p"]
+    labels: Int64[Ints, " m"]
+    test: Samples | None
+    classes: tuple[str, ...]
+    source: str
+
+    @property
+    def size(self) -> int:
+        """Rows of all parts together."""
+        return len(self.labels) + (0 if self.test is None else len(self.test[1]))
+
+
+def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m p"]:
+    """A finite table of numbers with one label per row.
+
+    Raises:
+        DataError: with the source's name, the rule and what was found.
+    """
+    if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "biuf":
+        found = f"shape {features.shape}, dtype {features.dtype}"
+        raise DataError(f"{where}: features must be a table of numbers; got {found}")
+    if labels.shape != features.shape[:1]:
+        found = f"shape {labels.shape} for {len(features)} rows"
+        raise DataError(f"{where}: labels must be one per row; got {found}")
+    if features.dtype.kind == "f" and not np.isfinite(features).all():
+        row, column = (int(k) for k in np.argwhere(~np.isfinite(features))[0])
+        found = f"{features[row, column]} in row {row}, column {column} (from 0)"
+        raise DataError(f"{where}: features must be finite; got {found}")
+    wanted = np.uint8 if features.dtype.kind == "b" else features.dtype
+    return np.asarray(features, wanted)
+
+
+def coded_labels(
+    where: str, parts: Sequence[Any]
+) -> tuple[list[Int64[Ints, " _"]], tuple[str, ...]]:
+    """Labels of any kind as whole numbers from 0, and the names they stand for.
+
+    Numbers are ordered as numbers, texts as texts. Parts share one coding.
+
+    Raises:
+        DataError: labels are neither texts nor whole numbers, or are all the same.
+    """
+    values = np.concatenate([np.asarray(part) for part in parts])
+    kind = values.dtype.kind
+    if kind == "f":
+        wrong = ~np.isfinite(values) | (values != np.floor(values))
+    elif kind == "U":
+        wrong = values == ""
+    else:
+        wrong = np.full(len(values), kind not in "biu")
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        found = f"{values[row]!r} in row {row} (from 0)"
+        raise DataError(f"{where}: labels must be whole numbers or texts; got {found}")
+    known, codes = np.unique(
+        values.astype(np.int64) if kind == "f" else values, return_inverse=True
+    )
+    if len(known) < 2:
+        rule, found = "of at least two classes", f"only {known[0]}"
+        raise DataError(f"{where}: labels must be {rule}; got {found}")
+    cuts = np.cumsum([len(part) for part in parts])[:-1]
+    coded = np.split(codes.astype(np.int64), cuts)
+    return coded, tuple(str(name) for name in known.tolist())

@@ -1,0 +1,115 @@
+"""Published formats, bytes to arrays: idx, the Covertype table, AG News, digits."""
+
+import csv
+import gzip
+import importlib.util
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from hewfl.core.checks import Ints
+from hewfl.data.dataset import Numbers, Samples
+from hewfl.errors import DataError
+
+Parts = tuple[Samples, Samples | None]
+
+VERSION = 1
+"""Raised when a parser's output changes, so that older caches are not read."""
+
+
+def read_idx(path: Path) -> UInt8[Numbers, "..."]:
+    """An array of bytes in the idx format of MNIST.
+
+    Two zero bytes, type 8, the number of axes, each axis as a big-endian 32-bit
+    number, then the entries.
+    """
+    content = gzip.decompress(path.read_bytes())
+    axes = content[3] if content[:3] == b"\x00\x00\x08" and content[3:] else 0
+    start = 4 + 4 * axes
+    shape = [int.from_bytes(content[k : k + 4]) for k in range(4, start, 4)]
+    if axes == 0 or len(content) != start + prod(shape):
+        rule = "an idx file of bytes, as long as its header says"
+        found = f"{len(content)} bytes beginning {content[:4].hex()}"
+        raise DataError(f"{path} must be {rule}; got {found}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_images(paths: Sequence[Path]) -> Parts:
+    """MNIST and its likes: images as rows of bytes."""
+    images, labels, test_images, test_labels = (read_idx(path) for path in paths)
+    return (
+        (images.reshape(len(images), -1), labels.astype(np.int64)),
+        (test_images.reshape(len(test_images), -1), test_labels.astype(np.int64)),
+    )
+
+
+def read_covertype(paths: Sequence[Path]) -> Parts:
+    """Covertype: 54 whole numbers of 16 bits and the type, from 1, in each line."""
+    (path,) = paths
+    content = io.BytesIO(gzip.decompress(path.read_bytes()))
+    rule = "lines of 55 numbers of 16 bits"
+    try:
+        table = np.loadtxt(content, np.int16, delimiter=",", comments=None, ndmin=2)
+    except ValueError as error:
+        raise DataError(f"{path} must be {rule}; got {error}") from error
+    if table.shape[1] != 55:
+        raise DataError(f"{path} must be {rule}; got {table.shape[1]} in each")
+    return (table[:, :-1], table[:, -1].astype(np.int64) - 1), None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """Texts with labels from 0."""
+
+    texts: tuple[str, ...]
+    labels: Int64[Ints, " m"]
+
+
+def read_news(path: Path) -> Texts:
+    """AG News: class from 1, title and description in each quoted row.
+
+    The text is title, blank, description.
+    """
+    content = gzip.decompress(path.read_bytes()).decode("utf-8")
+    rows = list(csv.reader(io.StringIO(content, newline="")))
+    if not all(len(row) == 3 and row[0].isdecimal() for row in rows):
+        bad = next(r for r in rows if len(r) != 3 or not r[0].isdecimal())
+        rule = "rows of a class number, a title and a description"
+        raise DataError(f"{path} must have {rule}; got {bad}")
+    labels = np.array([int(row[0]) for row in rows], dtype=np.int64) - 1
+    return Texts(tuple(f"{row[1]} {row[2]}" for row in rows), labels)
+
+
+def read_news_features(paths: Sequence[Path]) -> Parts:
+    """AG News as encoder features; row i belongs to row i of the texts."""
+    train, test, train_features, test_features = paths
+    return (
+        (np.load(train_features, allow_pickle=False), read_news(train).labels),
+        (np.load(test_features, allow_pickle=False), read_news(test).labels),
+    )
+
+
+def read_digits() -> Parts:
+    """The digits that come with scikit-learn.
+
+    Read from its file, as importing scikit-learn takes a second; by its own function
+    should the file ever move.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    for folder in folders:
+        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            table = np.loadtxt(file, np.float32, delimiter=",")
+            return (table[:, :-1], table[:, -1].astype(np.int64)), None
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
+
+    features, labels = load_digits(return_X_y=True)
+    return (features.astype(np.float32), labels.astype(np.int64)), None

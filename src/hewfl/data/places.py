@@ -1,0 +1,105 @@
+"""Where files are looked for, and whether they are what they claim to be.
+
+Order: the folder named by the setting HEWFL_DATA, then the user cache. Both have the
+same layout, so a cache can be copied to a machine without network as its HEWFL_DATA.
+"""
+
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from pathlib import Path
+
+from hewfl.data.catalogue import DataFile, Entry
+from hewfl.errors import DataError
+
+_BLOCK = 1 << 20
+
+
+def cache_root() -> Path:
+    """The user cache: HEWFL_CACHE, or `hewfl` in the platform's cache folder."""
+    if chosen := os.environ.get("HEWFL_CACHE"):
+        return Path(chosen).expanduser()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "hewfl"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "hewfl"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home()) / "hewfl" / "Cache"
+    return Path.home() / ".cache" / "hewfl"
+
+
+def download_root() -> Path:
+    """Where downloads go: `files` in the user cache."""
+    return cache_root() / "files"
+
+
+def search_roots() -> tuple[Path, ...]:
+    """Folders to search, in order.
+
+    Raises:
+        DataError: HEWFL_DATA is set, but not to a folder.
+    """
+    chosen = os.environ.get("HEWFL_DATA")
+    if not chosen:
+        return (download_root(),)
+    folder = Path(chosen).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"HEWFL_DATA must be a folder; got {chosen}")
+    return (folder, download_root())
+
+
+def find(file: DataFile) -> Path | None:
+    """The first place that has the file."""
+    places = (root / file.path for root in search_roots())
+    return next((place for place in places if place.is_file()), None)
+
+
+def file_sha256(path: Path) -> str:
+    """Checksum of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def examine(path: Path, file: DataFile) -> tuple[str, str | None]:
+    """The file's sha256, and what is wrong with it if anything is.
+
+    A gzip container that is not a known one passes if its content is the known one.
+    """
+    found = file_sha256(path)
+    if found in file.sha256:
+        return found, None
+    if file.content_sha256 is not None:
+        try:
+            if _content_sha256(path) == file.content_sha256:
+                return found, None
+        except (OSError, EOFError, zlib.error) as error:
+            return found, f"must be a sound gzip file; got {error}"
+    size = f"{path.stat().st_size} bytes of {file.size}"
+    return found, f"must have sha256 {file.sha256[0]}; got {found} ({size})"
+
+
+def is_sound(path: Path, file: DataFile) -> bool:
+    """Whether a file is there and is what it claims to be."""
+    return path.is_file() and examine(path, file)[1] is None
+
+
+def how_to_get(entry: Entry) -> str:
+    """The sentence that ends every message about absent or damaged files."""
+    files = ", ".join(file.path for file in entry.files)
+    by_hand = f"put {files} into a folder and set HEWFL_DATA to it"
+    if entry.is_downloadable:
+        return (
+            f"run `hewfl data get {entry.name}` where there is a network, or {by_hand}"
+        )
+    return f"{by_hand} (not all of them can be downloaded)"
+
+
+def _content_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with gzip.open(path) as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

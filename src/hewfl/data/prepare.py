@@ -1,0 +1,202 @@
+"""From a data set to what the paper trains on (section Experiments).
+
+All rows are shuffled and split 80/20, features are standardised, and a bias feature is
+appended. Mean and deviation come from the training part alone, so the test part stays
+unseen; the paper does not say which it uses.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+from jaxtyping import Float, Float64, Int64
+
+from hewfl.core.checks import Array, Ints, invalid
+from hewfl.data.dataset import Dataset, Samples
+from hewfl.data.partition import stream
+
+Split = Literal["shuffled", "published"]
+Precision = Literal["float32", "float64"]
+Moments = tuple[Float64[Array, " p"], Float64[Array, " p"]]
+
+_ROWS = 4096
+"""Rows converted at a time: float64 copies of whole data sets need not fit."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """Training and test part, ready for `softmax_from_arrays`.
+
+    Attributes:
+        features: X of the training part, with the bias as last column if asked for.
+        labels: y of the training part.
+        test_features: X of the test part, scaled by the training part's numbers.
+        test_labels: y of the test part.
+        classes: names of the labels.
+    """
+
+    features: Float[Array, "m p"]
+    labels: Int64[Ints, " m"]
+    test_features: Float[Array, "k p"]
+    test_labels: Int64[Ints, " k"]
+    classes: tuple[str, ...]
+
+    @property
+    def test(self) -> Samples:
+        """The test part as `softmax_from_arrays` takes it."""
+        return self.test_features, self.test_labels
+
+
+def prepare(  # noqa: PLR0913 - the public door: all but two are optional
+    dataset: Dataset,
+    seed: int,
+    *,
+    test_fraction: float = 0.2,
+    split: Split = "shuffled",
+    subsample: int | None = None,
+    standardise: bool = True,
+    bias: bool = True,
+    dtype: Precision = "float32",
+) -> Prepared:
+    """Split, standardise and append the bias.
+
+    Args:
+        dataset: from `load`.
+        seed: of the split; 0, 1, ...
+        test_fraction: share of rows held out by the shuffled split; in (0, 1).
+        split: `shuffled` pools all published parts and splits them anew, as the paper
+            does; `published` keeps the publisher's test part.
+        subsample: rows kept, drawn at random before the split; of the training part
+            if the split is the published one.
+        standardise: to mean 0 and deviation 1 on the training part; a feature that is
+            constant there becomes 0 in both parts.
+        bias: append a column of ones.
+        dtype: of the features.
+
+    Raises:
+        InvalidInputError: a number is out of range, the data set has no published test
+            part, or a feature does not fit `dtype`.
+
+    >>> from hewfl.data.load import load
+    >>> prepared = prepare(load("digits"), seed=0)
+    >>> prepared.features.shape, prepared.test_features.shape
+    ((1438, 65), (359, 65))
+    """
+    if dtype not in get_args(Precision):
+        raise invalid("dtype", '"float32" or "float64"', repr(dtype))
+    rows, test_rows = split_rows(
+        dataset, seed, test_fraction=test_fraction, split=split, subsample=subsample
+    )
+    mean, deviation = _moments(dataset, rows) if standardise else _unscaled(dataset)
+    kind = np.dtype(dtype)
+    return Prepared(
+        features=_scaled(dataset, rows, mean, deviation, kind, bias=bias),
+        labels=row_labels(dataset, rows),
+        test_features=_scaled(dataset, test_rows, mean, deviation, kind, bias=bias),
+        test_labels=row_labels(dataset, test_rows),
+        classes=dataset.classes,
+    )
+
+
+def split_rows(
+    dataset: Dataset,
+    seed: int,
+    *,
+    test_fraction: float = 0.2,
+    split: Split = "shuffled",
+    subsample: int | None = None,
+) -> tuple[Int64[Ints, " m"], Int64[Ints, " k"]]:
+    """Rows of the training and of the test part; arguments are those of `prepare`.
+
+    Rows count through the published training part first, then its test part.
+    """
+    rng = stream(seed, "split")
+    if split not in get_args(Split):
+        raise invalid("split", '"shuffled" or "published"', repr(split))
+    published = len(dataset.labels)
+    pool = dataset.size if split == "shuffled" else published
+    if subsample is not None and not 2 <= subsample <= pool:
+        raise invalid("subsample", f"from 2 to {pool} rows", subsample)
+    kept = rng.permutation(pool)[:subsample]
+    if split == "published":
+        if dataset.test is None:
+            rule = f'"shuffled", as {dataset.name} has no published test part'
+            raise invalid("split", rule, f'"{split}"')
+        return kept, np.arange(published, dataset.size)
+    if not 0 < test_fraction < 1:
+        raise invalid("test_fraction", "between 0 and 1", test_fraction)
+    held_out = min(max(1, round(test_fraction * len(kept))), len(kept) - 1)
+    return kept[held_out:], kept[:held_out]
+
+
+def row_labels(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"]:
+    """Labels of the given rows, counted as in `split_rows`."""
+    if dataset.test is None:
+        return dataset.labels[rows]
+    return np.concatenate([dataset.labels, dataset.test[1]])[rows]
+
+
+def _blocks(
+    dataset: Dataset, rows: Int64[Ints, " m"]
+) -> Iterator[tuple[slice, Float64[Array, "b p"]]]:
+    """Rows in float64, some thousand at a time."""
+    first = len(dataset.labels)
+    for start in range(0, len(rows), _ROWS):
+        where = slice(start, min(start + _ROWS, len(rows)))
+        here = rows[where]
+        block = np.empty((len(here), dataset.features.shape[1]))
+        block[here < first] = dataset.features[here[here < first]]
+        if dataset.test is not None:
+            block[here >= first] = dataset.test[0][here[here >= first] - first]
+        yield where, block
+
+
+def _unscaled(dataset: Dataset) -> Moments:
+    width = dataset.features.shape[1]
+    return np.zeros(width), np.ones(width)
+
+
+def _moments(dataset: Dataset, rows: Int64[Ints, " m"]) -> Moments:
+    """Mean and deviation of each feature; infinite deviation where it is constant.
+
+    Constant is decided by least and largest value: the deviation of equal numbers
+    need not round to 0.
+    """
+    m, width = len(rows), dataset.features.shape[1]
+    mean = np.zeros(width)
+    low, high = np.full(width, np.inf), np.full(width, -np.inf)
+    for _, block in _blocks(dataset, rows):
+        mean += (block / m).sum(axis=0)
+        low = np.minimum(low, block.min(axis=0))
+        high = np.maximum(high, block.max(axis=0))
+    varies = low < high
+    # In units of half the range, squares neither overflow nor vanish.
+    unit = np.where(varies, high / 2 - low / 2, np.inf)
+    squares = np.zeros(width)
+    for _, block in _blocks(dataset, rows):
+        squares += (((block - mean) / unit) ** 2).sum(axis=0)
+    relative = np.where(varies, np.sqrt(squares / m), 1.0)
+    return mean, unit * relative
+
+
+def _scaled(
+    dataset: Dataset,
+    rows: Int64[Ints, " m"],
+    mean: Float64[Array, " p"],
+    deviation: Float64[Array, " p"],
+    dtype: np.dtype[Any],
+    *,
+    bias: bool,
+) -> Float[Array, "m q"]:
+    width = len(mean)
+    scaled = np.ones((len(rows), width + bias), dtype=dtype)
+    with np.errstate(over="ignore"):  # found out below
+        for where, block in _blocks(dataset, rows):
+            scaled[where, :width] = (block - mean) / deviation
+    if not np.isfinite(scaled).all():
+        column = int(np.argwhere(~np.isfinite(scaled))[0][1])
+        found = f"a number beyond it in column {column}"
+        raise invalid("features", f"within the range of {dtype}", found)
+    return scaled

@@ -1,0 +1,181 @@
+"""The user's own files: CSV, NPZ, Parquet.
+
+Every reader returns a training part, perhaps a test part, and the names of the classes;
+whatever is wrong with a file is said in one `DataError` that names it.
+"""
+
+import csv
+import gzip
+import importlib
+import io
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hewfl.data.dataset import Samples, checked_features, coded_labels
+from hewfl.errors import DataError, MissingExtraError
+
+Labelled = tuple[Samples, Samples | None, tuple[str, ...]]
+
+VERSION = 1
+"""Raised when a reader's output changes, so that older caches are not read."""
+
+SUFFIXES = (".csv", ".csv.gz", ".npz", ".parquet")
+
+
+def read_table(path: Path, label: str | None = None) -> Labelled:
+    """Read a file by its suffix.
+
+    Args:
+        path: ending in one of `SUFFIXES`.
+        label: name of the column that holds the labels; the last one by default. NPZ
+            files have no columns: their arrays are X, y and perhaps X_test, y_test.
+
+    Raises:
+        DataError: the file is absent, damaged, or breaks a rule.
+        MissingExtraError: Parquet, and pyarrow is not installed.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.suffix == ".npz":
+        if label is not None:
+            raise DataError(f"{path}: labels of an NPZ file are its array y, no column")
+        return _read_npz(path)
+    if path.suffix == ".parquet":
+        return _read_parquet(path, label)
+    return _read_csv(path, label)
+
+
+def _read_csv(path: Path, label: str | None) -> Labelled:
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        text = content.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} must be UTF-8 text; got {error}") from error
+    first = next(csv.reader(io.StringIO(text, newline="")), [])
+    if len(first) < 2:
+        found = f"{len(first)} in the first"
+        raise DataError(f"{path}: rows must have at least two columns; got {found}")
+    # Labels may be texts, features not: a row without any number is a header.
+    numbers = any(_is_number(field) for field in first)
+    names = None if numbers and label not in first else first
+    column = _label_column(path, names, label, len(first))
+    if names is not None and not text.partition("\n")[2].strip():
+        raise DataError(f"{path}: must have rows below its header; got none")
+    labels: list[str] = []
+
+    def keep(field: str) -> float:
+        labels.append(field.strip())
+        return 0.0
+
+    try:
+        table = np.loadtxt(
+            io.StringIO(text, newline=""),
+            delimiter=",",
+            quotechar='"',
+            comments=None,
+            converters={column: keep},
+            skiprows=0 if names is None else 1,
+            ndmin=2,
+        )
+    except ValueError as error:
+        raise DataError(f"{path}: features must be numbers; got {error}") from error
+    if names is None and not _is_number(labels[0]) and all(map(_is_number, labels[1:])):
+        text = f"first row must be data or names; got label {labels[0]!r} above numbers"
+        raise DataError(f"{path}: {text}; pass label={labels[0]!r} if they are names")
+    return _labelled(path, np.delete(table, column, axis=1), np.array(labels))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _label_column(
+    path: Path, names: list[str] | None, label: str | None, width: int
+) -> int:
+    if label is None:
+        return width - 1
+    if names is None:
+        raise DataError(f"{path}: must have a header to find column {label!r} by name")
+    stripped = [name.strip() for name in names]
+    if stripped.count(label) != 1:
+        found = f"{stripped.count(label)} among {', '.join(stripped)}"[:200]
+        raise DataError(f"{path}: must have one column {label!r}; got {found}")
+    return stripped.index(label)
+
+
+def _labelled(path: Path, features: Any, labels: Any) -> Labelled:
+    """One part, with the labels coded: as numbers if every one of them is one."""
+    features = checked_features(str(path), features, labels)
+    if labels.dtype.kind == "U" and all(_is_number(text) for text in np.unique(labels)):
+        labels = labels.astype(np.float64)
+    (codes,), classes = coded_labels(str(path), [labels])
+    return (features, codes), None, classes
+
+
+def _read_npz(path: Path) -> Labelled:
+    try:
+        # `np.load` leaves a path it cannot read open, so the file is ours
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} must be an NPZ file of numbers; got {error}"
+        ) from error
+    tests = {"X_test", "y_test"} & set(arrays)
+    if not {"X", "y"} <= set(arrays) or len(tests) == 1:
+        rule, found = "X, y and, if any, X_test, y_test", ", ".join(arrays) or "none"
+        raise DataError(f"{path}: arrays must be {rule}; got {found}")
+    train = checked_features(str(path), arrays["X"], arrays["y"])
+    if not tests:
+        (codes,), classes = coded_labels(str(path), [arrays["y"]])
+        return (train, codes), None, classes
+    test = checked_features(f"{path} (test)", arrays["X_test"], arrays["y_test"])
+    if test.shape[1] != train.shape[1]:
+        found = f"{test.shape[1]} and {train.shape[1]}"
+        raise DataError(f"{path}: X_test must be as wide as X; got {found}")
+    parts, classes = coded_labels(str(path), [arrays["y"], arrays["y_test"]])
+    return (train, parts[0]), (test, parts[1]), classes
+
+
+def _read_parquet(path: Path, label: str | None) -> Labelled:
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        text = "Parquet files need pyarrow: pip install 'hewfl[data]'"
+        raise MissingExtraError(text) from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, arrow.ArrowException) as error:
+        raise DataError(f"{path} must be a Parquet file; got {error}") from error
+    names = list(table.column_names)
+    if len(names) < 2:
+        raise DataError(f"{path}: must have two or more columns; got {len(names)}")
+    column = _label_column(path, names, label, len(names))
+    columns = [_arrow_column(path, name, table[name]) for name in names]
+    labels = columns.pop(column)
+    names.pop(column)
+    for name, values in zip(names, columns, strict=True):
+        if values.dtype.kind not in "biuf":
+            found = f"{table[name].type} in column {name!r}"
+            raise DataError(f"{path}: features must be numbers; got {found}")
+    if labels.dtype.kind == "O":
+        labels = labels.astype(np.str_)
+    return _labelled(path, np.column_stack(columns), labels)
+
+
+def _arrow_column(path: Path, name: str, column: Any) -> Any:
+    if column.null_count:
+        found = f"{column.null_count} in {name}"
+        raise DataError(f"{path}: no entry may be missing; got {found}")
+    return column.to_numpy()
