@@ -12,7 +12,6 @@ from hewfl.core.certificate import (
     check_variant,
     clipped_gap,
     gain,
-    horizon_factors,
     noise,
     round_bound,
     variance_bound,
@@ -22,6 +21,7 @@ from hewfl.core.control import predictive_control
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 from hewfl.core.threshold import threshold_weights
+from hewfl.core.tracking import predictable_tracking
 from hewfl.core.variates import (
     ControlVariates,
     Start,
@@ -160,21 +160,15 @@ class HewControl:
 
             u⁺ = min(f̄, J),   χ⁺ = A + Bu + Cχ
 
-        with A = 6M, B = 144Lθ̄², C = 288θ̄² as printed, or, for the largest amplitude
-        played, A = 3M(1 + 2h₂θ² + 2θ²), B = 24(1 + h₁)Lθ², C = 48(1 + h₁)θ²
-        (PAPER.md, rows T1 to T3).
+        As printed, A, B, C belong to the end of the box; the other constants go with
+        the largest amplitude played (E-33).
         """
         if self.source != "surrogate":
             return upper
         profiles, L = self._profiles(roster), self.bounds.smoothness
-        M = float(noise(profiles).max())
-        if self.variant == "paper":
-            top = self.bounds.amplitude_max
-            A, B, C = 6 * M, 144 * L * top**2, 288 * top**2
-        else:
-            top = float(theta.max())
-            h1, h2 = (float(h.max()) for h in horizon_factors(profiles))
-            A = 3 * M * (1 + 2 * h2 * top**2 + 2 * top**2)
-            B, C = 24 * (1 + h1) * L * top**2, 48 * (1 + h1) * top**2
+        top = self.bounds.amplitude_max if self.variant == "paper" else theta.max()
+        recursion = predictable_tracking(
+            top, noise(profiles), roster.horizons, L, variant=self.variant
+        )
         u = clipped_gap(UpperState(max(J, 0.0), 0.0), self.bounds)
-        return UpperState(u, A + B * upper.gap + C * upper.tracking)
+        return UpperState(u, float(recursion.after(upper.gap, upper.tracking)))

@@ -13,26 +13,28 @@ of constants share this form; at any (w, θ) each gives a smaller J than the one
 All functions broadcast the amplitudes against the fields of the profile.
 """
 
-from typing import TYPE_CHECKING, Literal
-
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core import coefficients
 from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.coefficients import VARIANTS, Situation, Variant, check_variant
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 
-if TYPE_CHECKING:
-    Variant = Literal["paper", "sharp", "absorbed"]
-else:  # run-time type checks let a wrong name through to `check_variant` and its text
-    Variant = str
-VARIANTS: tuple[Variant, ...] = ("paper", "sharp", "absorbed")
-
-
-def check_variant(variant: Variant) -> Variant:
-    """Require the name of one of the three sets of constants."""
-    if variant not in VARIANTS:
-        raise invalid("variant", f"one of {', '.join(VARIANTS)}", repr(variant))
-    return variant
+__all__ = [
+    "VARIANTS",
+    "Variant",
+    "certified_decrease",
+    "check_variant",
+    "clipped_gap",
+    "descent_coefficient",
+    "gain",
+    "horizon_factors",
+    "mean_penalty",
+    "noise",
+    "round_bound",
+    "variance_bound",
+]
 
 
 def clipped_gap(state: UpperState, bounds: ProblemBounds) -> float:
@@ -51,9 +53,7 @@ def horizon_factors(
 
     h₁ = (H − 1)(2H − 1)/(6H²) ≤ 1/3,     h₂ = (H − 1)/(2H) ≤ 1/2
     """
-    H = as_float64("horizon", profiles.horizon)
-    h1, h2 = (H - 1) * (2 * H - 1) / (6 * H**2), (H - 1) / (2 * H)
-    return np.asarray(h1), np.asarray(h2)
+    return coefficients.horizon_factors(as_float64("horizon", profiles.horizon))
 
 
 def descent_coefficient(
@@ -74,12 +74,9 @@ def descent_coefficient(
         bounds: L and R.
         variant: which constants.
     """
-    theta = _amplitudes(amplitudes)
-    L, R = bounds.smoothness, bounds.radius
-    if check_variant(variant) == "absorbed":
-        h1, _ = horizon_factors(profiles)
-        return np.asarray(theta * (1 - 8 * h1 * theta**2) / (2 * L * R * R))
-    return np.asarray(theta / (2 * L * R * R))
+    anywhere = UpperState(0.0, 0.0)  # A does not depend on the state
+    theta, at = _amplitudes(amplitudes), _situation(profiles, anywhere, bounds)
+    return coefficients.descent_coefficient(theta, at, check_variant(variant))
 
 
 def certified_decrease(
@@ -100,9 +97,8 @@ def certified_decrease(
     A, s increases and is concave (at A = 0 its slope falls from 4f̄u to u²), and A is
     concave in θ ≥ 0; so s is concave in θ for every variant.
     """
-    A = descent_coefficient(amplitudes, profiles, bounds, variant=variant)
-    u, L, R = clipped_gap(state, bounds), bounds.smoothness, bounds.radius
-    return np.where(A < 0, 2 * L * R * R * A * u, A * u * u / (1 + A * u))
+    theta, at = _amplitudes(amplitudes), _situation(profiles, state, bounds)
+    return coefficients.certified_decrease(theta, at, check_variant(variant))
 
 
 def mean_penalty(
@@ -119,16 +115,8 @@ def mean_penalty(
     ρ = 8h₁θ³ U + (4θ + 16h₁θ³) Q/L + 2h₂θ³ v²/(LHb)                   sharp
     ρ = (4θ + 16h₁θ³) Q/L + 2h₂θ³ v²/(LHb)                             absorbed
     """
-    theta, L = _amplitudes(amplitudes), bounds.smoothness
-    U, Q, M = state.gap, state.tracking, noise(profiles)
-    if check_variant(variant) == "paper":
-        e = np.exp(2 * theta)
-        stale = (16 * theta + 64 * e * theta**3) / L * Q
-        return np.asarray(32 * e * theta**3 * U + stale + 8 * e * theta**3 / L * M)
-    h1, h2 = horizon_factors(profiles)
-    stale = (4 * theta + 16 * h1 * theta**3) / L * Q
-    drift = 8 * h1 * theta**3 * U if variant == "sharp" else 0.0
-    return np.asarray(drift + stale + 2 * h2 * theta**3 / L * M)
+    theta, at = _amplitudes(amplitudes), _situation(profiles, state, bounds)
+    return coefficients.mean_penalty(theta, at, check_variant(variant))
 
 
 def variance_bound(
@@ -144,15 +132,8 @@ def variance_bound(
     κ = 16e^{2θ}θ⁴ U/L + 32e^{2θ}θ⁴ Q/L² + (2θ² + 4e^{2θ}θ⁴) v²/(L²Hb)     paper
     κ = θ² v²/(L²Hb)                                                       the others
     """
-    theta, L = _amplitudes(amplitudes), bounds.smoothness
-    U, Q, M = state.gap, state.tracking, noise(profiles)
-    if check_variant(variant) == "paper":
-        e = np.exp(2 * theta)
-        drift = 16 * e * theta**4 / L * U
-        stale = 32 * e * theta**4 / L / L * Q
-        noisy = (2 * theta**2 + 4 * e * theta**4) / L / L * M
-        return np.asarray(drift + stale + noisy)
-    return np.asarray(theta**2 / L / L * M)
+    theta, at = _amplitudes(amplitudes), _situation(profiles, state, bounds)
+    return coefficients.variance_bound(theta, at, check_variant(variant))
 
 
 def gain(
@@ -164,9 +145,8 @@ def gain(
     variant: Variant = "paper",
 ) -> Float64[Array, "..."]:
     """Certified gain of one client with all the weight, noise aside: μ = s − ρ."""
-    s = certified_decrease(amplitudes, profiles, state, bounds, variant=variant)
-    rho = mean_penalty(amplitudes, profiles, state, bounds, variant=variant)
-    return np.asarray(s - rho)
+    theta, at = _amplitudes(amplitudes), _situation(profiles, state, bounds)
+    return coefficients.gain(theta, at, check_variant(variant))
 
 
 def round_bound(
@@ -190,11 +170,17 @@ def round_bound(
         bounds: L and R.
         variant: which constants.
     """
-    w, L = _weights(weights), bounds.smoothness
-    mu = gain(amplitudes, profiles, state, bounds, variant=variant)
-    kappa = variance_bound(amplitudes, profiles, state, bounds, variant=variant)
-    change = (w * (L / 2 * w * kappa - mu)).sum(-1)
+    w, theta = _weights(weights), _amplitudes(amplitudes)
+    at = _situation(profiles, state, bounds)
+    change = coefficients.certified_change(w, theta, at, check_variant(variant))
     return np.asarray(clipped_gap(state, bounds) + change)
+
+
+def noise(profiles: ClientProfile) -> Float64[Array, "..."]:
+    """M = v²/(Hb)."""
+    H, b = profiles.horizon, profiles.batch_size
+    samples = as_float64("horizon", H) * as_float64("batch_size", b)
+    return np.asarray(as_float64("variance", profiles.variance) / samples)
 
 
 def _amplitudes(amplitudes: ArrayLike) -> Float64[Array, "..."]:
@@ -212,8 +198,10 @@ def _weights(weights: ArrayLike) -> Float64[Array, "... n"]:
     return w
 
 
-def noise(profiles: ClientProfile) -> Float64[Array, "..."]:
-    """M = v²/(Hb)."""
-    H, b = profiles.horizon, profiles.batch_size
-    samples = as_float64("horizon", H) * as_float64("batch_size", b)
-    return np.asarray(as_float64("variance", profiles.variance) / samples)
+def _situation(
+    profiles: ClientProfile, state: UpperState, bounds: ProblemBounds
+) -> Situation:
+    numbers = (bounds.smoothness, bounds.radius, state.gap, state.tracking)
+    L, R, U, Q = (np.asarray(x, dtype=np.float64) for x in numbers)
+    H = as_float64("horizon", profiles.horizon)
+    return Situation(L, R, U, Q, noise(profiles), H)

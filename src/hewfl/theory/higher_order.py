@@ -1,0 +1,218 @@
+"""The uniform controller when Hessians are similar and Lipschitz (th:ho-main).
+
+Branches that see nearly the same Hessian drift apart without bending their mean, so the
+drift costs K = (S + MR)² times the squared disagreement of the branches instead of L²
+times it; common quadratics have K = 0 and no drift cost at all. Here S is the paper's
+script H, M the Lipschitz constant of the Hessians, and v²/(Hb) is written out.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, ArrayLike, invalid
+from hewfl.theory.scalar import Bound, floor, flow, nonnegatives, whole_rounds
+from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.uniform import (
+    State,
+    Uniform,
+    UniformTrajectory,
+    tracking_cap,
+    unrolled,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class HigherOrder:
+    """Coefficients of g⁺ ≤ T_a(g) + ω(k_g g + k_q q + k_v) + ν.
+
+    Attributes:
+        controller: the uniform controller underneath.
+        mismatch: K_ho.
+        a: a_ho = ϑ/(2LR²).
+        push: ω, what a unit of Δ² costs: (2ϑ/L)K_ho as printed.
+        gap: k_g, share of the gap in Δ².
+        tracking: k_q, share of the tracking error in Δ².
+        noise: k_v, share of the noise in Δ².
+        spread: ν = ϑ²v²/(2LnHb), cost of the averaged noise.
+        hypotheses: when the recursion is a theorem.
+    """
+
+    controller: Uniform
+    mismatch: Float64[Array, "..."]
+    a: Float64[Array, "..."]
+    push: Float64[Array, "..."]
+    gap: Float64[Array, "..."]
+    tracking: Float64[Array, "..."]
+    noise: Float64[Array, "..."]
+    spread: Float64[Array, "..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+def curvature_mismatch(
+    similarity: ArrayLike, hessian_lipschitz: ArrayLike, radius: ArrayLike
+) -> Float64[Array, "..."]:
+    """The constant K_ho = (S + MR)² (th:ho-main)."""
+    S, R = nonnegatives("similarity", similarity), nonnegatives("radius", radius)
+    M = nonnegatives("hessian_lipschitz", hessian_lipschitz)
+    return np.asarray((S + M * R) ** 2)
+
+
+def higher_order(
+    controller: Uniform,
+    similarity: ArrayLike,
+    hessian_lipschitz: ArrayLike,
+    *,
+    printed: bool = False,
+) -> HigherOrder:
+    """Coefficients of the higher-order recursion (th:ho-main, eq:Delta-t-main).
+
+        g⁺ ≤ T_a(g) + (2ϑ/L)K Δ² + ϑ²v²/(2LnHb),     a = ϑ/(2LR²)
+        Δ² = 24ϑ²g/L + 48ϑ²q/L² + 8ϑ²v²/(L²Hb)
+
+    As printed Δ² is four times that, although a mean square about the mean does not
+    exceed one about the anchor (E-23). With the controller's variant "sharp" or
+    "absorbed" the radius has 8, 16, 2 (T1) and Young's step is not used:
+
+        −η⟨u, u + b⟩ + (Lη²/2)‖u + b‖² ≤ (η/2)(‖b‖² − ‖u‖²),     Lη ≤ 1,
+
+    so that ϑ/(2L) stands for 2ϑ/L.
+
+    Args:
+        controller: from `hewfl.theory.uniform.uniform`.
+        similarity: S ≥ 0, bound on ‖∇²F_i − ∇²F‖, shape (*c).
+        hessian_lipschitz: M ≥ 0.
+        printed: the paper's Δ²; only with variant "paper".
+    """
+    k, L, R = controller, controller.system.L, controller.system.R
+    theta, paper = k.amplitude, k.variant == "paper"
+    if printed and not paper:
+        raise invalid("variant", "paper where `printed`", repr(k.variant))
+    K = curvature_mismatch(similarity, hessian_lipschitz, R)
+    per_gap, per_tracking, per_noise = (24, 48, 8) if paper else (8, 16, 2)
+    scale = (4 if printed else 1) * theta**2
+    push = (2 if paper else 0.5) * theta / L * K
+    spread = theta**2 / (2 * L * k.system.n) * k.noise
+    H = np.asarray(k.system.horizon).min(-1)
+    short = (
+        at_most("ϑ/H ≤ 1/4", theta / H, 0.25) if paper else at_most("ϑ ≤ H", theta, H)
+    )
+    numbers = (
+        theta / (2 * L * R * R),
+        push,
+        per_gap * scale / L,
+        per_tracking * scale / L / L,
+        per_noise * scale / L / L * k.noise,
+        spread,
+    )
+    a, push, gap, tracking, noise, spread = (np.asarray(x) for x in numbers)
+    met = (*k.hypotheses, short)
+    return HigherOrder(k, K, a, push, gap, tracking, noise, spread, met)
+
+
+def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
+    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
+    k = bound
+    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    return np.asarray(k.gap * g + k.tracking * q + k.noise)
+
+
+def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
+    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
+    k, cap = bound, bound.controller.system.cap
+    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    g = np.minimum(g, cap)
+    after = flow(k.a, g) + k.push * disagreement(k, (g, q)) + k.spread
+    return np.asarray(np.minimum(after, cap)), k.controller.tracking.after(g, q)
+
+
+def higher_order_trajectory(
+    bound: HigherOrder, start: State, rounds: int
+) -> UniformTrajectory:
+    """The recursion of (g, q) from a start (th:ho-main)."""
+    gap, q = unrolled(lambda state: higher_order_step(bound, state), start, rounds)
+    return UniformTrajectory(gap, q, bound.hypotheses)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Closed:
+    """Coefficients of g⁺ ≤ g − a g² + β g + δ with the tracking error at its cap.
+
+    Attributes:
+        a: a̲_ho = a_ho/(1 + a_ho f̄) = ϑ/(2LR²(1 + ϑ/4)).
+        beta: β_ho.
+        delta: δ_ho.
+        tracking_cap: q̄.
+    """
+
+    a: Float64[Array, "..."]
+    beta: Float64[Array, "..."]
+    delta: Float64[Array, "..."]
+    tracking_cap: Float64[Array, "..."]
+
+
+def closed(bound: HigherOrder, tracking: ArrayLike) -> Closed:
+    """Coefficients of the closed recursion (eq:ho-rec-main, eq:ho-coeff-main).
+
+        β_ho = ω k_g,     δ_ho = ω(k_v + k_q q̄) + ν
+
+    Args:
+        bound: from `higher_order`.
+        tracking: q_0.
+
+    Raises:
+        InvalidInputError: C_q ≥ 1, where q̄ does not exist.
+    """
+    k, q = bound, tracking_cap(bound.controller, tracking)
+    a = k.a / (1 + k.controller.amplitude / 4)
+    delta = k.push * (k.noise + k.tracking * q) + k.spread
+    return Closed(np.asarray(a), np.asarray(k.push * k.gap), np.asarray(delta), q)
+
+
+def best_iterate_rate(
+    bound: HigherOrder, start: State, rounds: ArrayLike, *, printed: bool = False
+) -> Rate:
+    """Bound on the least g_t of T rounds (th:ho-main, eq:ho-explicit-main).
+
+        (β + √(β² + 4a(δ + g_0/T)))/(2a)         the root in the proof
+        β/a + √(δ/a) + √(g_0/(aT))               printed
+
+    Args:
+        bound: from `higher_order`.
+        start: (g_0, q_0).
+        rounds: T ≥ 1.
+        printed: the paper's form.
+    """
+    T, g = whole_rounds(rounds, least=1), nonnegatives("start", start[0])
+    k = closed(bound, start[1])
+    level: Array
+    value: Array
+    if printed:
+        level = np.asarray(k.beta / k.a + np.sqrt(k.delta / k.a))
+        value = np.asarray(level + np.sqrt(g / T / k.a))
+    else:
+        level = floor(k.a, k.beta, k.delta)
+        value = floor(k.a, k.beta, k.delta + g / T)
+    level = np.broadcast_to(level, value.shape)
+    vacuous = np.asarray(level >= bound.controller.system.cap)
+    return Rate("th:ho-main", value, level, vacuous, bound.hypotheses)
+
+
+def common_quadratic_rate(
+    controller: Uniform, gap: ArrayLike, rounds: ArrayLike
+) -> Bound:
+    """The same for quadratics with one Hessian, S = M = 0 (th:ho-main, E-23).
+
+    min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
+    C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
+    """
+    T, g, k = whole_rounds(rounds, least=1), nonnegatives("gap", gap), controller
+    theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n
+    C1, C2 = np.sqrt(2 * (1 + theta / 4)), np.sqrt(1 + theta / 4)
+    decays = C1 * R * np.sqrt(L * g / theta / T)
+    stays = C2 * R * np.sqrt(theta / n * k.noise)
+    return Bound("th:ho-main", np.asarray(decays + stays), k.hypotheses)

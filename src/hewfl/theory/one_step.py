@@ -1,0 +1,255 @@
+"""The one-step certificate for many rounds at once, and the radius of a branch.
+
+    E[F(x_{t+1}) − F*] ≤ J = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)
+
+The formulas are those of `hewfl.core.coefficients`; the three sets of constants are
+described at `hewfl.core.certificate`. Beyond their hypotheses they are still evaluated:
+a theorem says where it holds, it does not refuse to be computed.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core import coefficients
+from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
+from hewfl.core.coefficients import Situation, Variant, check_variant
+from hewfl.theory.scalar import Bound, nonnegatives
+from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.system import System
+
+if TYPE_CHECKING:
+    RadiusForm = Literal["sharp", "stated", "proved"]
+else:  # run-time type checks let a wrong name through to the text with the choices
+    RadiusForm = str
+Controls = tuple[ArrayLike, ArrayLike]
+"""Weights w and amplitudes θ of a round, clients last."""
+
+LEAST = 2.0**-200
+"""Amplitudes below this one are not searched for descent."""
+_HALVINGS = 64
+_SIMPLEX = 1e-9
+"""How far from one the weights may sum, as in `hewfl.core.certificate`."""
+
+
+def situation(
+    system: System, gap: ArrayLike, tracking: ArrayLike, *, capped: bool = False
+) -> Situation:
+    """The state (U, Q) of each configuration, laid out for its clients.
+
+    Args:
+        system: the constants.
+        gap: U ≥ 0, shape (*c).
+        tracking: Q ≥ 0, shape (*c).
+        capped: put U♯ = min(U, f̄) for U in ρ and κ too, which is valid and tighter; as
+            printed only s has it (E-25).
+    """
+    U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
+    U = np.minimum(U, system.cap) if capped else U
+    L, R, U, Q = (np.asarray(x)[..., None] for x in (system.L, system.R, U, Q))
+    return Situation(L, R, U, Q, system.noise, np.asarray(system.horizon))
+
+
+def executable(system: System, proxies: ArrayLike) -> System:
+    """The system with proxies v̂_i² for v_i²: J of it is J^ex, and J^id ≤ J^ex.
+
+    Raises:
+        InvalidInputError: a proxy is below the variance it stands for.
+    """
+    v2, proxy = np.asarray(system.variance), as_float64("proxies", proxies)
+    if (proxy < v2).any():
+        rule = "no smaller than the variances"
+        raise invalid("proxies", rule, f"a miss of {(v2 - proxy).max()}")
+    return replace(system, variance=proxy)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OneStep:
+    """The certificate of a round and what it is made of.
+
+    Attributes:
+        value: J, shape (*c).
+        change: J − U♯, negative where descent is certified.
+        descent: A_i, shape (*c, n) like all that follows.
+        decrease: s_i.
+        penalty: ρ_i.
+        risk: κ_i.
+        gain: μ_i = s_i − ρ_i.
+        hypotheses: the conditions, with the worst client's numbers.
+    """
+
+    value: Float64[Array, "*c"]
+    change: Float64[Array, "*c"]
+    descent: Float64[Array, "*c n"]
+    decrease: Float64[Array, "*c n"]
+    penalty: Float64[Array, "*c n"]
+    risk: Float64[Array, "*c n"]
+    gain: Float64[Array, "*c n"]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+def one_step(
+    controls: Controls, at: Situation, *, variant: Variant = "paper"
+) -> OneStep:
+    """Bound J on the next expected gap (th:predictive-majorant, eq:main-one-step).
+
+        J = U♯ − Σ_i w_i μ_i + (L/2) Σ_i w_i² κ_i,     μ = s − ρ
+
+    with ρ of eq:rho-main and κ of eq:kappa-main, or the sharper ones of the errata. It
+    is J^id at the true variances and J^ex at proxies (`executable`). It is proved for
+    θ ≤ 1 (E-03), w on the simplex and an upper state that holds almost surely (E-18).
+
+    Args:
+        controls: w and θ, shapes that broadcast with (*c, n).
+        at: from `situation`.
+        variant: which constants.
+    """
+    w, theta = _controls(controls, at)
+    check_variant(variant)
+    A, s, rho, kappa = (
+        np.broadcast_to(formula(theta, at, variant), w.shape)
+        for formula in (
+            coefficients.descent_coefficient,
+            coefficients.certified_decrease,
+            coefficients.mean_penalty,
+            coefficients.variance_bound,
+        )
+    )
+    change = coefficients.certified_change(w, theta, at, variant)
+    J = np.asarray(np.minimum(at.gap, at.cap)[..., 0] + change)
+    return OneStep(J, change, A, s, rho, kappa, s - rho, _hypotheses(w, theta))
+
+
+def advantage(
+    controls: Controls,
+    benchmark: Controls,
+    at: Situation,
+    *,
+    variant: Variant = "paper",
+) -> Float64[Array, "..."]:
+    """What controls certify beyond a benchmark pair (th:one-step-hetero).
+
+        Γ = J(w̄, θ̄) − J(w, θ)
+
+    U♯ drops out before anything is subtracted. Γ ≥ 0 for every benchmark if the
+    controls minimise J, as those of `hewfl.predictive_control` do.
+    """
+    check_variant(variant)
+    ours, theirs = (
+        coefficients.certified_change(*_controls(pair, at), at, variant)
+        for pair in (controls, benchmark)
+    )
+    return np.asarray(theirs - ours)
+
+
+def largest_descent_amplitude(
+    weights: ArrayLike, at: Situation, *, variant: Variant = "paper"
+) -> Float64[Array, "..."]:
+    """Largest common θ ≤ 1 with J ≤ U♯ for given weights; 0 where there is none.
+
+    U♯ − J is concave in θ (μ is concave, κ convex) and zero at θ = 0, so the answer
+    ends an interval of descent; it is bisected on log θ.
+    """
+    check_variant(variant)
+    w, ones = _controls((weights, 1.0), at)
+
+    def descends(theta: Array) -> Mask:
+        wide = theta[..., None] * ones
+        return coefficients.certified_change(w, wide, at, variant) <= 0
+
+    top = ones[..., 0]
+    low, high = LEAST * top, top
+    for _ in range(_HALVINGS):
+        middle = np.sqrt(low) * np.sqrt(high)
+        met = descends(middle)
+        low, high = np.where(met, middle, low), np.where(met, high, middle)
+    inside = np.where(low > LEAST, low, 0.0)
+    return np.where(descends(top), top, inside)
+
+
+# ------------------------------------------------------------------ radii
+
+_CORRECTED: dict[str, tuple[int, int, int]] = {
+    "sharp": (8, 16, 2),
+    "stated": (24, 48, 8),
+    "proved": (8, 16, 2),
+}
+_PLAIN: dict[str, tuple[int, int, int]] = {
+    "sharp": (4, 0, 2),
+    "stated": (16, 0, 4),
+    "proved": (4, 0, 2),
+}
+
+
+def branch_sq_radius(
+    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
+) -> Bound:
+    """How far a corrected branch strays: max_ℓ E‖y_i^(ℓ) − x‖² (lem:radius).
+
+        θ²(8U/L + 16Q/L² + 2M/L²)              sharp, θ ≤ 2H (T1)
+        θ²(24U/L + 48Q/L² + 8M/L²)             stated
+        e^{2θ}θ²(8U/L + 16Q/L² + 2M/L²)        proved, any θ
+
+    The proof gives the third form, which is within the second only for θ ≤ ln(3)/2; the
+    second is true all the same, because the first is (E-03). The lemma is the same for
+    (u, χ) (lem:sur-radius) and (g, q) (lem:direct-radius, the largest over clients).
+    """
+    label, k = "lem:radius", _CORRECTED
+    return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
+
+
+def plain_sq_radius(
+    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
+) -> Bound:
+    """The same for a branch without control variates (lem:realized-hom-radius).
+
+        θ²(4U/L + 2M/L²)            sharp, θ ≤ 2H (T1)
+        θ²(16U/L + 4M/L²)           stated
+        e^{2θ}θ²(4U/L + 2M/L²)      proved, any θ; within the second for θ ≤ ln(2)/2
+
+    Q plays no part.
+    """
+    label, k = "lem:realized-hom-radius", _PLAIN
+    return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
+
+
+def _radius(
+    label: str,
+    constants: dict[str, tuple[int, int, int]],
+    theta: Array,
+    at: Situation,
+    form: RadiusForm,
+) -> Bound:
+    if form not in constants:
+        raise invalid("form", f"one of {', '.join(constants)}", repr(form))
+    k = constants[form]
+    L, U, Q, M = at.smoothness, at.gap, at.tracking, at.noise
+    growth = np.exp(2 * theta) if form == "proved" else 1.0
+    value = growth * theta**2 * (k[0] / L * U + k[1] / L / L * Q + k[2] / L / L * M)
+    short = at_most("θ ≤ 2H", theta, 2 * at.horizon)
+    return Bound(label, np.asarray(value), () if form == "proved" else (short,))
+
+
+# ------------------------------------------------------------------ shared parts
+
+
+def _controls(controls: Controls, at: Situation) -> tuple[Array, Array]:
+    """Checked w and θ, one entry per client of each configuration."""
+    w = np.atleast_1d(as_float64("weights", controls[0]))
+    theta = nonnegatives("amplitudes", controls[1])
+    clients = np.broadcast_shapes(theta.shape, at.noise.shape, at.gap.shape)
+    if w.shape[-1] != clients[-1]:
+        raise invalid("weights", f"one for each of {clients[-1]} clients", w.shape[-1])
+    shape = np.broadcast_shapes(w.shape, clients)
+    return np.broadcast_to(w, shape), np.broadcast_to(theta, shape)
+
+
+def _hypotheses(w: Array, theta: Array) -> tuple[Hypothesis, ...]:
+    return (
+        at_most("θ ≤ 1", theta.max(-1), 1.0),
+        at_most("0 ≤ w", 0.0, w.min(-1)),
+        at_most("|Σw − 1| ≤ 1e-9", np.abs(w.sum(-1) - 1), _SIMPLEX),
+    )

@@ -1,0 +1,203 @@
+"""The uniform controller under the PL condition ‖∇F‖² ≥ 2μ(F − F*).
+
+    g⁺ ≤ (1 − a)g + γ q + δ,     q⁺ ≤ A + B g + C q,     a = 2μσ − β
+
+has one combination g + λq that contracts by 1 − ρ (th:pl-global). μ here is the PL
+constant, not the gain of the one-step certificate.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, ArrayLike
+from hewfl.theory.scalar import Bound, nonnegatives, positives, power
+from hewfl.theory.statement import Hypothesis, Rate, at_most, below
+from hewfl.theory.uniform import State, Uniform
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Contraction:
+    """How g + λq contracts.
+
+    Attributes:
+        a: a_PL, the contraction of g alone.
+        rho: ρ_PL; not positive where the coupling is too strong.
+        lam: λ_PL.
+        floor: (δ + λA_q)/ρ, infinite where ρ ≤ 0.
+        hypotheses: of th:pl-global, those of the uniform controller included; but not
+            a_PL < 1 − C_q, which it does not need (E-22).
+    """
+
+    a: Float64[Array, "..."]
+    rho: Float64[Array, "..."]
+    lam: Float64[Array, "..."]
+    floor: Float64[Array, "..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+def contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
+    """The contracting combination of g and q (th:pl-global).
+
+        a = μϑ/L − β,   ν = 1 − C_q,   D = √((ν − a)² + 4B_qγ)
+        ρ = (a + ν − D)/2 = 2(aν − B_qγ)/(a + ν + D),   λ = 2γ/(ν − a + D)
+
+    The displayed ρ loses its digits for small ϑ (E-22); the second form has them. For
+    ν < a the same is done to λ = (a − ν + D)/(2B_q).
+
+    Args:
+        controller: from `hewfl.theory.uniform.uniform`.
+        pl_constant: μ > 0, shape (*c).
+    """
+    k, mu = controller, positives("pl_constant", pl_constant)
+    B, gamma, nu = k.tracking.gap, k.gamma, 1 - k.tracking.tracking
+    a = np.asarray(2 * mu * k.slope - k.beta)
+    D = np.hypot(nu - a, 2 * np.sqrt(B) * np.sqrt(gamma))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slow = 2 * (a * nu - B * gamma) / (a + nu + D)
+        rho = np.where(a + nu > 0, slow, (a + nu - D) / 2)
+        lam = np.where(nu > a, 2 * gamma / (nu - a + D), (a - nu + D) / (2 * B))
+        level = np.where(rho > 0, (k.delta + lam * k.tracking.noise) / rho, np.inf)
+    hypotheses = (
+        *k.hypotheses,
+        below("0 < a_PL", 0.0, a),
+        below("B_q γ < a_PL(1 − C_q)", B * gamma, a * nu),
+    )
+    return Contraction(a, rho, lam, level, hypotheses)
+
+
+def pl_step(
+    controller: Uniform, pl_constant: ArrayLike, state: State
+) -> Float64[Array, "..."]:
+    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
+    k, mu = controller, positives("pl_constant", pl_constant)
+    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    a = 2 * mu * k.slope - k.beta
+    return np.asarray((1 - a) * g + k.gamma * q + k.delta)
+
+
+def pl_rate(
+    controller: Uniform,
+    pl_constant: ArrayLike,
+    start: State,
+    rounds: ArrayLike,
+    *,
+    printed: bool = False,
+) -> Rate:
+    """Geometric decay of the expected gap to its noise floor (th:pl-global).
+
+        g_t ≤ m + (1 − ρ)ᵗ(g_0 + λq_0 − m)₊,     m = (δ + λA_q)/ρ
+
+    As printed, the last −m is missing. The bound is infinite where ρ ≤ 0.
+
+    Args:
+        controller: from `hewfl.theory.uniform.uniform`.
+        pl_constant: μ > 0.
+        start: (g_0, q_0).
+        rounds: t.
+        printed: the paper's form.
+    """
+    c = contraction(controller, pl_constant)
+    g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    s0 = g + c.lam * q
+    left = s0 if printed else np.maximum(s0 - c.floor, 0)
+    value = power(np.maximum(c.rho, 0), rounds) * left + c.floor
+    return _rate("th:pl-global", controller, value, c.floor, c.hypotheses)
+
+
+def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
+    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
+    c, k = contraction(controller, pl_constant), controller
+    B, nu = k.tracking.gap, 1 - k.tracking.tracking
+    weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.gamma, c.a * nu / 4)
+    slow = below("a_PL < 1 − C_q", c.a, nu)
+    return Bound("lem:rho-lower", np.asarray(c.a / 4), (*c.hypotheses, slow, weak))
+
+
+# ------------------------------------------------------------------ cor:pl-safe
+
+
+def safe_amplitude(
+    smoothness: ArrayLike, pl_constant: ArrayLike
+) -> Float64[Array, "..."]:
+    """Largest ϑ of the safe regime, min{√(μ/(400L)), 1/24, L/(2μ)} (cor:pl-safe).
+
+    It is rounded down, so that it passes its own hypotheses.
+    """
+    L, mu = positives("smoothness", smoothness), positives("pl_constant", pl_constant)
+    small = np.minimum(np.sqrt(mu / L) / 20, 1 / 24)
+    return np.asarray(np.minimum(small, L / mu / 2) * (1 - 2.0**-50))
+
+
+def safe_rate(
+    controller: Uniform,
+    pl_constant: ArrayLike,
+    start: State,
+    rounds: ArrayLike,
+    *,
+    printed: bool = False,
+) -> Rate:
+    """The rate in the regime where no condition needs solving (cor:pl-safe).
+
+        ϑ² ≤ min{μ/(400L), 1/576},   2μϑ ≤ L
+        g_t ≤ (1 − μϑ/(8L))ᵗ(g_0 + λq_0) + (δ + λA_q)/ρ
+
+    In it ρ ≥ μϑ/(8L) and λ ≤ γ/(1 − C_q − a_PL) ≤ (24/11)γ. The main text and the proof
+    have 400 and 576, the appendix states ϑ² ≤ μ/(98L): then ρ may be negative (E-16).
+
+    Args:
+        controller: from `hewfl.theory.uniform.uniform`.
+        pl_constant: μ, at most L.
+        start: (g_0, q_0).
+        rounds: t.
+        printed: the hypotheses of the appendix.
+    """
+    k, mu = controller, positives("pl_constant", pl_constant)
+    c = contraction(k, mu)
+    hypotheses = (*k.hypotheses, *_safe(k, mu, printed=printed))
+    slow = mu * k.amplitude / k.system.L / 8
+    g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    value = power(slow, rounds) * (g + c.lam * q) + c.floor
+    return _rate("cor:pl-safe", k, value, c.floor, hypotheses)
+
+
+def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
+    """The noise floor of the safe regime in closed form (cor:pl-safe, E-16).
+
+        (δ + λA_q)/ρ ≤ 128(ϑ/n + ϑ²) M/μ + (115200/11)ϑ² M/μ,     M = v²/(Hb)
+
+    which makes the O(ϑv²/(μnHb) + ϑ²v²/(μHb)) of eq:pl-floor-main explicit.
+    """
+    k, mu = controller, positives("pl_constant", pl_constant)
+    theta, M, n = k.amplitude, k.noise, k.system.n
+    value = (128 * (theta / n + theta**2) + 115200 / 11 * theta**2) * (M / mu)
+    hypotheses = (*k.hypotheses, *_safe(k, mu, printed=False))
+    return Bound("cor:pl-safe", np.asarray(value), hypotheses)
+
+
+def _safe(controller: Uniform, mu: Array, *, printed: bool) -> tuple[Hypothesis, ...]:
+    theta, L = controller.amplitude, controller.system.L
+    slow = at_most("2μϑ ≤ L", 2 * mu * theta, L)
+    if printed:
+        return slow, at_most("ϑ² ≤ μ/(98L)", theta**2, mu / (98 * L))
+    return (
+        slow,
+        at_most("μ ≤ L", mu, L),
+        at_most("ϑ² ≤ μ/(400L)", theta**2, mu / (400 * L)),
+        at_most("ϑ² ≤ 1/576", theta**2, 1 / 576),
+    )
+
+
+def _rate(
+    label: str,
+    controller: Uniform,
+    value: ArrayLike,
+    floor: Array,
+    hypotheses: tuple[Hypothesis, ...],
+) -> Rate:
+    cap = controller.system.cap
+    bound, level, _ = np.broadcast_arrays(value, floor, cap)
+    return Rate(label, bound, level, np.asarray(level >= cap), hypotheses)

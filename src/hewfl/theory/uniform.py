@@ -1,0 +1,173 @@
+"""The uniform controller: everybody takes part, one H, b and ϑ, weights 1/n.
+
+    g⁺ ≤ g − a g² + β g + γ q + δ,     q⁺ ≤ A + B g + C q          (th:direct-bellman)
+
+for the expected gap g and the worst expected squared tracking error q. Averaging
+cancels the mismatch of the control variates, so q costs ϑ³ here and ϑ in general.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core import tracking
+from hewfl.core.checks import Array, ArrayLike
+from hewfl.core.coefficients import Variant, check_variant, horizon_factors
+from hewfl.core.tracking import Tracking, predictable_tracking
+from hewfl.theory.scalar import nonnegatives, positives, whole_rounds
+from hewfl.theory.statement import Hypothesis, at_most, below
+from hewfl.theory.system import System
+
+State = tuple[ArrayLike, ArrayLike]
+"""Expected gap g and worst expected squared tracking error q."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Uniform:
+    """The uniform controller on a system, with the coefficients of its recursions.
+
+    Attributes:
+        system: the constants.
+        amplitude: ϑ, shape (*c) like all that follows.
+        variant: which constants.
+        noise: M = v²/(Hb) with v² = max v_i².
+        slope: σ of the descent −σ‖∇F‖², ϑ/(2L) as printed.
+        a: of −a g², which is σ/R².
+        beta: of β g.
+        gamma: of γ q.
+        delta: δ.
+        tracking: A_q, B_q and C_q.
+        hypotheses: when both recursions are theorems.
+    """
+
+    system: System
+    amplitude: Float64[Array, "..."]
+    variant: Variant
+    noise: Float64[Array, "..."]
+    slope: Float64[Array, "..."]
+    a: Float64[Array, "..."]
+    beta: Float64[Array, "..."]
+    gamma: Float64[Array, "..."]
+    delta: Float64[Array, "..."]
+    tracking: Tracking
+    hypotheses: tuple[Hypothesis, ...]
+
+
+def uniform(
+    system: System, amplitude: ArrayLike, *, variant: Variant = "paper"
+) -> Uniform:
+    """Coefficients of the uniform controller (th:direct-bellman, prop:direct-q).
+
+        a = ϑ/(2LR²),   β = 48ϑ³ + 32ϑ⁴/n,   γ = 96ϑ³/L + 64ϑ⁴/(Ln),
+        δ = (16ϑ³ + 16ϑ²/n) M/L,   A_q = 6M,   B_q = 144Lϑ²,   C_q = 288ϑ²      paper
+
+        β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (h₂ϑ³ + ϑ²/(2n)) M/L                     sharp
+        the same with β = 0 and a = ϑ(1 − 2h₁ϑ²)/(2LR²)                      absorbed
+
+    and tracking by `hewfl.core.tracking.predictable_tracking`. The last two sets join
+    T1 to T3 with the cancellation Σδ_i = 0: the mean drift r̄ costs (L/(2ϑ))‖r̄‖², and
+    ‖r̄‖² ≤ (ϑ⁴/L²)(2h₁ mean‖∇F + δ_i‖² + 2h₂M) where mean‖∇F + δ_i‖² ≤ ‖∇F‖² + q.
+
+    Args:
+        system: the constants; H and b must be common to the clients.
+        amplitude: ϑ > 0, shape (*c).
+        variant: which constants.
+    """
+    theta, n, L, R = positives("amplitude", amplitude), system.n, system.L, system.R
+    h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(system.horizon)))
+    M = system.noise.max(-1)
+    sigma = theta / (2 * L)
+    if check_variant(variant) == "paper":
+        beta = 48 * theta**3 + 32 * theta**4 / n
+        gamma = (96 * theta**3 + 64 * theta**4 / n) / L
+        delta = (16 * theta**3 + 16 * theta**2 / n) / L * M
+    else:
+        beta, gamma = 2 * h1 * theta**3, h1 * theta**3 / L
+        delta = (h2 * theta**3 + theta**2 / (2 * n)) / L * M
+    if variant == "absorbed":
+        sigma, beta = sigma * (1 - 2 * h1 * theta**2), 0 * beta
+    track = predictable_tracking(
+        theta, system.noise, system.horizon, L, variant=variant
+    )
+    numbers = (M, sigma, sigma / R / R, beta, gamma, delta)
+    M, sigma, a, beta, gamma, delta = (np.asarray(x) for x in numbers)
+    met = _hypotheses(system, theta, variant, track)
+    return Uniform(system, theta, variant, M, sigma, a, beta, gamma, delta, track, met)
+
+
+def _hypotheses(
+    system: System, theta: Array, variant: Variant, track: Tracking
+) -> tuple[Hypothesis, ...]:
+    H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
+    if variant == "paper":
+        small = below("288ϑ² < 1", track.tracking, 1.0)
+    else:
+        small = at_most("ϑ ≤ 1", theta, 1.0)
+    return (
+        small,
+        at_most("H_i = H", H.max(-1), H.min(-1)),
+        at_most("b_i = b", b.max(-1), b.min(-1)),
+    )
+
+
+def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
+    """Bounds on (g, q) after a round (th:direct-bellman).
+
+    g is kept at f̄ or below, which lem:gap allows; there g − a g² grows with g, so that
+    bounds may be put for g and q.
+    """
+    k, cap = controller, controller.system.cap
+    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    g = np.minimum(g, cap)
+    after = g + (k.beta * g - k.a * g * g) + k.gamma * q + k.delta
+    return np.asarray(np.minimum(after, cap)), k.tracking.after(g, q)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class UniformTrajectory:
+    """Bounds round by round; the first axis is the round, from 0 to T.
+
+    Attributes:
+        gap: bounds on g_t.
+        tracking: bounds on q_t.
+        hypotheses: when they are.
+    """
+
+    gap: Float64[Array, "rounds_1 ..."]
+    tracking: Float64[Array, "rounds_1 ..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+def uniform_trajectory(
+    controller: Uniform, start: State, rounds: int
+) -> UniformTrajectory:
+    """The coupled recursion of (g, q) from a start (th:direct-bellman)."""
+    gap, q = unrolled(lambda state: uniform_step(controller, state), start, rounds)
+    return UniformTrajectory(gap, q, controller.hypotheses)
+
+
+def unrolled(
+    step: Callable[[State], tuple[Array, Array]], start: State, rounds: int
+) -> tuple[Float64[Array, "rounds_1 ..."], Float64[Array, "rounds_1 ..."]]:
+    """All states of a recursion of (g, q), rounds first."""
+    state = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    states = [state]
+    for _ in range(int(whole_rounds(rounds))):
+        state = step(state)
+        states.append(state)
+    gap, q = (np.stack(np.broadcast_arrays(*x)) for x in zip(*states, strict=True))
+    return gap, q
+
+
+def tracking_cap(controller: Uniform, start: ArrayLike) -> Float64[Array, "..."]:
+    """The level q never passes, q̄ = max{q_0, (A_q + B_q f̄)/(1 − C_q)} (th:ho-main).
+
+    Raises:
+        InvalidInputError: C_q ≥ 1.
+    """
+    return tracking.tracking_cap(controller.tracking, start, controller.system.cap)
