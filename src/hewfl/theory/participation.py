@@ -1,0 +1,76 @@
+"""Tracking bounds when some clients stay away (erratum E-19).
+
+The paper's one-step bounds allow any set S of participants known before the draws, but
+its recursion of Q renews every client. A client that stays away keeps its control
+variate while the anchor moves on:
+
+    E‖e_i⁺‖² ≤ (1 + s) Q_i + (1 + 1/s) D,     D ≥ L²E‖x⁺ − x‖²,     any s > 0.
+"""
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, ArrayLike, invalid
+from hewfl.core.coefficients import Variant
+from hewfl.core.tracking import predictable_tracking, server_move
+from hewfl.theory.scalar import nonnegatives, positives
+from hewfl.theory.system import System
+
+
+def absent_tracking(
+    tracking: ArrayLike, move: ArrayLike, *, split: ArrayLike | None = None
+) -> Float64[Array, "..."]:
+    """Tracking bound of a client that stayed away.
+
+        (1 + s) Q + (1 + 1/s) D
+        (√Q + √D)²                  at the best s = √(D/Q), the default
+
+    Args:
+        tracking: Q ≥ 0, its bound before the round.
+        move: D ≥ 0, a bound on L² times the expected squared move of the server.
+        split: s > 0.
+    """
+    Q, D = nonnegatives("tracking", tracking), nonnegatives("move", move)
+    if split is None:
+        return np.asarray(Q + D + 2 * np.sqrt(Q) * np.sqrt(D))
+    s = positives("split", split)
+    return np.asarray((1 + s) * Q + (1 + 1 / s) * D)
+
+
+def propagated_tracking(
+    system: System,
+    amplitude: ArrayLike,
+    active: ArrayLike,
+    gap: ArrayLike,
+    tracking: ArrayLike,
+    *,
+    variant: Variant = "sharp",
+) -> Float64[Array, "... n"]:
+    """Tracking bounds of all clients after a round, for weights fixed before it.
+
+        i ∈ S:  A + B U + C Q      with the noise and horizons of S (prop:sur-track)
+        i ∉ S:  (√Q_i + √D)²,      D = θ²(8LU + 16Q + 2 max_S M_j)
+        S = ∅:  Q_i                nothing moves (E-06)
+
+    with Q = max Q_i over all clients: the server's control variate averages all of
+    them, absent or not. For weights chosen after the draws D is too small (E-01). The
+    paper has no statement here, so the default constants are the sharp ones.
+
+    Args:
+        system: the constants.
+        amplitude: θ ≥ 0, the largest among the participants, shape (*c).
+        active: whether i ∈ S, clients last.
+        gap: U ≥ 0, shape (*c).
+        tracking: Q_i ≥ 0, clients last.
+        variant: which constants.
+    """
+    S, Q_i = np.asarray(active), np.atleast_1d(nonnegatives("tracking", tracking))
+    if S.dtype != np.bool_ or S.shape[-1:] != (system.n,):
+        rule = f"booleans, one for each of {system.n} clients"
+        raise invalid("active", rule, f"{S.dtype} of shape {S.shape}")
+    theta = np.where(S.any(-1), nonnegatives("amplitude", amplitude), 0.0)
+    U, Q, L = nonnegatives("gap", gap), Q_i.max(-1), system.L
+    M, H = np.where(S, system.noise, 0.0), np.where(S, system.horizon, 1.0)
+    renewed = predictable_tracking(theta, M, H, L, variant=variant).after(U, Q)
+    D = server_move(theta, M, L, variant=variant).after(U, Q)
+    return np.where(S, renewed[..., None], absent_tracking(Q_i, D[..., None]))

@@ -1,0 +1,148 @@
+from dataclasses import replace
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
+from hewfl.core.certificate import round_bound
+from hewfl.core.coefficients import Variant
+from hewfl.theory.comparator_rate import comparator_rate, comparator_recursion, unrolled
+from hewfl.theory.comparators import comparator_coefficients
+from hewfl.theory.surrogate import surrogate_system
+from hewfl.theory.system import System
+
+DIGITS = 50
+EXACT = 1e-12
+"""Relative error of a closed formula of a few dozen roundings."""
+ONE = System(1.0, 1.0, 1, 1, 0.0)
+
+
+def test_the_printed_recursion_is_false_at_amplitude_one() -> None:
+    u0 = 1e-9
+    printed = comparator_coefficients(ONE, [1.0], [1.0], printed=True)
+    claimed = comparator_recursion(printed, (u0, 0.0), 1)
+    bounds, client = ProblemBounds(1.0, 1.0, 1.0, 1.0), ClientProfile(1, 1, 0.0)
+    played = round_bound([1.0], [1.0], client, UpperState(u0, 0.0), bounds)
+    assert claimed.gap[1] / u0 == pytest.approx(129, rel=1e-6)
+    assert played / u0 == pytest.approx(296.6, abs=0.05)
+    failed = [h.name for h in claimed.hypotheses if not h.holds]
+    assert "θ ≤ ln(4)/2" in failed
+    ours = comparator_recursion(
+        comparator_coefficients(ONE, [1.0], [1.0]), (u0, 0.0), 1
+    )
+    assert ours.gap[1] >= played * (1 - EXACT)
+
+
+def test_the_printed_rate_is_vacuous_from_an_amplitude_on() -> None:
+    theta = np.array([0.00160, 0.00162])[:, None]
+    k = comparator_coefficients(ONE, [1.0], theta, printed=True)
+    rate = comparator_rate(k, (0.5, 0.0), 1000)
+    np.testing.assert_array_equal(rate.vacuous, [False, True])
+    assert rate.holds.all()
+    # with coefficients expanded from ρ and κ in force it says something much longer
+    ours = comparator_rate(comparator_coefficients(ONE, [1.0], theta), (0.5, 0.0), 1000)
+    assert not ours.vacuous.any()
+    assert (ours.floor < rate.floor).all()
+
+
+def test_the_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
+    for _ in range(30):
+        n = int(rng.integers(1, 6))
+        L, R = 10 ** rng.uniform(-20, 20, 2)
+        theta, w = 10 ** rng.uniform(-5, -1.4, n), rng.dirichlet(np.ones(n))
+        M = 10 ** rng.uniform(-9, 0, n) * L * L * R * R
+        system, T = System(L, R, 1, 1, M), int(10 ** rng.uniform(0, 12))
+        chi0 = float(10 ** rng.uniform(-9, 0)) * L * L * R * R
+        with mp.workdps(DIGITS):
+            S, r = mp.mpf(float(L)), mp.mpf(float(R))
+            rows = [tuple(map(mp.mpf, x)) for x in zip(w, theta, M, strict=True)]
+            f, top = S * r**2 / 2, max(map(mp.mpf, theta))
+            a = mp.fsum(x * t / (2 * S * r**2 * (1 + t / 4)) for x, t, _ in rows)
+            beta = mp.fsum(96 * x * t**2 + 32 * x**2 * t**4 for x, t, _ in rows)
+            gamma = mp.fsum(256 * x * t + 64 * x**2 * t**4 for x, t, _ in rows) / S
+            delta = mp.fsum((32 * x + 16 * x**2) * t**2 * m for x, t, m in rows) / S
+            level = (6 * max(m for _, _, m in rows) + 144 * S * top**2 * f) / (
+                1 - 288 * top**2
+            )
+            d = gamma * max(mp.mpf(chi0), level) + delta
+            m = (beta + mp.sqrt(beta**2 + 4 * a * d)) / (2 * a)
+            start = 2 * m
+            value = m + 1 / (1 / (start - m) + a * T)
+        k = comparator_coefficients(system, w, theta, printed=True)
+        rate = comparator_rate(k, (float(start), chi0), T, printed=True)
+        np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
+        np.testing.assert_allclose(rate.value, float(value), rtol=EXACT)
+        ours = comparator_rate(k, (float(start), chi0), T)
+        assert ours.floor == rate.floor
+        assert ours.value <= rate.value * (1 + EXACT)
+
+
+@pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed"])
+def test_the_optimised_system_stays_below_its_comparators(
+    rng: np.random.Generator, variant: Variant
+) -> None:
+    n, T = 3, 6
+    system = System(1.0, 1.0, [1, 2, 4], 8, [1e-6, 2e-6, 5e-6])
+    low, high = 1e-4, 4e-3
+    best = surrogate_system(
+        system, (low, high), (0.5, 0.0), T, variant=variant, printed=True
+    )
+    for _ in range(5):
+        w, theta = rng.dirichlet(np.ones(n)), rng.uniform(low, high, n)
+        k = comparator_coefficients(system, w, theta, box_end=high, variant=variant)
+        gap = float(best.solver_gap.max())
+        bound = comparator_recursion(k, (0.5, 0.0), T, solver_gap=gap)
+        assert (best.gap <= bound.gap * (1 + EXACT)).all()
+        assert (best.tracking <= bound.tracking * (1 + EXACT)).all()
+        rate = comparator_rate(k, (0.5, 0.0), np.arange(T + 1), solver_gap=gap)
+        assert (bound.gap <= np.minimum(rate.value, 0.5) * (1 + 1e-9)).all()
+
+
+def test_solver_gap_noise_and_state_enter_the_floor() -> None:
+    k = comparator_coefficients(ONE, [1.0], [1e-4], variant="sharp")
+    quiet = comparator_rate(k, (0.5, 0.0), 10)
+    gap = comparator_rate(k, (0.5, 0.0), 10, solver_gap=1e-9)
+    extra = replace(k, noise=np.asarray(k.noise + 1e-9))
+    assert gap.floor == comparator_rate(extra, (0.5, 0.0), 10).floor > quiet.floor
+    a, beta = float(k.descent), float(k.growth)
+    chi_bar = 24 * 1e-8 * 0.5 / (1 - 48 * 1e-8)  # A = 0, h₁ = 0
+    d = 4e-4 * chi_bar
+    floor = (beta + np.sqrt(beta**2 + 4 * a * d)) / (2 * a)
+    np.testing.assert_allclose(quiet.floor, floor, rtol=1e-10)
+
+
+def test_configurations_broadcast() -> None:
+    system = System([1.0, 2.0], 1.0, [1, 2, 4], 8, 0.1)
+    k = comparator_coefficients(system, np.full(3, 1 / 3), np.full((5, 1, 1), 0.01))
+    path = comparator_recursion(k, (0.3, [0.0, 1.0]), 4)
+    assert path.gap.shape == path.tracking.shape == (5, 5, 2)
+    rate = comparator_rate(k, (0.3, [0.0, 1.0]), 4)
+    assert rate.value.shape == rate.floor.shape == rate.vacuous.shape == (5, 2)
+    assert rate.holds.shape == (5, 2)
+
+
+def test_the_start_must_be_below_the_cap() -> None:
+    k = comparator_coefficients(ONE, [1.0], [0.001])
+    assert comparator_rate(k, (0.5, 0.0), 10).holds
+    assert not comparator_rate(k, (0.51, 0.0), 10).holds
+
+
+def test_undefined_rates_are_refused() -> None:
+    wide = comparator_coefficients(ONE, [1.0], [0.06])
+    with pytest.raises(
+        InvalidInputError, match="`recursion` must be a recursion with C"
+    ):
+        comparator_rate(wide, (0.5, 0.0), 10)
+    assert np.isfinite(comparator_recursion(wide, (0.5, 0.0), 10).tracking).all()
+    still = comparator_coefficients(ONE, [1.0], [0.0])
+    with pytest.raises(InvalidInputError, match=r"`a` must be positive; got 0.0"):
+        comparator_rate(still, (0.5, 0.0), 10)
+    with pytest.raises(
+        InvalidInputError, match=r"`start` must be nonnegative; got -0.1"
+    ):
+        comparator_rate(wide, (0.5, -0.1), 10)
+    with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
+        comparator_rate(still, (0.5, 0.0), -1)
+    with pytest.raises(InvalidInputError, match="`rounds` must be given"):
+        unrolled(None, np.asarray(1.0))
