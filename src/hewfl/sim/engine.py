@@ -11,7 +11,7 @@ One round reads as in the design:
     trace.record(…)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -52,6 +52,8 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     evaluate_every: int | None = 1,
     observers: Sequence[Observer] = (),
     checkpoint: Path | None = None,
+    checkpoint_every: int = 1,
+    on_round: Callable[[int], None] | None = None,
 ) -> Trace:
     """Run methods side by side on the same clients, work and minibatches.
 
@@ -67,6 +69,8 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
             None: never, and a lane that diverges is noticed only by its displacements.
         observers: called with every step; what they return goes into the trace.
         checkpoint: a folder to keep the run in; a run found there goes on.
+        checkpoint_every: rounds between checkpoints; the end always has one.
+        on_round: called with the number of rounds done, for progress bars.
 
     Returns:
         The trace of all lanes.
@@ -76,7 +80,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         DataError: the checkpoint is damaged or belongs to another run.
     """
     lanes = [a if isinstance(a, Lane) else Lane(a) for a in algorithms]
-    _check(lanes, rounds, evaluate_every)
+    _check(lanes, rounds, evaluate_every, checkpoint_every)
     setting = Setting(problem, federation, lanes, seed, np.dtype(dtype))
     run = _fingerprint(setting)
     states = _first_states(setting, start)
@@ -94,9 +98,11 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         states, news = play(setting, states, t, observers, evaluate=evaluate)
         records.extend(news)
         log.append(news)
-        if checkpoint is not None:
+        if checkpoint is not None and _is_due(t + 1, rounds, checkpoint_every):
             arrays = flatten(tuple(states))
             save_checkpoint(checkpoint, Saved(t + 1, run, arrays, log.size))
+        if on_round is not None:
+            on_round(t + 1)
     return Trace(
         tuple(repr(lane) for lane in lanes),
         tuple(lane.name for lane in lanes),
@@ -120,16 +126,23 @@ def _started(
     if not evaluate:
         return [record_of(0, k, state, {}) for k, state in enumerate(states)]
     empty: list[dict[str, Any]] = [{} for _ in states]
-    return evaluated(setting.problem, setting.lanes, states, 0, empty)
+    return evaluated(setting, states, 0, empty)
 
 
-def _check(lanes: Sequence[Lane], rounds: int, evaluate_every: int | None) -> None:
+def _check(
+    lanes: Sequence[Lane],
+    rounds: int,
+    evaluate_every: int | None,
+    checkpoint_every: int,
+) -> None:
     if len(lanes) == 0:
         raise invalid("algorithms", "at least one", "none")
     if rounds < 0:
         raise invalid("rounds", "at least 0", rounds)
     if evaluate_every is not None and evaluate_every < 1:
         raise invalid("evaluate_every", "at least 1", evaluate_every)
+    if checkpoint_every < 1:
+        raise invalid("checkpoint_every", "at least 1", checkpoint_every)
 
 
 def _fingerprint(setting: Setting) -> Mapping[str, Any]:

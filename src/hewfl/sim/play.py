@@ -50,7 +50,7 @@ def play(
             states[k] = _charged(setting, k, states[k], len(roster.clients))
     if not evaluate:
         return states, [record_of(t + 1, k, s, notes[k]) for k, s in enumerate(states)]
-    records = evaluated(problem, setting.lanes, states, t + 1, notes)
+    records = evaluated(setting, states, t + 1, notes)
     pairs = zip(states, records, strict=True)
     return [
         replace(s, diverged=s.diverged or _has_diverged(r)) for s, r in pairs
@@ -227,17 +227,20 @@ def record_of(
 
 
 def evaluated(
-    problem: Problem,
-    lanes: Sequence[Lane],
+    setting: Setting,
     states: Sequence[LaneState],
     t: int,
     notes: Sequence[Mapping[str, Any]],
 ) -> list[RoundRecord]:
-    """Records with objectives and metrics; stopped lanes are not evaluated."""
+    """Records with objectives and metrics; stopped lanes are not evaluated.
+
+    Scores are products in the run's precision; losses are summed in float64.
+    """
+    problem = setting.problem
     alive = [k for k, state in enumerate(states) if not state.diverged]
-    measured: list[dict[str, Any]] = [{} for _ in lanes]
+    measured: list[dict[str, Any]] = [{} for _ in states]
     if alive:
-        anchors = np.stack([states[k].anchor for k in alive])
+        anchors = np.stack([states[k].anchor for k in alive]).astype(setting.dtype)
         with np.errstate(all="ignore"):
             values = np.asarray(problem.objectives(anchors), dtype=np.float64)
             metrics = problem.evaluate(anchors)
