@@ -1,0 +1,1 @@
+"""Experiments from a file: tune, run, resume, compare, draw and report."""

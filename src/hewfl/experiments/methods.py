@@ -1,0 +1,147 @@
+"""Methods of an experiment: by name, with hyper-parameters, or grids of them."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from hewfl import baselines
+from hewfl.controllers.control import HewControl
+from hewfl.controllers.fixed import HewFixed
+from hewfl.controllers.het import HewHet
+from hewfl.controllers.hom import HewHom
+from hewfl.core.checks import invalid
+from hewfl.core.records import ProblemBounds
+from hewfl.core.round import Algorithm
+from hewfl.experiments.tables import check_names, from_table, path
+from hewfl.sim.lanes import Lane
+from hewfl.sim.outer import Outer
+
+METHODS: dict[str, type[Any]] = {
+    method.__name__: method
+    for method in (
+        *(HewHom, HewHet, HewFixed, HewControl),
+        *(getattr(baselines, name) for name in baselines.__all__),
+    )
+}
+"""Every algorithm by its name in the library."""
+OUTER = ("momentum", "nesterov", "outer_step")
+"""Fields of the outer optimiser, for any method."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """One line of a comparison.
+
+    Attributes:
+        method: name of the algorithm, such as "HewHom".
+        label: what tables and figures call it; the algorithm's name by default.
+        parameters: hyper-parameters of the algorithm, without the smoothness, which the
+            data give; and `momentum`, `nesterov`, `outer_step` of the outer optimiser.
+        grid: lists of values to choose from by tuning.
+    """
+
+    method: str
+    label: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def candidates(self) -> tuple["MethodSpec", ...]:
+        """The method once for every point of its grid, in the order of the lists."""
+        names = tuple(self.grid)
+        return tuple(
+            replace(
+                self,
+                label=self.label,
+                parameters=dict(self.parameters) | dict(zip(names, point, strict=True)),
+                grid={},
+            )
+            for point in itertools.product(*(self.grid[name] for name in names))
+        )
+
+    def lane(self, smoothness: float) -> Lane:
+        """The lane it runs in.
+
+        Raises:
+            InvalidInputError: a hyper-parameter is missing or out of range.
+        """
+        outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
+        if "outer_step" in outer:
+            outer["step"] = outer.pop("outer_step")
+        own = {k: v for k, v in self.parameters.items() if k not in OUTER}
+        where = f"methods.{self.label}"
+        algorithm = _algorithm(self.method, own, smoothness, where)
+        return Lane(algorithm, from_table(Outer, outer, where), self.label)
+
+
+def method_from_table(table: Any, where: str) -> MethodSpec:
+    """One [[methods]] table.
+
+    Raises:
+        InvalidInputError: naming the field, the rule and the value.
+    """
+    if not isinstance(table, Mapping):
+        raise invalid(where, "a table", repr(table))
+    method = table.get("method")
+    if method not in METHODS:
+        rule = f"one of {', '.join(METHODS)}"
+        raise invalid(path(where, "method"), rule, repr(method))
+    known = (*_parameters(method), *OUTER)
+    check_names(table, ("method", "label", "grid", *known), where)
+    label = table.get("label", method)
+    if not isinstance(label, str) or not label:
+        raise invalid(path(where, "label"), "text", repr(label))
+    grid = _grid(table.get("grid", {}), known, path(where, "grid"))
+    given = {k: v for k, v in table.items() if k in known}
+    for name in set(given) & set(grid):
+        rule = "either given or in the grid, not both"
+        raise invalid(path(where, name), rule, given[name])
+    found = MethodSpec(method, label, given, grid)
+    for candidate in found.candidates():
+        candidate.lane(1.0)  # values of every candidate are checked now, not in a run
+    return found
+
+
+def method_table(method: MethodSpec) -> dict[str, Any]:
+    """The table that `method_from_table` reads."""
+    table = {"method": method.method, "label": method.label, **method.parameters}
+    if method.grid:
+        table["grid"] = {name: list(values) for name, values in method.grid.items()}
+    return table
+
+
+def _grid(table: Any, known: tuple[str, ...], where: str) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(table, Mapping):
+        raise invalid(where, "a table of lists", repr(table))
+    check_names(table, known, where)
+    for name, values in table.items():
+        if not isinstance(values, list | tuple) or len(values) == 0:
+            raise invalid(path(where, name), "a list of values", repr(values))
+    return {name: tuple(values) for name, values in table.items()}
+
+
+def _parameters(method: str) -> tuple[str, ...]:
+    """Names of the hyper-parameters that a spec may set."""
+    own = tuple(f.name for f in dataclasses.fields(METHODS[method]))
+    if method == "HewControl":
+        bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
+        own = (*bounds, *(name for name in own if name != "bounds"))
+    return tuple(name for name in own if name != "smoothness")
+
+
+def _algorithm(
+    method: str, own: Mapping[str, Any], smoothness: float, where: str
+) -> Algorithm[Any]:
+    """The algorithm with its hyper-parameters and the smoothness of the data."""
+    values: dict[str, Any] = dict(own)
+    if method == "HewControl":
+        names = [f.name for f in dataclasses.fields(ProblemBounds)]
+        limits = {name: values.pop(name) for name in names if name in values}
+        limits["smoothness"] = smoothness
+        values["bounds"] = from_table(ProblemBounds, limits, where)
+    else:
+        values["smoothness"] = smoothness
+    found: Algorithm[Any] = from_table(METHODS[method], values, where)
+    return found

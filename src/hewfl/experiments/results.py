@@ -1,0 +1,114 @@
+"""The records of a run as arrays: methods × seeds × evaluated rounds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from hewfl.core.checks import Array, Ints, invalid
+from hewfl.errors import DataError
+from hewfl.experiments.files import read_json
+from hewfl.experiments.spec import Spec
+from hewfl.sim.trace import RoundRecord, from_lines
+
+GAPS = {"gap": "objective", "pooled_gap": "pooled"}
+"""Distances from the least value, by the quantity they belong to."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """What the seeds of a run left behind.
+
+    Attributes:
+        spec: tuned.
+        rounds: those in which the methods were evaluated.
+        records: of each seed, lane and round, all rounds, in that order.
+        constants: of each seed: L, least objectives, sizes.
+    """
+
+    spec: Spec
+    rounds: Int64[Ints, " points"]
+    records: tuple[tuple[tuple[RoundRecord, ...], ...], ...]
+    constants: tuple[Mapping[str, Any], ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What tables call the methods."""
+        return tuple(method.label for method in self.spec.methods)
+
+    def curve(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
+        """A quantity of one method over the evaluated rounds; NaN where not measured.
+
+        `gap` and `pooled_gap` are the objectives less their least values.
+
+        Raises:
+            InvalidInputError: the method or the quantity is unknown.
+        """
+        if label not in self.labels:
+            raise invalid("label", f"one of {', '.join(self.labels)}", repr(label))
+        lane = self.labels.index(label)
+        rows = [
+            [_value(by_lane[lane][t], quantity, known) for t in self.rounds]
+            for by_lane, known in zip(self.records, self.constants, strict=True)
+        ]
+        values = np.array(rows, dtype=np.float64)
+        if np.isnan(values).all():
+            raise invalid("quantity", "one that was measured", repr(quantity))
+        return values
+
+    def final(self, label: str, quantity: str) -> Float64[Array, " seeds"]:
+        """A quantity of one method after the last round, seed by seed."""
+        return self.curve(label, quantity)[:, -1]
+
+    def mass(self, label: str) -> dict[int, Float64[Array, " seeds"]]:
+        """Weight of the clients of each horizon in the last round, seed by seed."""
+        lane = self.labels.index(label)
+        last = [by_lane[lane][-1] for by_lane in self.records]
+        found = sorted({h for record in last for h in record.horizons})
+        return {
+            h: np.array([_mass(record, h) for record in last], dtype=np.float64)
+            for h in found
+        }
+
+
+def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
+    """The results of a run whose seeds are done.
+
+    Raises:
+        DataError: files of a seed are missing or damaged.
+    """
+    lanes = len(spec.methods)
+    records = []
+    for folder in seeds.values():
+        try:
+            lines = (folder / "trace.jsonl").read_text(encoding="utf-8").splitlines()
+            flat = from_lines(lines)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise DataError(f"the trace in {folder} cannot be read: {error}") from error
+        records.append(tuple(tuple(flat[k::lanes]) for k in range(lanes)))
+    every, last = spec.evaluate_every, spec.rounds
+    points = sorted({*range(0, last + 1, every), last})
+    known = tuple(read_json(folder / "constants.json") for folder in seeds.values())
+    return Results(spec, np.array(points), tuple(records), known)
+
+
+def _mass(record: RoundRecord, horizon: int) -> float:
+    pairs: Sequence[tuple[int, float]] = list(
+        zip(record.horizons, record.weights, strict=True)
+    )
+    return sum(weight for h, weight in pairs if h == horizon)
+
+
+def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> float:
+    if quantity in GAPS:
+        value, least = getattr(record, GAPS[quantity]), known[GAPS[quantity]]
+        return np.nan if value is None or least is None else value - least
+    for source in (record.metrics, record.observed):
+        if quantity in source:
+            return source[quantity]
+    value = getattr(record, quantity, None)
+    return np.nan if not isinstance(value, int | float) else float(value)

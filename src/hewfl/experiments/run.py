@@ -1,0 +1,241 @@
+"""Run a spec: tune, then every seed; kept in a folder, and resumed from it.
+
+    folder/spec.toml       the spec as asked for
+    folder/tuned.toml      the same with the chosen hyper-parameters
+    folder/tuning.json     every candidate's score
+    folder/seed-0/         trace.jsonl, checkpoint and constants.json of a seed
+    folder/summary.json    what came of it
+    folder/times.json      seconds, versions and the machine
+
+Killed at any instant and resumed, a run leaves the same bytes in all but the last.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, final
+
+from hewfl.errors import DataError
+from hewfl.experiments.files import read_json, write_json, write_text
+from hewfl.experiments.spec import Spec, read_spec, write_spec
+from hewfl.experiments.summary import summarise
+from hewfl.experiments.tune import choose, tuning_tasks
+from hewfl.experiments.workers import Report, Task, execute
+from hewfl.experiments.world import (
+    Constants,
+    build_federation,
+    build_problem,
+    find_constants,
+)
+from hewfl.sim.audit import pathwise_audit
+from hewfl.sim.engine import simulate
+from hewfl.sim.lanes import Observer, Step
+from hewfl.version import __version__
+
+CHECKPOINT_EVERY = 10
+"""Rounds; a run loses less than this by being killed."""
+
+
+class Progress:
+    """Told of the tasks of each stage and of their steps; this one keeps silent."""
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """A stage with these tasks begins."""
+
+    def step(self, task: int, done: int) -> None:
+        """So many steps of a task are done."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A run on disk.
+
+    Attributes:
+        path: where.
+        spec: as asked for.
+    """
+
+    path: Path
+    spec: Spec
+
+    @property
+    def tuned(self) -> Spec | None:
+        """The spec with its hyper-parameters chosen, once they are."""
+        if self.spec.is_tuned:
+            return self.spec
+        file = self.path / "tuned.toml"
+        return read_spec(file) if file.exists() else None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return (self.path / "summary.json").exists()
+
+    def of_seed(self, seed: int) -> Path:
+        """Where a seed's files are."""
+        return self.path / f"seed-{seed}"
+
+
+def folder_for(spec: Spec, root: Path) -> Folder:
+    """The folder of a spec under a root, made if it is new.
+
+    Raises:
+        DataError: there is a folder of that name with another spec in it.
+    """
+    path = root / f"{spec.name}-{spec.digest}"
+    file = path / "spec.toml"
+    if file.exists():
+        found = open_folder(path)
+        if found.spec.digest != spec.digest:
+            raise DataError(f"{path} holds another spec")
+        return found
+    write_text(file, write_spec(spec))
+    return Folder(path, spec)
+
+
+def open_folder(path: Path) -> Folder:
+    """A run that is there.
+
+    Raises:
+        DataError: there is none.
+    """
+    if not (path / "spec.toml").exists():
+        raise DataError(f"{path} is not a run: it has no spec.toml")
+    return Folder(path, read_spec(path / "spec.toml"))
+
+
+def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
+    """Do what is left of several runs, on all cores at once: tune, solve, simulate.
+
+    Args:
+        folders: runs, new or begun.
+        jobs: processes; 0 for none but this one.
+        progress: told of every stage.
+    """
+    began = time.perf_counter()
+    todo = [folder for folder in folders if not folder.is_done]
+    _tune([folder for folder in todo if folder.tuned is None], jobs, progress)
+    _stage(_constant_tasks(todo), jobs, progress)
+    _stage(_seed_tasks(todo), jobs, progress)
+    seconds = time.perf_counter() - began
+    for folder in todo:
+        finish(folder)
+        write_json(folder.path / "times.json", _circumstances(seconds, jobs))
+
+
+def finish(folder: Folder) -> None:
+    """Write the summary of a run whose seeds are all done."""
+    spec = folder.tuned
+    assert spec is not None
+    seeds = {seed: folder.of_seed(seed) for seed in spec.seeds}
+    write_json(folder.path / "summary.json", summarise(spec, seeds))
+
+
+def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+    tasks = [tuning_tasks(folder.spec) for folder in folders]
+    scores = _stage([task for part in tasks for task in part], jobs, progress)
+    for folder, part in zip(folders, tasks, strict=True):
+        own, scores = scores[: len(part)], scores[len(part) :]
+        tuned, choices = choose(folder.spec, own)
+        write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
+        write_text(folder.path / "tuned.toml", write_spec(tuned))
+
+
+def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
+    if not tasks:
+        return []
+    progress.begin(tasks)
+    report: Report = progress.step
+    return execute(tasks, jobs=jobs, report=report)
+
+
+def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
+    """Each optimum once: runs that share data and partition share the answer."""
+    found: dict[tuple[Any, ...], Task] = {}
+    for folder in folders:
+        spec, c = folder.spec, folder.spec.clients
+        for seed in spec.seeds:
+            part = (c.n, c.partition, c.alpha, c.minimum)
+            key = (spec.data, spec.problem, spec.dtype, seed, part)
+            name = f"constants of {spec.data.name}, {c.partition}, seed {seed}"
+            found.setdefault(key, Task(name, 1, solve_constants, (spec, seed)))
+    return list(found.values())
+
+
+def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
+    tasks = []
+    for folder in folders:
+        spec = folder.tuned
+        assert spec is not None
+        for seed in spec.seeds:
+            given = (spec, seed, folder.of_seed(seed))
+            name = f"{spec.name}, seed {seed}"
+            tasks.append(Task(name, spec.rounds, run_seed, given))
+    return tasks
+
+
+# ------------------------------------------------------------------ in the worker
+
+
+def solve_constants(spec: Spec, seed: int, on_step: Callable[[int], None]) -> Constants:
+    """L and the optima, left in the cache."""
+    found = find_constants(spec, seed, build_problem(spec, seed))
+    on_step(1)
+    return found
+
+
+def run_seed(
+    spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
+) -> None:
+    """One seed of a tuned spec, from where its folder says it is."""
+    if (folder / "constants.json").exists() and _rounds_done(folder) == spec.rounds:
+        on_round(spec.rounds)
+        return
+    problem = build_problem(spec, seed)
+    known = find_constants(spec, seed, problem)
+    observers: list[Observer] = []
+    if spec.audit_every:
+        observers.append(_every(spec.audit_every, pathwise_audit))
+    simulate(
+        problem,
+        build_federation(spec),
+        [method.lane(known.smoothness) for method in spec.methods],
+        rounds=spec.rounds,
+        seed=seed,
+        dtype=spec.dtype,
+        evaluate_every=spec.evaluate_every,
+        observers=observers,
+        checkpoint=folder,
+        checkpoint_every=CHECKPOINT_EVERY,
+        on_round=on_round,
+    )
+    sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
+    write_json(folder / "constants.json", asdict(known) | sizes)
+
+
+def _rounds_done(folder: Path) -> int:
+    found = read_json(folder / "manifest.json", missing=True)
+    return 0 if found is None else int(found["round"])
+
+
+def _every(rounds: int, observer: Observer) -> Observer:
+    def observe(step: Step) -> Any:
+        return observer(step) if step.round_number % rounds == 0 else {}
+
+    return observe
+
+
+def _circumstances(seconds: float, jobs: int) -> dict[str, Any]:
+    names = ("numpy", "scipy")
+    return {
+        "seconds": round(seconds, 1),
+        "jobs": jobs,
+        "hewfl": __version__,
+        **{name: metadata.version(name) for name in names},
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+    }

@@ -1,0 +1,241 @@
+"""What an experiment is: a frozen record, read from TOML, checked, hashed."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+from hewfl.core.checks import invalid, nonnegative
+from hewfl.errors import DataError
+from hewfl.experiments.laws import check_horizons, check_participation
+from hewfl.experiments.methods import MethodSpec, method_from_table, method_table
+from hewfl.experiments.tables import from_table, to_table, write_toml
+
+Quantity = Literal["objective", "pooled", "test_loss", "test_accuracy"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """Which samples.
+
+    Attributes:
+        name: `digits`, `mnist`, `fashion_mnist`, `covertype`, or the path of a CSV, NPZ
+            or Parquet file.
+        label: column of the labels in a CSV or Parquet file; the last by default.
+        split: `shuffled` pools all published parts and splits them anew, by seed;
+            `published` keeps the publisher's test part.
+        test_fraction: share of rows held out by the shuffled split.
+        subsample: rows kept, drawn by seed; all by default.
+        standardise: to mean 0 and deviation 1 on the training part.
+        bias: append a column of ones.
+    """
+
+    name: str = "digits"
+    label: str | None = None
+    split: Literal["shuffled", "published"] = "shuffled"
+    test_fraction: float = 0.2
+    subsample: int | None = None
+    standardise: bool = True
+    bias: bool = True
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ProblemSpec:
+    """Which objective on them: softmax regression with an l2 penalty.
+
+    Attributes:
+        l2: λ of (λ/2)‖W‖²; the paper does not print its value.
+        smoothness: the L that normalises step sizes: `estimate` by power iteration, as
+            in the paper's experiments, or `bound`, the proven one.
+        optimum: whether to solve for F*, so that gaps can be reported.
+    """
+
+    l2: float = 1e-4
+    smoothness: Literal["estimate", "bound"] = "estimate"
+    optimum: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        nonnegative("l2", self.l2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClientsSpec:
+    """Who holds what, and how much each does in a round.
+
+    Attributes:
+        n: number of clients.
+        partition: `iid` deals shuffled samples evenly; `dirichlet` skews classes;
+            `pool` lets every client draw from all samples, which alone is homogeneous
+            in the sense of the theory (erratum E-14).
+        alpha: concentration of the Dirichlet partition.
+        minimum: least samples of a client in a Dirichlet partition.
+        batch_size: samples of a local step.
+        horizons: local steps: a number, a list with one per client, or a table with
+            `kind` = "FixedHorizons", "ChoiceHorizons", "PoissonHorizons",
+            "EpochHorizons" or "TimedHorizons" and that law's own fields.
+        participation: "full", a number of clients sampled each round, or a table with
+            `kind` and that law's own fields.
+    """
+
+    n: int = 20
+    partition: Literal["iid", "dirichlet", "pool"] = "iid"
+    alpha: float = 0.2
+    minimum: int = 1
+    batch_size: int = 32
+    horizons: Any = 4
+    participation: Any = "full"
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("n", "batch_size", "minimum"):
+            if getattr(self, name) < 1:
+                raise invalid(f"clients.{name}", "at least 1", getattr(self, name))
+        if not self.alpha > 0:
+            raise invalid("clients.alpha", "positive", self.alpha)
+        check_horizons(self.horizons)
+        check_participation(self.participation)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TuneSpec:
+    """How hyper-parameters are chosen for methods that bring a grid.
+
+    Attributes:
+        rounds: length of a trial.
+        seeds: of the trials.
+        by: the quantity whose mean over the seeds decides, at the last round.
+    """
+
+    rounds: int = 20
+    seeds: tuple[int, ...] = (0, 1, 2)
+    by: Quantity = "objective"
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if self.rounds < 1:
+            raise invalid("tune.rounds", "at least 1", self.rounds)
+        _check_seeds("tune.seeds", self.seeds)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """An experiment.
+
+    Attributes:
+        name: what folders and pages call it.
+        methods: what is compared, each on the same clients, work and minibatches.
+        rounds: T.
+        seeds: repetitions; a seed fixes the split, the partition, the horizons and all
+            draws.
+        evaluate_every: rounds between evaluations.
+        audit_every: rounds between checks of the pathwise certificate of HEW methods
+            with exact gradients; 0 for none.
+        dtype: precision of local branches and evaluations.
+        data: which samples.
+        problem: which objective.
+        clients: who holds what and does how much.
+        tune: how grids are searched.
+    """
+
+    name: str
+    methods: tuple[MethodSpec, ...]
+    rounds: int = 90
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
+    evaluate_every: int = 1
+    audit_every: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    data: DataSpec = field(default_factory=DataSpec)
+    problem: ProblemSpec = field(default_factory=ProblemSpec)
+    clients: ClientsSpec = field(default_factory=ClientsSpec)
+    tune: TuneSpec = field(default_factory=TuneSpec)
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not self.name or any(c in self.name for c in "/\\\0") or self.name[0] == ".":
+            raise invalid("name", "a name for a folder", repr(self.name))
+        if self.rounds < 1:
+            raise invalid("rounds", "at least 1", self.rounds)
+        if self.evaluate_every < 1:
+            raise invalid("evaluate_every", "at least 1", self.evaluate_every)
+        if self.audit_every < 0:
+            raise invalid("audit_every", "at least 0", self.audit_every)
+        _check_seeds("seeds", self.seeds)
+        if not self.methods:
+            raise invalid("methods", "at least one [[methods]] table", "none")
+        labels = [method.label for method in self.methods]
+        for label in labels:
+            if labels.count(label) > 1:
+                rule = "different from each other (give each a `label`)"
+                raise invalid("methods.label", rule, f"{label!r} twice")
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether no method brings a grid any more."""
+        return not any(method.grid for method in self.methods)
+
+    @property
+    def digest(self) -> str:
+        """Eight letters that stand for every field."""
+        text = json.dumps(spec_table(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def with_methods(self, methods: tuple[MethodSpec, ...]) -> "Spec":
+        """The same experiment with other methods."""
+        return replace(self, methods=methods)
+
+
+def spec_from_table(table: Mapping[str, Any]) -> Spec:
+    """The spec in a parsed TOML file.
+
+    Raises:
+        InvalidInputError: naming the field, the rule and the value.
+    """
+    rest = {key: value for key, value in table.items() if key != "methods"}
+    listed = table.get("methods", [])
+    if not isinstance(listed, list):
+        raise invalid("methods", "a list of [[methods]] tables", repr(listed)[:80])
+    methods = [method_from_table(m, f"methods[{i}]") for i, m in enumerate(listed)]
+    return from_table(Spec, rest | {"methods": methods}, "")
+
+
+def read_spec(file: Path) -> Spec:
+    """The spec in a TOML file.
+
+    Raises:
+        DataError: the file cannot be read or is not TOML.
+        InvalidInputError: a field breaks a rule.
+    """
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        text = f"cannot read the spec {file}: {error.strerror or error}"
+        raise DataError(text) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"the spec {file} is not TOML: {error}") from error
+    return spec_from_table(table)
+
+
+def spec_table(spec: Spec) -> dict[str, Any]:
+    """The table of a spec, defaults written out."""
+    table = to_table(spec)
+    table["methods"] = [method_table(method) for method in spec.methods]
+    return table
+
+
+def write_spec(spec: Spec) -> str:
+    """The spec as TOML, defaults written out."""
+    return write_toml(spec_table(spec))
+
+
+def _check_seeds(name: str, seeds: tuple[int, ...]) -> None:
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise invalid(name, "different whole numbers from 0", list(seeds))

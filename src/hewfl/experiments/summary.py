@@ -1,0 +1,115 @@
+"""What came of a run, in numbers that fit on a page."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array
+from hewfl.errors import InvalidInputError
+from hewfl.experiments.compare import compare
+from hewfl.experiments.results import Results, read_results
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.tune import LARGER_IS_BETTER
+
+QUANTITIES = (
+    *("objective", "gap", "pooled", "pooled_gap", "test_accuracy", "test_loss"),
+    *("scalars", "paper_scalars"),
+)
+"""Those that a summary gives, where they were measured."""
+COMPARED = ("objective", "pooled", "test_accuracy")
+
+
+def summarise(spec: Spec, seeds: Mapping[int, Path]) -> dict[str, Any]:
+    """The summary of a run whose seeds are done."""
+    results = read_results(spec, seeds)
+    return {
+        "name": spec.name,
+        "digest": spec.digest,
+        "rounds": spec.rounds,
+        "seeds": list(spec.seeds),
+        "constants": list(results.constants),
+        "methods": [_method(results, k) for k in range(len(spec.methods))],
+        "pairs": _pairs(results),
+    }
+
+
+def _method(results: Results, lane: int) -> dict[str, Any]:
+    method = results.spec.methods[lane]
+    own = [by_lane[lane] for by_lane in results.records]
+    final = {}
+    for quantity in QUANTITIES:
+        try:
+            final[quantity] = statistics(results.final(method.label, quantity))
+        except InvalidInputError:  # not measured in this run
+            continue
+    mass = {str(h): statistics(m) for h, m in results.mass(method.label).items()}
+    stopped = [
+        seed
+        for seed, records in zip(results.spec.seeds, own, strict=True)
+        if "diverged" in records[-1].status
+    ]
+    return {
+        "label": method.label,
+        "method": method.method,
+        "parameters": dict(method.parameters),
+        "final": final,
+        "mass_by_horizon": mass,
+        "diverged": stopped,
+        "excluded": sum(len(r.excluded) for records in own for r in records),
+        "audit": _audit(results, lane),
+    }
+
+
+def _audit(results: Results, lane: int) -> dict[str, Any] | None:
+    """Rounds in which the pathwise certificate was checked, and violations."""
+    seen = [
+        r.observed
+        for by_lane in results.records
+        for r in by_lane[lane]
+        if "certificate_slack" in r.observed
+    ]
+    if not seen:
+        return None
+    return {
+        "checks": len(seen),
+        "violations": int(sum(s["certificate_violated"] for s in seen)),
+        "least_slack": min(s["certificate_slack"] for s in seen),
+    }
+
+
+def _pairs(results: Results) -> list[dict[str, Any]]:
+    """Every method against every later one, in the quantities that matter."""
+    found = []
+    for quantity in COMPARED:
+        for i, first in enumerate(results.labels):
+            for second in results.labels[i + 1 :]:
+                try:
+                    a = results.final(first, quantity)
+                    b = results.final(second, quantity)
+                except InvalidInputError:
+                    continue
+                better = quantity in LARGER_IS_BETTER
+                outcome = asdict(compare(a, b, larger_is_better=better))
+                names = {"first": first, "second": second, "quantity": quantity}
+                found.append(names | {k: _finite(v) for k, v in outcome.items()})
+    return found
+
+
+def statistics(values: Float64[Array, " seeds"]) -> dict[str, Any]:
+    """Mean, standard deviation and each seed's value; None for what is not finite."""
+    kept = values[np.isfinite(values)]
+    many = len(kept) > 1
+    return {
+        "mean": float(kept.mean()) if len(kept) else None,
+        "std": float(kept.std(ddof=1)) if many else None,
+        "seeds": [_finite(float(v)) for v in values],
+    }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,151 @@
+"""The problem, the clients and the constants that a spec and a seed stand for."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array
+from hewfl.data import Prepared, dirichlet_partition, iid_partition, load, prepare
+from hewfl.data.places import cache_root
+from hewfl.experiments.files import read_json, write_bytes, write_json
+from hewfl.experiments.laws import check_horizons, check_participation
+from hewfl.experiments.spec import DataSpec, Spec
+from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.sim.federation import Federation
+
+VERSION = 1
+"""Of the stored constants; a change of their meaning raises it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is known of an objective beforehand.
+
+    Attributes:
+        smoothness: the L that normalises step sizes.
+        objective: least value of (1/n) Σ F_i, or None where not asked for.
+        pooled: least value of the mean over all samples, likewise.
+    """
+
+    smoothness: float
+    objective: float | None
+    pooled: float | None
+
+
+def build_federation(spec: Spec) -> Federation:
+    """Who takes part, with how many steps of which size."""
+    clients = spec.clients
+    return Federation(
+        check_horizons(clients.horizons),
+        clients.batch_size,
+        check_participation(clients.participation),
+    )
+
+
+def build_problem(spec: Spec, seed: int) -> Softmax:
+    """Softmax regression on the data of the spec, split and shared out by the seed."""
+    prepared, _ = _prepared(spec.data, seed, spec.dtype)
+    clients, l2 = spec.clients, spec.problem.l2
+    X, y, test = prepared.features, prepared.labels, prepared.test
+    if clients.partition == "pool":
+        return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
+    if clients.partition == "iid":
+        shards = iid_partition(len(y), clients.n, seed)
+    else:
+        shards = dirichlet_partition(
+            y, clients.n, clients.alpha, seed, minimum=clients.minimum
+        )
+    return softmax_from_arrays(X, y, shards, l2=l2, test=test)
+
+
+def find_constants(spec: Spec, seed: int, problem: Softmax) -> Constants:
+    """L and the optima: from the cache, or solved for once and kept there."""
+    smoothness = problem.smoothness
+    if spec.problem.smoothness == "estimate":
+        key = _key(spec, seed, "smoothness")
+        smoothness = _kept(key, problem.smoothness_estimate)
+    if not spec.problem.optimum:
+        return Constants(smoothness, None, None)
+    pooled, x = _optimum(_key(spec, seed, "pooled"), problem, None)
+    if spec.clients.partition == "pool":
+        return Constants(smoothness, pooled, pooled)
+    start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
+    objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
+    return Constants(smoothness, objective, pooled)
+
+
+@lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
+def _prepared(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
+    """The prepared samples and a digest of the bytes they were made from."""
+    dataset = load(data.name, label=data.label)
+    digest = hashlib.blake2b(digest_size=16)
+    parts = [
+        (dataset.features, dataset.labels),
+        *([dataset.test] if dataset.test else []),
+    ]
+    for features, labels in parts:
+        digest.update(np.ascontiguousarray(features).data)
+        digest.update(np.ascontiguousarray(labels).data)
+    prepared = prepare(
+        dataset,
+        seed,
+        test_fraction=data.test_fraction,
+        split=data.split,
+        subsample=data.subsample,
+        standardise=data.standardise,
+        bias=data.bias,
+        dtype=dtype,
+    )
+    return prepared, digest.hexdigest()
+
+
+def _key(spec: Spec, seed: int, what: str) -> str:
+    """A name for one constant: everything it depends on, hashed."""
+    _, samples = _prepared(spec.data, seed, spec.dtype)
+    given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
+    given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
+    if what == "objective":
+        c = spec.clients
+        given["clients"] = [c.n, c.partition]
+        if c.partition == "dirichlet":
+            given["clients"] += [c.alpha, c.minimum]
+    text = json.dumps(given, sort_keys=True)
+    return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def _place(key: str) -> Path:
+    return cache_root() / "constants" / f"{key}.json"
+
+
+def _kept(key: str, solve: Any) -> float:
+    found: Mapping[str, Any] | None = read_json(_place(key), missing=True)
+    if found is None:
+        found = {"value": float(solve())}
+        write_json(_place(key), found)
+    return float(found["value"])
+
+
+def _optimum(
+    key: str, problem: Softmax, start: Float64[Array, " d"] | None
+) -> tuple[float, Float64[Array, " d"] | None]:
+    """The least value, and the minimiser where it was solved for just now or kept."""
+    place, model = _place(key), _place(key).with_suffix(".f64")
+    found = read_json(place, missing=True)
+    if found is None:
+        pooled = key.startswith("pooled")
+        solve = problem.pooled_optimum if pooled else problem.optimum
+        best = solve(start)
+        if pooled:
+            write_bytes(model, best.x.tobytes())
+        found = {"value": best.objective, "residual": best.residual}
+        write_json(place, found)
+    x = np.frombuffer(model.read_bytes()) if model.exists() else None
+    return float(found["value"]), x
