@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/core/*.c)
+SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.c src/hewfl/*/*.h)
 
 .PHONY: demo test check bench format clean
 .DELETE_ON_ERROR:
@@ -46,4 +46,4 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/engine.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/core/*.so
+	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so

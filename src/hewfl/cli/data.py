@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hewfl.cli.errors import one_line_errors
 from hewfl.core.checks import Ints
 from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
@@ -25,7 +25,6 @@ from hewfl.data.partition import class_counts, dirichlet_partition, iid_partitio
 from hewfl.data.picture import draw_partition
 from hewfl.data.places import download_root
 from hewfl.data.prepare import row_labels, split_rows
-from hewfl.errors import HewError
 
 data = typer.Typer(help="List, get, check and show data sets.", no_args_is_help=True)
 
@@ -38,20 +37,10 @@ _BAR = 24
 _SHADES = " ░▒▓█"
 
 
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Say our own errors in one line; others are bugs and keep their traceback."""
-    try:
-        yield
-    except HewError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
-
-
 @data.command("list")
 def list_(*, as_json: AsJson = False) -> None:
     """List the data sets known by name, and which of them are here."""
-    with _one_line_errors():
+    with one_line_errors():
         stocks = [take_stock(entry) for entry in CATALOGUE.values()]
     if as_json:
         typer.echo(json.dumps([_stock_record(stock) for stock in stocks], indent=1))
@@ -117,7 +106,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Download data sets that are not here, and check and parse them."""
-    with _one_line_errors():
+    with one_line_errors():
         found = []
         for name in names:
             with progress_bar() as report:
@@ -139,12 +128,12 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Verify checksums, parse, and say what was found; fail if anything is wrong."""
-    with _one_line_errors():
+    with one_line_errors():
         stocks = [take_stock(entry) for entry in CATALOGUE.values()]
     here = [stock.entry.name for stock in stocks if stock.state != "absent"]
     wanted, found = names or here, []
     for name in wanted:
-        with contextlib.suppress(typer.Exit), _one_line_errors():
+        with contextlib.suppress(typer.Exit), one_line_errors():
             found.append(check_dataset(name, label=label))
     _print_datasets(found, as_json=as_json)
     if len(found) < len(wanted):
@@ -203,7 +192,7 @@ def show(  # noqa: PLR0913 - options of a command
 
     The defaults are the paper's: 20 clients, label skew with concentration 0.2.
     """
-    with _one_line_errors():
+    with one_line_errors():
         dataset = load(name, label=label)
         labels = row_labels(dataset, split_rows(dataset, seed)[0])
         if iid:

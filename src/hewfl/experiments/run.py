@@ -118,7 +118,7 @@ def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None
     """
     began = time.perf_counter()
     todo = [folder for folder in folders if not folder.is_done]
-    _tune([folder for folder in todo if folder.tuned is None], jobs, progress)
+    tune_all(todo, jobs=jobs, progress=progress)
     _stage(_constant_tasks(todo), jobs, progress)
     _stage(_seed_tasks(todo), jobs, progress)
     seconds = time.perf_counter() - began
@@ -135,10 +135,12 @@ def finish(folder: Folder) -> None:
     write_json(folder.path / "summary.json", summarise(spec, seeds))
 
 
-def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
-    tasks = [tuning_tasks(folder.spec) for folder in folders]
+def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
+    """Choose hyper-parameters where that is still to be done."""
+    todo = [folder for folder in folders if folder.tuned is None]
+    tasks = [tuning_tasks(folder.spec) for folder in todo]
     scores = _stage([task for part in tasks for task in part], jobs, progress)
-    for folder, part in zip(folders, tasks, strict=True):
+    for folder, part in zip(todo, tasks, strict=True):
         own, scores = scores[: len(part)], scores[len(part) :]
         tuned, choices = choose(folder.spec, own)
         write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
@@ -161,8 +163,9 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             part = (c.n, c.partition, c.alpha, c.minimum)
             key = (spec.data, spec.problem, spec.dtype, seed, part)
-            name = f"constants of {spec.data.name}, {c.partition}, seed {seed}"
-            found.setdefault(key, Task(name, 1, solve_constants, (spec, seed)))
+            name = f"{spec.data.name}, {c.partition}, seed {seed}"
+            task = Task("constants", name, 1, solve_constants, (spec, seed))
+            found.setdefault(key, task)
     return list(found.values())
 
 
@@ -174,7 +177,7 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             given = (spec, seed, folder.of_seed(seed))
             name = f"{spec.name}, seed {seed}"
-            tasks.append(Task(name, spec.rounds, run_seed, given))
+            tasks.append(Task("rounds", name, spec.rounds, run_seed, given))
     return tasks
 
 
@@ -192,7 +195,7 @@ def run_seed(
     spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
 ) -> None:
     """One seed of a tuned spec, from where its folder says it is."""
-    if (folder / "constants.json").exists() and _rounds_done(folder) == spec.rounds:
+    if (folder / "constants.json").exists() and rounds_done(folder) == spec.rounds:
         on_round(spec.rounds)
         return
     problem = build_problem(spec, seed)
@@ -217,7 +220,8 @@ def run_seed(
     write_json(folder / "constants.json", asdict(known) | sizes)
 
 
-def _rounds_done(folder: Path) -> int:
+def rounds_done(folder: Path) -> int:
+    """Rounds that the checkpoint of a seed holds."""
     found = read_json(folder / "manifest.json", missing=True)
     return 0 if found is None else int(found["round"])
 

@@ -13,7 +13,7 @@ from hewfl.errors import InvalidInputError
 Record = TypeVar("Record")
 
 
-def from_table(cls: type[Record], table: Mapping[str, Any], where: str) -> Record:
+def from_table(cls: type[Record], table: Any, where: str) -> Record:
     """A record of type `cls` from a table.
 
     Args:

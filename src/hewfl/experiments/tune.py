@@ -40,9 +40,11 @@ def tuning_tasks(spec: Spec) -> list[Task]:
     """One trial of all candidates for each seed of the tuning; none without grids."""
     if spec.is_tuned:
         return []
-    name = f"tune {spec.name}"
+    rounds = spec.tune.rounds
     return [
-        Task(f"{name}, seed {seed}", spec.tune.rounds, try_candidates, (spec, seed))
+        Task(
+            "tuning", f"{spec.name}, seed {seed}", rounds, try_candidates, (spec, seed)
+        )
         for seed in spec.tune.seeds
     ]
 

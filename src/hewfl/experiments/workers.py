@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 from hewfl.core.checks import invalid
 
@@ -17,6 +17,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 how many cores there are."""
 
 
+@runtime_checkable
 class Report(Protocol):
     """Told of progress: which piece, how many of its steps are done."""
 
@@ -30,12 +31,14 @@ class Task:
     """One piece of work.
 
     Attributes:
-        name: what progress bars call it.
+        stage: what it is part of, for progress bars.
+        name: what it is itself.
         steps: how many it has.
         call: a function of a module, called as call(*arguments, on_step).
         arguments: values that can be sent to another process.
     """
 
+    stage: str
     name: str
     steps: int
     call: Callable[..., Any]

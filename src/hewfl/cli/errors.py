@@ -1,0 +1,21 @@
+"""How the command says what went wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from hewfl.errors import HewError, InvalidInputError
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Say our own errors in one line; others are bugs and keep their traceback.
+
+    Exit code 2 for input that breaks a rule, 1 for everything else.
+    """
+    try:
+        yield
+    except HewError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from error

@@ -1,0 +1,66 @@
+"""A spec with every field explained, made from the records themselves."""
+
+import dataclasses
+import inspect
+import re
+import textwrap
+from typing import Any
+
+from hewfl.experiments.spec import ClientsSpec, DataSpec, ProblemSpec, Spec, TuneSpec
+from hewfl.experiments.tables import write_toml
+
+SECTIONS = {
+    "data": DataSpec,
+    "problem": ProblemSpec,
+    "clients": ClientsSpec,
+    "tune": TuneSpec,
+}
+METHODS = """\
+# What is compared. Every algorithm of the library can be named; its hyper-parameters
+# are fields, and so are `momentum`, `nesterov` and `outer_step` of the outer optimiser.
+# Lists in [methods.grid] are searched by tuning.
+
+[[methods]]
+method = "HewHom"
+label = "HEW"
+
+[methods.grid]
+amplitude = [0.5, 1.0, 2.0, 4.0, 8.0]
+curvature_ratio = [1.1, 1.25, 1.5, 1.75, 2.0]
+
+[[methods]]
+method = "FedAvg"
+step_scale = 0.4
+"""
+
+
+def template() -> str:
+    """TOML text that runs as it is: defaults, with what each field means."""
+    top = [f for f in dataclasses.fields(Spec) if f.name not in (*SECTIONS, "methods")]
+    lines = [f"# {inspect.getdoc(Spec)!s}".splitlines()[0], ""]
+    meanings = documented(Spec)
+    for field in top:
+        value = "example" if field.name == "name" else field.default
+        lines += _field(field.name, value, meanings[field.name])
+    for section, record in SECTIONS.items():
+        title = str(inspect.getdoc(record)).splitlines()[0]
+        lines += ["", f"# {title}", f"[{section}]"]
+        meanings = documented(record)
+        for field in dataclasses.fields(record):
+            lines += _field(field.name, field.default, meanings[field.name])
+    return "\n".join(lines) + "\n\n" + METHODS
+
+
+def documented(record: type[Any]) -> dict[str, str]:
+    """What a record's docstring says of each of its fields."""
+    text = str(inspect.getdoc(record)).partition("Attributes:\n")[2]
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
+
+
+def _field(name: str, value: Any, meaning: str) -> list[str]:
+    comment = textwrap.wrap(meaning, 84, initial_indent="# ", subsequent_indent="# ")
+    if value is None:
+        return [*comment, f"# {name} ="]
+    plain = list(value) if isinstance(value, tuple) else value
+    return [*comment, write_toml({name: plain}).strip()]

@@ -1,0 +1,182 @@
+"""Specs: what is read is what is meant, and mistakes are named."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hewfl import InvalidInputError, Outer
+from hewfl.errors import DataError
+from hewfl.experiments.methods import METHODS, MethodSpec
+from hewfl.experiments.overrides import overridden
+from hewfl.experiments.paper import (
+    DATA,
+    REGIMES,
+    extended_spec,
+    main_methods,
+    main_spec,
+    quick,
+)
+from hewfl.experiments.spec import read_spec, spec_from_table, write_spec
+from hewfl.experiments.template import documented, template
+from tests.experiments.runs import TEXT, small, table
+
+
+def test_a_spec_survives_writing_and_reading() -> None:
+    spec = small()
+    again = spec_from_table(tomllib.loads(write_spec(spec)))
+    assert again == spec
+    assert again.digest == spec.digest
+
+
+def test_the_digest_sees_every_change() -> None:
+    digests = {small().digest}
+    changes = ["rounds=7", "clients.alpha=0.4", "data.bias=false", "problem.l2=0.1"]
+    for change in changes:
+        digests.add(spec_from_table(overridden(table(), [change])).digest)
+    assert len(digests) == 1 + len(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("rounds=0", "`rounds` must be at least 1; got 0"),
+        ("rounds=2.5", "`rounds` must be a whole number; got 2.5"),
+        ("seeds=[1, 1]", "`seeds` must be different whole numbers from 0"),
+        ("seeds=[]", "`seeds` must be different whole numbers from 0"),
+        ("evaluate_evry=2", "did you mean `evaluate_every`?"),
+        ('name="a/b"', "`name` must be a name for a folder; got 'a/b'"),
+        ('dtype="half"', "`dtype` must be one of 'float32', 'float64'; got 'half'"),
+        ("data.bias=1", "`data.bias` must be true or false; got 1"),
+        ("clients.n=0", "`clients.n` must be at least 1; got 0"),
+        ("clients.alpha=0", "`clients.alpha` must be positive; got 0"),
+        ("clients.horizons=0", "`steps` must be at least 1; got 0"),
+        ('clients.horizons={kind="X"}', "`clients.horizons.kind` must be one of"),
+        ("clients.participation=0", "`count` must be at least 1; got 0"),
+        ('clients.participation="half"', '"full", a number or a table'),
+        ("problem.l2=-1", "`l2` must be a nonnegative finite number"),
+        ('tune.by="loss"', "`tune.by` must be one of 'objective'"),
+        ("tune=3", "`tune` must be a table; got 3"),
+        ("methods=[]", "`methods` must be at least one"),
+    ],
+)
+def test_mistakes_are_named(change: str, text: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        spec_from_table(overridden(table(), [change]))
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ({"method": "FedAvgg"}, "`methods[0].method` must be one of HewHom"),
+        ({}, "`methods[0].method` must be one of"),
+        ({"method": "FedAvg"}, "`methods.FedAvg.step_scale` must be given"),
+        ({"method": "FedAvg", "step": 1}, "`methods[0].step` must be one of"),
+        (
+            {"method": "FedAvg", "step_scale": -1},
+            "in [methods.FedAvg]: `step_scale` must be a positive finite number",
+        ),
+        (
+            {"method": "FedAvg", "step_scale": 1, "momentum": 1.0},
+            "in [methods.FedAvg]: `momentum` must be below 1",
+        ),
+        (
+            {"method": "FedAvg", "grid": {"step_scale": 1}},
+            "`methods[0].grid.step_scale` must be a list of values",
+        ),
+        (
+            {"method": "FedAvg", "grid": {"step_scale": [0.1, -0.1]}},
+            "`step_scale` must be a positive finite number; got -0.1",
+        ),
+        (
+            {"method": "FedAvg", "step_scale": 1, "grid": {"step_scale": [1]}},
+            "either given or in the grid, not both",
+        ),
+    ],
+)
+def test_mistakes_in_methods_are_named(method: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        spec_from_table(table() | {"methods": [method]})
+    assert text in str(error.value)
+
+
+def test_two_methods_of_one_name_need_labels() -> None:
+    twice = [{"method": "FedAvg", "step_scale": s} for s in (0.1, 0.2)]
+    with pytest.raises(InvalidInputError, match="'FedAvg' twice"):
+        spec_from_table(table() | {"methods": twice})
+
+
+def test_every_algorithm_can_be_named() -> None:
+    fields: dict[str, dict[str, Any]] = {
+        "HewHom": {"amplitude": 1},
+        "HewHet": {"amplitude": 1, "start": "zero"},
+        "HewFixed": {"amplitude": 1, "power": 0},
+        "HewControl": {
+            "radius": 1,
+            "amplitude_min": 0.1,
+            "amplitude_max": 0.5,
+            "variance": 1.0,
+        },
+        "FedProx": {"step_scale": 1, "proximal": 0.1},
+        "QFedAvg": {"step_scale": 1, "q": 1},
+    }
+    for name in METHODS:
+        given = fields.get(name, {"step_scale": 0.5})
+        lane = MethodSpec(name, name, given).lane(2.0)
+        assert type(lane.algorithm).__name__ == name
+        assert lane.outer == Outer()
+
+
+def test_candidates_are_the_product_of_the_lists() -> None:
+    method = MethodSpec(
+        "HewHom", "HEW", {}, {"amplitude": (1, 2), "curvature_ratio": (1.1, 2.0)}
+    )
+    points = [dict(c.parameters) for c in method.candidates()]
+    assert points == [
+        {"amplitude": a, "curvature_ratio": r} for a in (1, 2) for r in (1.1, 2.0)
+    ]
+
+
+def test_files_that_are_no_specs(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot read the spec"):
+        read_spec(tmp_path / "none.toml")
+    file = tmp_path / "bad.toml"
+    file.write_text("rounds = ")
+    with pytest.raises(DataError, match=r"bad.toml is not TOML"):
+        read_spec(file)
+    file.write_text(TEXT)
+    assert read_spec(file) == small()
+
+
+def test_changes_need_a_field_and_a_value() -> None:
+    with pytest.raises(InvalidInputError, match="field=value"):
+        overridden({}, ["rounds"])
+    with pytest.raises(InvalidInputError, match="`name` is none"):
+        overridden({"name": "x"}, ["name.first=1"])
+
+
+def test_the_template_is_a_spec_and_explains_every_field() -> None:
+    text = template()
+    spec = spec_from_table(tomllib.loads(text))
+    assert spec.name == "example"
+    for record in (type(spec), type(spec.data), type(spec.clients), type(spec.tune)):
+        meanings = documented(record)
+        assert set(meanings) == set(record.__dataclass_fields__)
+        assert all(len(meaning) > 1 for meaning in meanings.values())
+
+
+def test_the_paper_s_grid() -> None:
+    for data in DATA:
+        for regime in REGIMES:
+            spec = main_spec(data, regime)
+            assert (spec.rounds, len(spec.seeds), spec.clients.n) == (90, 7, 20)
+            assert spec.clients.batch_size == 32
+            assert (spec.tune.rounds, spec.tune.seeds) == (20, (0, 1, 2))
+            wide = extended_spec(data, regime)
+            assert len(wide.methods) == 4 * 16
+            assert quick(spec).data.subsample == 4000
+    by_label = {m.label: m for m in main_methods()}
+    assert len(by_label["HEW (Alg. 3)"].candidates()) == 25
+    assert len(by_label["FedProx"].candidates()) == 8
