@@ -177,6 +177,14 @@ def test_partitions_of_a_spec() -> None:
     assert even.data_sizes.max() - even.data_sizes.min() <= 1
 
 
+def test_torch_tensors_give_the_same_problem() -> None:
+    here = build_problem(small(), 0)
+    there = build_problem(spec_from_table(table() | {"device": "cpu"}), 0)
+    x = np.linspace(-1, 1, here.d)[None]
+    np.testing.assert_allclose(there.objectives(x), here.objectives(x), rtol=1e-12)
+    assert type(there.features).__module__ == "torch"
+
+
 def ignore(task: int, done: int) -> None:
     assert (task, done) >= (0, 0)
 

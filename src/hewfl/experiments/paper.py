@@ -84,6 +84,7 @@ def main_spec(data: str, regime: str) -> Spec:
         methods=main_methods(),
         rounds=90,
         seeds=tuple(range(7)),
+        evaluate_every=3,  # 31 points of a curve; evaluation costs more than the rounds
         audit_every=30,
         data=DataSpec(name=data),
         problem=ProblemSpec(l2=1e-4),

@@ -140,6 +140,8 @@ class Spec:
         audit_every: rounds between checks of the pathwise certificate of HEW methods
             with exact gradients; 0 for none.
         dtype: precision of local branches and evaluations.
+        device: where the samples live: `numpy` on the host, with compiled kernels, or
+            torch tensors on the `cpu` or on `cuda`. Results agree to rounding.
         data: which samples.
         problem: which objective.
         clients: who holds what and does how much.
@@ -153,6 +155,7 @@ class Spec:
     evaluate_every: int = 1
     audit_every: int = 0
     dtype: Literal["float32", "float64"] = "float32"
+    device: Literal["numpy", "cpu", "cuda"] = "numpy"
     data: DataSpec = field(default_factory=DataSpec)
     problem: ProblemSpec = field(default_factory=ProblemSpec)
     clients: ClientsSpec = field(default_factory=ClientsSpec)

@@ -5,15 +5,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, invalid
 from hewfl.data import Prepared, dirichlet_partition, iid_partition, load, prepare
 from hewfl.data.places import cache_root
+from hewfl.errors import MissingExtraError
 from hewfl.experiments.files import read_json, write_bytes, write_json
 from hewfl.experiments.laws import check_horizons, check_participation
 from hewfl.experiments.spec import DataSpec, Spec
@@ -54,14 +56,16 @@ def build_problem(spec: Spec, seed: int) -> Softmax:
     """Softmax regression on the data of the spec, split and shared out by the seed."""
     prepared, _ = _prepared(spec.data, seed, spec.dtype)
     clients, l2 = spec.clients, spec.problem.l2
-    X, y, test = prepared.features, prepared.labels, prepared.test
+    X, y = _there(spec, prepared.features), _there(spec, prepared.labels)
+    test = tuple(_there(spec, part) for part in prepared.test)
     if clients.partition == "pool":
         return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
     if clients.partition == "iid":
         shards = iid_partition(len(y), clients.n, seed)
     else:
+        labels = prepared.labels
         shards = dirichlet_partition(
-            y, clients.n, clients.alpha, seed, minimum=clients.minimum
+            labels, clients.n, clients.alpha, seed, minimum=clients.minimum
         )
     return softmax_from_arrays(X, y, shards, l2=l2, test=test)
 
@@ -80,6 +84,20 @@ def find_constants(spec: Spec, seed: int, problem: Softmax) -> Constants:
     start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
     objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
     return Constants(smoothness, objective, pooled)
+
+
+def _there(spec: Spec, array: Any) -> Any:
+    """An array where the spec wants it."""
+    if spec.device == "numpy":
+        return array
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        text = f'device = "{spec.device}" needs PyTorch: pip install "hewfl[torch]"'
+        raise MissingExtraError(text) from error
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+    return torch.as_tensor(array, device=spec.device)
 
 
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
