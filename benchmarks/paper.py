@@ -183,8 +183,7 @@ def main() -> None:
     print(report.describe(info) + "\n")
     tried, kept = len(parts["tuning"][0]), len(parts["run"][0])
     print(f"{options.data}, heterogeneous, random H, one thread, wall time;")
-    print(f"{tried} candidates in the tuning, {kept} methods in the run
-")
+    print(f"{tried} candidates in the tuning, {kept} methods in the run\n")
     print(table(head, rows))
     saved = {"rounds": each, "regime": whole, "data": options.data, "machine": info}
     report.save(options.json, saved)

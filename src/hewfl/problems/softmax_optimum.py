@@ -142,9 +142,7 @@ class WeightedSoftmax:
         ]
 
 
-def minimise(
-    f: WeightedSoftmax, start: Float64[Array, " d"] | None = None
-) -> Optimum:
+def minimise(f: WeightedSoftmax, start: Float64[Array, " d"] | None = None) -> Optimum:
     """The minimiser of f with the norm of its gradient.
 
     Args:
