@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ import pytest
 from hewfl.errors import DataError
 from hewfl.experiments.compare import compare
 from hewfl.experiments.results import read_results
-from hewfl.experiments.run import Folder, Progress, folder_for, open_folder, run_all
+from hewfl.experiments.run import (
+    Folder,
+    Progress,
+    folder_for,
+    open_folder,
+    run_all,
+    tune_all,
+)
 from hewfl.experiments.spec import spec_from_table
-from hewfl.experiments.tune import choose
+from hewfl.experiments.tune import best_of, candidates_of, choose
 from hewfl.experiments.workers import Task, execute
 from hewfl.experiments.world import build_problem, find_constants
 from tests.experiments.runs import TEXT, small, table
@@ -71,16 +79,39 @@ def test_a_run_leaves_what_it_promises(done: Folder) -> None:
 
 def test_tuning_takes_the_best_mean_and_warns_of_edges() -> None:
     spec = small()
-    scores = [np.array([3.0, 1.0, np.inf]), np.array([1.0, 2.0, 0.0])]
-    tuned, (choice,) = choose(spec, scores)
+    candidates = candidates_of(spec)
+    scores = [scored(3.0, 1.0, np.inf), scored(1.0, 2.0, 0.0)]
+    tuned, (choice,) = choose(spec, candidates, scores)
     assert tuned.is_tuned
     assert choice.parameters["amplitude"] == 0.5
     assert choice.parameters["curvature_ratio"] == 1.5
     assert choice.at_edge == ()
     assert choice.table[2]["scores"] == [None, 0.0]
-    _, (edge,) = choose(spec, [np.array([0.0, 1.0, 2.0])])
+    _, (edge,) = choose(spec, candidates, [scored(0.0, 1.0, 2.0)])
     assert edge.at_edge == ("amplitude",)
     assert [m.label for m in tuned.methods] == ["HEW", "HewHet", "FedAvgM"]
+
+
+def scored(*values: float, ties: tuple[float, ...] = (0.0, 0.0, 0.0)) -> Any:
+    return np.column_stack([values, ties])
+
+
+def test_near_ties_are_decided_by_the_second_quantity() -> None:
+    plain, candidates = small(), candidates_of(small())
+    spec = replace(plain, tune=replace(plain.tune, tie=0.1))
+    scores = [scored(1.05, 1.0, 0.99, ties=(1.0, 3.0, 2.0))]
+    assert best_of(spec, candidates, scores, 3) == [(0, 2, 1)]
+    assert best_of(plain, candidates, scores, 2) == [(2, 1)]
+
+
+def test_screening_keeps_the_best_of_each_method(cache: None, tmp_path: Path) -> None:  # noqa: ARG001 - a place
+    plain = small()
+    how = replace(plain.tune, screen_rounds=2, keep=2)
+    folder = folder_for(replace(plain, tune=how, name="screened"), tmp_path)
+    tune_all([folder], jobs=0, progress=Progress())
+    (choice,) = json.loads((folder.path / "tuning.json").read_text())
+    assert len(choice["table"]) == 2
+    assert folder.tuned is not None
 
 
 def test_results_read_back_what_the_trace_says(done: Folder) -> None:
@@ -120,14 +151,14 @@ def test_a_killed_run_resumes_to_the_same_bytes(done: Folder, tmp_path: Path) ->
     command += ["--root", str(tmp_path / "runs")]
     rng = np.random.default_rng(3)
     ended = False
-    for _ in range(12):
+    for _ in range(4):
         process = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        time.sleep(float(rng.uniform(0.5, 3.5)))
+        time.sleep(float(rng.uniform(1.5, 4.0)))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

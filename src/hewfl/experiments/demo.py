@@ -7,7 +7,7 @@ HEW = "HEW (Alg. 2)"
 
 
 def demo_spec() -> Spec:
-    """Twenty clients that do 1, 2, 4 or 8 local steps on skewed shares of the digits."""
+    """Twenty clients with skewed shares of the digits do 1, 2, 4 or 8 local steps."""
     amplitudes = {"amplitude": (0.5, 1.0, 2.0, 4.0, 8.0)}
     exact = amplitudes | {"curvature_ratio": (1.1, 1.5, 2.0)}
     scales = {"step_scale": (0.2, 0.4, 0.8, 1.6)}

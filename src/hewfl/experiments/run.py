@@ -12,7 +12,7 @@ Killed at any instant and resumed, a run leaves the same bytes in all but the la
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +22,14 @@ from hewfl.errors import DataError
 from hewfl.experiments.files import read_json, write_json, write_text
 from hewfl.experiments.spec import Spec, read_spec, write_spec
 from hewfl.experiments.summary import summarise
-from hewfl.experiments.tune import choose, tuning_tasks
+from hewfl.experiments.tune import (
+    Candidates,
+    Scores,
+    best_of,
+    candidates_of,
+    choose,
+    trial_tasks,
+)
 from hewfl.experiments.workers import Report, Task, execute
 from hewfl.experiments.world import (
     Constants,
@@ -136,15 +143,44 @@ def finish(folder: Folder) -> None:
 
 
 def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
-    """Choose hyper-parameters where that is still to be done."""
+    """Choose hyper-parameters where that is still to be done: screen, then try."""
     todo = [folder for folder in folders if folder.tuned is None]
-    tasks = [tuning_tasks(folder.spec) for folder in todo]
-    scores = _stage([task for part in tasks for task in part], jobs, progress)
-    for folder, part in zip(todo, tasks, strict=True):
-        own, scores = scores[: len(part)], scores[len(part) :]
-        tuned, choices = choose(folder.spec, own)
+    trials = {folder.path: candidates_of(folder.spec) for folder in todo}
+    screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
+    for folder, scores in _trials(screened, trials, jobs, progress, screen=True):
+        spec, tried = folder.spec, trials[folder.path]
+        kept = best_of(spec, tried, scores, spec.tune.keep)
+        trials[folder.path] = tuple(
+            tuple(part[k] for k in sorted(chosen))
+            for part, chosen in zip(tried, kept, strict=True)
+        )
+    for folder, scores in _trials(todo, trials, jobs, progress, screen=False):
+        tuned, choices = choose(folder.spec, trials[folder.path], scores)
         write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
         write_text(folder.path / "tuned.toml", write_spec(tuned))
+
+
+def _trials(
+    folders: Sequence[Folder],
+    candidates: Mapping[Path, Candidates],
+    jobs: int,
+    progress: Progress,
+    *,
+    screen: bool,
+) -> list[tuple[Folder, list[Scores]]]:
+    """The trials of all runs in one stage; the scores of each, seed by seed."""
+    tasks = []
+    for folder in folders:
+        how, given = folder.spec.tune, candidates[folder.path]
+        rounds = how.screen_rounds if screen else how.rounds
+        seeds = how.screen_seeds if screen else how.seeds
+        tasks.append(trial_tasks(folder.spec, given, rounds, seeds))
+    scores = _stage([task for part in tasks for task in part], jobs, progress)
+    found = []
+    for folder, part in zip(folders, tasks, strict=True):
+        found.append((folder, scores[: len(part)]))
+        scores = scores[len(part) :]
+    return found
 
 
 def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:

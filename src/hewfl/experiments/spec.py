@@ -14,7 +14,14 @@ from hewfl.experiments.laws import check_horizons, check_participation
 from hewfl.experiments.methods import MethodSpec, method_from_table, method_table
 from hewfl.experiments.tables import from_table, to_table, write_toml
 
-Quantity = Literal["objective", "pooled", "test_loss", "test_accuracy"]
+Quantity = Literal[
+    "objective",
+    "pooled",
+    "validation_loss",
+    "validation_accuracy",
+    "test_loss",
+    "test_accuracy",
+]
 
 
 @final
@@ -112,17 +119,34 @@ class TuneSpec:
         rounds: length of a trial.
         seeds: of the trials.
         by: the quantity whose mean over the seeds decides, at the last round.
+        tie: candidates whose means are this close to the best count as equal.
+        tie_by: the quantity that decides between equals.
+        screen_rounds: length of a first, shorter trial of all candidates, after which
+            only the best of each method go on; 0 for none.
+        screen_seeds: of the first trial.
+        keep: how many of each method go on.
     """
 
     rounds: int = 20
     seeds: tuple[int, ...] = (0, 1, 2)
     by: Quantity = "objective"
+    tie: float = 0.0
+    tie_by: Quantity = "objective"
+    screen_rounds: int = 0
+    screen_seeds: tuple[int, ...] = (0,)
+    keep: int = 3
 
     def __post_init__(self) -> None:
         """Check ranges."""
         if self.rounds < 1:
             raise invalid("tune.rounds", "at least 1", self.rounds)
+        if self.screen_rounds < 0:
+            raise invalid("tune.screen_rounds", "at least 0", self.screen_rounds)
+        if self.keep < 1:
+            raise invalid("tune.keep", "at least 1", self.keep)
+        nonnegative("tune.tie", self.tie)
         _check_seeds("tune.seeds", self.seeds)
+        _check_seeds("tune.screen_seeds", self.screen_seeds)
 
 
 @final

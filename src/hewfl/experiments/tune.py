@@ -1,8 +1,8 @@
-"""Hyper-parameters by a short trial of every candidate, all in lockstep."""
+"""Hyper-parameters by short trials of the candidates, all in lockstep."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -12,10 +12,15 @@ from hewfl.core.checks import Array
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Task
-from hewfl.experiments.world import build_federation, build_problem, find_constants
+from hewfl.experiments.world import build_federation, build_problem, find_smoothness
 from hewfl.sim.engine import simulate
+from hewfl.sim.trace import RoundRecord
 
-LARGER_IS_BETTER = ("test_accuracy",)
+LARGER_IS_BETTER = ("test_accuracy", "validation_accuracy")
+Candidates = tuple[tuple[MethodSpec, ...], ...]
+"""Those of every method with a grid, method by method."""
+Scores = Float64[Array, "candidates 2"]
+"""The quantity that decides and the one that decides between equals; less is better."""
 
 
 @final
@@ -27,7 +32,7 @@ class Choice:
         label: of the method.
         parameters: the best point of its grid.
         at_edge: those of them at the end of their list, where a wider list might help.
-        table: every candidate with its score for each seed.
+        table: every candidate of the last trial with its score for each seed.
     """
 
     label: str
@@ -36,59 +41,91 @@ class Choice:
     table: tuple[Mapping[str, Any], ...]
 
 
-def tuning_tasks(spec: Spec) -> list[Task]:
-    """One trial of all candidates for each seed of the tuning; none without grids."""
-    if spec.is_tuned:
-        return []
-    rounds = spec.tune.rounds
+def candidates_of(spec: Spec) -> Candidates:
+    """All points of all grids."""
+    return tuple(method.candidates() for method in spec.methods if method.grid)
+
+
+def trial_tasks(
+    spec: Spec, candidates: Candidates, rounds: int, seeds: Sequence[int]
+) -> list[Task]:
+    """A trial of the candidates for each seed."""
     return [
         Task(
-            "tuning", f"{spec.name}, seed {seed}", rounds, try_candidates, (spec, seed)
+            "tuning",
+            f"{spec.name}, seed {seed}",
+            rounds,
+            try_candidates,
+            (spec, candidates, rounds, seed),
         )
-        for seed in spec.tune.seeds
+        for seed in seeds
     ]
 
 
 def try_candidates(
-    spec: Spec, seed: int, on_round: Callable[[int], None]
-) -> Float64[Array, " candidates"]:
-    """The quantity that decides, for every candidate; infinite where it diverged."""
-    problem, federation = build_problem(spec, seed), build_federation(spec)
-    known = find_constants(_without_optimum(spec), seed, problem)
-    lanes = [c.lane(known.smoothness) for m in _tunable(spec) for c in m.candidates()]
+    spec: Spec,
+    candidates: Candidates,
+    rounds: int,
+    seed: int,
+    on_round: Callable[[int], None],
+) -> Scores:
+    """Scores after a trial; infinite where a candidate diverged."""
+    problem = build_problem(spec, seed)
+    L = find_smoothness(spec, seed, problem)
+    lanes = [candidate.lane(L) for part in candidates for candidate in part]
     trace = simulate(
         problem,
-        federation,
+        build_federation(spec),
         lanes,
-        rounds=spec.tune.rounds,
+        rounds=rounds,
         seed=seed,
         dtype=spec.dtype,
-        evaluate_every=spec.tune.rounds,
+        evaluate_every=rounds,
         on_round=on_round,
     )
     last = [trace.of(k)[-1] for k in range(len(lanes))]
-    values = [r.metrics.get(spec.tune.by, getattr(r, spec.tune.by, None)) for r in last]
-    sign = -1 if spec.tune.by in LARGER_IS_BETTER else 1
-    return np.array([_score(value, sign) for value in values])
+    wanted = (spec.tune.by, spec.tune.tie_by)
+    return np.array([[_score(record, name) for name in wanted] for record in last])
+
+
+def best_of(
+    spec: Spec, candidates: Candidates, scores: Sequence[Scores], keep: int
+) -> list[tuple[int, ...]]:
+    """Indices of the best candidates of each method, best first."""
+    means = np.mean(np.stack(scores), axis=0)
+    found, first = [], 0
+    for part in candidates:
+        own = means[first : first + len(part)]
+        first += len(part)
+        least = own[:, 0].min()
+        level = np.where(own[:, 0] <= least + spec.tune.tie, least, own[:, 0])
+        order = (
+            np.lexsort((own[:, 1], level))
+            if spec.tune.tie
+            else np.argsort(own[:, 0], kind="stable")
+        )
+        found.append(tuple(int(k) for k in order[:keep]))
+    return found
 
 
 def choose(
-    spec: Spec, scores: Sequence[Float64[Array, " candidates"]]
+    spec: Spec, candidates: Candidates, scores: Sequence[Scores]
 ) -> tuple[Spec, tuple[Choice, ...]]:
     """The spec with the best candidate of each method, by the mean over the seeds.
 
     Args:
         spec: with grids.
-        scores: of `try_candidates`, one vector per seed; less is better.
+        candidates: that were tried.
+        scores: of `try_candidates`, one table per seed.
     """
-    table = np.stack(scores)
-    choices: dict[str, Choice] = {}
-    first = 0
-    for method in _tunable(spec):
-        candidates = method.candidates()
-        part = table[:, first : first + len(candidates)]
-        choices[method.label] = _choice(method, candidates, part)
-        first += len(candidates)
+    table = np.stack([score[:, 0] for score in scores])
+    grids = [method for method in spec.methods if method.grid]
+    choices, first = {}, 0
+    winners = best_of(spec, candidates, scores, 1)
+    for method, part, (best,) in zip(grids, candidates, winners, strict=True):
+        own = table[:, first : first + len(part)]
+        first += len(part)
+        choices[method.label] = _choice(method, part, own, part[best])
     methods = tuple(
         MethodSpec(m.method, m.label, choices[m.label].parameters)
         if m.label in choices
@@ -102,9 +139,8 @@ def _choice(
     method: MethodSpec,
     candidates: Sequence[MethodSpec],
     scores: Float64[Array, "seeds candidates"],
+    best: MethodSpec,
 ) -> Choice:
-    with np.errstate(invalid="ignore"):
-        best = candidates[int(np.argmin(scores.mean(axis=0)))]
     edges = tuple(
         name
         for name, values in method.grid.items()
@@ -120,13 +156,8 @@ def _choice(
     return Choice(method.label, best.parameters, edges, table)
 
 
-def _tunable(spec: Spec) -> list[MethodSpec]:
-    return [method for method in spec.methods if method.grid]
-
-
-def _without_optimum(spec: Spec) -> Spec:
-    return replace(spec, problem=replace(spec.problem, optimum=False))
-
-
-def _score(value: float | None, sign: int) -> float:
-    return sign * value if value is not None and math.isfinite(value) else math.inf
+def _score(record: RoundRecord, quantity: str) -> float:
+    value = record.metrics.get(quantity, getattr(record, quantity, None))
+    if value is None or not math.isfinite(value):
+        return math.inf
+    return -value if quantity in LARGER_IS_BETTER else value

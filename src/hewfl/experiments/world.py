@@ -70,12 +70,16 @@ def build_problem(spec: Spec, seed: int) -> Softmax:
     return softmax_from_arrays(X, y, shards, l2=l2, test=test)
 
 
+def find_smoothness(spec: Spec, seed: int, problem: Softmax) -> float:
+    """The L that normalises step sizes; an estimate is kept in the cache."""
+    if spec.problem.smoothness == "bound":
+        return problem.smoothness
+    return _kept(_key(spec, seed, "smoothness"), problem.smoothness_estimate)
+
+
 def find_constants(spec: Spec, seed: int, problem: Softmax) -> Constants:
     """L and the optima: from the cache, or solved for once and kept there."""
-    smoothness = problem.smoothness
-    if spec.problem.smoothness == "estimate":
-        key = _key(spec, seed, "smoothness")
-        smoothness = _kept(key, problem.smoothness_estimate)
+    smoothness = find_smoothness(spec, seed, problem)
     if not spec.problem.optimum:
         return Constants(smoothness, None, None)
     pooled, x = _optimum(_key(spec, seed, "pooled"), problem, None)
