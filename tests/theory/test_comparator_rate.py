@@ -7,7 +7,8 @@ import pytest
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.core.certificate import round_bound
 from hewfl.core.coefficients import Variant
-from hewfl.theory.comparator_rate import comparator_rate, comparator_recursion, unrolled
+from hewfl.theory import recursion
+from hewfl.theory.comparator_rate import comparator_rate, comparator_recursion
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.surrogate import surrogate_system
 from hewfl.theory.system import System
@@ -145,4 +146,4 @@ def test_undefined_rates_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
         comparator_rate(still, (0.5, 0.0), -1)
     with pytest.raises(InvalidInputError, match="`rounds` must be given"):
-        unrolled(None, np.asarray(1.0))
+        recursion.unrolled(None, np.asarray(1.0))

@@ -18,7 +18,7 @@ from hewfl.theory.higher_order import (
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.system import System
-from hewfl.theory.uniform import Uniform, tracking_cap, uniform
+from hewfl.theory.uniform import Uniform, uniform, uniform_tracking_cap
 
 RELATIVE = 1e-12
 DIGITS = 50
@@ -143,7 +143,7 @@ def test_the_best_iterate_is_bounded(
     start = (k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300))
     path = higher_order_trajectory(ho, start, 40)
     assert path.gap.shape == (41, 300)
-    assert (path.tracking <= tracking_cap(k, start[1]) * (1 + 1e-12)).all()
+    assert (path.tracking <= uniform_tracking_cap(k, start[1]) * (1 + 1e-12)).all()
     for T in (1, 7, 40):
         rate = best_iterate_rate(ho, start, T)
         least = path.gap[:T].min(0)

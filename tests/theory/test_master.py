@@ -4,11 +4,12 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from tests.theory.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
+from hewfl.theory.drift import Terms, noisy_drift
+from hewfl.theory.floors import evolution, noisy_contraction, noisy_floor
 from hewfl.theory.flow import (
-    ConvexGenerator,
     ExponentialGenerator,
     Generator,
     PowerGenerator,
@@ -17,50 +18,13 @@ from hewfl.theory.flow import (
     slope_modulus,
 )
 from hewfl.theory.master import (
-    Terms,
-    contraction,
-    evolution,
-    floor_hypothesis,
     master_trajectory,
     noiseless_bounds,
     noiseless_coordinate,
     noiseless_rate,
     noisy_bounds,
-    noisy_drift,
-    noisy_floor,
     noisy_rate,
 )
-
-Array = NDArray[np.floating[Any]]
-
-mp.mp.dps = 50
-CLOSED = 1e-12
-
-GENERATORS: list[Generator] = [
-    QuadraticGenerator(0.7),
-    PowerGenerator(0.7, 0.5),
-    PowerGenerator(1.3, 3.0),
-    ExponentialGenerator(0.9),
-    ConvexGenerator(lambda s: s + s**2, 1.0),
-]
-every_generator = pytest.mark.parametrize(
-    "g", GENERATORS, ids=lambda g: type(g).__name__
-)
-
-
-def schedule(rng: np.random.Generator, rounds: int = 30, c: int = 4) -> Terms:
-    shape = (rounds, c)
-    return Terms(
-        rng.uniform(0.3, 1.0, shape),
-        rng.uniform(0.0, 0.02, shape),
-        rng.uniform(0.0, 0.01, shape),
-        rng.uniform(0.0, 0.001, shape),
-    )
-
-
-def close(got: Any, want: Any, tolerance: float = CLOSED) -> None:
-    assert abs(mp.mpf(float(got)) - want) <= tolerance * abs(want)
-
 
 # ------------------------------------------------------------------ the recursion
 
@@ -152,146 +116,7 @@ def test_time_coordinate_grows_by_the_time(g: Generator) -> None:
         noiseless_coordinate(g, 0.0, 1.7, 1.0)
 
 
-# ------------------------------------------------------------------ floors
-
-
-def test_quadratic_floor_in_high_precision(rng: np.random.Generator) -> None:
-    for span in (2, 140):
-        for _ in range(200):
-            k, a, d = (float(10 ** rng.uniform(-span, span)) for _ in range(3))
-            b = float(rng.choice([0.0, rng.uniform(0, 1), 10 ** rng.uniform(-30, 0)]))
-            K, A, D, B = map(mp.mpf, (k, a, d, b))
-            lead, middle = (1 - B) * K * A, B + K * A * D
-            root = (middle + mp.sqrt(middle**2 + 4 * lead * D)) / (2 * lead)
-            g, terms = QuadraticGenerator(k), Terms(a, b, d)
-            m = noisy_floor(g, terms)
-            close(m, root)
-            assert floor_hypothesis(g, terms, m).holds
-            assert not floor_hypothesis(g, terms, m * (1 - 1e-9)).holds
-            if span == 2:  # λ at the floor, E-24
-                lam = (1 - B - D / root) ** 2 + B
-                close(contraction(g, terms, m), lam, 1e-11)
-                assert lam < 1
-
-
-def test_exponential_floor_in_high_precision(rng: np.random.Generator) -> None:
-    for _ in range(200):
-        rho, a, d = (float(10 ** rng.uniform(-2, 1)) for _ in range(3))
-        b = float(rng.uniform(0, 0.9) * -np.expm1(-rho * a))
-        want = mp.mpf(d) / (1 - mp.exp(-mp.mpf(rho) * mp.mpf(a)) - mp.mpf(b))
-        close(noisy_floor(ExponentialGenerator(rho), Terms(a, b, d)), want)
-
-
-def test_power_floor_in_high_precision(rng: np.random.Generator) -> None:
-    """The residual changes sign within 1e-12 of the answer."""
-    for _ in range(60):
-        k, a, d = (float(10 ** rng.uniform(-3, 3)) for _ in range(3))
-        b, p = float(rng.choice([0.0, 0.3, 0.9])), float(10 ** rng.uniform(-0.5, 0.8))
-        d = float(rng.choice([0.0, d])) if b > 0 else d
-        m = mp.mpf(float(noisy_floor(PowerGenerator(k, p), Terms(a, b, d))))
-
-        def excess(
-            x: Any, k: Any = k, p: Any = p, a: Any = a, rest: Any = (b, d)
-        ) -> Any:
-            K, P, A, B, D = map(mp.mpf, (k, p, a, *rest))
-            return (x**-P + K * P * A) ** (-1 / P) + B * x + D - x
-
-        assert excess(m * (1 + mp.mpf("1e-12"))) < 0 < excess(m * (1 - mp.mpf("1e-12")))
-
-
-def test_numeric_floors_agree_with_closed_ones(rng: np.random.Generator) -> None:
-    a, b, d = rng.uniform(0.1, 3, 9), rng.uniform(0, 0.5, 9), rng.uniform(0, 2, 9)
-    b[0], d[1], b[2], d[2] = 0.0, 0.0, 0.0, 0.0
-    terms = Terms(a, b, d)
-    closed = noisy_floor(QuadraticGenerator(0.7), terms)
-    assert closed[2] == 0
-    for g in (PowerGenerator(0.7, 1.0), ConvexGenerator(lambda s: 0.7 * s**2, 0.0)):
-        np.testing.assert_allclose(noisy_floor(g, terms), closed, rtol=1e-12)
-    linear = ConvexGenerator(lambda s: 2 * s, 2.0)
-    np.testing.assert_allclose(
-        noisy_floor(linear, Terms(a, 0.05, d)),
-        noisy_floor(ExponentialGenerator(2.0), Terms(a, 0.05, d)),
-        rtol=1e-11,
-    )
-
-
-@every_generator
-def test_everything_above_the_floor_is_a_floor(
-    g: Generator, rng: np.random.Generator
-) -> None:
-    """One m serves all rounds: the largest of the rounds' own (E-24)."""
-    terms = schedule(rng)
-    own = noisy_floor(g, terms)
-    m = own.max(axis=0)
-    for factor in (1.0, 1.5, 10.0):
-        assert floor_hypothesis(g, terms, factor * m).holds.all()
-    assert not floor_hypothesis(g, terms, own.min(axis=0) * 0.9).holds.all()
-    assert (contraction(g, terms, m) < 1).all()
-
-
-def test_zero_is_a_floor_of_no_use() -> None:
-    """cor:quadratic_noisy, m = 0: λ = 1 + b; the positive root contracts."""
-    g, terms = QuadraticGenerator(1.0), Terms(0.5, 0.1, 0.0)
-    assert floor_hypothesis(g, terms, 0.0).holds
-    assert contraction(g, terms, 0.0) == pytest.approx(1.1, rel=1e-15)
-    m = noisy_floor(g, terms)
-    assert m == pytest.approx(0.1 / (0.9 * 0.5), rel=1e-15)
-    assert contraction(g, terms, m) == pytest.approx(0.9**2 + 0.1, rel=1e-14)
-    assert contraction(PowerGenerator(1.0, 3.0), terms, 0.0) == pytest.approx(1.1)
-    exponential = ExponentialGenerator(1.0)
-    assert contraction(exponential, terms, 0.0) == pytest.approx(np.exp(-0.5) + 0.1)
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (
-            lambda: noisy_floor(QuadraticGenerator(1.0), Terms(1.0, 1.0)),
-            "`growth` must be below 1; got 1.0",
-        ),
-        (
-            lambda: noisy_floor(QuadraticGenerator(1.0), Terms(0.0, 0.0, 1.0)),
-            "`time` must be positive where there is noise",
-        ),
-        (
-            lambda: noisy_floor(ExponentialGenerator(1.0), Terms(0.1, 0.2)),
-            "`growth` must be below 1 − e",
-        ),
-        (
-            lambda: noisy_floor(
-                ConvexGenerator(lambda s: s, 1.0), Terms(0.1, 0.2, 1e250)
-            ),
-            "`growth` must be below 1 − R_a",
-        ),
-        (lambda: Terms(1.0, -0.1), "`growth` must be nonnegative; got -0.1"),
-        (lambda: Terms([1.0, 2.0], [1, 2, 3]), "must be arrays that broadcast"),
-        (
-            lambda: master_trajectory(QuadraticGenerator(1.0), 1.0, Terms(1.0)),
-            "`terms` must be of shape",
-        ),
-        (
-            lambda: noisy_rate(QuadraticGenerator(1.0), 1.0, Terms(1.0), 2.5),
-            "`rounds` must be a whole number of at least 0; got 2.5",
-        ),
-        (lambda: evolution([0.5, 0.5], 3), "`s, t` must be whole numbers"),
-        (lambda: evolution([0.5, 0.5], 0, 1), "`s, t` must be whole numbers"),
-    ],
-)
-def test_what_is_undefined_is_named(make: Callable[[], object], text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
-        make()
-
-
 # ------------------------------------------------------------------ with noise
-
-
-def test_products_compose(rng: np.random.Generator) -> None:
-    lambdas = rng.uniform(0.5, 1.2, (9, 3))
-    np.testing.assert_array_equal(evolution(lambdas, 4, 4), 1.0)
-    np.testing.assert_allclose(evolution(lambdas, 5), np.prod(lambdas[:5], axis=0))
-    np.testing.assert_allclose(
-        evolution(lambdas, 9, 6) * evolution(lambdas, 6, 2), evolution(lambdas, 9, 2)
-    )
 
 
 @every_generator
@@ -302,7 +127,7 @@ def test_noisy_bounds_hold_and_shrink_step_by_step(
     rate = noisy_bounds(g, 2.0, terms)
     S = master_trajectory(g, 2.0, terms)
     m = noisy_floor(g, terms).max(axis=0)
-    lambdas = contraction(g, terms, m)
+    lambdas = noisy_contraction(g, terms, m)
     r = np.maximum(S - m, 0)
     assert (r[1:] <= lambdas * r[:-1] + 1e-15).all()  # eq:noisy_onestep
     assert (rate.value * (1 + 1e-13) >= S).all()
@@ -384,3 +209,23 @@ def test_the_kernel_of_the_convex_rates_is_the_quadratic_flow() -> None:
     g = QuadraticGenerator(1.0)
     assert g.flow(0.3, 2.0) == pytest.approx(2 / 1.6, rel=1e-15)
     assert 2.0 * relative_decrease(g, 0.3, 2.0) == pytest.approx(1.2 / 1.6, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Terms(1.0, -0.1), "`growth` must be nonnegative; got -0.1"),
+        (lambda: Terms([1.0, 2.0], [1, 2, 3]), "must be arrays that broadcast"),
+        (
+            lambda: master_trajectory(QuadraticGenerator(1.0), 1.0, Terms(1.0)),
+            "`terms` must be of shape",
+        ),
+        (
+            lambda: noisy_rate(QuadraticGenerator(1.0), 1.0, Terms(1.0), 2.5),
+            "`rounds` must be a whole number of at least 0; got 2.5",
+        ),
+    ],
+)
+def test_bad_input_is_named(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        make()

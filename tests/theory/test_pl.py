@@ -7,7 +7,7 @@ from hewfl import InvalidInputError
 from hewfl.core.certificate import VARIANTS, Variant
 from hewfl.core.checks import Array
 from hewfl.theory.pl import (
-    contraction,
+    pl_contraction,
     pl_rate,
     pl_step,
     rho_lower,
@@ -44,7 +44,7 @@ def test_the_contraction_has_all_its_digits(rng: np.random.Generator) -> None:
     """eq:aPL-main to eq:lambdaPL-main as displayed: 60 digits survive what cancels."""
     size = 300
     k, mu = drawn(rng, size)
-    ours = contraction(k, mu)
+    ours = pl_contraction(k, mu)
     start, t = (
         (k.system.cap * 0.5, 10 ** rng.uniform(-4, 4, size)),
         rng.integers(0, 10**6, size),
@@ -83,7 +83,7 @@ def test_identities_of_the_proof_hold(rng: np.random.Generator) -> None:
     k, mu = drawn(rng, 300, reach=1.3)
     steep = uniform(System(1.0, 1.0, [4, 4], 1, 1.0), [0.05, 0.055])
     for controller, constant in ((k, mu), (steep, np.array([12.0, 30.0]))):
-        c, nu = contraction(controller, constant), 1 - controller.tracking.tracking
+        c, nu = pl_contraction(controller, constant), 1 - controller.tracking.tracking
         B, gamma = controller.tracking.gap, controller.gamma
         np.testing.assert_allclose(c.a - B * c.lam, c.rho, rtol=1e-9)
         np.testing.assert_allclose(nu - gamma / c.lam, c.rho, atol=1e-12)
@@ -127,7 +127,7 @@ def test_a_quarter_of_the_contraction_survives_weak_coupling(
     rng: np.random.Generator,
 ) -> None:
     k, mu = drawn(rng, 3000, reach=3.0)
-    bound, c = rho_lower(k, mu), contraction(k, mu)
+    bound, c = rho_lower(k, mu), pl_contraction(k, mu)
     met = all_hold(bound.hypotheses)
     assert 0.3 < met.mean() < 1
     assert (c.rho >= bound.value)[met].all()
@@ -136,7 +136,10 @@ def test_a_quarter_of_the_contraction_survives_weak_coupling(
 def test_the_safe_regime_of_the_appendix_is_not_safe() -> None:
     """E-16: μ = L = 1, ϑ² = 0.9/288 meets ϑ² ≤ μ/98, yet ρ < 0."""
     k = uniform(System(1.0, 1.0, [4] * 10, 1, 1.0), np.sqrt(0.9 / 288))
-    printed, c = safe_rate(k, 1.0, (0.5, 0.0), 100, printed=True), contraction(k, 1.0)
+    printed, c = (
+        safe_rate(k, 1.0, (0.5, 0.0), 100, printed=True),
+        pl_contraction(k, 1.0),
+    )
     assert printed.holds
     assert float(c.rho) == pytest.approx(-0.017, abs=5e-4)
     assert not all_hold(c.hypotheses)
@@ -156,7 +159,7 @@ def test_the_safe_regime_is_safe(rng: np.random.Generator) -> None:
     many = System(L, 1.0, 4, 8, 10 ** rng.uniform(-4, 4, (size, n)))
     k = uniform(many, theta)
     start = (many.cap, np.ones(size))
-    rate, c = safe_rate(k, mu, start, 50), contraction(k, mu)
+    rate, c = safe_rate(k, mu, start, 50), pl_contraction(k, mu)
     assert rate.holds.all()
     assert all_hold(c.hypotheses).all()
     assert (c.rho >= 6 * mu * theta / (8 * L)).all()
@@ -196,6 +199,6 @@ def test_no_contraction_is_no_bound_rather_than_an_error() -> None:
 def test_bad_input_is_named() -> None:
     k = uniform(System(1.0, 1.0, [4, 4], 1, 1.0), 0.01)
     with pytest.raises(InvalidInputError, match="`pl_constant` must be positive"):
-        contraction(k, 0.0)
+        pl_contraction(k, 0.0)
     with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
         pl_rate(k, 1.0, (0.5, 0.1), 1.5)

@@ -231,6 +231,19 @@ def test_only_fresh_draws_from_one_pool_are_homogeneous() -> None:
         is_homogeneous("iid")  # type: ignore[arg-type]  # the point
 
 
+def test_a_shard_dealt_once_breaks_the_printed_lemma() -> None:
+    """E-14: given its shard, a client errs by more than lem:realized-hom-q allows.
+
+    F averages (x − z)²/2 over z = ±1; the one client was dealt z = 1, so that batches
+    from its shard have no variance, and sees −1 at the minimiser 0 in every round.
+    """
+    alone = System(1.0, 2.0, 1, 1, 0.0)
+    x, pool, shard = 0.0, np.array([-1.0, 1.0]), np.array([1.0])
+    off = ((x - shard).mean() - (x - pool).mean()) ** 2
+    assert off == 1.0
+    assert plain_slope_error(alone, 0.1, 0.0) == 0.0
+
+
 def test_hypotheses_and_refusals() -> None:
     controls = PostLocal([0.25, 0.26, 0.5], 2.0)
     k = plain_coefficients(QUIET, controls)

@@ -10,7 +10,6 @@ from hewfl.core.checks import Array
 from hewfl.theory.scalar import (
     closed_rate,
     cumulative_gronwall,
-    floor,
     flow,
     flow_excess,
     flow_slope,
@@ -20,10 +19,10 @@ from hewfl.theory.scalar import (
     linear_trajectory,
     power,
     printed_scalar_rate,
+    scalar_floor,
     scalar_rate,
     scalar_trajectory,
     telescoped,
-    whole_rounds,
 )
 
 RELATIVE = 1e-12
@@ -92,18 +91,18 @@ def test_the_floor_is_the_positive_root(a: float, beta: float, delta: float) -> 
     with mpmath.workdps(DIGITS):
         A, B, D = mpf(a), mpf(beta), mpf(delta)
         assert close(
-            floor(a, beta, delta), (B + mpmath.sqrt(B**2 + 4 * A * D)) / (2 * A)
+            scalar_floor(a, beta, delta), (B + mpmath.sqrt(B**2 + 4 * A * D)) / (2 * A)
         )
-        assert close(floor(a, beta, 0.0), B / A)
-        assert close(floor(a, 0.0, delta), mpmath.sqrt(D / A))
+        assert close(scalar_floor(a, beta, 0.0), B / A)
+        assert close(scalar_floor(a, 0.0, delta), mpmath.sqrt(D / A))
 
 
 def test_the_floor_overflows_nowhere_below_its_value() -> None:
-    assert float(floor(1e-200, 1e200 * 1e-200, 1e-200)) == pytest.approx(
+    assert float(scalar_floor(1e-200, 1e200 * 1e-200, 1e-200)) == pytest.approx(
         1e200, rel=1e-15
     )
-    assert float(floor(1e300, 0.0, 1e300)) == pytest.approx(1.0, rel=1e-15)
-    assert float(floor(1e200, 1e200, 0.0)) == pytest.approx(1.0, rel=1e-15)
+    assert float(scalar_floor(1e300, 0.0, 1e300)) == pytest.approx(1.0, rel=1e-15)
+    assert float(scalar_floor(1e200, 1e200, 0.0)) == pytest.approx(1.0, rel=1e-15)
 
 
 def exact_rate(x0: float, a: float, beta: float, delta: float, T: int) -> object:
@@ -149,11 +148,11 @@ def test_the_closed_rate_bounds_every_trajectory(rng: np.random.Generator) -> No
     met = np.broadcast_to(rate.holds, x.shape)
     assert met.mean() > 0.5
     assert (x <= rate.value * (1 + 1e-12))[met].all()
-    paper = closed_rate(x0, floor(a, beta, delta), a, T)
+    paper = closed_rate(x0, scalar_floor(a, beta, delta), a, T)
     assert (rate.value <= paper * (1 + 1e-12))[met].all()
     gained = (paper / rate.value)[met]
     assert gained.max() > 2  # the geometric decay is worth having
-    np.testing.assert_array_equal(rate.vacuous[0], floor(a, beta, delta) >= x0)
+    np.testing.assert_array_equal(rate.vacuous[0], scalar_floor(a, beta, delta) >= x0)
 
 
 def test_a_trajectory_is_the_largest_sequence_that_obeys() -> None:
@@ -182,7 +181,7 @@ def test_the_printed_lemma_fails_at_level_zero() -> None:
 def test_any_level_serves_above_the_floor(rng: np.random.Generator) -> None:
     a, beta, delta, x0 = 0.5, 0.1, 0.01, 30.0
     x = scalar_trajectory(x0, a, beta, delta, 40)
-    for level in float(floor(a, beta, delta)) * rng.uniform(1.0001, 2, 20):
+    for level in float(scalar_floor(a, beta, delta)) * rng.uniform(1.0001, 2, 20):
         rate = scalar_rate(x0, a, beta, delta, np.arange(41), level=level)
         assert rate.holds.all()
         assert (x <= rate.value).all()
@@ -248,17 +247,13 @@ def test_gronwall_bounds_the_sum_recursion(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: floor(0.0, 1.0, 1.0), "`a` must be positive; got 0.0"),
-        (lambda: floor(1.0, -1.0, 1.0), "`beta` must be nonnegative; got -1.0"),
+        (lambda: scalar_floor(0.0, 1.0, 1.0), "`a` must be positive; got 0.0"),
+        (lambda: scalar_floor(1.0, -1.0, 1.0), "`beta` must be nonnegative; got -1.0"),
         (lambda: flow([0.1, -2.0], 1.0), "`a` must be nonnegative; got -2.0"),
         (lambda: linear_rate(1.0, 0.0, 1.0, 1), "`a` must be positive; got 0.0"),
         (
-            lambda: whole_rounds([3, 1.5]),
+            lambda: linear_rate(1.0, 0.5, 1.0, [3, 1.5]),
             "`rounds` must be a whole number of at least 0; got 1.5",
-        ),
-        (
-            lambda: whole_rounds(0, least=1),
-            "`rounds` must be a whole number of at least 1; got 0.0",
         ),
         (
             lambda: cumulative_gronwall([2.0, 1.0], 0.1),

@@ -9,9 +9,9 @@ from hewfl.core.checks import Array
 from hewfl.theory.statement import all_hold
 from hewfl.theory.system import System
 from hewfl.theory.uniform import (
-    tracking_cap,
     uniform,
     uniform_step,
+    uniform_tracking_cap,
     uniform_trajectory,
 )
 
@@ -67,7 +67,7 @@ def test_the_step_and_the_cap_have_all_their_digits(rng: np.random.Generator) ->
     g, q = many.cap * 10 ** rng.uniform(-9, 0, size), 10 ** rng.uniform(-6, 6, size)
     k = uniform(many, theta)
     after, tracked = uniform_step(k, (g, q))
-    caps = tracking_cap(k, q)
+    caps = uniform_tracking_cap(k, q)
     with mpmath.workdps(DIGITS):
         for c in range(size):
             t, L, G, Q = mpf(theta[c]), mpf(many.L[c]), mpf(g[c]), mpf(q[c])
@@ -143,7 +143,7 @@ def test_the_trajectory_iterates_the_step_below_its_caps(
     again = uniform_step(k, (path.gap[6], path.tracking[6]))
     np.testing.assert_array_equal(again, (path.gap[7], path.tracking[7]))
     assert (path.gap[1:] <= many.cap).all()
-    assert (path.tracking <= tracking_cap(k, start[1]) * (1 + 1e-12)).all()
+    assert (path.tracking <= uniform_tracking_cap(k, start[1]) * (1 + 1e-12)).all()
     assert path.hypotheses is k.hypotheses
 
 
@@ -178,6 +178,6 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(InvalidInputError, match="`amplitude` must be positive"):
         uniform(one, 0.0)
     with pytest.raises(InvalidInputError, match="C < 1"):
-        tracking_cap(uniform(one, 0.06), 0.0)
+        uniform_tracking_cap(uniform(one, 0.06), 0.0)
     with pytest.raises(InvalidInputError, match="`state` must be nonnegative"):
         uniform_step(uniform(one, 0.05), (-1.0, 0.0))

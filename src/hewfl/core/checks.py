@@ -45,6 +45,37 @@ def as_float64(name: str, value: ArrayLike) -> Float64[Array, "..."]:
     return array
 
 
+def positives(name: str, value: ArrayLike) -> Float64[Array, "..."]:
+    """Convert and require positive finite numbers."""
+    array = as_float64(name, value)
+    return _all(name, "positive", array, array > 0)
+
+
+def nonnegatives(name: str, value: ArrayLike) -> Float64[Array, "..."]:
+    """Convert and require nonnegative finite numbers."""
+    array = as_float64(name, value)
+    return _all(name, "nonnegative", array, array >= 0)
+
+
+def wholes(name: str, value: ArrayLike, *, least: int = 0) -> Float64[Array, "..."]:
+    """Convert and require whole numbers, not below `least`."""
+    array = as_float64(name, value)
+    met = (array >= least) & (array == np.floor(array))
+    return _all(name, f"a whole number of at least {least}", array, met)
+
+
+def broadcast(
+    values: dict[str, Float64[Array, "..."]], *, rule: str = "arrays that broadcast"
+) -> dict[str, Float64[Array, "..."]]:
+    """Named arrays in their common shape."""
+    try:
+        arrays = np.broadcast_arrays(*values.values())
+    except ValueError as error:
+        shapes = [value.shape for value in values.values()]
+        raise invalid(", ".join(values), rule, shapes) from error
+    return dict(zip(values, arrays, strict=True))
+
+
 def positive(name: str, value: float) -> float:
     """Require a positive finite number."""
     return _scalar(name, value, "a positive finite number", positive=True)
@@ -53,6 +84,15 @@ def positive(name: str, value: float) -> float:
 def nonnegative(name: str, value: float) -> float:
     """Require a nonnegative finite number."""
     return _scalar(name, value, "a nonnegative finite number", positive=False)
+
+
+def _all(
+    name: str, rule: str, array: Float64[Array, "..."], met: ArrayLike
+) -> Float64[Array, "..."]:
+    broken = ~np.asarray(met, dtype=np.bool_)
+    if broken.any():
+        raise invalid(name, rule, array[broken].flat[0])
+    return array
 
 
 def _scalar(name: str, value: float, rule: str, *, positive: bool) -> float:

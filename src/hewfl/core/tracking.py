@@ -23,7 +23,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegatives
 from hewfl.core.coefficients import Variant, check_variant, horizon_factors
 
 
@@ -74,9 +74,9 @@ def predictable_tracking(
         smoothness: L.
         variant: which constants.
     """
-    theta = _nonnegative("amplitude", amplitude)
+    theta = nonnegatives("amplitude", amplitude)
     L = as_float64("smoothness", smoothness)
-    M = _nonnegative("noise", noise).max(-1)
+    M = nonnegatives("noise", noise).max(-1)
     if check_variant(variant) == "paper":
         return _tracking(6 * M, 144 * L * theta**2, 288 * theta**2)
     h1, h2 = _longest(horizon)
@@ -110,9 +110,9 @@ def realised_tracking(
     """
     if printed:
         return predictable_tracking(amplitude, noise, horizon, smoothness)
-    theta = _nonnegative("amplitude", amplitude)
+    theta = nonnegatives("amplitude", amplitude)
     L = as_float64("smoothness", smoothness)
-    M_i = _nonnegative("noise", noise)
+    M_i = nonnegatives("noise", noise)
     M, n = M_i.max(-1), M_i.shape[-1]
     h1, h2 = _longest(horizon)
     A = 3 * M * (1 + 2 * h2 * theta**2) + 6 * theta**2 * M_i.sum(-1)
@@ -132,9 +132,9 @@ def server_move(
     24Lθ²u + 48θ²χ + 8θ²M     paper
     8Lθ²u + 16θ²χ + 2θ²M      the others, θ ≤ 2H (T1)
     """
-    theta = _nonnegative("amplitude", amplitude)
+    theta = nonnegatives("amplitude", amplitude)
     L = as_float64("smoothness", smoothness)
-    M = _nonnegative("noise", noise).max(-1)
+    M = nonnegatives("noise", noise).max(-1)
     k = (8, 24, 48) if check_variant(variant) == "paper" else (2, 8, 16)
     A, B, C = k[0] * theta**2 * M, k[1] * L * theta**2, k[2] * theta**2
     return _tracking(A, B, C)
@@ -162,7 +162,7 @@ def tracking_cap(
         rule = "a recursion with C < 1; take a smaller amplitude"
         raise invalid("recursion", rule, f"C = {C[C >= 1].flat[0]}")
     level = (recursion.noise + recursion.gap * as_float64("cap", cap)) / (1 - C)
-    return np.asarray(np.maximum(_nonnegative("start", start), level))
+    return np.asarray(np.maximum(nonnegatives("start", start), level))
 
 
 def _tracking(A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Tracking:
@@ -175,10 +175,3 @@ def _longest(
     """The largest h₁ and h₂; both grow with H."""
     h1, h2 = horizon_factors(as_float64("horizon", horizon))
     return np.asarray(h1.max(-1)), np.asarray(h2.max(-1))
-
-
-def _nonnegative(name: str, value: ArrayLike) -> Float64[Array, "..."]:
-    array = as_float64(name, value)
-    if (array < 0).any():
-        raise invalid(name, "nonnegative", array[array < 0].flat[0])
-    return array

@@ -12,8 +12,16 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
-from hewfl.theory.flow import Generator, nonnegatives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    Ints,
+    as_float64,
+    broadcast,
+    invalid,
+    nonnegatives,
+)
+from hewfl.theory.flow import Generator
 from hewfl.theory.statement import Hypothesis, at_most
 
 _MOST_CELLS = 2**20
@@ -21,7 +29,7 @@ _MOST_CELLS = 2**20
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Controls:
+class ControlSet:
     """Coefficients of finitely many controls, the control last.
 
     Attributes:
@@ -37,16 +45,12 @@ class Controls:
     def __post_init__(self) -> None:
         """Check ranges; store arrays of one shape with at least one control."""
         names = ("time", "growth", "offset")
-        values = [nonnegatives(name, getattr(self, name)) for name in names]
-        try:
-            arrays = np.broadcast_arrays(*(np.atleast_1d(value) for value in values))
-        except ValueError as error:
-            shapes = [value.shape for value in values]
-            raise invalid(", ".join(names), "arrays that broadcast", shapes) from error
-        if arrays[0].shape[-1] == 0:
-            raise invalid(", ".join(names), "nonempty", f"shape {arrays[0].shape}")
-        for name, array in zip(names, arrays, strict=True):
-            object.__setattr__(self, name, array)
+        values = {name: nonnegatives(name, getattr(self, name)) for name in names}
+        fields = broadcast({k: np.atleast_1d(value) for k, value in values.items()})
+        for name, value in fields.items():
+            if value.shape[-1] == 0:
+                raise invalid(", ".join(fields), "nonempty", f"shape {value.shape}")
+            object.__setattr__(self, name, value)
 
 
 @final
@@ -68,7 +72,7 @@ class Selection:
 
 
 def bellman_kernel(
-    generator: Generator, state: ArrayLike, controls: Controls
+    generator: Generator, state: ArrayLike, controls: ControlSet
 ) -> Float64[Array, "*c k"]:
     """G(s, u) = R_{α(u)}(s) + β(u)s + δ(u) for every control (def:Bellman).
 
@@ -85,14 +89,14 @@ def bellman_kernel(
 
 
 def bellman_operator(
-    generator: Generator, state: ArrayLike, controls: Controls
+    generator: Generator, state: ArrayLike, controls: ControlSet
 ) -> Float64[Array, "*c"]:
     """B(s) = min over u of G(s, u)  (def:Bellman)."""
     return np.asarray(bellman_kernel(generator, state, controls).min(axis=-1))
 
 
 def epsilon_selection(
-    generator: Generator, state: ArrayLike, controls: Controls, epsilon: ArrayLike
+    generator: Generator, state: ArrayLike, controls: ControlSet, epsilon: ArrayLike
 ) -> Selection:
     """First control in order within ε of the infimum (prop:eps, thm:adaptive).
 
@@ -150,19 +154,19 @@ def box_selection(
     Args:
         generator: φ; parameters, if arrays, of shape (*c, 1).
         state: s ≥ 0, shape (*c).
-        law: maps controls of shape (N, k) to `Controls` of N.
+        law: maps controls of shape (N, k) to `ControlSet` of N.
         box: low and high ends, each with k entries.
         cells: per axis; the attained ε shrinks in proportion to 1/cells.
     """
     s = nonnegatives("state", state)
     corners, low, high = _cells(box, cells)
-    at: Controls = law(corners)
+    at: ControlSet = law(corners)
     G = bellman_kernel(generator, s, at)
     best = np.argmin(G, axis=-1)
     alpha, beta, delta = (
         np.asarray(x) for x in np.broadcast_arrays(at.time, at.growth, at.offset)
     )
-    optimist = Controls(alpha[..., high], beta[..., low], delta[..., low])
+    optimist = ControlSet(alpha[..., high], beta[..., low], delta[..., low])
     falls = (np.max(x[..., low] - x[..., high], axis=-1) for x in (alpha, beta, delta))
     names = ("α(l) − α(h) ≤ 0", "β(l) − β(h) ≤ 0", "δ(l) − δ(h) ≤ 0")
     return BoxSelection(

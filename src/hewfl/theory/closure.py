@@ -13,8 +13,14 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
-from hewfl.theory.flow import nonnegatives, positives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+)
 from hewfl.theory.statement import Hypothesis, at_most
 
 

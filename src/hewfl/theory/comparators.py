@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegatives
 from hewfl.core.coefficients import (
     Situation,
     Variant,
@@ -25,7 +25,6 @@ from hewfl.core.coefficients import (
 from hewfl.core.threshold import threshold_weights
 from hewfl.core.tracking import Tracking, predictable_tracking
 from hewfl.theory.one_step import situation
-from hewfl.theory.scalar import nonnegatives
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.system import System
 

@@ -18,19 +18,26 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+)
 from hewfl.core.coefficients import Variant, horizon_factors
-from hewfl.core.tracking import Tracking, realised_tracking, tracking_cap
-from hewfl.theory.comparator_rate import (
+from hewfl.core.tracking import Tracking, realised_tracking
+from hewfl.theory.comparators import best_comparator, noise_term, simplex_weights
+from hewfl.theory.recursion import (
     State,
     Trajectory,
-    convex_rate,
+    coupled_rate,
     trajectory,
     unrolled,
     upper_state,
 )
-from hewfl.theory.comparators import best_comparator, noise_term, simplex_weights
-from hewfl.theory.scalar import flow, nonnegatives, positives
+from hewfl.theory.scalar import flow
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 from hewfl.theory.system import System
 
@@ -259,15 +266,9 @@ def corrected_rate(
     Raises:
         InvalidInputError: C_χ ≥ 1, so that Q has no cap (erratum E-04).
     """
-    k = coefficients
-    U, Q, begins = upper_state(start, k.cap)
-    stale = k.staleness * tracking_cap(k.tracking, Q, k.cap)
-    d = stale + k.noise + nonnegatives("solver_gap", solver_gap)
-    law = (k.capped_descent, k.growth, np.asarray(d))
-    rate = convex_rate(law, k.cap, U, rounds, printed=printed)
-    contracts = below("C < 1", k.tracking.tracking, 1)
-    hypotheses = (*k.hypotheses, begins, contracts, *rate.hypotheses)
-    return replace(rate, label="cor:realized-het-rate", hypotheses=hypotheses)
+    k, a, eps = coefficients, coefficients.capped_descent, solver_gap
+    rate = coupled_rate(k, a, start, rounds, solver_gap=eps, printed=printed)
+    return replace(rate, label="cor:realized-het-rate")
 
 
 def post_local_hypotheses(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, wholes
 from hewfl.theory.system import System
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def communication(
     """
     if algorithm not in _SENDS:
         raise invalid("algorithm", f"one of {', '.join(_SENDS)}", repr(algorithm))
-    S, d = _whole("active", active, 0), _whole("dimension", dimension, 1)
-    nu = _whole("proxies", proxies, 0)
+    S, d = wholes("active", active), wholes("dimension", dimension, least=1)
+    nu = wholes("proxies", proxies)
     if algorithm != "control" and (nu > 0).any():
         raise invalid("proxies", "0 for het and hom", nu[nu > 0].flat[0])
     sends = _SENDS[algorithm]
@@ -110,7 +110,7 @@ def round_work(
         active: which clients take part, shape (*c, n); all by default.
     """
     H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
-    d = _whole("dimension", dimension, 1)
+    d = wholes("dimension", dimension, least=1)
     present = np.ones(H.shape) if active is None else as_float64("active", active)
     present = (present != 0) * np.ones(np.broadcast_shapes(d[..., None].shape, H.shape))
     S = np.asarray(present.sum(axis=-1))
@@ -122,11 +122,3 @@ def round_work(
         amplitude_problems=S,
         server_order=np.asarray(S * d),
     )
-
-
-def _whole(name: str, value: ArrayLike, least: int) -> Float64[Array, "..."]:
-    array = as_float64(name, value)
-    bad = (array < least) | (array != np.floor(array))
-    if bad.any():
-        raise invalid(name, f"a whole number of at least {least}", array[bad].flat[0])
-    return array

@@ -19,11 +19,10 @@ from hewfl.core.certificate import (
     gain,
     variance_bound,
 )
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, positives
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Roster, Round
 from hewfl.core.variates import ControlVariates
-from hewfl.theory.flow import positives
 from hewfl.theory.statement import Hypothesis, at_most
 
 ROUNDING = 1e-12

@@ -12,16 +12,11 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid
-from hewfl.theory.scalar import Bound, floor, flow, nonnegatives, whole_rounds
-from hewfl.theory.statement import Hypothesis, Rate, at_most
-from hewfl.theory.uniform import (
-    State,
-    Uniform,
-    UniformTrajectory,
-    tracking_cap,
-    unrolled,
-)
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.theory.recursion import State, Trajectory, played
+from hewfl.theory.scalar import flow, scalar_floor
+from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
+from hewfl.theory.uniform import Uniform, uniform_tracking_cap
 
 
 @final
@@ -75,11 +70,13 @@ def higher_order(
 
     As printed Δ² is four times that, although a mean square about the mean does not
     exceed one about the anchor (E-23). With the controller's variant "sharp" or
-    "absorbed" the radius has 8, 16, 2 (T1) and Young's step is not used:
+    "absorbed" the radius has 8, 16, 2 (T1) and ϑ/(2L) stands for 2ϑ/L (T6): the mean of
+    the branches steps by −η(u + b + noise) with u the gradient of F there and
+    ‖b‖² ≤ K mean‖d_i‖², and without Young's inequality
 
         −η⟨u, u + b⟩ + (Lη²/2)‖u + b‖² ≤ (η/2)(‖b‖² − ‖u‖²),     Lη ≤ 1,
 
-    so that ϑ/(2L) stands for 2ϑ/L.
+    because 2⟨u, u + b⟩ = ‖u‖² + ‖u + b‖² − ‖b‖². H such steps, ηH = ϑ/L, telescope.
 
     Args:
         controller: from `hewfl.theory.uniform.uniform`.
@@ -131,10 +128,10 @@ def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
 
 def higher_order_trajectory(
     bound: HigherOrder, start: State, rounds: int
-) -> UniformTrajectory:
+) -> Trajectory:
     """The recursion of (g, q) from a start (th:ho-main)."""
-    gap, q = unrolled(lambda state: higher_order_step(bound, state), start, rounds)
-    return UniformTrajectory(gap, q, bound.hypotheses)
+    hypotheses = bound.hypotheses
+    return played(lambda s: higher_order_step(bound, s), start, rounds, hypotheses)
 
 
 @final
@@ -167,7 +164,7 @@ def closed(bound: HigherOrder, tracking: ArrayLike) -> Closed:
     Raises:
         InvalidInputError: C_q ≥ 1, where q̄ does not exist.
     """
-    k, q = bound, tracking_cap(bound.controller, tracking)
+    k, q = bound, uniform_tracking_cap(bound.controller, tracking)
     a = k.a / (1 + k.controller.amplitude / 4)
     delta = k.push * (k.noise + k.tracking * q) + k.spread
     return Closed(np.asarray(a), np.asarray(k.push * k.gap), np.asarray(delta), q)
@@ -187,7 +184,7 @@ def best_iterate_rate(
         rounds: T ≥ 1.
         printed: the paper's form.
     """
-    T, g = whole_rounds(rounds, least=1), nonnegatives("start", start[0])
+    T, g = wholes("rounds", rounds, least=1), nonnegatives("start", start[0])
     k = closed(bound, start[1])
     level: Array
     value: Array
@@ -195,8 +192,8 @@ def best_iterate_rate(
         level = np.asarray(k.beta / k.a + np.sqrt(k.delta / k.a))
         value = np.asarray(level + np.sqrt(g / T / k.a))
     else:
-        level = floor(k.a, k.beta, k.delta)
-        value = floor(k.a, k.beta, k.delta + g / T)
+        level = scalar_floor(k.a, k.beta, k.delta)
+        value = scalar_floor(k.a, k.beta, k.delta + g / T)
     level = np.broadcast_to(level, value.shape)
     vacuous = np.asarray(level >= bound.controller.system.cap)
     return Rate("th:ho-main", value, level, vacuous, bound.hypotheses)
@@ -210,7 +207,7 @@ def common_quadratic_rate(
     min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
     C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
     """
-    T, g, k = whole_rounds(rounds, least=1), nonnegatives("gap", gap), controller
+    T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
     theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n
     C1, C2 = np.sqrt(2 * (1 + theta / 4)), np.sqrt(1 + theta / 4)
     decays = C1 * R * np.sqrt(L * g / theta / T)

@@ -1,86 +1,18 @@
-"""The master recursion S ← R_a(S) + bS + d + ε, its floors and its closed bounds.
+"""Closed bounds of the master recursion S ← R_a(S) + bS + d + ε.
 
 Two forms of each bound: `*_rate` for terms constant in time and any number of rounds,
 `*_bounds` for terms that change, which returns the whole trajectory. The generator
 decides which corollary it is (quadratic, power, exponential), or the theorem itself.
 """
 
-from dataclasses import dataclass
-from typing import final
-
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
-from hewfl.theory.flow import (
-    ExponentialGenerator,
-    Generator,
-    QuadraticGenerator,
-    nonnegatives,
-    positives,
-    relative_decrease,
-)
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
+from hewfl.theory.drift import Terms
+from hewfl.theory.floors import floor_hypothesis, log_contraction, noisy_floor
+from hewfl.theory.flow import Generator
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
-
-_ROUNDING = 1e-12
-"""Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Terms:
-    """The comparator's terms of the recursion, nonnegative and broadcast together.
-
-    Attributes:
-        time: a_t, how long the flow runs.
-        growth: b_t.
-        offset: d_t.
-        slack: ε_t, what the controls miss the infimum by.
-    """
-
-    time: ArrayLike
-    growth: ArrayLike = 0.0
-    offset: ArrayLike = 0.0
-    slack: ArrayLike = 0.0
-
-    def __post_init__(self) -> None:
-        """Check ranges; store arrays of one shape."""
-        names = ("time", "growth", "offset", "slack")
-        values = [nonnegatives(name, getattr(self, name)) for name in names]
-        try:
-            values = list(np.broadcast_arrays(*values))
-        except ValueError as error:
-            shapes = [value.shape for value in values]
-            rule = "arrays that broadcast"
-            raise invalid(", ".join(names), rule, shapes) from error
-        for name, value in zip(names, values, strict=True):
-            object.__setattr__(self, name, value)
-
-    @property
-    def a(self) -> Float64[Array, "..."]:
-        """a_t."""
-        return np.asarray(self.time)
-
-    @property
-    def b(self) -> Float64[Array, "..."]:
-        """b_t."""
-        return np.asarray(self.growth)
-
-    @property
-    def d(self) -> Float64[Array, "..."]:
-        """d_t + ε_t, which the recursion never tells apart."""
-        return np.asarray(np.asarray(self.offset) + np.asarray(self.slack))
-
-
-def noisy_drift(
-    generator: Generator, terms: Terms, state: ArrayLike
-) -> Float64[Array, "..."]:
-    """One step of the recursion (def:noisy_drift).
-
-    g(s) = R_a(s) + bs + d + ε
-    """
-    s = nonnegatives("state", state)
-    return np.asarray(generator.flow(terms.a, s) + terms.b * s + terms.d)
 
 
 def master_trajectory(
@@ -135,7 +67,7 @@ def noiseless_rate(
         rounds: T.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
     """
-    elapsed = _rounds(rounds) * terms.a
+    elapsed = wholes("rounds", rounds) * terms.a
     value, conditions = _noiseless(generator, start, terms, elapsed, objective)
     return _to_zero(generator, start, value, value.shape, conditions)
 
@@ -193,142 +125,6 @@ def _to_zero(
     return Rate(generator.noiseless, value, np.zeros(shape), vacuous, conditions)
 
 
-# ------------------------------------------------------------------ floors
-
-
-def noisy_floor(generator: Generator, terms: Terms) -> Float64[Array, "..."]:
-    """Smallest m that is a floor together with everything above it (ass:noisy_floor).
-
-        bm + d + ε ≤ m − R_a(m)
-
-    g(m) − m is concave, so above the positive root every m is a floor, and the largest
-    root over t serves all rounds (erratum E-24). Closed forms:
-
-        φ = κs²   (1 − b)κa m² − (b + κad)m − d = 0
-        φ = ρs    m = d/(1 − e^{−ρa} − b)
-
-    the others by bisection to the last bit. Without noise the floor is 0.
-
-    Args:
-        generator: φ.
-        terms: any shape; the floor has the same.
-
-    Raises:
-        InvalidInputError: no floor exists: b ≥ 1, or the flow takes too little off.
-    """
-    shape = np.broadcast_shapes(terms.a.shape, generator.origin_slope.shape)
-    a, b, d = (np.broadcast_to(x, shape) for x in (terms.a, terms.b, terms.d))
-    if (b >= 1).any():
-        raise invalid("growth", "below 1", b[b >= 1].flat[0])
-    noisy = (b > 0) | (d > 0)
-    if (noisy & (a == 0)).any():
-        raise invalid("time", "positive where there is noise", 0.0)
-    a = np.where(noisy, a, 1.0)
-    if isinstance(generator, QuadraticGenerator):
-        m = _quadratic_floor(np.asarray(generator.coefficient), a, b, d)
-    elif isinstance(generator, ExponentialGenerator):
-        m = _exponential_floor(relative_decrease(generator, a, 0.0), b, d)
-    else:
-        m = _floor_by_bisection(generator, a, b, d)
-    return np.where(noisy, m, 0.0)
-
-
-def floor_hypothesis(
-    generator: Generator, terms: Terms, floor: ArrayLike
-) -> Hypothesis:
-    """g(m) ≤ m, compared without cancellation and up to rounding (eq:floor)."""
-    m = nonnegatives("floor", floor)
-    gain = m * relative_decrease(generator, terms.a, m)
-    cost = terms.b * m + terms.d
-    return at_most("bm + d + ε ≤ m − R_a(m)", cost, gain * (1 + _ROUNDING))
-
-
-def contraction(
-    generator: Generator, terms: Terms, floor: ArrayLike
-) -> Float64[Array, "..."]:
-    """λ = L_a(m) + b (eq:lambda)."""
-    return np.asarray(np.exp(_log_contraction(generator, terms, floor)))
-
-
-def evolution(factors: ArrayLike, t: int, s: int = 0) -> Float64[Array, "..."]:
-    """Λ_{t,s} = λ_s ⋯ λ_{t−1}, and 1 for t = s (def:evolution).
-
-    Args:
-        factors: λ, rounds first, shape (T, *c).
-        t: end, at most T.
-        s: beginning, at most t.
-    """
-    lambdas = nonnegatives("factors", factors)
-    if lambdas.ndim == 0 or not 0 <= s <= t <= len(lambdas):
-        raise invalid("s, t", "whole numbers with 0 ≤ s ≤ t ≤ T", (s, t))
-    return np.asarray(np.prod(lambdas[s:t], axis=0))
-
-
-def _quadratic_floor(
-    kappa: Float64[Array, "..."],
-    a: Float64[Array, "..."],
-    b: Float64[Array, "..."],
-    d: Float64[Array, "..."],
-) -> Float64[Array, "..."]:
-    """The root (q + √(q² + 4(1 − b)d/(κa)))/(2(1 − b)) with q = b/(κa) + d."""
-    r = np.sqrt(kappa) * np.sqrt(a)  # κa itself may leave the range of floats
-    q = b / r / r + d
-    root = np.hypot(q, 2 * np.sqrt(1 - b) * np.sqrt(d) / r)
-    return np.asarray((q / 2 + root / 2) / (1 - b))
-
-
-def _exponential_floor(
-    decrease: Float64[Array, "..."],
-    b: Float64[Array, "..."],
-    d: Float64[Array, "..."],
-) -> Float64[Array, "..."]:
-    net = np.asarray(decrease - b)
-    noisy = (b > 0) | (d > 0)
-    if (noisy & (net <= 0)).any():
-        raise invalid("growth", "below 1 − e^{−ρa}", b[noisy & (net <= 0)].flat[0])
-    return np.asarray(d / np.where(noisy, net, 1.0))
-
-
-def _floor_by_bisection(
-    generator: Generator,
-    a: Float64[Array, "*c"],
-    b: Float64[Array, "*c"],
-    d: Float64[Array, "*c"],
-) -> Float64[Array, "*c"]:
-    """Bracket the root of b + d/m = 1 − R_a(m)/m by factors of four, then halve."""
-
-    def holds(m: ArrayLike) -> Bool[Mask, "..."]:
-        return np.asarray(b + d / np.asarray(m) <= relative_decrease(generator, a, m))
-
-    free = (d == 0) & (b <= relative_decrease(generator, a, np.zeros_like(a)))
-    low = np.where(d > 0, d / (1 - b), 1.0)  # the flow takes off m at most
-    while (falling := holds(low) & ~free & (low > 1e-300)).any():
-        low = np.where(falling, low / 4, low)
-    high = low
-    while (rising := ~holds(high) & ~free).any():
-        if (high[rising] > 1e300).any():
-            raise invalid("growth", "below 1 − R_a(m)/m for some m", b[rising].flat[0])
-        high = np.where(rising, 4 * high, high)
-    low = np.where(free, high, np.maximum(low, high / 4))
-    for _ in range(56):
-        middle = low + (high - low) / 2
-        met = holds(middle)
-        low, high = np.where(met, low, middle), np.where(met, middle, high)
-    return np.where(free, 0.0, high)
-
-
-def _log_contraction(
-    generator: Generator, terms: Terms, floor: ArrayLike
-) -> Float64[Array, "..."]:
-    """The log of λ: from 1 − L where L is near 1, from L where it is small."""
-    log_slope = generator.log_slope(terms.a, floor)
-    L = np.exp(log_slope)
-    near = np.log1p(np.maximum(np.expm1(log_slope) + terms.b, -0.75))
-    safe = np.maximum(L + terms.b, np.finfo(np.float64).tiny)
-    far = np.where(terms.b > 0, np.log(safe), log_slope)
-    return np.where(L > 0.5, near, far)
-
-
 # ------------------------------------------------------------------ with noise
 
 
@@ -358,7 +154,7 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
         printed: also ask for λ < 1, which the bound does not need (erratum E-24).
     """
     m = noisy_floor(generator, terms) if floor is None else nonnegatives("floor", floor)
-    log = _log_contraction(generator, terms, m)
+    log = log_contraction(generator, terms, m)
     C, S0 = positives("objective", objective), nonnegatives("start", start)
     with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
         value = np.asarray(C * (m + _scaled_power(log, rounds, S0 - m)))
@@ -389,7 +185,7 @@ def noisy_bounds(
         m = noisy_floor(generator, terms).max(axis=0)
     else:
         m = nonnegatives("floor", floor)
-    log = _log_contraction(generator, terms, m)
+    log = log_contraction(generator, terms, m)
     C, S0 = positives("objective", objective), nonnegatives("start", start)
     sums = np.concatenate([0 * log[:1], np.cumsum(log, axis=0)])
     with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
@@ -406,7 +202,7 @@ def _scaled_power(
 ) -> Float64[Array, "..."]:
     """λ^T (S_0 − m)₊, zero where the run starts below the floor."""
     r = np.maximum(distance, 0.0)
-    power = np.where(r > 0, _rounds(rounds) * log, 0.0)
+    power = np.where(r > 0, wholes("rounds", rounds) * log, 0.0)
     return np.asarray(np.exp(power) * r)
 
 
@@ -415,14 +211,6 @@ def _tightest(condition: Hypothesis) -> Hypothesis:
     at = np.argmax(left - right, axis=0, keepdims=True)
     pick = (np.take_along_axis(side, at, axis=0)[0] for side in (left, right))
     return at_most(condition.name, *pick)
-
-
-def _rounds(rounds: ArrayLike) -> Float64[Array, "..."]:
-    T = as_float64("rounds", rounds)
-    bad = (T < 0) | (np.floor(T) != T)
-    if bad.any():
-        raise invalid("rounds", "a whole number of at least 0", T[bad].flat[0])
-    return T
 
 
 def _require_rounds(terms: Terms) -> None:

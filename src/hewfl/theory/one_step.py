@@ -14,10 +14,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core import coefficients
-from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonnegatives
 from hewfl.core.coefficients import Situation, Variant, check_variant
-from hewfl.theory.scalar import Bound, nonnegatives
-from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.statement import Bound, Hypothesis, at_most
 from hewfl.theory.system import System
 
 if TYPE_CHECKING:
@@ -158,12 +157,13 @@ def largest_descent_amplitude(
 
     def descends(theta: Array) -> Mask:
         wide = theta[..., None] * ones
-        return coefficients.certified_change(w, wide, at, variant) <= 0
+        change = coefficients.certified_change(w, wide, at, variant)
+        return np.asarray(change <= 0)
 
-    top = ones[..., 0]
+    top = np.asarray(ones[..., 0])
     low, high = LEAST * top, top
     for _ in range(_HALVINGS):
-        middle = np.sqrt(low) * np.sqrt(high)
+        middle = np.asarray(np.sqrt(low) * np.sqrt(high))
         met = descends(middle)
         low, high = np.where(met, middle, low), np.where(met, high, middle)
     inside = np.where(low > LEAST, low, 0.0)

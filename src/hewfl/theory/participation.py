@@ -10,10 +10,9 @@ variate while the anchor moves on:
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
 from hewfl.core.coefficients import Variant
 from hewfl.core.tracking import predictable_tracking, server_move
-from hewfl.theory.scalar import nonnegatives, positives
 from hewfl.theory.system import System
 
 

@@ -12,10 +12,11 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike
-from hewfl.theory.scalar import Bound, nonnegatives, positives, power
-from hewfl.theory.statement import Hypothesis, Rate, at_most, below
-from hewfl.theory.uniform import State, Uniform
+from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.theory.recursion import State
+from hewfl.theory.scalar import power
+from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below
+from hewfl.theory.uniform import Uniform
 
 
 @final
@@ -39,7 +40,7 @@ class Contraction:
     hypotheses: tuple[Hypothesis, ...]
 
 
-def contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
+def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     """The contracting combination of g and q (th:pl-global).
 
         a = μϑ/L − β,   ν = 1 − C_q,   D = √((ν − a)² + 4B_qγ)
@@ -100,7 +101,7 @@ def pl_rate(
         rounds: t.
         printed: the paper's form.
     """
-    c = contraction(controller, pl_constant)
+    c = pl_contraction(controller, pl_constant)
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
     s0 = g + c.lam * q
     left = s0 if printed else np.maximum(s0 - c.floor, 0)
@@ -110,7 +111,7 @@ def pl_rate(
 
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
     """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
-    c, k = contraction(controller, pl_constant), controller
+    c, k = pl_contraction(controller, pl_constant), controller
     B, nu = k.tracking.gap, 1 - k.tracking.tracking
     weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.gamma, c.a * nu / 4)
     slow = below("a_PL < 1 − C_q", c.a, nu)
@@ -156,7 +157,7 @@ def safe_rate(
         printed: the hypotheses of the appendix.
     """
     k, mu = controller, positives("pl_constant", pl_constant)
-    c = contraction(k, mu)
+    c = pl_contraction(k, mu)
     hypotheses = (*k.hypotheses, *_safe(k, mu, printed=printed))
     slow = mu * k.amplitude / k.system.L / 8
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])

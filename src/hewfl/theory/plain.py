@@ -16,16 +16,23 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+)
 from hewfl.core.coefficients import Variant, horizon_factors
-from hewfl.theory.comparator_rate import convex_rate, unrolled
 from hewfl.theory.comparators import uniform_mean_noise, uniform_noise_of_mean
 from hewfl.theory.corrected import (
     PostLocal,
     above_smoothness,
     post_local_hypotheses,
 )
-from hewfl.theory.scalar import flow, linear_rate, nonnegatives, positives, power
+from hewfl.theory.recursion import convex_rate, unrolled
+from hewfl.theory.scalar import flow, linear_rate, power
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.system import System
 

@@ -4,60 +4,20 @@ A trajectory is the largest sequence that obeys a recursion with "≤": where th
 a maximum, everything beyond it is bounded by that maximum.
 """
 
-from dataclasses import dataclass
-from typing import final
-
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+    wholes,
+)
 from hewfl.core.coefficients import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most
-
-# ------------------------------------------------------------------ what comes in
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """A number that a lemma bounds something by, and when it does.
-
-    Attributes:
-        label: LaTeX label of the statement in the paper.
-        value: the bound.
-        hypotheses: the conditions, each with its numbers.
-    """
-
-    label: str
-    value: Float64[Array, "..."]
-    hypotheses: tuple[Hypothesis, ...]
-
-
-def nonnegatives(name: str, value: ArrayLike) -> Float64[Array, "..."]:
-    """Require nonnegative finite numbers."""
-    array = as_float64(name, value)
-    if (array < 0).any():
-        raise invalid(name, "nonnegative", array[array < 0].flat[0])
-    return array
-
-
-def positives(name: str, value: ArrayLike) -> Float64[Array, "..."]:
-    """Require positive finite numbers."""
-    array = as_float64(name, value)
-    if (array <= 0).any():
-        raise invalid(name, "positive", array[array <= 0].flat[0])
-    return array
-
-
-def whole_rounds(rounds: ArrayLike, *, least: int = 0) -> Float64[Array, "..."]:
-    """Require whole numbers of rounds, not below `least`."""
-    T = as_float64("rounds", rounds)
-    broken = (least > T) | (np.floor(T) != T)
-    if broken.any():
-        rule = f"a whole number of at least {least}"
-        raise invalid("rounds", rule, T[broken].flat[0])
-    return T
-
 
 # ------------------------------------------------------------------ lem:gap
 
@@ -126,7 +86,9 @@ def telescoped(
 # ------------------------------------------------------------------ x − ax² + βx + δ
 
 
-def floor(a: ArrayLike, beta: ArrayLike, delta: ArrayLike) -> Float64[Array, "..."]:
+def scalar_floor(
+    a: ArrayLike, beta: ArrayLike, delta: ArrayLike
+) -> Float64[Array, "..."]:
     """The positive root m of a m² = β m + δ, where x − ax² + βx + δ stands still.
 
         m = (β + √(β² + 4aδ))/(2a) ≥ β/a
@@ -144,7 +106,7 @@ def scalar_trajectory(
     A, B, D = _quadratic(a, beta, delta)
     top = (1 + B) / 2 / A
     x = [np.broadcast_arrays(nonnegatives("start", start), top, D)[0]]
-    for _ in range(int(whole_rounds(rounds))):
+    for _ in range(int(wholes("rounds", rounds))):
         at = np.minimum(x[-1], top)
         x.append(np.asarray(at * (1 + B - A * at) + D))
     return np.stack(x)
@@ -162,7 +124,7 @@ def scalar_rate(
     """Decay of x_{t+1} ≤ x_t − ax_t² + βx_t + δ to a floor m (lem:scalar).
 
     The distance y_t = (x_t − m)₊ obeys y_{t+1} ≤ y_t(q − a y_t), q = 1 + β − 2am. With
-    u − au²/q ≤ T_{a/q}(u) that telescopes to
+    u − au²/q ≤ T_{a/q}(u) that telescopes to (T7)
 
         x_T ≤ m + 1/(q⁻ᵀ/y_0 + (a/q)(q⁻ᵀ − 1)/(1 − q)).
 
@@ -175,16 +137,16 @@ def scalar_rate(
         beta: β ≥ 0.
         delta: δ ≥ 0.
         rounds: T.
-        level: m with am² ≥ βm + δ; by default the least positive one, `floor`, for
-            which q = 1 − √(β² + 4aδ) ≤ 1.
+        level: m with am² ≥ βm + δ; by default the least positive one, that of
+            `scalar_floor`, for which q = 1 − √(β² + 4aδ) ≤ 1.
 
     Returns:
         The bound; vacuous where the floor is not below the start.
     """
-    x0, T = nonnegatives("start", start), whole_rounds(rounds)
+    x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, B, D = _quadratic(a, beta, delta)
     if level is None:
-        m, r = floor(A, B, D), _root(A, B, D)
+        m, r = scalar_floor(A, B, D), _root(A, B, D)
         above: tuple[Hypothesis, ...] = ()
     else:
         m = nonnegatives("level", level)
@@ -219,9 +181,9 @@ def printed_scalar_rate(
 def closed_rate(
     start: ArrayLike, level: ArrayLike, a: ArrayLike, rounds: ArrayLike
 ) -> Float64[Array, "..."]:
-    """The paper's conclusion m + 1/(1/(x_0 − m)₊ + aT); true at m = `floor`."""
+    """The paper's conclusion m + 1/(1/(x_0 − m)₊ + aT); true at m = `scalar_floor`."""
     x0, m = nonnegatives("start", start), nonnegatives("level", level)
-    A, T = positives("a", a), whole_rounds(rounds)
+    A, T = positives("a", a), wholes("rounds", rounds)
     return np.asarray(m + flow(A * T, np.maximum(x0 - m, 0)))
 
 
@@ -246,7 +208,7 @@ def linear_trajectory(
     """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar)."""
     A, D = positives("a", a), nonnegatives("delta", delta)
     x = [np.broadcast_arrays(nonnegatives("start", start), A, D)[0]]
-    for _ in range(int(whole_rounds(rounds))):
+    for _ in range(int(wholes("rounds", rounds))):
         x.append(np.asarray(np.maximum(1 - A, 0) * x[-1] + D))
     return np.stack(x)
 
@@ -260,7 +222,7 @@ def linear_rate(
 
     A larger m serves too, to no advantage.
     """
-    x0, T = nonnegatives("start", start), whole_rounds(rounds)
+    x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, D = positives("a", a), nonnegatives("delta", delta)
     m = np.asarray(D / A)
     y = power(A, T) * np.maximum(x0 - m, 0)
@@ -269,7 +231,7 @@ def linear_rate(
 
 def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:
     """The factor (1 − a)ᵀ with all its digits for small a; 0 for a ≥ 1 and T > 0."""
-    r, T = as_float64("a", a), whole_rounds(rounds)
+    r, T = as_float64("a", a), wholes("rounds", rounds)
     with np.errstate(divide="ignore", invalid="ignore"):
         decay = np.exp(T * np.log1p(-np.minimum(r, 1)))
     return np.where(T > 0, decay, 1.0)

@@ -46,6 +46,22 @@ def below(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A number that a lemma bounds something by, and when it does.
+
+    Attributes:
+        label: LaTeX label of the statement in the paper.
+        value: the bound.
+        hypotheses: the conditions, each with its numbers.
+    """
+
+    label: str
+    value: Float64[Array, "..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Rate:
     """A bound together with the conditions that make it true.
 

@@ -13,21 +13,20 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
 from hewfl.core.coefficients import Variant, certified_change, check_variant
 from hewfl.core.control import predictive_control
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.tracking import predictable_tracking
-from hewfl.theory.comparator_rate import (
+from hewfl.theory.comparators import simplex_weights, tracking_hypothesis
+from hewfl.theory.one_step import Controls, situation
+from hewfl.theory.recursion import (
     State,
     Trajectory,
     trajectory,
     unrolled,
     upper_state,
 )
-from hewfl.theory.comparators import simplex_weights, tracking_hypothesis
-from hewfl.theory.one_step import Controls, situation
-from hewfl.theory.scalar import nonnegatives, positives, whole_rounds
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.system import System
 
@@ -82,7 +81,7 @@ def surrogate_system(
     Raises:
         InvalidInputError: a box not inside (0, 1].
     """
-    T, n = int(whole_rounds(rounds)), system.n
+    T, n = int(wholes("rounds", rounds)), system.n
     low, high = positives("box", box[0]), positives("box", box[1])
     u, chi, begins = upper_state(start, system.cap)
     parts = (system.cap, system.L, system.R, low, high, u, chi)

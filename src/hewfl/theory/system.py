@@ -6,7 +6,16 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    broadcast,
+    invalid,
+    nonnegatives,
+    positives,
+    wholes,
+)
 from hewfl.core.records import ClientProfile, ProblemBounds
 
 
@@ -35,40 +44,19 @@ class System:
 
     def __post_init__(self) -> None:
         """Check ranges and shapes; store broadcast float64 arrays."""
-        for name in ("smoothness", "radius"):
-            value = as_float64(name, getattr(self, name))
-            _require(name, "positive", value, value > 0)
-            object.__setattr__(self, name, value)
-        for name in ("horizon", "batch_size"):
-            value = np.atleast_1d(as_float64(name, getattr(self, name)))
-            whole = (value >= 1) & (value == np.floor(value))
-            _require(name, "a whole number of at least 1", value, whole)
-            object.__setattr__(self, name, value)
-        variance = np.atleast_1d(as_float64("variance", self.variance))
-        _require("variance", "nonnegative", variance, variance >= 0)
-        object.__setattr__(self, "variance", variance)
-        self._broadcast()
-
-    def _broadcast(self) -> None:
-        constants, clients = (
-            ("smoothness", "radius"),
-            ("horizon", "batch_size", "variance"),
-        )
-        wide = {name: np.asarray(getattr(self, name))[..., None] for name in constants}
-        wide |= {name: np.asarray(getattr(self, name)) for name in clients}
-        shapes = [value.shape for value in wide.values()]
-        try:
-            shape = np.broadcast_shapes(*shapes)
-        except ValueError as error:
-            rule = "arrays that broadcast, clients last"
-            raise invalid(", ".join(constants + clients), rule, shapes) from error
-        if 0 in shape:
-            raise invalid(", ".join(constants + clients), "nonempty", shapes)
-        for name in constants:
-            value = np.broadcast_to(wide[name], (*shape[:-1], 1))[..., 0]
-            object.__setattr__(self, name, value)
-        for name in clients:
-            object.__setattr__(self, name, np.broadcast_to(wide[name], shape))
+        L = positives("smoothness", self.smoothness)
+        R = positives("radius", self.radius)
+        H = wholes("horizon", self.horizon, least=1)
+        b = wholes("batch_size", self.batch_size, least=1)
+        v2 = nonnegatives("variance", self.variance)
+        values = {"smoothness": L[..., None], "radius": R[..., None]}
+        values |= {"horizon": H, "batch_size": b, "variance": v2}
+        fields = broadcast(values, rule="arrays that broadcast, clients last")
+        for name, value in fields.items():
+            if not value.size:
+                raise invalid(", ".join(fields), "nonempty", value.shape)
+            scalar = name in ("smoothness", "radius")
+            object.__setattr__(self, name, value[..., 0] if scalar else value)
 
     @property
     def n(self) -> int:
@@ -103,11 +91,3 @@ def system(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> Sys
     arrays = np.broadcast_arrays(*(as_float64("profiles", f) for f in fields))
     H, b, v2 = (np.broadcast_to(a, (n,)) if a.ndim == 0 else a for a in arrays)
     return System(bounds.smoothness, bounds.radius, H, b, v2)
-
-
-def _require(
-    name: str, rule: str, value: Float64[Array, "..."], met: ArrayLike
-) -> None:
-    broken = ~np.asarray(met)
-    if broken.any():
-        raise invalid(name, rule, value[broken].flat[0])

@@ -6,7 +6,6 @@ for the expected gap g and the worst expected squared tracking error q. Averagin
 cancels the mismatch of the control variates, so q costs ϑ³ here and ϑ in general.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -14,15 +13,12 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core import tracking
-from hewfl.core.checks import Array, ArrayLike
+from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
 from hewfl.core.coefficients import Variant, check_variant, horizon_factors
 from hewfl.core.tracking import Tracking, predictable_tracking
-from hewfl.theory.scalar import nonnegatives, positives, whole_rounds
+from hewfl.theory.recursion import State, Trajectory, played
 from hewfl.theory.statement import Hypothesis, at_most, below
 from hewfl.theory.system import System
-
-State = tuple[ArrayLike, ArrayLike]
-"""Expected gap g and worst expected squared tracking error q."""
 
 
 @final
@@ -41,7 +37,7 @@ class Uniform:
         gamma: of γ q.
         delta: δ.
         tracking: A_q, B_q and C_q.
-        hypotheses: when both recursions are theorems.
+        hypotheses: when both recursions are theorems (ass:uniform-special).
     """
 
     system: System
@@ -68,9 +64,16 @@ def uniform(
         β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (h₂ϑ³ + ϑ²/(2n)) M/L                     sharp
         the same with β = 0 and a = ϑ(1 − 2h₁ϑ²)/(2LR²)                      absorbed
 
-    and tracking by `hewfl.core.tracking.predictable_tracking`. The last two sets join
-    T1 to T3 with the cancellation Σδ_i = 0: the mean drift r̄ costs (L/(2ϑ))‖r̄‖², and
-    ‖r̄‖² ≤ (ϑ⁴/L²)(2h₁ mean‖∇F + δ_i‖² + 2h₂M) where mean‖∇F + δ_i‖² ≤ ‖∇F‖² + q.
+    and tracking by `hewfl.core.tracking.predictable_tracking`. The last two sets are
+    T5: T1 to T3 joined with lem:cancellation, for ϑ ≤ 1. The mean move is
+    −(ϑ/L)∇F + r̄, so by T2 it gains −(ϑ/2L)‖∇F‖² + (L/2ϑ)‖r̄‖². By T3
+
+        E‖r̄‖² ≤ mean E‖r_i‖² ≤ (ϑ⁴/L²)(2h₁ mean‖∇F + δ_i‖² + 2h₂M),
+        mean‖∇F + δ_i‖² = ‖∇F‖² + mean‖δ_i‖² ≤ ‖∇F‖² + mean‖e_i‖²,
+
+    since Σδ_i = 0 and δ_i is the mean of all e less e_i. Independent noises of variance
+    at most ϑ²M/L² average to the term with 1/n. What is left of ‖∇F‖², (h₁ϑ³/L) of it,
+    is bounded by 2Lg ("sharp") or set off against the descent ("absorbed").
 
     Args:
         system: the constants; H and b must be common to the clients.
@@ -127,44 +130,15 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
     return np.asarray(np.minimum(after, cap)), k.tracking.after(g, q)
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class UniformTrajectory:
-    """Bounds round by round; the first axis is the round, from 0 to T.
-
-    Attributes:
-        gap: bounds on g_t.
-        tracking: bounds on q_t.
-        hypotheses: when they are.
-    """
-
-    gap: Float64[Array, "rounds_1 ..."]
-    tracking: Float64[Array, "rounds_1 ..."]
-    hypotheses: tuple[Hypothesis, ...]
-
-
-def uniform_trajectory(
-    controller: Uniform, start: State, rounds: int
-) -> UniformTrajectory:
+def uniform_trajectory(controller: Uniform, start: State, rounds: int) -> Trajectory:
     """The coupled recursion of (g, q) from a start (th:direct-bellman)."""
-    gap, q = unrolled(lambda state: uniform_step(controller, state), start, rounds)
-    return UniformTrajectory(gap, q, controller.hypotheses)
+    hypotheses = controller.hypotheses
+    return played(lambda s: uniform_step(controller, s), start, rounds, hypotheses)
 
 
-def unrolled(
-    step: Callable[[State], tuple[Array, Array]], start: State, rounds: int
-) -> tuple[Float64[Array, "rounds_1 ..."], Float64[Array, "rounds_1 ..."]]:
-    """All states of a recursion of (g, q), rounds first."""
-    state = nonnegatives("start", start[0]), nonnegatives("start", start[1])
-    states = [state]
-    for _ in range(int(whole_rounds(rounds))):
-        state = step(state)
-        states.append(state)
-    gap, q = (np.stack(np.broadcast_arrays(*x)) for x in zip(*states, strict=True))
-    return gap, q
-
-
-def tracking_cap(controller: Uniform, start: ArrayLike) -> Float64[Array, "..."]:
+def uniform_tracking_cap(
+    controller: Uniform, start: ArrayLike
+) -> Float64[Array, "..."]:
     """The level q never passes, q̄ = max{q_0, (A_q + B_q f̄)/(1 − C_q)} (th:ho-main).
 
     Raises:

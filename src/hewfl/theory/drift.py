@@ -1,0 +1,61 @@
+"""One step of the master recursion S ← R_a(S) + bS + d + ε."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, ArrayLike, broadcast, nonnegatives
+from hewfl.theory.flow import Generator
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """The comparator's terms of the recursion, nonnegative and broadcast together.
+
+    Attributes:
+        time: a_t, how long the flow runs.
+        growth: b_t.
+        offset: d_t.
+        slack: ε_t, what the controls miss the infimum by.
+    """
+
+    time: ArrayLike
+    growth: ArrayLike = 0.0
+    offset: ArrayLike = 0.0
+    slack: ArrayLike = 0.0
+
+    def __post_init__(self) -> None:
+        """Check ranges; store arrays of one shape."""
+        names = ("time", "growth", "offset", "slack")
+        values = {name: nonnegatives(name, getattr(self, name)) for name in names}
+        for name, value in broadcast(values).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def a(self) -> Float64[Array, "..."]:
+        """a_t."""
+        return np.asarray(self.time)
+
+    @property
+    def b(self) -> Float64[Array, "..."]:
+        """b_t."""
+        return np.asarray(self.growth)
+
+    @property
+    def d(self) -> Float64[Array, "..."]:
+        """d_t + ε_t, which the recursion never tells apart."""
+        return np.asarray(np.asarray(self.offset) + np.asarray(self.slack))
+
+
+def noisy_drift(
+    generator: Generator, terms: Terms, state: ArrayLike
+) -> Float64[Array, "..."]:
+    """One step of the recursion (def:noisy_drift).
+
+    g(s) = R_a(s) + bs + d + ε
+    """
+    s = nonnegatives("state", state)
+    return np.asarray(generator.flow(terms.a, s) + terms.b * s + terms.d)
