@@ -12,7 +12,7 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
 
 $(VENV)/core.stamp: $(SOURCES) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[report]"
 	@touch $@
 
 $(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
@@ -44,6 +44,8 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/aggregate.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/theory.py
+	$(BIN)/python benchmarks/paper.py --data digits
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so

@@ -116,5 +116,5 @@ def test_show_even_shards_and_save_them(tmp_path: Path) -> None:
 )
 def test_show_says_what_is_wrong(words: tuple[str, ...], told: str) -> None:
     result = run("show", *words)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert told in result.stderr

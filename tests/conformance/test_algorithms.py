@@ -56,7 +56,7 @@ def of_baselines() -> list[Case]:
         Case("fedmgda-box", b.FedMGDAPlus(L, 0.4, epsilon=0.05), averages=False),
         Case("fedmgda-length", b.FedMGDAPlus(L, 0.4, relative=False), averages=False),
         Case("fedaware", b.FedAWARE(L, 0.4), averages=False),
-    Case("fedaware-unit", b.FedAWARE(L, 0.4, unit=True), averages=False),
+        Case("fedaware-unit", b.FedAWARE(L, 0.4, unit=True), averages=False),
         Case("fedexp", b.FedExP(L, 0.4), averages=False),
         Case("fedadp", b.FedAdp(L, 0.4)),
         Case("qfedavg", b.QFedAvg(L, 0.4, q=1.0), averages=False),

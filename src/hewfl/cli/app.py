@@ -4,6 +4,8 @@ import typer
 
 from hewfl.cli.data import data
 from hewfl.cli.demo import demo
+from hewfl.cli.paper import paper
+from hewfl.cli.run import ls, report, resume, run, spec, tune
 from hewfl.core import native
 from hewfl.version import __version__
 
@@ -12,7 +14,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-app.command()(demo)
+for command in (demo, run, tune, resume, ls, spec, report, paper):
+    app.command()(command)
 app.add_typer(data, name="data")
 
 

@@ -1,0 +1,211 @@
+"""`hewfl run`, `tune`, `resume`, `ls`, `spec`, `report`: experiments from a file."""
+
+import os
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hewfl.cli.errors import one_line_errors
+from hewfl.cli.progress import Bars
+from hewfl.errors import DataError
+from hewfl.experiments.files import read_json
+from hewfl.experiments.overrides import overridden
+from hewfl.experiments.report import write_report
+from hewfl.experiments.run import (
+    Folder,
+    folder_for,
+    open_folder,
+    rounds_done,
+    run_all,
+    tune_all,
+)
+from hewfl.experiments.spec import Spec, spec_from_table
+from hewfl.experiments.template import template
+
+ROOT = Path("runs")
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Processes; one per core if absent, 0 for this one alone."
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a field, as in --set clients.n=10. Repeatable."),
+]
+File = Annotated[Path, typer.Argument(help="A spec in TOML; `hewfl spec` prints one.")]
+
+
+def run(
+    file: File, *, root: Root = ROOT, jobs: Jobs = None, change: Changes = None
+) -> None:
+    """Tune and run an experiment; one that was begun goes on where it stopped."""
+    with one_line_errors():
+        spec = read(file, change or [])
+        go([folder_for(spec, root)], jobs, Console())
+
+
+def tune(
+    file: File, *, root: Root = ROOT, jobs: Jobs = None, change: Changes = None
+) -> None:
+    """Choose the hyper-parameters that a spec leaves open as grids, and stop there."""
+    console = Console()
+    with one_line_errors():
+        folder = folder_for(read(file, change or []), root)
+        if folder.tuned is None:
+            with _resumable([folder]), Bars(console) as bars:
+                tune_all([folder], jobs=cores(jobs), progress=bars)
+        show_choices(folder, console)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    *,
+    jobs: Jobs = None,
+) -> None:
+    """Go on with a run that was stopped."""
+    with one_line_errors():
+        go([open_folder(folder)], jobs, Console())
+
+
+def ls(
+    root: Annotated[Path, typer.Argument(help="Folder that holds runs.")] = ROOT,
+) -> None:
+    """List the runs in a folder and how far they are."""
+    table = Table(title=f"runs in {root}", title_justify="left")
+    for name in ("run", "data", "methods", "seeds", "rounds", "state"):
+        table.add_column(name, justify="left" if name in ("run", "state") else "right")
+    found = sorted(root.glob("*/spec.toml"))
+    for file in found:
+        with one_line_errors():
+            folder = open_folder(file.parent)
+        spec = folder.spec
+        methods, seeds = len(spec.methods), len(spec.seeds)
+        data, rounds = spec.data.name, str(spec.rounds)
+        row = (folder.path.name, data, str(methods), str(seeds), rounds)
+        table.add_row(*map(escape, row), _state(folder))
+    Console().print(table if found else f"no runs in {root}")
+
+
+def spec() -> None:
+    """Print a spec with every field, its default and what it means."""
+    typer.echo(template(), nl=False)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about finished runs."""
+    with one_line_errors():
+        runs = [open_folder(folder) for folder in folders]
+        for folder in runs:
+            if not folder.is_done:
+                text = f"{folder.path} is not finished; hewfl resume {folder.path}"
+                raise DataError(text)
+        write_report(runs, output)
+    typer.echo(f"wrote {output}")
+
+
+# ------------------------------------------------------------------ shared
+
+
+def read(file: Path, changes: Sequence[str]) -> Spec:
+    """The spec in a file, with changes from the command line."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        text = f"cannot read the spec {file}: {error.strerror or error}"
+        raise DataError(text) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"the spec {file} is not TOML: {error}") from error
+    return spec_from_table(overridden(table, changes))
+
+
+def go(folders: Sequence[Folder], jobs: int | None, console: Console) -> None:
+    """Do what is left of runs, with bars, and show what came of them."""
+    with _resumable(folders), Bars(console) as bars:
+        run_all(folders, jobs=cores(jobs), progress=bars)
+    for folder in folders:
+        show_choices(folder, console)
+        show_summary(folder, console)
+
+
+def cores(jobs: int | None) -> int:
+    """The processes to use."""
+    return jobs if jobs is not None else len(os.sched_getaffinity(0))
+
+
+def show_choices(folder: Folder, console: Console) -> None:
+    """What tuning chose, with a warning where the best was at the end of a list."""
+    for choice in read_json(folder.path / "tuning.json", missing=True) or []:
+        values = ", ".join(f"{k} = {v}" for k, v in choice["parameters"].items())
+        edge = ", ".join(choice["at_edge"])
+        warning = f" [yellow]({edge} at the edge of its grid)[/]" if edge else ""
+        console.print(f"  {escape(choice['label'])}: {escape(values)}{warning}")
+
+
+def show_summary(folder: Folder, console: Console) -> None:
+    """The last round of every method, mean and deviation over the seeds."""
+    summary = read_json(folder.path / "summary.json")
+    rounds, seeds = summary["rounds"], len(summary["seeds"])
+    title = f"{summary['name']}: after {rounds} rounds, {seeds} seeds"
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("method")
+    columns = {
+        "objective": "objective",
+        "gap": "gap to F*",
+        "test_accuracy": "test accuracy",
+        "scalars": "numbers sent",
+    }
+    shown = [
+        key for key in columns if any(key in m["final"] for m in summary["methods"])
+    ]
+    for key in shown:
+        table.add_column(columns[key], justify="right")
+    for method in summary["methods"]:
+        cells = [_cell(key, method["final"].get(key)) for key in shown]
+        table.add_row(escape(method["label"]), *cells)
+    console.print(table)
+    console.print(f"in {folder.path}", highlight=False)
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None or value["mean"] is None:
+        return "-"
+    if key == "scalars":
+        return f"{value['mean']:,.0f}"
+    spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
+    return f"{value['mean']:.4f}{spread}"
+
+
+def _state(folder: Folder) -> str:
+    if folder.is_done:
+        return "[green]done[/]"
+    if folder.tuned is None:
+        return "to be tuned"
+    total = folder.spec.rounds * len(folder.spec.seeds)
+    done = sum(rounds_done(folder.of_seed(seed)) for seed in folder.spec.seeds)
+    return f"{100 * done // total} %"
+
+
+@contextmanager
+def _resumable(folders: Sequence[Folder]) -> Iterator[None]:
+    """Ctrl-C leaves a run that can go on; say how."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        for folder in folders:
+            if not folder.is_done:
+                text = f"stopped; go on with: hewfl resume {folder.path}"
+                typer.echo(text, err=True)
+        raise typer.Exit(130) from error

@@ -1,0 +1,242 @@
+"""Figures: the right numbers on the axes, the same bytes every time."""
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl.errors import InvalidInputError, MissingExtraError
+from hewfl.experiments.figures import (
+    draw_curves,
+    figure_1,
+    figure_2,
+    figure_run,
+    mean_and_spread,
+    measured,
+)
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.paper import extended_spec, main_methods, rivals
+from hewfl.experiments.results import Results
+from hewfl.experiments.styles import COLOURS, styles_of
+from tests.experiments.test_report import hostile_run, results_of
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return results_of(hostile_run(tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture
+def axes() -> Any:
+    figure: Any = importlib.import_module("matplotlib.figure").Figure()
+    return figure.add_subplot()
+
+
+def with_last(results: Results, lane: int, **changes: Any) -> Results:
+    """The same results with another last record of one lane, in every seed."""
+    records = tuple(
+        tuple(
+            (*own[:-1], replace(own[-1], **changes)) if k == lane else own
+            for k, own in enumerate(by_lane)
+        )
+        for by_lane in results.records
+    )
+    return Results(results.spec, results.rounds, records, results.constants)
+
+
+# ------------------------------------------------------------------ curves
+
+
+@pytest.mark.parametrize("axis", ["rounds", "scalars", "paper_scalars"])
+@pytest.mark.parametrize("quantity", ["gap", "test_accuracy"])
+def test_lines_are_means_over_seeds(
+    results: Results, axes: Any, axis: Any, quantity: str
+) -> None:
+    draw_curves(axes, results, quantity, axis=axis)
+    assert [line.get_label() for line in axes.lines] == list(results.labels)
+    for line, label in zip(axes.lines, results.labels, strict=True):
+        want = results.curve(label, quantity).mean(axis=0)
+        np.testing.assert_allclose(line.get_ydata(), want)
+        where = (
+            results.rounds
+            if axis == "rounds"
+            else results.curve(label, axis).mean(axis=0)
+        )
+        np.testing.assert_allclose(line.get_xdata(), where)
+    assert axes.get_yscale() == ("log" if quantity == "gap" else "linear")
+
+
+def test_bands_are_one_deviation_wide(results: Results, axes: Any) -> None:
+    draw_curves(axes, results, "objective", axis="rounds", labels=["HEW"])
+    (band,) = axes.collections
+    values = results.curve("HEW", "objective")
+    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert heights.max() == pytest.approx((mean + spread).max())
+    assert heights.min() == pytest.approx((mean - spread).min())
+
+
+def test_a_diverged_method_leaves_the_others_readable(
+    results: Results, axes: Any
+) -> None:
+    wild = with_last(results, 2, objective=1e30)
+    draw_curves(axes, wild, "gap")
+    assert axes.get_ylim()[1] < 10
+    low = min(results.final(k, "gap").mean() for k in results.labels[:2])
+    assert axes.get_ylim()[0] <= low
+
+
+def test_a_gap_below_zero_is_left_out(results: Results, axes: Any) -> None:
+    least = results.constants[0]["objective"]
+    draw_curves(axes, with_last(results, 0, objective=least - 1), "gap", labels=["HEW"])
+    (line,) = axes.lines
+    assert np.isnan(line.get_ydata()[-1])
+    assert (line.get_ydata()[:-1] > 0).all()
+    assert axes.get_ylim()[0] > 0
+
+
+def test_a_line_ends_where_a_seed_diverged() -> None:
+    mean, spread = mean_and_spread(np.array([[1.0, 2.0, 3.0], [3.0, np.inf, np.nan]]))
+    np.testing.assert_array_equal(mean, [2, np.nan, np.nan])
+    assert spread[0] == pytest.approx(np.sqrt(2))
+    mean, spread = mean_and_spread(np.array([[1.0, np.inf]]))
+    np.testing.assert_array_equal(mean, [1, np.nan])
+    np.testing.assert_array_equal(spread, [0, 0])
+
+
+def test_unknown_methods_are_refused(results: Results, axes: Any) -> None:
+    with pytest.raises(InvalidInputError, match="`labels` must be some of HEW"):
+        draw_curves(axes, results, "gap", labels=["nobody"])
+
+
+def test_measured_keeps_what_the_run_has(results: Results) -> None:
+    assert measured(results, ["gap", "nothing", "pooled"]) == ["gap", "pooled"]
+
+
+# ------------------------------------------------------------------ whole figures
+
+
+def panels(results: Results) -> dict[tuple[str, str], Results]:
+    keys = [("covertype", "hom-equal"), ("covertype", "hom-random")]
+    return dict.fromkeys((*keys, ("mnist", "het-random")), results)
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are saved from now on."""
+    found: list[Any] = []
+    kind: Any = importlib.import_module("matplotlib.figure").Figure
+    save = kind.savefig
+
+    def keep(self: Any, *given: Any, **named: Any) -> None:
+        found.append(self)
+        save(self, *given, **named)
+
+    monkeypatch.setattr(kind, "savefig", keep)
+    return found
+
+
+def test_figure_1_has_the_layout_of_the_paper(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = drawn(monkeypatch)
+    figure_1(panels(results), tmp_path / "figure1")
+    axes = found[0].axes
+    assert len(axes) == 4 * 3
+    titles = [a.get_title() for a in axes[:3]]
+    assert titles[0] == "homogeneous, equal H"
+    assert titles[2] == "heterogeneous, random H"
+    rows = [axes[3 * k].get_ylabel() for k in range(4)]
+    assert rows[0] == "Covertype\ntest accuracy"
+    assert rows[3] in ("MNIST\ntraining gap", "")
+    assert [len(a.lines) for a in axes[:3]] == [3, 3, 0]  # the third was not run
+    assert axes[2].texts[0].get_text() == "no run"
+    (legend,) = found[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == list(results.labels)
+
+
+def test_figure_2_shows_weights_by_horizon(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = drawn(monkeypatch)
+    key = ("mnist", "het-random")
+    figure_2({key: results}, {key: "HEW"}, tmp_path / "figure2")
+    (axes,) = found[0].axes
+    mass = results.mass("HEW")
+    heights = [bar.get_height() for bar in axes.patches]
+    np.testing.assert_allclose(heights, [seeds.mean() for seeds in mass.values()])
+    points = np.concatenate([c.get_offsets()[:, 1] for c in axes.collections[:-1]])
+    np.testing.assert_allclose(points, np.concatenate(list(mass.values())))
+    marks = [path.vertices[0, 1] for path in axes.collections[-1].get_paths()]
+    last = [by_lane[0][-1].horizons for by_lane in results.records]
+    want = [np.mean([np.mean(np.array(hs) == h) for hs in last]) for h in mass]
+    np.testing.assert_allclose(marks, want)
+
+
+def test_figures_have_the_same_bytes_every_time(
+    results: Results, tmp_path: Path
+) -> None:
+    first = figure_run(results, tmp_path / "a.v1")
+    second = figure_run(results, tmp_path / "b.pdf")
+    assert [file.name for file in first] == ["a.v1.pdf", "a.v1.png"]
+    assert [file.name for file in second] == ["b.pdf", "b.png"]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert b"/FontFile2" in first[0].read_bytes()  # embedded TrueType
+
+
+def test_names_are_not_read_as_formulas(results: Results, tmp_path: Path) -> None:
+    labels = ("_hidden", "$\\bad{$", "x" * 60)
+    methods = zip(results.spec.methods, labels, strict=True)
+    spec = results.spec.with_methods(tuple(replace(m, label=k) for m, k in methods))
+    odd = Results(spec, results.rounds, results.records, results.constants)
+    pdf, _ = figure_run(odd, tmp_path / "odd")
+    assert pdf.stat().st_size > 0
+
+
+def test_matplotlib_is_asked_for(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"hewfl\[report\]"):
+        figure_run(results, tmp_path / "figure")
+
+
+# ------------------------------------------------------------------ styles
+
+
+def test_methods_of_a_comparison_look_different() -> None:
+    methods = (*main_methods(), *rivals(), MethodSpec("HewControl", "HEW (Alg. 1)"))
+    styles = styles_of(methods)
+    assert len({(style.colour, style.dash) for style in styles.values()}) == len(
+        methods
+    )
+
+
+def test_a_method_looks_the_same_in_other_company() -> None:
+    alone = styles_of(main_methods()[-1:])
+    assert alone.items() <= styles_of(main_methods()).items()
+
+
+def test_every_method_of_the_extended_comparison_has_a_style() -> None:
+    methods = extended_spec("mnist", "het-random").methods
+    styles = styles_of(methods)
+    assert styles.keys() == {method.label for method in methods}
+    own = [styles[m.label] for m in methods if m.method == "HewHom"]
+    assert len({style.dash for style in own}) == 4
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2."""
+    parts = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_colours_stand_out_on_both_papers() -> None:
+    for light, dark in COLOURS.values():
+        assert 1.05 / (luminance(light) + 0.05) >= 3
+        assert (luminance(dark) + 0.05) / (luminance("#1c2127") + 0.05) >= 3

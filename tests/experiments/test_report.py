@@ -1,0 +1,304 @@
+"""The page as text: what it says, that it is safe, small and needs nothing else."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl.core.checks import Array
+from hewfl.errors import DataError, InvalidInputError
+from hewfl.experiments.compare import compare
+from hewfl.experiments.files import read_json, write_json
+from hewfl.experiments.report import ABSENT, write_report
+from hewfl.experiments.results import Results, read_results
+from hewfl.experiments.run import Folder, Progress, folder_for, open_folder, run_all
+from hewfl.experiments.spec import Spec
+from tests.experiments.runs import small
+
+HOSTILE = """<b>&amp;"'</b></script><script>alert(1)</script>"""
+NAME = """small <i>&"'"""
+
+
+def hostile_spec() -> Spec:
+    spec = small()
+    *own, baseline = spec.methods
+    methods = (*own, replace(baseline, label=HOSTILE))
+    return replace(spec.with_methods(methods), name=NAME)
+
+
+def finished_run(root: Path, spec: Spec) -> Folder:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEWFL_CACHE", str(root / "cache"))
+        folder = folder_for(spec, root)
+        run_all([folder], jobs=0, progress=Progress())
+    return folder
+
+
+@cache
+def hostile_run(session: Path) -> Folder:
+    """The run behind the pages and figures of these tests, made once in a session."""
+    return finished_run(session / "hostile", hostile_spec())
+
+
+def results_of(folder: Folder) -> Results:
+    spec = folder.tuned
+    assert spec is not None
+    return read_results(spec, {seed: folder.of_seed(seed) for seed in spec.seeds})
+
+
+class Reader(HTMLParser):
+    """What a browser would see: elements, attributes, text outside scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 - as the parser calls it
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.inside == "script" else self.text).append(data)
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.scripts[0])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    return hostile_run(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def copy(run: Folder, tmp_path: Path) -> Folder:
+    """One whose files may be changed."""
+    shutil.copytree(run.path, tmp_path / "copy")
+    return open_folder(tmp_path / "copy")
+
+
+def page_of(folders: list[Folder], folder: Path) -> str:
+    write_report(folders, folder / "report.html")
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def read(folder: Folder, place: Path) -> Reader:
+    return Reader(page_of([folder], place))
+
+
+# ------------------------------------------------------------------ safety
+
+
+def test_the_page_refers_to_nothing_outside(run: Folder, tmp_path: Path) -> None:
+    page = read(run, tmp_path)
+    links = [a[k] for _, a in page.tags for k in ("src", "href") if k in a]
+    assert links == ["data:,"]
+    assert not re.search(r"@import|url\(", page_of([run], tmp_path))
+
+
+def test_text_from_files_is_escaped(run: Folder, tmp_path: Path) -> None:
+    page = read(run, tmp_path)
+    names = [tag for tag, _ in page.tags]
+    assert names.count("script") == 2
+    assert "b" not in names
+    assert "i" not in names
+    assert HOSTILE in "".join(page.text)
+    assert page.data[0]["methods"][2]["label"] == HOSTILE
+
+
+def test_the_policy_allows_the_script_and_style_of_the_page_only(
+    run: Folder, tmp_path: Path
+) -> None:
+    text = page_of([run], tmp_path)
+    page = Reader(text)
+    (policy,) = [
+        a["content"]
+        for tag, a in page.tags
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    style = text[text.index("<style>") + 7 : text.index("</style>")]
+    for content in (page.scripts[1], style):
+        digest = hashlib.sha256(content.encode()).digest()
+        assert base64.b64encode(digest).decode() in policy
+
+
+def test_the_same_run_gives_the_same_bytes(run: Folder, tmp_path: Path) -> None:
+    assert page_of([run], tmp_path) == page_of([run], tmp_path)
+
+
+# ------------------------------------------------------------------ data
+
+
+def test_curves_are_those_of_the_run(run: Folder, tmp_path: Path) -> None:
+    (data,) = read(run, tmp_path).data
+    results = results_of(run)
+    assert data["rounds"] == results.rounds.tolist()
+    offered = [quantity["key"] for quantity in data["quantities"]]
+    assert offered[:2] == ["gap", "objective"]
+    assert "test_accuracy" in offered
+    for method, label in zip(data["methods"], results.labels, strict=True):
+        for key in offered:
+            there = np.array(method["curves"][key])
+            np.testing.assert_allclose(there, results.curve(label, key), rtol=5e-6)
+        sent = results.curve(label, "scalars").mean(axis=0)
+        np.testing.assert_allclose(method["scalars"], sent, rtol=5e-6)
+
+
+def unpacked(text: str, shape: tuple[int, int]) -> Array:
+    return (
+        np.frombuffer(base64.b64decode(text), dtype="<u2").reshape(shape).astype(float)
+    )
+
+
+def test_weights_are_those_of_the_run(run: Folder, tmp_path: Path) -> None:
+    weights = read(run, tmp_path).data[0]["weights"]
+    results = results_of(run)
+    shape = (len(weights["rounds"]), weights["n"])
+    assert shape == (6, 5)
+    for lane in range(3):
+        low, width = weights["low"][lane], weights["width"][lane]
+        for s, by_lane in enumerate(results.records):
+            there = low + unpacked(weights["codes"][lane][s], shape) / 65534 * width
+            ours = np.array([record.weights for record in by_lane[lane][1:]])
+            np.testing.assert_allclose(there, ours, atol=width / 65534)
+            horizons = np.array([record.horizons for record in by_lane[lane][1:]])
+            np.testing.assert_array_equal(
+                unpacked(weights["horizons"][s], shape), horizons
+            )
+
+
+def test_absent_clients_are_marked(tmp_path: Path) -> None:
+    spec = small()
+    few = replace(spec.clients, participation=2)
+    some = replace(spec.with_methods(spec.methods[1:2]), clients=few, seeds=(3,))
+    run = finished_run(tmp_path, some)
+    weights = read(run, tmp_path).data[0]["weights"]
+    codes = unpacked(weights["codes"][0][0], (6, 5))
+    assert (np.sum(codes == ABSENT, axis=1) == 3).all()
+    horizons = unpacked(weights["horizons"][0], (6, 5))
+    np.testing.assert_array_equal(horizons == 0, codes == ABSENT)
+
+
+def test_long_runs_are_thinned(
+    run: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hewfl.experiments.report.POINTS", 3)
+    monkeypatch.setattr("hewfl.experiments.report.WEIGHTS", 3 * 5 * 4)
+    (data,) = read(run, tmp_path).data
+    assert data["rounds"] == [0, 3, 6]
+    assert len(data["methods"][0]["curves"]["gap"][0]) == 3
+    assert data["weights"]["seeds"] == [0]
+    assert data["weights"]["rounds"] == [1, 3, 4, 6]
+
+
+def test_values_that_are_not_finite_are_left_out(copy: Folder, tmp_path: Path) -> None:
+    trace = copy.of_seed(0) / "trace.jsonl"
+    lines = trace.read_text(encoding="utf-8").splitlines()
+    last = json.loads(lines[-1])
+    last |= {"objective": math.inf, "clients": [], "horizons": [], "weights": []}
+    lines[-1] = json.dumps(last)
+    trace.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (data,) = read(copy, tmp_path).data
+    assert data["methods"][2]["curves"]["objective"][0][-1] is None
+
+
+# ------------------------------------------------------------------ words
+
+
+def test_the_page_compares_with_the_best_baseline(run: Folder, tmp_path: Path) -> None:
+    text = "".join(read(run, tmp_path).text)
+    results = results_of(run)
+    ours, theirs = (
+        results.final("HEW", "objective"),
+        results.final(HOSTILE, "objective"),
+    )
+    found = compare(ours, theirs)
+    assert f"training objective minus that of {HOSTILE}; less is better" in text
+    assert f"{found.mean:+.4g}[{found.low:+.3g}, {found.high:+.3g}]" in text
+
+
+def test_the_certificate_is_told_in_words(copy: Folder, tmp_path: Path) -> None:
+    text = "".join(read(copy, tmp_path).text)
+    assert "of HEW was checked 6 times, over all seeds, and held every time" in text
+    file = copy.path / "summary.json"
+    summary = read_json(file)
+    summary["methods"][0]["audit"]["violations"] = 2
+    write_json(file, summary)
+    page = read(copy, tmp_path)
+    assert "failed 2 times" in "".join(page.text)
+    summary["methods"][0]["audit"] = summary["methods"][1]["audit"] = None
+    write_json(file, summary)
+    assert "was not checked" in "".join(read(copy, tmp_path).text)
+
+
+def test_the_edge_of_a_grid_is_pointed_out(copy: Folder, tmp_path: Path) -> None:
+    file = copy.path / "tuning.json"
+    choices = read_json(file)
+    for edge, said in ((["amplitude"], "HEW (amplitude)"), ([], "inside its grid")):
+        choices[0]["at_edge"] = edge
+        write_json(file, choices)
+        text = "".join(read(copy, tmp_path).text)
+        assert said in text
+    assert "3 trials" in text
+
+
+def test_divergence_is_said(copy: Folder, tmp_path: Path) -> None:
+    file = copy.path / "summary.json"
+    summary = read_json(file)
+    summary["methods"][1]["diverged"] = [1]
+    write_json(file, summary)
+    text = "".join(read(copy, tmp_path).text)
+    assert "HewHet diverged, left out of its mean: seeds 1." in text
+
+
+def test_spec_and_environment_are_there(run: Folder, tmp_path: Path) -> None:
+    text = "".join(read(run, tmp_path).text)
+    assert "curvature_ratio = 1.5" in text
+    assert read_json(run.path / "times.json")["numpy"] in text
+
+
+def test_several_runs_share_a_page(run: Folder, copy: Folder, tmp_path: Path) -> None:
+    page = Reader(page_of([run, copy], tmp_path))
+    assert len(page.data) == 2
+    links = [a["href"] for tag, a in page.tags if tag == "a"]
+    assert links == ["#run-0", "#run-1"]
+    ids = [a["id"] for tag, a in page.tags if tag == "article"]
+    assert ids == ["run-0", "run-1"]
+
+
+def test_an_unfinished_run_is_refused(copy: Folder, tmp_path: Path) -> None:
+    (copy.path / "summary.json").unlink()
+    with pytest.raises(DataError, match="is not finished"):
+        write_report([copy], tmp_path / "report.html")
+
+
+def test_a_page_needs_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="`folders` must be at least one run"):
+        write_report([], tmp_path / "report.html")
+
+
+def test_tuning_on_the_test_part_is_pointed_out(copy: Folder, tmp_path: Path) -> None:
+    assert "Tuned on the test part" not in "".join(read(copy, tmp_path).text)
+    tune = replace(copy.spec.tune, by="test_loss")
+    leaking = Folder(copy.path, replace(copy.spec, tune=tune))
+    assert "Tuned on the test part" in "".join(read(leaking, tmp_path).text)

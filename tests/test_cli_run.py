@@ -1,0 +1,129 @@
+"""Experiments from the command line, as a user types them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hewfl.cli import app
+from hewfl.experiments.spec import spec_from_table
+from tests.experiments.runs import TEXT
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(TEXT)
+    return tmp_path
+
+
+def test_run_ls_report_resume(place: Path) -> None:
+    assert "no runs in runs" in runner.invoke(app, ["ls"]).output
+    result = runner.invoke(app, ["run", "small.toml", "--jobs", "0"])
+    assert result.exit_code == 0, result.output
+    for text in ("HEW", "FedAvgM", "after 6 rounds, 2 seeds", "test accuracy"):
+        assert text in result.output
+    (folder,) = (place / "runs").iterdir()
+    listed = runner.invoke(app, ["ls"])
+    assert "done" in listed.output
+    assert folder.name[:8] in listed.output
+    again = runner.invoke(app, ["resume", str(folder), "--jobs", "0"])
+    assert again.exit_code == 0
+    assert "after 6 rounds" in again.output
+    page = runner.invoke(app, ["report", str(folder), "-o", "page.html"])
+    assert page.exit_code == 0, page.output
+    text = (place / "page.html").read_text()
+    assert "<html" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+
+
+def test_tune_alone_writes_the_choice(place: Path) -> None:
+    result = runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
+    assert result.exit_code == 0, result.output
+    assert "amplitude" in result.output
+    (folder,) = (place / "runs").iterdir()
+    tuned = spec_from_table(tomllib.loads((folder / "tuned.toml").read_text()))
+    assert tuned.is_tuned
+    assert not (folder / "summary.json").exists()
+    unfinished = runner.invoke(app, ["report", str(folder)])
+    assert unfinished.exit_code == 1
+    assert "is not finished; hewfl resume" in unfinished.output
+
+
+def test_fields_can_be_changed(place: Path) -> None:
+    changes = ["--set", "rounds=2", "--set", "seeds=[4]", "--set", "name=other"]
+    result = runner.invoke(app, ["run", "small.toml", "--jobs", "0", *changes])
+    assert result.exit_code == 0, result.output
+    (folder,) = (place / "runs").iterdir()
+    assert folder.name.startswith("other-")
+    assert (folder / "seed-4" / "trace.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["run", "none.toml"], 1, "cannot read the spec none.toml"),
+        (["run", "small.toml", "--set", "rounds=x"], 2, "`rounds` must be a whole"),
+        (
+            ["run", "small.toml", "--set", "clients.m=1"],
+            2,
+            "`clients.m` must be one of",
+        ),
+        (["resume", "nowhere"], 1, "nowhere is not a run"),
+        (["report", "nowhere"], 1, "nowhere is not a run"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], code: int, text: str) -> None:
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == code
+    assert text in result.output
+    assert "Traceback" not in result.output
+
+
+def test_the_printed_spec_is_one() -> None:
+    result = runner.invoke(app, ["spec"])
+    assert result.exit_code == 0
+    assert spec_from_table(tomllib.loads(result.output)).name == "example"
+
+
+def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
+    command = [sys.executable, "-m", "hewfl.cli", "run", "small.toml", "--jobs", "1"]
+    command += ["--set", "rounds=3000", "--set", "evaluate_every=100"]
+    process = subprocess.Popen(
+        command,
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(place.glob("runs/*/seed-0/manifest.json")):
+        assert time.monotonic() < deadline, "the run did not begin"
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "go on with: hewfl resume" in errors
+    assert "Traceback" not in errors
+    listed = runner.invoke(app, ["ls"])
+    assert "%" in listed.output
+
+
+def test_the_demo_makes_a_page(place: Path) -> None:
+    result = runner.invoke(app, ["demo", "--jobs", "0"])
+    assert result.exit_code == 0, result.output
+    assert "0 violations" in result.output
+    assert "95 % interval" in result.output
+    assert (place / "hewfl-demo" / "report.html").stat().st_size > 10_000
+    assert (place / "hewfl-demo" / "figure.png").exists()

@@ -1,0 +1,218 @@
+"""Rounds whose weights are chosen after the draws, walked along every path.
+
+The weights are those of `hewfl.post_local_weights`. Rounds follow each other with the
+exact law of the state; the bounds are asked for from the true (g_t, q_t), which is the
+strictest start, and as a recursion from the first round on.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.theory.reality.enumeration import (
+    ROUNDING,
+    Cloud,
+    Work,
+    corrected,
+    fixed,
+    mean_slope,
+    plain,
+    play,
+    rounds,
+    slack,
+    start,
+)
+from tests.theory.reality.world import LINKS, World, drawn
+
+from hewfl.core.checks import Array
+from hewfl.theory import (
+    PostLocal,
+    Variant,
+    all_hold,
+    corrected_coefficients,
+    corrected_rate,
+    corrected_recursion,
+    pathwise_bound,
+    plain_advantage,
+    plain_coefficients,
+    plain_contraction,
+    plain_rate,
+    plain_recursion,
+    plain_slope_error,
+    plain_step,
+    uniform_model_value,
+)
+
+kinds = pytest.mark.parametrize("kind", list(LINKS))
+variants = pytest.mark.parametrize("variant", ["paper", "sharp"])
+amplitudes = pytest.mark.parametrize("theta", [0.055, 0.2, 0.45])
+"""Only the first allows a contracting recursion of Q; Λϑ ≤ L/2 for all."""
+ROUNDS = 3
+
+
+def work_of(theta: float, H: tuple[int, int], *, corrected: bool = True) -> Work:
+    return Work(np.full(2, theta), H, (1, 1), corrected)
+
+
+# ------------------------------------------------------------------ path by path
+
+
+@kinds
+@pytest.mark.parametrize("H", [(1, 3), (2, 2)])
+@pytest.mark.parametrize(("theta", "ratio"), [(0.2, 1.1), (1.0, 1.5), (8.0, 1.01)])
+def test_no_path_breaks_the_certificates(
+    kind: str, H: tuple[int, int], theta: float, ratio: float
+) -> None:
+    """th:realized-het-one-step, th:realized-hom-one-step: any ϑ, any Λ > L (E-02)."""
+    rng = np.random.default_rng(3)
+    for uses_variates in (True, False):
+        world = drawn(rng, kind)
+        L, cloud = world.smoothness, start(world, rng, 0.3)
+        Lambda = ratio * L
+        work = work_of(theta, H, corrected=uses_variates)
+        rule = corrected(Lambda) if uses_variates else plain(Lambda)
+        round_ = play(world, work, cloud, rule)
+        d, moved = round_.moves[0], round_.displacements
+        c = cloud.variates.mean(1)
+        if not uses_variates:
+            c = mean_slope(world, work, moved)[0]
+        psi = (c * d).sum(-1) + Lambda / 2 * (d**2).sum(-1)
+        slope = world.gradients(cloud.anchors[0]).mean(0)
+        mismatch = ((slope - c) ** 2).sum(-1)
+        bound = pathwise_bound(cloud.gap(world), psi, mismatch, Lambda, L)
+        room = slack(bound, world.gap(cloud.anchors + d))
+        assert room.min() >= -ROUNDING
+        assert room.min() < 0.9 or theta > 1
+        if not uses_variates:
+            uniform = uniform_model_value(theta, Lambda, L, (c**2).sum(-1))
+            middle = moved[0].mean(1)
+            again = (c * middle).sum(-1) + Lambda / 2 * (middle**2).sum(-1)
+            np.testing.assert_allclose(uniform, again, rtol=1e-9)
+            gain = plain_advantage(uniform, psi)
+            assert (gain >= -ROUNDING * np.abs(psi)).all()
+            assert gain.max() > 0
+
+
+# ------------------------------------------------------------------ Algorithm 2
+
+
+@cache
+def corrected_run(kind: str, theta: float) -> tuple[World, Work, float, list[Cloud]]:
+    """Three rounds of unequal horizons; c_i of the start misses."""
+    rng = np.random.default_rng(5)
+    world = drawn(rng, kind, noise=0.5)
+    work, cloud = work_of(theta, (1, 2)), start(world, rng, 0.05)
+    Lambda = world.smoothness * min(2.0, 0.5 / theta)
+    return world, work, Lambda, rounds(world, work, cloud, corrected(Lambda), ROUNDS)
+
+
+@kinds
+@variants
+@amplitudes
+@pytest.mark.parametrize("printed", [False, True])
+def test_the_corrected_recursion_bounds_gap_and_tracking(
+    kind: str, variant: Variant, theta: float, printed: bool
+) -> None:
+    """th:realized-het-global; the printed Q is true for two clients and ϑ² ≤ 1/5."""
+    world, work, Lambda, clouds = corrected_run(kind, theta)
+    g = np.array([cloud.gap(world) for cloud in clouds])
+    q = np.array([cloud.tracking(world).max() for cloud in clouds])
+    system = work.system(world, max(cloud.radius for cloud in clouds))
+    k = corrected_coefficients(
+        system, PostLocal(theta, Lambda), variant=variant, printed=printed
+    )
+    path = corrected_recursion(k, (g[0], q[0]), ROUNDS)
+    assert all_hold(path.hypotheses) or (printed and theta**2 > 1 / 5)
+    assert slack(path.gap, g).min() >= -ROUNDING
+    assert slack(path.tracking, q).min() >= -ROUNDING
+    step = corrected_recursion(k, (g[:-1], q[:-1]), 1)
+    assert slack(step.gap[1], g[1:]).min() >= -ROUNDING
+    assert slack(step.tracking[1], q[1:]).min() >= -ROUNDING
+    assert slack(step.gap[1], g[1:]).min() < 0.9
+
+
+@kinds
+@variants
+@pytest.mark.parametrize("uniform", [False, True])
+def test_any_comparator_will_do(kind: str, variant: Variant, uniform: bool) -> None:
+    world, work, Lambda, clouds = corrected_run(kind, 0.055)
+    g = np.array([cloud.gap(world) for cloud in clouds])
+    q = np.array([cloud.tracking(world).max() for cloud in clouds])
+    system = work.system(world, max(cloud.radius for cloud in clouds))
+    a = [0.5, 0.5] if uniform else [1.0, 0.0]
+    k = corrected_coefficients(
+        system, PostLocal(0.055, Lambda), comparator=a, variant=variant
+    )
+    step = corrected_recursion(k, (g[:-1], q[:-1]), 1)
+    assert slack(step.gap[1], g[1:]).min() >= -ROUNDING
+    rate = corrected_rate(k, (g[0], q[0]), np.arange(ROUNDS + 1))
+    assert slack(rate.value, g).min() >= -ROUNDING
+
+
+# ------------------------------------------------------------------ Algorithm 3
+
+
+@cache
+def plain_run(kind: str, theta: float) -> tuple[World, Work, float, list[Cloud]]:
+    """Three rounds on one objective, with unequal horizons and noise."""
+    rng = np.random.default_rng(6)
+    world = drawn(rng, kind, homogeneous=True, noise=0.5)
+    work = work_of(theta, (1, 2), corrected=False)
+    Lambda = world.smoothness * min(2.0, 0.5 / theta)
+    cloud = start(world, rng, 0.0)
+    return world, work, Lambda, rounds(world, work, cloud, plain(Lambda), ROUNDS)
+
+
+def pl_constant(world: World, clouds: list[Cloud]) -> float:
+    """The largest μ with ‖∇F‖² ≥ 2μ(F − F*) at every anchor that was reached."""
+    x = np.concatenate([cloud.anchors for cloud in clouds])
+    slopes: Array = world.gradients(x).mean(1)
+    return float(((slopes**2).sum(-1) / (2 * world.gap(x))).min())
+
+
+@kinds
+@variants
+@amplitudes
+def test_the_plain_bellman_inequality_holds(
+    kind: str, variant: Variant, theta: float
+) -> None:
+    """th:realized-hom-bellman and its two corollaries."""
+    world, work, Lambda, clouds = plain_run(kind, theta)
+    g = np.array([cloud.gap(world) for cloud in clouds])
+    system = work.system(world, max(cloud.radius for cloud in clouds))
+    k = plain_coefficients(system, PostLocal(theta, Lambda), variant=variant)
+    assert all_hold(k.hypotheses)
+    assert slack(plain_recursion(k, g[0], ROUNDS), g).min() >= -ROUNDING
+    room = slack(plain_step(k, g[:-1]), g[1:])
+    assert room.min() >= -ROUNDING
+    assert room.min() < 0.9 or theta > 0.2
+    rate = plain_rate(k, g[0], np.arange(ROUNDS + 1))
+    assert slack(rate.value, g).min() >= -ROUNDING
+    # eq:realized-hom-PL-rec, also where β leaves nothing to contract
+    rho = plain_contraction(k, pl_constant(world, clouds))
+    assert slack((1 - rho) * g[:-1] + k.noise, g[1:]).min() >= -ROUNDING
+
+
+@kinds
+@variants
+@amplitudes
+def test_the_mean_local_gradient_is_as_close_as_promised(
+    kind: str, variant: Variant, theta: float
+) -> None:
+    """lem:realized-hom-q, with three steps and more than one sample."""
+    rng = np.random.default_rng(7)
+    rooms = []
+    for _ in range(30):
+        world = drawn(rng, kind, homogeneous=True)
+        H, b = rng.integers(1, 4, 2).tolist(), rng.integers(1, 3, 2).tolist()
+        work = Work(np.full(2, theta), H, b, corrected=False)
+        cloud = start(world, rng, 0.0)
+        round_ = play(world, work, cloud, fixed(np.full(2, 0.5)))
+        slope = world.gradients(cloud.anchors[0])[0]
+        error = mean_slope(world, work, round_.displacements)[0] - slope
+        truth = round_.chances[0] @ (error**2).sum(-1)
+        system = work.system(world, cloud.radius)
+        bound = plain_slope_error(system, theta, cloud.gap(world), variant=variant)
+        rooms.append(float(slack(bound, truth)))
+    assert min(rooms) >= -ROUNDING
+    assert min(rooms) < 0.7

@@ -1,0 +1,248 @@
+"""The uniform controller over the exact law of several rounds.
+
+Every inequality is asked for from the true (g_t, q_t) of every round, and the rates
+from the start. The PL constant is the largest that holds at the anchors reached.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import final
+
+import numpy as np
+import pytest
+from tests.theory.reality.enumeration import (
+    ROUNDING,
+    Cloud,
+    Played,
+    Work,
+    fixed,
+    play,
+    slack,
+    start,
+)
+from tests.theory.reality.world import LINKS, World, drawn
+
+from hewfl.core.checks import Array
+from hewfl.theory import (
+    VARIANTS,
+    Uniform,
+    Variant,
+    all_hold,
+    best_iterate_rate,
+    common_quadratic_rate,
+    disagreement,
+    higher_order,
+    higher_order_step,
+    pl_contraction,
+    pl_rate,
+    pl_step,
+    safe_amplitude,
+    safe_floor,
+    safe_rate,
+    uniform,
+    uniform_step,
+    uniform_tracking_cap,
+    uniform_trajectory,
+)
+
+EDGE = 0.99 / np.sqrt(288)
+kinds = pytest.mark.parametrize("kind", list(LINKS))
+horizons = pytest.mark.parametrize(("H", "b", "T"), [(1, 1, 5), (2, 1, 3), (3, 2, 1)])
+constants = pytest.mark.parametrize(
+    ("variant", "theta"),
+    [("paper", 0.01), ("paper", EDGE)]
+    + [(v, theta) for v in VARIANTS[1:] for theta in (0.01, EDGE, 0.4, 1.0)],
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run and its expectations.
+
+    Attributes:
+        world: the clients.
+        work: what they do.
+        clouds: the laws of all rounds, the start first.
+        played: the rounds.
+        gap: g_t.
+        tracking: q_t.
+        pl_constant: μ with ‖∇F‖² ≥ 2μ(F − F*) at every anchor reached.
+    """
+
+    world: World
+    work: Work
+    clouds: list[Cloud]
+    played: list[Played]
+    gap: Array
+    tracking: Array
+    pl_constant: float
+
+    def controller(self, variant: Variant, radius: float | None = None) -> Uniform:
+        """By default R is the largest distance of an anchor."""
+        R = max(cloud.radius for cloud in self.clouds) if radius is None else radius
+        system = self.work.system(self.world, R)
+        return uniform(system, self.work.amplitudes[0], variant=variant)
+
+    @property
+    def first(self) -> tuple[float, float]:
+        return self.gap[0], self.tracking[0]
+
+    @property
+    def before(self) -> tuple[Array, Array]:
+        return self.gap[:-1], self.tracking[:-1]
+
+
+def run_of(world: World, work: Work, cloud: Cloud, T: int) -> Run:
+    clouds, played = [cloud], []
+    for _ in range(T):
+        played.append(play(world, work, clouds[-1], fixed(np.full(2, 0.5))))
+        clouds.append(played[-1].after)
+    x = np.concatenate([cloud.anchors for cloud in clouds])
+    slopes: Array = world.gradients(x).mean(1)
+    mu = ((slopes**2).sum(-1) / (2 * world.gap(x))).min()
+    g = np.array([cloud.gap(world) for cloud in clouds])
+    q = np.array([cloud.tracking(world).max() for cloud in clouds])
+    return Run(world, work, clouds, played, g, q, float(mu))
+
+
+@cache
+def run(kind: str, theta: float, H: int, b: int, T: int) -> Run:
+    rng = np.random.default_rng(8)
+    world = drawn(rng, kind)
+    work = Work(np.full(2, theta), (H, H), (b, b))
+    return run_of(world, work, start(world, rng, 0.1), T)
+
+
+# ------------------------------------------------------------------ convex
+
+
+@kinds
+@constants
+@horizons
+def test_gap_and_tracking_obey_their_recursions(
+    kind: str, variant: Variant, theta: float, H: int, b: int, T: int
+) -> None:
+    """th:direct-bellman and prop:direct-q, and the sharper sets up to ϑ = 1."""
+    done = run(kind, theta, H, b, T)
+    k = done.controller(variant)
+    assert all_hold(k.hypotheses)
+    g, q = uniform_step(k, done.before)
+    assert slack(g, done.gap[1:]).min() >= -ROUNDING
+    assert slack(q, done.tracking[1:]).min() >= -ROUNDING
+    assert slack(g, done.gap[1:]).min() < (0.2 if theta < 0.1 else 0.9)
+    path = uniform_trajectory(k, done.first, T)
+    assert slack(path.gap, done.gap).min() >= -ROUNDING
+    assert slack(path.tracking, done.tracking).min() >= -ROUNDING
+    if k.tracking.tracking < 1:
+        cap = uniform_tracking_cap(k, done.tracking[0])
+        assert slack(cap, done.tracking).min() >= -ROUNDING
+
+
+# ------------------------------------------------------------------ PL
+
+
+@kinds
+@constants
+@horizons
+def test_the_pl_condition_makes_it_contract(
+    kind: str, variant: Variant, theta: float, H: int, b: int, T: int
+) -> None:
+    """cor:direct-pl and th:pl-global: g + λq shrinks by 1 − ρ in every round."""
+    done = run(kind, theta, H, b, T)
+    k, mu = done.controller(variant), done.pl_constant
+    room = slack(pl_step(k, mu, done.before), done.gap[1:])
+    assert room.min() >= -ROUNDING
+    assert room.min() < (0.2 if theta < 0.1 else 0.9)
+    c = pl_contraction(k, mu)
+    s = done.gap + c.lam * done.tracking
+    bound = (1 - c.rho) * s[:-1] + k.delta + c.lam * k.tracking.noise
+    assert slack(bound, s[1:]).min() >= -ROUNDING
+    for printed in (False, True):
+        rate = pl_rate(k, mu, done.first, np.arange(T + 1), printed=printed)
+        assert (rate.value >= done.gap * (1 - ROUNDING)).all()
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_the_safe_regime_contracts_as_it_says(noise: float) -> None:
+    """cor:pl-safe with the constants of its proof (E-16)."""
+    rng = np.random.default_rng(9)
+    for _ in range(10):
+        world = drawn(rng, "quadratic", noise=noise)
+        mu = float(np.linalg.eigvalsh(world.hessians.mean(0)).min())
+        theta = float(safe_amplitude(world.smoothness, mu))
+        work = Work(np.full(2, theta), (1, 1), (1, 1))
+        done = run_of(world, work, start(world, rng, 0.1), 5)
+        k = done.controller("paper")
+        rate = safe_rate(k, mu, done.first, np.arange(6))
+        assert rate.holds.all()
+        assert slack(rate.value, done.gap).min() >= -ROUNDING
+        assert slack(safe_floor(k, mu).value, rate.floor).min() >= -ROUNDING
+
+
+# ------------------------------------------------------------------ higher order
+
+
+@cache
+def similar_run(kind: str, theta: float, common: bool) -> Run:
+    """Two rounds of two steps; with common rows quadratics have one Hessian."""
+    rng = np.random.default_rng(10)
+    world = drawn(rng, kind)
+    if common:
+        world = replace(world, rows=world.rows[[0, 0]])
+    work = Work(np.full(2, theta), (2, 2), (1, 1))
+    return run_of(world, work, start(world, rng, 0.1), 2)
+
+
+def similarity(done: Run) -> tuple[float, float, float]:
+    """R over all points of all branches, and S and M on that ball (ass:ho).
+
+    ‖∇²F_i(x) − ∇²F_i(y)‖ ≤ M‖x − y‖ with M = c Σ_k ‖a_ik‖³ if ℓ'' is c-Lipschitz, so
+    Hessians that differ by S_0 at x* differ by at most S_0 + 2MR on the ball.
+    """
+    world, points = done.world, [y for r in done.played for y in r.branches]
+    R = max(float(np.sqrt((y**2).sum(-1).max())) for y in points)
+    sizes = np.linalg.norm(world.rows, axis=-1) ** 3
+    M = world.link.bend_lipschitz * float(sizes.sum(-1).max())
+    away = world.hessians - world.hessians.mean(0)
+    return R, float(np.linalg.norm(away, 2, (-2, -1)).max()) + 2 * M * R, M
+
+
+def disagreements(done: Run) -> Array:
+    """max_ℓ E (1/n) Σ_i ‖y_i^(ℓ) − ȳ^(ℓ)‖² of every round."""
+    found = []
+    for cloud, round_ in zip(done.clouds, done.played, strict=False):
+        one, two = round_.branches
+        half = (one[:, :, None] - two[:, None]) / 2  # s p p ℓ d
+        law = np.einsum("s,p,q->spq", cloud.chances, *round_.laws)
+        found.append(np.einsum("spq,spqld->l", law, half**2).max())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "softplus"])
+@pytest.mark.parametrize("common", [False, True])
+@constants
+def test_similar_hessians_keep_branches_together(
+    kind: str, common: bool, variant: Variant, theta: float
+) -> None:
+    """th:ho-main, with Δ² a quarter of the printed one (E-23)."""
+    done = similar_run(kind, theta, common)
+    R, S, M = similarity(done)
+    k = done.controller(variant, R)
+    ho = higher_order(k, S, M)
+    assert all_hold(ho.hypotheses)
+    g, _ = higher_order_step(ho, done.before)
+    assert slack(g, done.gap[1:]).min() >= -ROUNDING
+    apart = disagreements(done)
+    assert slack(disagreement(ho, done.before), apart).min() >= -ROUNDING
+    least = np.minimum.accumulate(done.gap[:-1])
+    T = np.arange(1, len(least) + 1)
+    if k.tracking.tracking < 1:
+        for printed in (False, True):
+            rate = best_iterate_rate(ho, done.first, T, printed=printed)
+            assert slack(rate.value, least).min() >= -ROUNDING
+    if kind == "quadratic" and common:
+        assert float(ho.mismatch) <= 1e-20
+        assert slack(g, done.gap[1:]).min() < 0.9
+        closed = common_quadratic_rate(k, done.gap[0], T)
+        assert slack(closed.value, least).min() >= -ROUNDING
