@@ -10,9 +10,10 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.run import Jobs, go
-from hewfl.experiments.demo import HEW, demo_spec
+from hewfl.experiments.demo import demo_spec
 from hewfl.experiments.figures import figure_run
 from hewfl.experiments.files import read_json
+from hewfl.experiments.paper import HEW_CORRECTED as HEW
 from hewfl.experiments.publish import panels_of
 from hewfl.experiments.report import write_report
 from hewfl.experiments.run import folder_for
@@ -42,6 +43,13 @@ def demo(
             figure_run(results, output / "figure")
             made += [output / "figure.png", output / "figure.pdf"]
         summary = read_json(folder.path / "summary.json")
+        choices = read_json(folder.path / "tuning.json")
+    if any(choice["at_edge"] for choice in choices):
+        console.print(
+            "These are the paper's grids. Where the best value lies at the edge, a wider "
+            "grid changes the ranking: see docs/experiments.md.",
+            soft_wrap=True,
+        )
     for line in sentences(summary):
         console.print(line, highlight=False, soft_wrap=True)
     console.print("made " + ", ".join(map(str, made)), highlight=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -151,7 +152,8 @@ def show_choices(folder: Folder, console: Console) -> None:
         values = ", ".join(f"{k} = {v}" for k, v in choice["parameters"].items())
         edge = ", ".join(choice["at_edge"])
         warning = f" [yellow]({edge} at the edge of its grid)[/]" if edge else ""
-        console.print(f"  {escape(choice['label'])}: {escape(values)}{warning}")
+        line = f"  {escape(choice['label'])}: {escape(values)}{warning}"
+        console.print(line, soft_wrap=True)
 
 
 def show_summary(folder: Folder, console: Console) -> None:
@@ -159,7 +161,7 @@ def show_summary(folder: Folder, console: Console) -> None:
     summary = read_json(folder.path / "summary.json")
     rounds, seeds = summary["rounds"], len(summary["seeds"])
     title = f"{summary['name']}: after {rounds} rounds, {seeds} seeds"
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("method")
     columns = {
         "objective": "objective",
@@ -171,7 +173,7 @@ def show_summary(folder: Folder, console: Console) -> None:
         key for key in columns if any(key in m["final"] for m in summary["methods"])
     ]
     for key in shown:
-        table.add_column(columns[key], justify="right")
+        table.add_column(columns[key], justify="right", no_wrap=True)
     for method in summary["methods"]:
         cells = [_cell(key, method["final"].get(key)) for key in shown]
         table.add_row(escape(method["label"]), *cells)
