@@ -46,7 +46,7 @@ def demo(
         choices = read_json(folder.path / "tuning.json")
     if any(choice["at_edge"] for choice in choices):
         console.print(
-            "These are the paper's grids. Where the best value lies at the edge, a wider "
+            "These are the paper's grids. Where the best value is at the edge, a wider "
             "grid changes the ranking: see docs/experiments.md.",
             soft_wrap=True,
         )
