@@ -26,5 +26,6 @@ def test_the_module_is_the_command() -> None:
 def test_help_names_every_command() -> None:
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("demo", "run", "tune", "resume", "ls", "report", "paper", "data"):
+    commands = ("demo", "run", "tune", "resume", "ls", "report", "paper", "certify")
+    for name in (*commands, "data", "spec", "version"):
         assert name in result.output

@@ -8,7 +8,7 @@ PARTS = {
     # what the statements are built from
     "Coupled", "above_smoothness", "convex_rate", "coupled_rate", "log_contraction",
     "played", "power", "simplex_weights", "time_and_state", "tracking_hypothesis",
-    "trajectory", "unrolled", "upper_state",
+    "named", "trajectory", "unrolled", "upper_state",
 }  # fmt: skip
 EXPORTS = {name: getattr(hewfl.theory, name) for name in hewfl.theory.__all__}
 

@@ -2,6 +2,7 @@
 
 import typer
 
+from hewfl.cli.certify import certify
 from hewfl.cli.data import data
 from hewfl.cli.demo import demo
 from hewfl.cli.paper import paper
@@ -14,7 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (demo, run, tune, resume, ls, spec, report, paper):
+for command in (demo, run, tune, resume, ls, spec, report, paper, certify):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -15,6 +15,7 @@
     degeneration     where all is gradient descent                                  G
     counts       numbers sent, gradients computed                                   H
     recursion, scaled    what these share
+    laws, design, certify    rounds to a target, the best amplitude, the whole report
     overview     the table of `docs/theory.md`
 
 On the right the paper's sections and appendices. Everything broadcasts over
@@ -42,6 +43,14 @@ from hewfl.theory.bellman import (
     bellman_operator,
     box_selection,
     epsilon_selection,
+)
+from hewfl.theory.certify import (
+    Certificate,
+    FirstRound,
+    Noise,
+    Promise,
+    Sent,
+    certify,
 )
 from hewfl.theory.closure import (
     Envelope,
@@ -98,6 +107,12 @@ from hewfl.theory.degeneration import (
     slice_hypotheses,
     symmetric_exact_hypotheses,
 )
+from hewfl.theory.design import (
+    Design,
+    certified_amplitudes,
+    design,
+    rounds_to,
+)
 from hewfl.theory.drift import (
     Terms,
     noisy_drift,
@@ -128,6 +143,13 @@ from hewfl.theory.higher_order import (
     higher_order,
     higher_order_step,
     higher_order_trajectory,
+)
+from hewfl.theory.laws import (
+    THEOREMS,
+    Case,
+    Law,
+    Theorem,
+    law,
 )
 from hewfl.theory.master import (
     master_trajectory,
@@ -219,35 +241,45 @@ from hewfl.theory.uniform import (
 )
 
 __all__ = [
+    "THEOREMS",
     "VARIANTS",
     "Bound",
     "BoxSelection",
+    "Case",
     "CentralPath",
+    "Certificate",
     "Closed",
     "ComparatorCoefficients",
     "Contraction",
     "ControlSet",
     "ConvexGenerator",
     "CorrectedCoefficients",
+    "Design",
     "Envelope",
     "ExponentialGenerator",
+    "FirstRound",
     "Generator",
     "GivenYoung",
     "HigherOrder",
     "Hypothesis",
+    "Law",
+    "Noise",
     "OneStep",
     "PlainCoefficients",
     "PostLocal",
     "PowerGenerator",
     "PowerYoung",
     "Product",
+    "Promise",
     "QuadraticGenerator",
     "Rate",
     "RoundWork",
     "Selection",
+    "Sent",
     "Surrogate",
     "System",
     "Terms",
+    "Theorem",
     "Tracking",
     "Trajectory",
     "Uniform",
@@ -266,6 +298,8 @@ __all__ = [
     "branch_sq_radius",
     "central_path",
     "central_round_hypotheses",
+    "certified_amplitudes",
+    "certify",
     "closed",
     "closed_kernel",
     "closed_rate",
@@ -280,6 +314,7 @@ __all__ = [
     "corrected_recursion",
     "cumulative_gronwall",
     "curvature_mismatch",
+    "design",
     "disagreement",
     "effective_amplitude",
     "epsilon_selection",
@@ -298,6 +333,7 @@ __all__ = [
     "largest_descent_amplitude",
     "largest_gap",
     "largest_sq_gradient",
+    "law",
     "linear_rate",
     "linear_trajectory",
     "master_trajectory",
@@ -337,6 +373,7 @@ __all__ = [
     "relative_decrease",
     "rho_lower",
     "round_work",
+    "rounds_to",
     "safe_amplitude",
     "safe_floor",
     "safe_rate",

@@ -1,0 +1,340 @@
+"""What the paper promises for a given federation, and whether the promise is worth it.
+
+One call evaluates every statement whose constants are known: does it hold, what does it
+say after so many rounds, what can it never get below, when is a target reached. Leading
+axes are configurations here as everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import final
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
+from hewfl.core.coefficients import VARIANTS, Variant
+from hewfl.theory.comparators import (
+    best_comparator,
+    noise_optimal,
+    noise_optimal_level,
+    noise_term,
+    uniform_mean_noise,
+    uniform_noise_of_mean,
+)
+from hewfl.theory.corrected import PostLocal, corrected_noise
+from hewfl.theory.counts import Algorithm, communication
+from hewfl.theory.design import Design, certified_amplitudes, design, rounds_to
+from hewfl.theory.laws import FORMS, THEOREMS, Case, Form, Theorem, law
+from hewfl.theory.one_step import largest_descent_amplitude, one_step, situation
+from hewfl.theory.statement import Hypothesis, all_hold
+
+MOST_ITERATED = 10_000
+"""Recursions are iterated up to so many rounds; closed bounds have no limit."""
+TARGET = 0.1
+"""The target by default, as a share of the cap f̄."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Promise:
+    """What one theorem says about the run.
+
+    Attributes:
+        label: LaTeX label.
+        algorithm: whose rounds, as `communication` names them.
+        about: method and assumption.
+        variant: which constants.
+        amplitude: ϑ at which all is evaluated.
+        curvature: Λ likewise; of no effect for rules without one.
+        value: bound on the expected gap after the rounds asked for; infinite where the
+            formula is undefined.
+        iterated: the same by iterating the recursion behind the closed form, often far
+            smaller; NaN where there is none, beyond `MOST_ITERATED`, or if the theorem
+            does not hold.
+        floor: what the bound tends to.
+        vacuous: whether the floor is at the cap f̄ or above.
+        rounds_to_target: the fewest rounds to the target; infinite for never, or if the
+            theorem does not hold.
+        amplitudes: the least and the largest ϑ at which the theorem holds and is not
+            vacuous; zeros where there is none.
+        design: the amplitude that needs the fewest rounds to the target.
+        hypotheses: the conditions with their numbers.
+    """
+
+    label: str
+    algorithm: Algorithm
+    about: str
+    variant: Form
+    amplitude: Float64[Array, "..."]
+    curvature: Float64[Array, "..."]
+    value: Float64[Array, "..."]
+    iterated: Float64[Array, "..."]
+    floor: Float64[Array, "..."]
+    vacuous: Bool[Mask, "..."]
+    rounds_to_target: Float64[Array, "..."]
+    amplitudes: tuple[Float64[Array, "..."], Float64[Array, "..."]]
+    design: Design
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def holds(self) -> Bool[Mask, "..."]:
+        """Whether all hypotheses are met."""
+        return all_hold(self.hypotheses)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstRound:
+    """The one-step certificate at the start (th:predictive-majorant).
+
+    Attributes:
+        variant: which constants.
+        uniform: largest common θ at which uniform weights are certified not to raise
+            the gap; zero where there is none.
+        noise_optimal: the same for the weights a*.
+        amplitude: the θ of `value`: as asked for, else half of `uniform`.
+        value: J at uniform weights, a bound on the expected gap after one round.
+        hypotheses: the conditions with their numbers.
+    """
+
+    variant: Variant
+    uniform: Float64[Array, "..."]
+    noise_optimal: Float64[Array, "..."]
+    amplitude: Float64[Array, "..."]
+    value: Float64[Array, "..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Noise:
+    """How noisy the clients are, and the weights that make the best of it.
+
+    Attributes:
+        levels: M_i = v_i²/(H_i b_i), clients last.
+        mean: V̄₁, the mean level.
+        of_mean: V_u, the noise of the uniform mean.
+        optimal: a*, the weights of least V₂ (eq:realized-het-positive-v).
+        optimal_level: α = V₂(a*).
+        comparator: the weights of least noise term δ in Algorithm 2's bound (E-15); a*
+            if that bound was not asked for.
+        comparator_term: δ at these weights, zero if not asked for.
+        optimal_term: δ at a*, likewise.
+    """
+
+    levels: Float64[Array, "... n"]
+    mean: Float64[Array, "..."]
+    of_mean: Float64[Array, "..."]
+    optimal: Float64[Array, "... n"]
+    optimal_level: Float64[Array, "..."]
+    comparator: Float64[Array, "... n"]
+    comparator_term: Float64[Array, "..."]
+    optimal_term: Float64[Array, "..."]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """Numbers sent by one algorithm.
+
+    Attributes:
+        algorithm: control, het or hom (Algorithms 1, 2 and 3).
+        lean: in a round, as needed (E-17).
+        printed: in a round, by the paper's count.
+        to_target: `lean` times the fewest rounds any promise about the algorithm needs.
+    """
+
+    algorithm: Algorithm
+    lean: Float64[Array, "..."]
+    printed: Float64[Array, "..."]
+    to_target: Float64[Array, "..."]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Certificate:
+    """All that the theory says about a case.
+
+    Attributes:
+        case: what is known.
+        target: ε asked for.
+        rounds: T asked for.
+        promises: one for each theorem and set of constants.
+        first_round: one for each set of constants.
+        noise: of the clients.
+        sent: by each algorithm; empty if the dimension is not known.
+        unasked: theorems left out, each with the constants it needs.
+        participation: one sentence on who takes part and what follows (E-19).
+    """
+
+    case: Case
+    target: Float64[Array, "..."]
+    rounds: int
+    promises: tuple[Promise, ...]
+    first_round: tuple[FirstRound, ...]
+    noise: Noise
+    sent: tuple[Sent, ...]
+    unasked: tuple[tuple[str, tuple[str, ...]], ...]
+    participation: str
+
+
+def certify(
+    case: Case,
+    target: ArrayLike | None = None,
+    *,
+    rounds: int = 1000,
+    amplitude: ArrayLike | None = None,
+    curvature: ArrayLike | None = None,
+    variants: Sequence[Form] = VARIANTS,
+) -> Certificate:
+    """Evaluate every statement about many rounds whose constants are known.
+
+    Args:
+        case: what is known.
+        target: ε, the gap to reach, below f̄; a tenth of f̄ by default.
+        rounds: T, the rounds after which bounds are stated.
+        amplitude: ϑ; by default each theorem gets the one of its `design`.
+        curvature: Λ of the post-local rules; by default that of the design, and 2L
+            where an amplitude is given.
+        variants: sets of constants; a theorem is listed for those it comes with.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+    """
+    for variant in variants:
+        if variant not in FORMS:
+            raise invalid("variants", f"among {', '.join(FORMS)}", repr(variant))
+    if rounds < 1:
+        raise invalid("rounds", "a whole number of at least 1", rounds)
+    share = TARGET * case.system.cap
+    goal = as_float64("target", share if target is None else target)
+    if amplitude is not None and curvature is None:
+        curvature = 2 * case.system.L
+    asked = [theorem for theorem in THEOREMS.values() if not theorem.missing(case)]
+    promises = tuple(
+        _promise(theorem, case, (goal, rounds), (amplitude, curvature), variant)
+        for theorem in asked
+        for variant in variants
+        if variant in theorem.variants
+    )
+    certified = [v for v in VARIANTS if v in variants] or [VARIANTS[0]]
+    missing = ((t.label, t.missing(case)) for t in THEOREMS.values())
+    return Certificate(
+        case=case,
+        target=goal,
+        rounds=rounds,
+        promises=promises,
+        first_round=tuple(_first_round(case, amplitude, v) for v in certified),
+        noise=_noise(case, promises),
+        sent=_sent(case, promises),
+        unasked=tuple((label, names) for label, names in missing if names),
+        participation=_participation(case),
+    )
+
+
+def _promise(
+    theorem: Theorem,
+    case: Case,
+    asked: tuple[Array, int],
+    given: tuple[ArrayLike | None, ArrayLike | None],
+    variant: Form,
+) -> Promise:
+    (target, rounds), (amplitude, curvature) = asked, given
+    best = design(theorem.label, case, target, curvature=curvature, variant=variant)
+    controls = PostLocal(best.amplitude, best.curvature)
+    if amplitude is not None:
+        controls = replace(controls, amplitude=amplitude)
+    bound = law(theorem.label, case, controls, variant)
+    rate = bound.rate(rounds)
+    needed = rounds_to(bound.rate, target, least=theorem.least)
+    iterated = np.full(rate.value.shape, np.nan)
+    if bound.recursion is not None and rounds <= MOST_ITERATED:
+        iterated = np.where(rate.holds, bound.recursion(rounds), np.nan)
+    return Promise(
+        theorem.label,
+        theorem.algorithm,
+        theorem.about,
+        variant,
+        amplitude=as_float64("amplitude", controls.amplitude),
+        curvature=as_float64("curvature", controls.curvature),
+        value=rate.value,
+        iterated=iterated,
+        floor=rate.floor,
+        vacuous=rate.vacuous,
+        rounds_to_target=np.where(rate.holds, needed, np.inf),
+        amplitudes=certified_amplitudes(
+            theorem.label, case, curvature=curvature, variant=variant
+        ),
+        design=best,
+        hypotheses=rate.hypotheses,
+    )
+
+
+def _first_round(
+    case: Case, amplitude: ArrayLike | None, variant: Variant
+) -> FirstRound:
+    at, n = situation(case.system, *case.start), case.system.n
+    w = np.full(n, 1 / n)
+    uniform = largest_descent_amplitude(w, at, variant=variant)
+    best = noise_optimal(case.system)
+    theta = uniform / 2 if amplitude is None else as_float64("amplitude", amplitude)
+    step = one_step((w, theta[..., None]), at, variant=variant)
+    return FirstRound(
+        variant,
+        uniform=uniform,
+        noise_optimal=largest_descent_amplitude(best, at, variant=variant),
+        amplitude=np.asarray(theta),
+        value=step.value,
+        hypotheses=step.hypotheses,
+    )
+
+
+def _noise(case: Case, promises: Sequence[Promise]) -> Noise:
+    system, best = case.system, noise_optimal(case.system)
+    comparator, at_comparator, at_best = best, np.asarray(0.0), np.asarray(0.0)
+    for promise in promises:
+        if promise.algorithm == "het":
+            controls = PostLocal(promise.amplitude, promise.curvature)
+            known: Variant = "sharp" if promise.variant == "sharp" else "paper"
+            linear, quadratic = corrected_noise(system, controls, variant=known)
+            comparator = best_comparator(linear, quadratic)
+            at_comparator = noise_term(comparator, linear, quadratic)
+            at_best = noise_term(best, linear, quadratic)
+            break
+    return Noise(
+        levels=system.noise,
+        mean=uniform_mean_noise(system),
+        of_mean=uniform_noise_of_mean(system),
+        optimal=best,
+        optimal_level=noise_optimal_level(system),
+        comparator=comparator,
+        comparator_term=at_comparator,
+        optimal_term=at_best,
+    )
+
+
+def _sent(case: Case, promises: Sequence[Promise]) -> tuple[Sent, ...]:
+    if case.dimension is None:
+        return ()
+    found = []
+    for algorithm in ("control", "het", "hom"):
+        lean, printed = (
+            communication(algorithm, case.participants, case.dimension, printed=form)
+            for form in (False, True)
+        )
+        rounds = [p.rounds_to_target for p in promises if p.algorithm == algorithm]
+        fewest = reduce(np.minimum, rounds, np.asarray(np.inf))
+        found.append(Sent(algorithm, lean, printed, np.asarray(lean * fewest)))
+    return tuple(found)
+
+
+def _participation(case: Case) -> str:
+    n, active = case.system.n, case.participants
+    if active == n:
+        return f"all {n} clients take part, as every bound over several rounds asks"
+    return (
+        f"{active} of {n} clients take part: the bounds of a single round allow it, "
+        "no bound over several rounds does (erratum E-19)"
+    )

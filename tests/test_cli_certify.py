@@ -1,0 +1,160 @@
+"""`hewfl certify`, as a user types it."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from hewfl.cli.certify import certify
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "certify.toml"
+OPTIONS = ["--smoothness=1", "--radius=1", "--horizons=1,2,4,8"]
+OPTIONS += ["--batch-size=32", "--variance=1e-4", "--variant=sharp", "--rounds=9"]
+FROM_FILE = ["--config", str(EXAMPLE), "--variant=sharp", "--rounds=9"]
+app = typer.Typer()
+app.command()(certify)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(
+        app, [str(a) for a in arguments], env={"COLUMNS": "80", "TERM": "dumb"}
+    )
+
+
+def answer(*arguments: str | Path) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output, parse_constant=pytest.fail)
+
+
+def test_the_report_fits_and_tells_the_story() -> None:
+    result = run("--config", EXAMPLE, "--rounds", "50")
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert "…" not in result.output
+    for text in (
+        "no gap exceeds LR²/2 = 0.5",
+        "All 4 clients take part",
+        "th:pl-global fails (paper, sharp, absorbed): H_i = H (8, 1)",
+        "th:ho-main was not asked: it needs similarity and hessian_lipschitz",
+        "certified soonest by cor:realized-hom-PL with sharp constants",
+        "3,904         6,504",
+    ):
+        assert text in result.output
+
+
+def test_the_report_says_when_nothing_is_certified() -> None:
+    hard = run(*OPTIONS, "--target", "1e-6")
+    assert "No theorem certifies a gap of 1e-06; the lowest any does is" in hard.output
+    alone = run(*OPTIONS, "--active", "2")
+    assert "No theorem says anything about many rounds" in alone.output
+    assert "2 of 4 clients take part" in alone.output
+
+
+def test_options_and_file_ask_the_same() -> None:
+    more = ["--pl=0.1", "--dimension=650", "--target=0.05", "--start-gap=0.5"]
+    more += ["--start-tracking=1e-5", "--sampling=fresh draws"]
+    assert answer(*OPTIONS, *more) == answer(*FROM_FILE)
+
+
+def test_options_overrule_the_file() -> None:
+    found = answer(*FROM_FILE, "--horizons", "4", "--clients", "7")
+    assert found["case"]["system"]["horizon"] == [4.0] * 7
+    assert found["case"]["pl_constant"] == 0.1
+    assert {p["variant"] for p in found["promises"]} == {"sharp"}
+    uniform = next(p for p in found["promises"] if p["label"] == "th:pl-global")
+    assert uniform["holds"] is True
+
+
+def test_json_has_no_infinities() -> None:
+    found = answer(*FROM_FILE, "--amplitude", "0.5")
+    het = next(p for p in found["promises"] if p["label"] == "cor:realized-het-rate")
+    assert het["holds"] is False
+    assert het["value"] == het["rounds_to_target"] == "inf"
+    assert het["iterated"] is None
+    floor = next(h for h in het["hypotheses"] if h["name"].startswith("2am"))
+    assert floor == {
+        "name": "2am ≤ 1 + β",
+        "left": None,
+        "right": None,
+        "holds": False,
+    }
+
+
+def test_a_figure(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.pdf"):
+        result = run(*FROM_FILE, "--plot", tmp_path / name)
+        assert result.exit_code == 0, result.output
+        assert "picture saved in" in result.output
+        assert (tmp_path / name).stat().st_size > 5000
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_a_figure_needs_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    result = run(*OPTIONS, "--plot", tmp_path / "x.png")
+    assert result.exit_code == 1
+    assert result.output == (
+        "error: figures need matplotlib: pip install 'hewfl[report]'\n"
+    )
+
+
+FILE = EXAMPLE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (FILE + "[starts]", "`starts` must be one of"),
+        (FILE.replace("smoothness =", "smothness ="), "did you mean `smoothness`?"),
+        (FILE.replace("horizon =", "horizons ="), "`clients.horizons` must be one of"),
+        (FILE.replace("variance = 1e-4", ""), "`clients.variance` must be given"),
+        (FILE.replace("[1, 2, 4, 8]", "[1, 2.5]"), "`clients.horizon[1]` must be a"),
+        (FILE.replace("[1, 2, 4, 8]", "[0, 2]"), "`horizon` must be a whole number"),
+        (FILE.replace("[1, 2, 4, 8]", "4"), "`clients` must be one number of clients"),
+        (FILE.replace("= 32", "= [1, 2]"), "by lists of one length; got 2, 4"),
+        (FILE.replace("fresh draws", "fresh"), "`sampling` must be one of 'one obj"),
+        (FILE.replace("radius = 1.0", "radius = 0.0"), "`radius` must be positive"),
+        (FILE.replace("target = 0.05", "target = 0.5"), "`target` must be below the"),
+        ("smoothness = ", "`config` must be a readable TOML file"),
+    ],
+)
+def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "system.toml"
+    path.write_text(text, encoding="utf-8")
+    result = run("--config", path)
+    assert result.exit_code == 2
+    assert result.output.startswith("error: ")
+    assert says in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "`smoothness` must be given"),
+        ([*OPTIONS, "--horizons", "1,x"], "`--horizons` must be numbers separated"),
+        ([*OPTIONS, "--variant", "blunt"], "`variants[1]` must be one of 'printed'"),
+        ([*OPTIONS, "--plot", "x.svg"], "`plot` must be a path ending in .png or"),
+        (
+            [*OPTIONS, "--plot", "/no/such/place.png"],
+            "`plot` must be a path in a folder",
+        ),
+        ([*OPTIONS, "--curvature", "1"], "`curvature` must be above the smoothness"),
+        (["--config", "/no/such.toml"], "`config` must be a readable TOML file"),
+    ],
+)
+def test_bad_options_get_one_line(arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert result.output.count("\n") == 1

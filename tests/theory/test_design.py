@@ -1,0 +1,385 @@
+from dataclasses import replace
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from hewfl import InvalidInputError
+from hewfl.theory.corrected import PostLocal
+from hewfl.theory.design import MOST_ROUNDS, certified_amplitudes, design, rounds_to
+from hewfl.theory.laws import THEOREMS, Case, Form, law
+from hewfl.theory.system import System
+
+DIGITS = 50
+EXACT = 1e-12
+"""Relative error of a closed formula of a few dozen roundings."""
+FOUND = 1e-5
+"""How far, in relative terms, the search may stay above the fewest rounds."""
+
+EQUAL = System(1.0, 1.0, [4, 4, 4], 8, 1e-4)
+RICH = Case(
+    EQUAL,
+    pl_constant=0.1,
+    similarity=0.1,
+    hessian_lipschitz=0.01,
+    sampling="fresh draws",
+)
+QUIET = Case(System(1.0, 1.0, [1] * 4, 1, 0.0), sampling="one objective")
+ROWS: list[tuple[str, Form]] = [
+    (label, variant) for label, t in THEOREMS.items() for variant in t.variants
+]
+rows = pytest.mark.parametrize(("theorem", "variant"), ROWS)
+SOME: list[tuple[str, Form]] = [
+    ("th:sur-cvx", "absorbed"),
+    ("th:pl-global", "sharp"),
+    ("th:ho-main", "paper"),
+    ("cor:realized-het-rate", "paper"),
+    ("cor:realized-hom-PL", "printed"),
+]
+some_rows = pytest.mark.parametrize(("theorem", "variant"), SOME)
+
+
+def fewest(first: mp.mpf) -> float:
+    return float(max(0, mp.ceil(first)))
+
+
+def printed_hom(
+    system: System, theta: float, Lambda: float
+) -> tuple[mp.mpf, mp.mpf, mp.mpf]:
+    """(A, β, δ) of cor:realized-hom-rate, from the text."""
+    L, R, n = mp.mpf(float(system.L)), mp.mpf(float(system.R)), system.n
+    t, lam = mp.mpf(theta), mp.mpf(Lambda)
+    noise = mp.fsum(mp.mpf(float(m)) for m in system.noise)
+    A = t / (4 * L * R**2 * (1 + t / 8))
+    beta = 16 * t**3 + 16 * L * t**2 / (lam - L)
+    delta = (4 * t**3 / L + 4 * t**2 / (lam - L)) * noise / n
+    return A, beta, delta + (t / L + 1 / (lam - L)) * noise / n**2
+
+
+# ------------------------------------------------------------------ rounds_to
+
+
+def test_rounds_of_the_printed_convex_rate_are_those_of_its_formula() -> None:
+    rng = np.random.default_rng(0)
+    with mp.workdps(DIGITS):
+        for _ in range(25):
+            L, R = 10 ** rng.uniform(-3, 3, 2)
+            v2 = rng.uniform(0, 1e-4, 3) * (L * R) ** 2
+            system = System(L, R, rng.integers(1, 9, 3), rng.integers(1, 64, 3), v2)
+            theta, Lambda = 10 ** rng.uniform(-4, -2.2), L * rng.uniform(1.2, 2)
+            A, beta, delta = printed_hom(system, theta, Lambda)
+            m = (beta + mp.sqrt(beta**2 + 4 * A * delta)) / (2 * A)
+            g, eps = float(system.cap), float(system.cap) * rng.uniform(0.05, 1)
+            case = Case(system, sampling="fresh draws")
+            bound = law(
+                "cor:realized-hom-rate", case, PostLocal(theta, Lambda), "printed"
+            )
+            found = float(rounds_to(bound.rate, eps))
+            if m >= eps:
+                assert found == np.inf
+                continue
+            exact = fewest((1 / (eps - m) - 1 / (g - m)) / A)
+            assert abs(found - exact) <= max(1.0, EXACT * exact * eps / float(eps - m))
+
+
+def test_rounds_of_the_printed_pl_rate_are_those_of_its_formula() -> None:
+    with mp.workdps(DIGITS):
+        A, beta, delta = printed_hom(EQUAL, 1e-3, 2.0)
+        rho = mp.mpf("0.1") * mp.mpf(1e-3) / 2 - beta
+        level = delta / rho
+        for eps in (0.4, 0.1, 0.05, float(level) * 1.001):
+            exact = fewest(mp.log((eps - level) / mp.mpf("0.5")) / mp.log(1 - rho))
+            bound = law("cor:realized-hom-PL", RICH, PostLocal(1e-3, 2.0), "printed")
+            assert abs(float(rounds_to(bound.rate, eps)) - exact) <= 1
+        assert A > 0
+
+
+@rows
+def test_the_answer_is_the_first_round_at_the_target(
+    theorem: str, variant: Form
+) -> None:
+    least = THEOREMS[theorem].least
+    theta = np.array([2e-4, 1e-3, 5e-3])
+    rate = law(theorem, RICH, PostLocal(theta, 2.0), variant).rate
+    target = np.array([[0.499], [0.2], [0.05]])
+    T = rounds_to(rate, target, least=least)
+    finite = np.isfinite(T)
+    assert finite.any()
+    at = np.where(finite, T, least)
+    assert (rate(at).value <= target)[finite].all()
+    assert (rate(np.maximum(at - 1, least)).value > target)[finite & (at > least)].all()
+    assert (rate(MOST_ROUNDS).value > target)[~finite].all()
+
+
+def test_rounds_to_a_target_that_the_start_meets_are_none() -> None:
+    case = replace(QUIET, gap=0.01)
+    rate = law("cor:realized-hom-rate", case, PostLocal(1e-4, 2.0)).rate
+    assert rounds_to(rate, [0.02, 0.015]).tolist() == [0, 0]
+    with pytest.raises(InvalidInputError, match=r"`target` must be positive; got 0"):
+        rounds_to(rate, 0.0)
+
+
+# ------------------------------------------------------------------ laws
+
+
+def test_the_closed_direct_bound_is_the_text_with_q_at_its_cap() -> None:
+    # th:direct-bellman with q ≤ q̄ of th:ho-main, closed by lem:scalar
+    theta, q0, T = 0.01, 1e-3, 500
+    case = replace(RICH, tracking=q0)
+    with mp.workdps(DIGITS):
+        t, n, M = mp.mpf(theta), 3, mp.mpf(1e-4) / 32
+        a, beta = t / 2, 48 * t**3 + 32 * t**4 / n
+        gamma = 96 * t**3 + 64 * t**4 / n
+        delta = (16 * t**3 + 16 * t**2 / n) * M
+        q = max(mp.mpf(q0), (6 * M + 144 * t**2 / 2) / (1 - 288 * t**2))
+        root = mp.sqrt(beta**2 + 4 * a * (gamma * q + delta))
+        m = (beta + root) / (2 * a)
+        y = mp.mpf("0.5") - m
+        for _ in range(T):
+            y = y * (1 - root - a * y)
+        rate = law("th:direct-bellman", case, PostLocal(theta, 2.0)).rate(T)
+        assert float(rate.floor) == pytest.approx(float(m), rel=EXACT)
+    assert float(m + y) <= float(rate.value) <= float(m + 1.01 * y)
+    assert rate.label == "th:direct-bellman"
+    assert rate.holds
+
+
+@rows
+def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> None:
+    theta = np.geomspace(1e-4, 0.05, 9)
+    bound = law(theorem, RICH, PostLocal(theta, 2.0), variant)
+    if bound.recursion is None:
+        assert theorem.lower().endswith(("pl", "pl-global"))
+        return
+    for T in (1, 10, 300):
+        rate = bound.rate(T)
+        closed = np.minimum(rate.value, 0.5)
+        above = bound.recursion(T) - closed
+        assert rate.holds.any()
+        assert (above[rate.holds] <= EXACT).all()
+
+
+@pytest.mark.parametrize("theorem", ["th:sur-cvx", "th:ho-main", "th:direct-bellman"])
+def test_a_bound_that_is_undefined_is_infinite_and_says_why(theorem: str) -> None:
+    rate = law(theorem, RICH, PostLocal([0.01, 0.5], 2.0), "sharp").rate(10)
+    assert np.isfinite(rate.value).tolist() == [True, False]
+    assert rate.floor[1] == np.inf
+    assert rate.vacuous[1]
+    contracts = next(h for h in rate.hypotheses if h.name == "C < 1")
+    h1 = 3 * 7 / (6 * 16)
+    assert contracts.left[1] == pytest.approx(48 * (1 + h1) * 0.25, rel=EXACT)
+    assert contracts.holds.tolist() == [True, False]
+    for h in rate.hypotheses:
+        if h.name.startswith("2am"):
+            assert np.isnan(h.left).tolist() == [False, True]
+            assert not h.holds[1]
+
+
+def test_a_plain_branch_without_contraction_is_infinite() -> None:
+    rate = law("cor:realized-hom-PL", RICH, PostLocal([1e-3, 0.1], 2.0)).rate(10)
+    assert np.isfinite(rate.value).tolist() == [True, False]
+    contracts = next(h for h in rate.hypotheses if h.name == "0 < ρ")
+    exact = 0.1 * 0.1 / 2 - 16 * 0.1**3 - 16 * 0.1**2
+    assert contracts.right[1] == pytest.approx(exact, rel=EXACT)
+
+
+@rows
+def test_absent_clients_void_every_bound(theorem: str, variant: Form) -> None:
+    full = law(theorem, RICH, PostLocal(1e-3, 2.0), variant).rate(1)
+    part = law(theorem, replace(RICH, active=2), PostLocal(1e-3, 2.0), variant).rate(1)
+    assert full.holds
+    assert not part.holds
+    assert [h.name for h in part.hypotheses if not h.holds] == ["n ≤ S"]
+
+
+def test_fixed_shards_void_the_bounds_of_plain_branches_only() -> None:
+    case = replace(RICH, sampling="fixed shards")
+    held = {
+        label: bool(law(label, case, PostLocal(1e-3, 2.0)).rate(1).holds)
+        for label in THEOREMS
+    }
+    assert held == {label: "hom" not in label for label in THEOREMS}
+
+
+# ------------------------------------------------------------------ certified range
+
+
+@pytest.mark.parametrize(
+    ("theorem", "ratio", "threshold"),
+    [  # the table of erratum E-09
+        ("cor:realized-het-rate", 2.0, 0.00282),
+        ("cor:realized-het-rate", 1.5, 0.00163),
+        ("cor:realized-hom-rate", 2.0, 0.00775),
+        ("th:sur-cvx", 2.0, 0.00161),
+    ],
+)
+def test_the_range_ends_where_the_errata_say(
+    theorem: str, ratio: float, threshold: float
+) -> None:
+    _, high = certified_amplitudes(theorem, QUIET, curvature=ratio, variant="printed")
+    assert float(high) == pytest.approx(threshold, abs=6e-6)
+
+
+def test_the_plain_range_ends_at_the_root_of_its_equation() -> None:
+    # without noise m = β/A, and m = f̄ reads 128ϑ(1 + ϑ)(1 + ϑ/8) = 1
+    _, high = certified_amplitudes("cor:realized-hom-rate", QUIET)
+    with mp.workdps(DIGITS):
+        root = mp.findroot(lambda t: 128 * t * (1 + t) * (1 + t / 8) - 1, 0.0077)
+    assert float(high) == pytest.approx(float(root), rel=1e-10)
+
+
+@some_rows
+def test_the_range_is_where_the_bound_says_something(
+    theorem: str, variant: Form
+) -> None:
+    ends = certified_amplitudes(theorem, RICH, variant=variant)
+    low, high = (float(end) for end in ends)
+    assert 0 < low < high < 1
+    theta = [low * 0.999, low * 1.001, np.sqrt(low * high), high * 0.999, high * 1.001]
+    rate = law(theorem, RICH, PostLocal(theta, 2.0), variant).rate(1)
+    says = (rate.holds & ~rate.vacuous).tolist()
+    assert says[1:] == [True, True, True, False]
+    assert not says[0] or low == pytest.approx(1e-12)
+
+
+def test_no_range_is_zero() -> None:
+    noisy = replace(QUIET, system=System(1.0, 1.0, [1] * 4, 1, 10.0))
+    for end in certified_amplitudes("cor:realized-het-rate", noisy):
+        assert end == 0
+
+
+# ------------------------------------------------------------------ design
+
+
+def test_the_search_finds_what_a_fine_grid_of_the_formula_finds() -> None:
+    target = 0.3
+    found = design("cor:realized-hom-rate", RICH, target, variant="printed")
+    theta = np.geomspace(1e-5, 0.25, 200_001)
+    M = 1e-4 / 32
+    A = theta / (4 * (1 + theta / 8))
+    beta = 16 * theta**3 + 16 * theta**2
+    delta = (4 * theta**3 + 4 * theta**2) * M + (theta + 1) * M / 3
+    m = (beta + np.sqrt(beta**2 + 4 * A * delta)) / (2 * A)
+    with np.errstate(divide="ignore"):
+        T = np.where(m < target, (1 / (target - m) - 1 / (0.5 - m)) / A, np.inf)
+    assert found.certified
+    assert float(found.rounds) == pytest.approx(np.ceil(T.min()), rel=FOUND, abs=1)
+    assert float(found.amplitude) == pytest.approx(theta[T.argmin()], rel=0.01)
+    assert float(found.curvature) == 2  # Λ > L only hurts here
+
+
+@some_rows
+def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) -> None:
+    target, least = 0.1, THEOREMS[theorem].least
+    found = design(theorem, RICH, target, variant=variant)
+    theta = np.geomspace(1e-6, 1, 400)[:, None]
+    Lambda = 1 + np.geomspace(0.01, 1, 9)
+    rate = law(theorem, RICH, PostLocal(theta, Lambda), variant).rate
+    T = np.where(rate(least).holds, rounds_to(rate, target, least=least), np.inf)
+    floors = np.where(rate(least).holds, rate(least).floor, np.inf)
+    assert found.rounds <= T.min() * (1 + FOUND)
+    assert found.least_target <= floors.min() * (1 + FOUND)
+    assert bool(found.certified) == bool(np.isfinite(found.rounds))
+    if found.certified:
+        controls = PostLocal(found.amplitude, found.curvature)
+        again = law(theorem, RICH, controls, variant).rate
+        assert again(found.rounds).holds
+        assert again(found.rounds).value == found.value <= target
+        assert all(h.holds for h in found.hypotheses)
+    else:
+        assert found.value == found.floor >= target
+
+
+@pytest.mark.parametrize("theorem", ["cor:realized-het-rate", "cor:realized-hom-PL"])
+def test_targets_just_above_the_least_one_are_certified(theorem: str) -> None:
+    # noise lifts the floor at both ends, so the range that certifies is narrow
+    least = float(design(theorem, RICH, 0.4).least_target)
+    hard = design(theorem, RICH, [least * 0.9999, least * 1.0001])
+    assert hard.certified.tolist() == [False, True]
+    assert hard.rounds[0] == np.inf
+
+
+def test_curvature_below_2l_pays_where_the_amplitude_is_the_bottleneck() -> None:
+    # one step per client and no noise: nothing drifts, so only Λϑ ≤ L/2 limits ϑ
+    target, theorem = 1e-4, "cor:realized-hom-rate"
+    free = design(theorem, QUIET, target, variant="sharp")
+    held = design(theorem, QUIET, target, curvature=2.0, variant="sharp")
+    assert free.rounds < 0.6 * held.rounds
+    assert free.curvature == pytest.approx(1.001, abs=1e-4)
+    assert float(free.curvature * free.amplitude) == pytest.approx(0.5, rel=1e-4)
+    assert float(held.amplitude) == pytest.approx(0.25, rel=1e-4)
+    assert held.amplitude <= 0.25
+
+
+@some_rows
+def test_configurations_are_designed_as_if_alone(theorem: str, variant: Form) -> None:
+    many = replace(
+        RICH,
+        system=System([1.0, 2.0], 1.0, [4, 4], 8, [[1e-4, 2e-4], [0.0, 1e-3]]),
+    )
+    target = np.array([[0.2], [0.4]])
+    together = design(theorem, many, target, variant=variant)
+    assert together.rounds.shape == (2, 2)
+    for t, c in ((1, 0), (0, 1)):
+        L, v2 = (1.0, 2.0)[c], ([1e-4, 2e-4], [0.0, 1e-3])[c]
+        alone = replace(many, system=System(L, 1.0, [4, 4], 8, v2))
+        one = design(theorem, alone, float(target[t, 0]), variant=variant)
+        for name in ("rounds", "amplitude", "curvature", "least_target", "value"):
+            np.testing.assert_allclose(
+                getattr(together, name)[t, c], getattr(one, name), rtol=EXACT
+            )
+
+
+@some_rows
+def test_units_do_not_matter(theorem: str, variant: Form) -> None:
+    # lengths in units of 1/ℓ, objectives in units of 1/s
+    s, ell = 2.0**20, 2.0**-7
+    scaled = replace(
+        RICH,
+        system=System(s / ell**2, ell, [4, 4, 4], 8, 1e-4 * (s / ell) ** 2),
+        pl_constant=0.1 * s / ell**2,
+        similarity=0.1 * s / ell**2,
+        hessian_lipschitz=0.01 * s / ell**3,
+    )
+    ours = design(theorem, RICH, 0.1, variant=variant)
+    theirs = design(theorem, scaled, 0.1 * s, variant=variant)
+    assert float(theirs.rounds) == pytest.approx(float(ours.rounds), rel=1e-9)
+    assert float(theirs.floor) == pytest.approx(s * float(ours.floor), rel=1e-6)
+
+
+def test_a_statement_that_never_holds_certifies_nothing() -> None:
+    unequal = replace(RICH, system=System(1.0, 1.0, [1, 8], 1, 0.0))
+    found = design("th:pl-global", unequal, 0.1)
+    assert not found.certified
+    assert found.least_target == np.inf
+    assert [h.name for h in found.hypotheses if not h.holds] == ["H_i = H"]
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_errors_name_the_argument() -> None:
+    at = PostLocal(0.01, 2.0)
+    with pytest.raises(InvalidInputError, match=r"`theorem` must be one of th:sur-cvx"):
+        law("th:none", RICH, at)
+    with pytest.raises(InvalidInputError, match="paper, sharp for cor:realized-het"):
+        law("cor:realized-het-rate", RICH, at, "absorbed")
+    with pytest.raises(
+        InvalidInputError, match="`pl_constant` must be given for th:pl"
+    ):
+        law("th:pl-global", QUIET, at)
+    with pytest.raises(InvalidInputError, match="`amplitude` must be positive and at"):
+        law("th:sur-cvx", QUIET, PostLocal([0.1, 101.0], 2.0))
+    with pytest.raises(InvalidInputError, match=r"below the cap f̄ = 0.5, .*; got 0.5"):
+        design("th:sur-cvx", QUIET, [0.1, 0.5])
+    with pytest.raises(InvalidInputError, match="`active` must be between 1 and"):
+        replace(QUIET, active=5)
+    with pytest.raises(InvalidInputError, match="`sampling` must be one of"):
+        replace(QUIET, sampling="shuffled")  # type: ignore[arg-type]  # on purpose
+
+
+def test_the_start_is_the_cap_and_a_minibatch_gradient() -> None:
+    system = System([1.0, 2.0], 3.0, [2, 4], [8, 16], [1.0, 5.0])
+    case = Case(system)
+    assert case.start[0].tolist() == [4.5, 9.0]
+    assert case.start[1].tolist() == [5 / 16] * 2
