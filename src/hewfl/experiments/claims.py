@@ -7,7 +7,14 @@ from typing import Literal, final
 import numpy as np
 
 from hewfl.experiments.compare import Comparison, compare
-from hewfl.experiments.paper import DATA, FIGURE_2, HEW_CORRECTED, HEW_PLAIN, hew_of
+from hewfl.experiments.paper import (
+    DATA,
+    FIGURE_1,
+    FIGURE_2,
+    HEW_CORRECTED,
+    HEW_PLAIN,
+    hew_of,
+)
 from hewfl.experiments.results import Results
 
 Verdict = Literal["agrees", "does not agree", "undecided"]
@@ -38,7 +45,7 @@ def judge(panels: Panels) -> list[Claim]:
     found = []
     for (data, regime), results in panels.items():
         hew = hew_of(regime)
-        if hew in results.labels:
+        if hew in results.labels and regime in FIGURE_1:
             found.append(_advantage(data, regime, results))
         if regime in FIGURE_2 and data in DATA and hew in results.labels:
             found.append(_uneven_weights(data, regime, results))

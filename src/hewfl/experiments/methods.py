@@ -61,8 +61,13 @@ class MethodSpec:
             for point in itertools.product(*(self.grid[name] for name in names))
         )
 
-    def lane(self, smoothness: float) -> Lane:
+    def lane(self, smoothness: float, reference_steps: float = 1.0) -> Lane:
         """The lane it runs in.
+
+        Args:
+            smoothness: L, or one over a learning rate.
+            reference_steps: h; methods with an amplitude, which is a total over the
+                steps of a branch, are given L/h.
 
         Raises:
             InvalidInputError: a hyper-parameter is missing or out of range.
@@ -72,6 +77,8 @@ class MethodSpec:
             outer["step"] = outer.pop("outer_step")
         own = {k: v for k, v in self.parameters.items() if k not in OUTER}
         where = f"methods.{self.label}"
+        if "amplitude" in _parameters(self.method):
+            smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
         return Lane(algorithm, from_table(Outer, outer, where), self.label)
 

@@ -36,6 +36,8 @@ from hewfl.experiments.world import (
     build_federation,
     build_problem,
     find_constants,
+    lanes_of,
+    start_of,
 )
 from hewfl.sim.audit import pathwise_audit
 from hewfl.sim.engine import simulate
@@ -196,6 +198,8 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
     found: dict[tuple[Any, ...], Task] = {}
     for folder in folders:
         spec, c = folder.spec, folder.spec.clients
+        if spec.problem.is_module:  # nothing to solve for
+            continue
         for seed in spec.seeds:
             part = (c.n, c.partition, c.alpha, c.minimum)
             key = (spec.data, spec.problem, spec.dtype, seed, part)
@@ -242,9 +246,10 @@ def run_seed(
     simulate(
         problem,
         build_federation(spec),
-        [method.lane(known.smoothness) for method in spec.methods],
+        lanes_of(spec, spec.methods, known.smoothness),
         rounds=spec.rounds,
         seed=seed,
+        start=start_of(problem),
         dtype=spec.dtype,
         evaluate_every=spec.evaluate_every,
         observers=observers,

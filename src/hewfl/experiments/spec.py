@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
-from hewfl.core.checks import invalid, nonnegative
+from hewfl.core.checks import invalid, nonnegative, positive
 from hewfl.errors import DataError
 from hewfl.experiments.laws import check_horizons, check_participation
 from hewfl.experiments.methods import MethodSpec, method_from_table, method_table
@@ -37,6 +37,8 @@ class DataSpec:
             `published` keeps the publisher's test part.
         test_fraction: share of rows held out by the shuffled split.
         subsample: rows kept, drawn by seed; all by default.
+        validation_fraction: share of the training part held out for tuning; for
+            modules.
         standardise: to mean 0 and deviation 1 on the training part.
         bias: append a column of ones.
     """
@@ -46,29 +48,58 @@ class DataSpec:
     split: Literal["shuffled", "published"] = "shuffled"
     test_fraction: float = 0.2
     subsample: int | None = None
+    validation_fraction: float = 0.0
     standardise: bool = True
     bias: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise invalid(f"data.{name}", "from 0 to below 1", getattr(self, name))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ProblemSpec:
-    """Which objective on them: softmax regression with an l2 penalty.
+    """Which model and objective: softmax regression, or a torch module.
 
     Attributes:
-        l2: λ of (λ/2)‖W‖²; the paper does not print its value.
-        smoothness: the L that normalises step sizes: `estimate` by power iteration, as
-            in the paper's experiments, or `bound`, the proven one.
-        optimum: whether to solve for F*, so that gaps can be reported.
+        model: `softmax`; or a module trained by PyTorch: `medium_cnn` for 28 × 28
+            images, `classifier_head` for 768 features of a text encoder.
+        l2: λ of (λ/2)‖W‖² for softmax; the paper does not print its value.
+        smoothness: the L that normalises softmax step sizes: `estimate` by power
+            iteration, as in the paper's experiments, or `bound`, the proven one.
+        optimum: whether to solve softmax for F*, so that gaps can be reported.
+        learning_rate: of a module. There is no L: methods with a `step_scale` s step
+            with s times this rate, methods with an `amplitude` ϑ with ϑ h/H_i times it,
+            and their Λ is `curvature_ratio` over rate times h.
+        reference_steps: h, about the mean number of local steps.
+        weight_decay: of a module.
+        clip: norm that a module's minibatch gradients are clipped to; none if absent.
+        dropout: of a module.
     """
 
+    model: Literal["softmax", "medium_cnn", "classifier_head"] = "softmax"
     l2: float = 1e-4
     smoothness: Literal["estimate", "bound"] = "estimate"
     optimum: bool = True
+    learning_rate: float = 1e-3
+    reference_steps: float = 1.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         """Check ranges."""
         nonnegative("l2", self.l2)
+        positive("learning_rate", self.learning_rate)
+        positive("reference_steps", self.reference_steps)
+
+    @property
+    def is_module(self) -> bool:
+        """Whether PyTorch trains it."""
+        return self.model != "softmax"
 
 
 @final

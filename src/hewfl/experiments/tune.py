@@ -12,7 +12,13 @@ from hewfl.core.checks import Array
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Task
-from hewfl.experiments.world import build_federation, build_problem, find_smoothness
+from hewfl.experiments.world import (
+    build_federation,
+    build_problem,
+    find_smoothness,
+    lanes_of,
+    start_of,
+)
 from hewfl.sim.engine import simulate
 from hewfl.sim.trace import RoundRecord
 
@@ -72,13 +78,14 @@ def try_candidates(
     """Scores after a trial; infinite where a candidate diverged."""
     problem = build_problem(spec, seed)
     L = find_smoothness(spec, seed, problem)
-    lanes = [candidate.lane(L) for part in candidates for candidate in part]
+    lanes = lanes_of(spec, [c for part in candidates for c in part], L)
     trace = simulate(
         problem,
         build_federation(spec),
         lanes,
         rounds=rounds,
         seed=seed,
+        start=start_of(problem),
         dtype=spec.dtype,
         evaluate_every=rounds,
         on_round=on_round,

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -18,9 +18,11 @@ from hewfl.data.places import cache_root
 from hewfl.errors import MissingExtraError
 from hewfl.experiments.files import read_json, write_bytes, write_json
 from hewfl.experiments.laws import check_horizons, check_participation
+from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import DataSpec, Spec
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.sim.federation import Federation
+from hewfl.sim.lanes import Lane
 
 VERSION = 1
 """Of the stored constants; a change of their meaning raises it."""
@@ -52,8 +54,28 @@ def build_federation(spec: Spec) -> Federation:
     )
 
 
-def build_problem(spec: Spec, seed: int) -> Softmax:
-    """Softmax regression on the data of the spec, split and shared out by the seed."""
+def build_problem(spec: Spec, seed: int) -> Any:
+    """The problem on the data of the spec, split and shared out by the seed."""
+    if spec.problem.is_module:
+        return import_module("hewfl.experiments.modules").build_module(spec, seed)
+    return _softmax(spec, seed)
+
+
+def lanes_of(
+    spec: Spec, methods: Sequence[MethodSpec], smoothness: float
+) -> list[Lane]:
+    """The lanes that methods run in under a spec."""
+    steps = spec.problem.reference_steps
+    return [method.lane(smoothness, steps) for method in methods]
+
+
+def start_of(problem: Any) -> Float64[Array, " d"] | None:
+    """Where a run starts: at a module's own parameters, else at zero."""
+    found: Float64[Array, " d"] | None = getattr(problem, "start", None)
+    return found
+
+
+def _softmax(spec: Spec, seed: int) -> Softmax:
     prepared, _ = _prepared(spec.data, seed, spec.dtype)
     clients, l2 = spec.clients, spec.problem.l2
     X, y = _there(spec, prepared.features), _there(spec, prepared.labels)
@@ -70,17 +92,19 @@ def build_problem(spec: Spec, seed: int) -> Softmax:
     return softmax_from_arrays(X, y, shards, l2=l2, test=test)
 
 
-def find_smoothness(spec: Spec, seed: int, problem: Softmax) -> float:
+def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
     """The L that normalises step sizes; an estimate is kept in the cache."""
+    if spec.problem.is_module:
+        return 1 / spec.problem.learning_rate
     if spec.problem.smoothness == "bound":
-        return problem.smoothness
+        return float(problem.smoothness)
     return _kept(_key(spec, seed, "smoothness"), problem.smoothness_estimate)
 
 
-def find_constants(spec: Spec, seed: int, problem: Softmax) -> Constants:
+def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     """L and the optima: from the cache, or solved for once and kept there."""
     smoothness = find_smoothness(spec, seed, problem)
-    if not spec.problem.optimum:
+    if not spec.problem.optimum or spec.problem.is_module:
         return Constants(smoothness, None, None)
     pooled, x = _optimum(_key(spec, seed, "pooled"), problem, None)
     if spec.clients.partition == "pool":

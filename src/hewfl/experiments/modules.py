@@ -1,0 +1,91 @@
+"""Federated problems of torch modules from a spec; imported only where one is asked."""
+
+from typing import Any
+
+import numpy as np
+
+from hewfl.core.checks import invalid
+from hewfl.data import dirichlet_partition, iid_partition, load, split_rows
+from hewfl.data.partition import Partition
+from hewfl.data.prepare import row_labels
+from hewfl.experiments.spec import Spec
+from hewfl.problems.torch_backend import torch
+from hewfl.problems.torch_models import classifier_head, medium_cnn
+from hewfl.problems.torch_module import TorchModule
+from hewfl.problems.torch_training import Training
+
+
+def build_module(spec: Spec, seed: int) -> TorchModule:
+    """The module of a spec on its data, with validation and test parts.
+
+    Images stay bytes and are normalised on the fly, by mean and deviation of all
+    training pixels; features of an encoder are taken as they are.
+    """
+    data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+    dataset = load(data.name, label=data.label)
+    rows, test_rows = split_rows(
+        dataset,
+        seed,
+        test_fraction=data.test_fraction,
+        split=data.split,
+        subsample=data.subsample,
+    )
+    held_out = round(data.validation_fraction * len(rows))
+    validation, training = rows[:held_out], rows[held_out:]
+    shards = _shards(spec, row_labels(dataset, training), seed)
+    order = training[np.concatenate(shards)]
+    sizes = np.array([len(shard) for shard in shards])
+
+    def part(chosen: Any) -> tuple[Any, Any]:
+        features = _rows(dataset, chosen)
+        labels = torch.as_tensor(row_labels(dataset, chosen))
+        return torch.as_tensor(features).to(device), labels.to(device)
+
+    X, y = part(order)
+    parts = {"test": part(test_rows)}
+    if held_out:
+        parts["validation"] = part(validation)
+    normalise = None
+    if X.dtype == torch.uint8:
+        wide = X.double()
+        normalise = (float(wide.mean()), float(wide.std()))
+    wanted = spec.problem
+    make = medium_cnn if wanted.model == "medium_cnn" else classifier_head
+    return TorchModule(
+        make(seed, wanted.dropout),
+        X,
+        y,
+        np.cumsum(sizes) - sizes,
+        sizes,
+        parts=parts,
+        normalise=normalise,
+        training=Training(weight_decay=wanted.weight_decay, clip=wanted.clip),
+    )
+
+
+def _shards(spec: Spec, labels: Any, seed: int) -> Partition:
+    clients = spec.clients
+    if clients.partition == "pool":
+        raise invalid("clients.partition", "iid or dirichlet for a module", "pool")
+    if clients.partition == "iid":
+        return iid_partition(len(labels), clients.n, seed)
+    return dirichlet_partition(
+        labels, clients.n, clients.alpha, seed, minimum=clients.minimum
+    )
+
+
+def _rows(dataset: Any, rows: Any) -> Any:
+    """Features of rows that count through both published parts; halves made whole."""
+    first = len(dataset.labels)
+    blocks = [dataset.features[rows[rows < first]]]
+    if dataset.test is not None:
+        blocks.append(dataset.test[0][rows[rows >= first] - first])
+    inside = np.concatenate(
+        [np.flatnonzero(rows < first), np.flatnonzero(rows >= first)]
+    )
+    stacked = np.concatenate(blocks)
+    found = np.empty_like(stacked)
+    found[inside] = stacked
+    return found if found.dtype == np.uint8 else found.astype(np.float32)
