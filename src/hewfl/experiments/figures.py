@@ -150,9 +150,9 @@ def figure_1(
             axes.set_title(TITLES.get(regime, regime))
         for axes in grid[:-1].flat:
             axes.set_xlabel("")
-        _legend(figure, grid.flat, columns=5 if len(regimes) > 2 else 3)
+        legend(figure, grid.flat, columns=5 if len(regimes) > 2 else 3)
 
-    return _save(draw, (2.5 * len(regimes) + 0.4, 1.75 * len(rows) + 0.6), path)
+    return save(draw, (2.5 * len(regimes) + 0.4, 1.75 * len(rows) + 0.6), path)
 
 
 def figure_2(
@@ -183,13 +183,13 @@ def figure_2(
         row = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]
         for (d, regime), axes in zip(keys, row, strict=True):
             label = labels[d, regime]
-            _draw_mass(axes, panels[d, regime], label, styles[label].ink)
+            draw_mass(axes, panels[d, regime], label, styles[label].ink)
             title = TITLES.get(regime, regime)
             axes.set_title(_text(f"{NAMES.get(d, d)}\n{title}\n{label}"))
         row[0].set(ylabel="weight, last round", ylim=(0, None))
-        _legend(figure, row[:1], columns=3)
+        legend(figure, row[:1], columns=3)
 
-    return _save(draw, (1.9 * len(keys) + 0.5, 2.7), path)
+    return save(draw, (1.9 * len(keys) + 0.5, 2.7), path)
 
 
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
@@ -218,10 +218,10 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
                 draw_curves(panel, results, quantity, axis=axis)
         _draw_weight_table(figure.add_subplot(grid[:, -1]), results)
         figure.suptitle(_text(results.spec.name))
-        _legend(figure, figure.axes[:1], columns=5)
+        legend(figure, figure.axes[:1], columns=5)
 
     height = 4.6 + 0.16 * (len(results.labels) // 5)
-    return _save(draw, (3.1 * len(quantities) + 3.3, height), path)
+    return save(draw, (3.1 * len(quantities) + 3.3, height), path)
 
 
 def measured(results: Results, quantities: Iterable[str]) -> list[str]:
@@ -277,7 +277,7 @@ def _limits(
     return low - margin, high + margin
 
 
-def _draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
+def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
     """Bars of the weight of each horizon, seeds, and what equal weights would give."""
     mass, share = results.mass(label), _share_of_clients(results, label)
     at = np.arange(len(mass))
@@ -292,7 +292,7 @@ def _draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
         marks, at - 0.36, at + 0.36, color="black", linewidth=1.4, label="equal weights"
     )
     axes.set_xticks(at, [str(h) for h in mass])
-    axes.set_xlabel("local steps H")
+    axes.set_xlabel(_work(results))
     axes.grid(visible=False, axis="x")
 
 
@@ -319,14 +319,17 @@ def _draw_weight_table(axes: Any, results: Results) -> None:
     axes.set_yticks(
         range(len(values)), ["(equal weights)", *map(_short, results.labels)]
     )
-    axes.set(xlabel="local steps H", title="weight by horizon, last round")
+    axes.set(xlabel=_work(results), title="weight by horizon, last round")
     axes.grid(visible=False)
 
 
 def _share_of_clients(results: Results, label: str) -> dict[int, float]:
     """Share of the clients with each horizon in the last round, mean over seeds."""
     lane = results.labels.index(label)
-    last = [by_lane[lane][-1].horizons for by_lane in results.records]
+    last = [
+        results.groups(k, by_lane[lane][-1])
+        for k, by_lane in enumerate(results.records)
+    ]
     kept = [horizons for horizons in last if len(horizons)]
     found = sorted({h for horizons in kept for h in horizons})
     return {
@@ -335,7 +338,11 @@ def _share_of_clients(results: Results, label: str) -> dict[int, float]:
     }
 
 
-def _legend(figure: Any, panels: Iterable[Any], *, columns: int) -> None:
+def _work(results: Results) -> str:
+    return "local epochs H" if results.counts_epochs else "local steps H"
+
+
+def legend(figure: Any, panels: Iterable[Any], *, columns: int) -> None:
     """One legend for all panels, each name once, below."""
     known: dict[str, Any] = {}
     for axes in panels:
@@ -391,7 +398,7 @@ def _in_order(given: Iterable[str], known: Sequence[str]) -> list[str]:
     return [*(k for k in known if k in names), *(k for k in names if k not in known)]
 
 
-def _save(draw: Any, size: tuple[float, float], path: Path) -> tuple[Path, Path]:
+def save(draw: Any, size: tuple[float, float], path: Path) -> tuple[Path, Path]:
     """Draw a figure and write both files."""
     try:
         matplotlib: Any = importlib.import_module("matplotlib")

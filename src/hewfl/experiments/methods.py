@@ -11,7 +11,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
-from hewfl.core.checks import invalid
+from hewfl.core.checks import invalid, positive
 from hewfl.core.records import ProblemBounds
 from hewfl.core.round import Algorithm
 from hewfl.experiments.tables import check_names, from_table, path
@@ -28,6 +28,8 @@ METHODS: dict[str, type[Any]] = {
 """Every algorithm by its name in the library."""
 OUTER = ("momentum", "nesterov", "outer_step")
 """Fields of the outer optimiser, for any method."""
+RATE = "rate_scale"
+"""A multiplier of the learning rate, for any method: it is given L over this."""
 
 
 @final
@@ -39,7 +41,8 @@ class MethodSpec:
         method: name of the algorithm, such as "HewHom".
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
-            data give; and `momentum`, `nesterov`, `outer_step` of the outer optimiser.
+            data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser; and
+            `rate_scale`, which divides the smoothness.
         grid: lists of values to choose from by tuning.
     """
 
@@ -75,8 +78,9 @@ class MethodSpec:
         outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
         if "outer_step" in outer:
             outer["step"] = outer.pop("outer_step")
-        own = {k: v for k, v in self.parameters.items() if k not in OUTER}
+        own = {k: v for k, v in self.parameters.items() if k not in (*OUTER, RATE)}
         where = f"methods.{self.label}"
+        smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
         if "amplitude" in _parameters(self.method):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
@@ -95,7 +99,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if method not in METHODS:
         rule = f"one of {', '.join(METHODS)}"
         raise invalid(path(where, "method"), rule, repr(method))
-    known = (*_parameters(method), *OUTER)
+    known = (*_parameters(method), *OUTER, RATE)
     check_names(table, ("method", "label", "grid", *known), where)
     label = table.get("label", method)
     if not isinstance(label, str) or not label:

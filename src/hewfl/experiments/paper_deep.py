@@ -7,7 +7,9 @@ trainable head on frozen 768-wide features, 30 clients, Dirichlet 0.3 with at le
 
 What "HEW" is there the text does not say (erratum E-28); ours are Algorithms 2 and 3
 with the mapping of `ProblemSpec`, tuned over the same kind of grid: a multiplier of the
-learning rate and one more parameter. Selection is by validation accuracy.
+learning rate and one more parameter. Selection is by validation accuracy. Local steps
+are plain SGD; with it the printed rates (1e-3, 5e-4) teach next to nothing in the
+rounds given, so that the multipliers range far above the paper's 1 to 2.
 """
 
 from dataclasses import replace
@@ -22,22 +24,19 @@ HEW_FIXED = "HEW-Fixed"
 
 def cnn_spec() -> Spec:
     """Line 1: Figures 5 and 6."""
-    scales = {"step_scale": (10.0, 30.0, 60.0)}
-    amplitudes = {"amplitude": (10.0, 30.0, 60.0)}
+    rates = {"rate_scale": (20.0, 60.0, 200.0)}
+    exact = {"amplitude": 1.0, "curvature_ratio": 1.1}
     return Spec(
         name="fashion-cnn",
         methods=(
-            MethodSpec("HewHom", HEW_PLAIN, {"curvature_ratio": 1.1}, amplitudes),
-            MethodSpec("HewHet", HEW_CORRECTED, {"curvature_ratio": 1.1}, amplitudes),
-            MethodSpec("HewFixed", HEW_FIXED, {"power": 1.0}, amplitudes),
-            MethodSpec("FedAvg", "FedAvg", {}, scales),
-            MethodSpec("UniformLocalSGD", "Uniform", {}, scales),
-            MethodSpec("FedNova", "FedNova", {}, scales),
-            MethodSpec("Scaffold", "SCAFFOLD", {}, scales),
+            MethodSpec("HewHom", HEW_PLAIN, exact, rates),
+            MethodSpec("HewHet", HEW_CORRECTED, exact, rates),
+            MethodSpec("HewFixed", HEW_FIXED, {"amplitude": 1.0, "power": 1.0}, rates),
+            MethodSpec("FedAvg", "FedAvg", {"step_scale": 1.0}, rates),
         ),
         rounds=160,
         seeds=SEEDS,
-        evaluate_every=5,
+        evaluate_every=8,
         data=DataSpec("fashion_mnist", split="published", validation_fraction=0.1),
         problem=ProblemSpec(
             model="medium_cnn",
@@ -68,25 +67,24 @@ def cnn_spec() -> Spec:
 
 def head_spec() -> Spec:
     """Line 2: Figures 3 and 4; two-stage tuning as in the text."""
-    scales = {"step_scale": (50.0, 100.0, 200.0, 400.0, 800.0)}
-    amplitudes = {"amplitude": (50.0, 100.0, 200.0, 400.0, 800.0)}
-    exact = amplitudes | {"curvature_ratio": (1.1, 2.0)}
+    rates = {"rate_scale": (100.0, 400.0, 1000.0, 2000.0, 4000.0)}
+    one, step = {"amplitude": 1.0}, {"step_scale": 1.0}
+    exact = rates | {"curvature_ratio": (1.1, 2.0)}
+    powers = rates | {"power": (0.5, 1.0, 1.75)}
     return Spec(
         name="agnews-head",
         methods=(
-            MethodSpec("HewHom", HEW_PLAIN, {}, exact),
-            MethodSpec("HewHet", HEW_CORRECTED, {}, exact),
+            MethodSpec("HewHom", HEW_PLAIN, one, exact),
+            MethodSpec("HewHet", HEW_CORRECTED, one, exact),
+            MethodSpec("HewFixed", HEW_FIXED, one, powers),
+            MethodSpec("UniformLocalSGD", "Uniform", step, rates),
+            MethodSpec("FedAvg", "FedAvg", step, rates),
             MethodSpec(
-                "HewFixed", HEW_FIXED, {}, amplitudes | {"power": (0.5, 1.0, 1.75)}
+                "FedProx", "FedProx", step, rates | {"proximal": (0.01, 0.05, 0.1)}
             ),
-            MethodSpec("UniformLocalSGD", "Uniform", {}, scales),
-            MethodSpec("FedAvg", "FedAvg", {}, scales),
-            MethodSpec(
-                "FedProx", "FedProx", {}, scales | {"proximal": (0.01, 0.05, 0.1)}
-            ),
-            MethodSpec("FedNova", "FedNova", {}, scales),
-            MethodSpec("Scaffold", "SCAFFOLD", {}, scales),
-            MethodSpec("MinibatchSGD", "minibatch SGD", {}, scales),
+            MethodSpec("FedNova", "FedNova", step, rates),
+            MethodSpec("Scaffold", "SCAFFOLD", step, rates),
+            MethodSpec("MinibatchSGD", "minibatch SGD", step, rates),
         ),
         rounds=30,
         seeds=SEEDS,
@@ -134,7 +132,7 @@ def quick_deep(spec: Spec) -> Spec:
         rounds=3,
         seeds=spec.seeds[:2],
         evaluate_every=1,
-        data=replace(spec.data, subsample=600),
+        data=replace(spec.data, split="shuffled", subsample=600),
         clients=replace(spec.clients, n=6, minimum=20, participation=3),
         tune=replace(spec.tune, rounds=1, seeds=spec.seeds[:1], screen_rounds=0),
     )

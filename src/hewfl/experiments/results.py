@@ -64,13 +64,34 @@ class Results:
         """A quantity of one method after the last round, seed by seed."""
         return self.curve(label, quantity)[:, -1]
 
+    def groups(self, seed: int, record: RoundRecord) -> tuple[int, ...]:
+        """What the clients of a round are grouped by: local steps, or local epochs.
+
+        Args:
+            seed: position of the record's seed.
+            record: of the round.
+        """
+        if not self.counts_epochs:
+            return tuple(record.horizons)
+        sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
+        pairs = zip(record.clients, record.horizons, strict=True)
+        return tuple(max(1, round(h * b / sizes[i])) for i, h in pairs)
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether local work is a number of passes over a client's data."""
+        horizons = self.spec.clients.horizons
+        return isinstance(horizons, Mapping) and horizons["kind"] == "EpochHorizons"
+
     def mass(self, label: str) -> dict[int, Float64[Array, " seeds"]]:
-        """Weight of the clients of each horizon in the last round, seed by seed."""
+        """Weight of the clients of each group in the last round, seed by seed."""
         lane = self.labels.index(label)
         last = [by_lane[lane][-1] for by_lane in self.records]
-        found = sorted({h for record in last for h in record.horizons})
+        groups = [self.groups(k, record) for k, record in enumerate(last)]
+        found = sorted({h for members in groups for h in members})
+        rows = list(zip(last, groups, strict=True))
         return {
-            h: np.array([_mass(record, h) for record in last], dtype=np.float64)
+            h: np.array([_mass(r.weights, members, h) for r, members in rows])
             for h in found
         }
 
@@ -96,11 +117,9 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
     return Results(spec, np.array(points), tuple(records), known)
 
 
-def _mass(record: RoundRecord, horizon: int) -> float:
-    pairs: Sequence[tuple[int, float]] = list(
-        zip(record.horizons, record.weights, strict=True)
-    )
-    return sum(weight for h, weight in pairs if h == horizon)
+def _mass(weights: Sequence[float], groups: Sequence[int], wanted: int) -> float:
+    pairs = zip(weights, groups, strict=True)
+    return float(sum(weight for weight, h in pairs if h == wanted))
 
 
 def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> float:

@@ -71,9 +71,10 @@ class ProblemSpec:
         smoothness: the L that normalises softmax step sizes: `estimate` by power
             iteration, as in the paper's experiments, or `bound`, the proven one.
         optimum: whether to solve softmax for F*, so that gaps can be reported.
-        learning_rate: of a module. There is no L: methods with a `step_scale` s step
-            with s times this rate, methods with an `amplitude` ϑ with ϑ h/H_i times it,
-            and their Λ is `curvature_ratio` over rate times h.
+        learning_rate: of a module. There is no L: with a method's `rate_scale` r it is
+            put at 1/(r rate), so that a `step_scale` s steps with s r times this rate;
+            for methods with an `amplitude` ϑ at 1/(r rate h), so that they step with
+            ϑ r h/H_i times it, and their Λ is `curvature_ratio` over r rate h.
         reference_steps: h, about the mean number of local steps.
         weight_decay: of a module.
         clip: norm that a module's minibatch gradients are clipped to; none if absent.

@@ -17,7 +17,8 @@ from hewfl.experiments.spec import Spec
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
 QUANTITIES = (
-    *("objective", "gap", "pooled", "pooled_gap", "test_accuracy", "test_loss"),
+    *("objective", "gap", "pooled", "pooled_gap"),
+    *("validation_accuracy", "validation_loss", "test_accuracy", "test_loss"),
     *("scalars", "paper_scalars"),
 )
 """Those that a summary gives, where they were measured."""
