@@ -46,6 +46,8 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/theory.py
 	$(BIN)/python benchmarks/paper.py --data digits
+	$(BIN)/python benchmarks/torch_engine.py
+	$(BIN)/python benchmarks/allreduce.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so

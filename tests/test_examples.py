@@ -11,6 +11,7 @@ SAYS = {
     "aggregate_state_dicts": "loss after the round",
     "custom_rule": "Agreeing",
     "quickstart": "HEW (corrected)",
+    "torch_local_sgd": "exact weights",
 }
 
 

@@ -1,0 +1,251 @@
+"""A round with exact weights against averaging by all-reduce, on gloo over loopback.
+
+    python benchmarks/allreduce.py [--quick] [--json FILE] [--markdown FILE]
+
+The peer is what `torch.distributed.algorithms.model_averaging` does: flatten, divide,
+`dist.all_reduce`, unflatten. Ours are rounds of `HewAverager`, and of `HewLocalSGD` for
+the rule with control variates. All methods of a size take turns in one run, in fresh
+random order; a round is timed on rank 0 from one barrier to the next. Bytes are those
+that the loopback interface counted in that time, headers and all, beside those that
+hewfl counts itself. Memory is what a round adds to the resident set at its peak.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from benchmarks import report
+from benchmarks.report import ratio, seconds, table
+from torch import multiprocessing
+from torch.distributed.algorithms.model_averaging import utils
+
+from hewfl.torch import HewAverager, HewLocalSGD
+from hewfl.torch.wire import ring_bytes
+
+PEER = "all-reduce average"
+PARTS = (0.5, 0.25, 0.125, 0.0625, 0.0625)
+"""Shares of the parameters in the tensors of the model."""
+LARGE = 10**7
+Sample = dict[str, float]
+
+
+def parameters(d: int) -> list[torch.nn.Parameter]:
+    sizes = [int(share * d) for share in PARTS[:-1]]
+    sizes.append(d - sum(sizes))
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(size)) for size in sizes]
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """A step away from the common model, and the round that is timed."""
+
+    away: Callable[[], Any]
+    round: Callable[[], int]
+
+
+def methods(d: int) -> dict[str, Method]:
+    """Each with parameters of its own; few of the largest, for memory's sake."""
+    plain = parameters(d)
+    made = {
+        PEER: Method(lambda: move(plain), lambda: average(plain)),
+        "hewfl, hom": averager_method(parameters(d), "hom"),
+    }
+    if d <= LARGE:
+        made["hewfl, equal"] = averager_method(parameters(d), "equal")
+        made["hewfl, het"] = corrected_method(parameters(d))
+    return made
+
+
+def move(params: list[torch.nn.Parameter]) -> None:
+    """Every rank to a place of its own."""
+    with torch.no_grad():
+        for k, p in enumerate(params):
+            p.mul_(1 + 1e-2 * np.sin(1 + dist.get_rank() + 3 * k))
+
+
+def average(params: list[torch.nn.Parameter]) -> int:
+    utils.average_parameters(iter(params), dist.group.WORLD)
+    return ring_bytes(sum(p.nbytes for p in params), dist.get_world_size())
+
+
+def averager_method(params: list[torch.nn.Parameter], rule: str) -> Method:
+    averager = HewAverager(params, 1, rule=rule)
+
+    def call() -> int:
+        averager.average_parameters(params)
+        assert averager.last is not None
+        return averager.last.bytes_sent
+
+    return Method(lambda: move(params), call)
+
+
+def corrected_method(params: list[torch.nn.Parameter]) -> Method:
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    module = torch.nn.ParameterList(params)
+    local = HewLocalSGD(module, optimizer, 10**9, "het").__enter__()
+
+    def away() -> None:
+        optimizer.step()
+        move(params)
+
+    def call() -> int:
+        found = local.sync()
+        assert found is not None
+        return found.bytes_sent
+
+    return Method(away, call)
+
+
+def traffic() -> int:
+    """Bytes sent over loopback by all processes of the machine so far."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        if line.strip().startswith("lo:"):
+            return int(line.split()[9])
+    return 0
+
+
+def memory(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def sample(method: Method) -> Sample:
+    """One round."""
+    method.away()
+    dist.barrier()
+    passed = traffic()
+    cpu, wall = time.process_time(), time.perf_counter()
+    counted = method.round()
+    cpu = time.process_time() - cpu
+    dist.barrier()
+    wall, passed = time.perf_counter() - wall, traffic() - passed
+    total = torch.tensor([cpu], dtype=torch.float64)
+    dist.all_reduce(total)
+    return {
+        "wall": wall,
+        "cpu": float(total),
+        "loopback": passed,
+        "counted": counted,
+    }
+
+
+def peak(method: Method) -> int:
+    """Bytes that a round adds to the resident set; not timed."""
+    method.away()
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory back, so that it counts again
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    resting = memory("VmRSS")
+    method.round()
+    return memory("VmHWM") - resting
+
+
+def rank_main(rank: int, ranks: int, sizes: list[int], repeats: int, out: str) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{out}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    rng = np.random.default_rng(0)
+    found: dict[int, dict[str, Sample]] = {}
+    for d in sizes:
+        calls = methods(d)
+        samples: dict[str, list[Sample]] = {name: [] for name in calls}
+        for turn in range(1 + (repeats if d <= LARGE else repeats // 2)):
+            for k in rng.permutation(len(calls)):
+                name = list(calls)[k]
+                one = sample(calls[name])
+                if turn > 0:  # the first also makes connections and fills caches
+                    samples[name].append(one)
+        found[d] = {
+            name: medians(several) | {"peak": peak(calls[name])}
+            for name, several in samples.items()
+        }
+    if rank == 0:
+        report.save(Path(out, "found.json"), {str(d): f for d, f in found.items()})
+    dist.destroy_process_group()
+
+
+def medians(samples: list[Sample]) -> Sample:
+    keys = samples[0]
+    return {key: statistics.median(one[key] for one in samples) for key in keys}
+
+
+def measure(ranks: int, sizes: list[int], repeats: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as out:
+        multiprocessing.spawn(
+            rank_main, (ranks, sizes, repeats, out), nprocs=ranks, join=True
+        )
+        found: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
+    return found
+
+
+def rows_of(ranks: int, d: int, found: dict[str, Sample]) -> list[list[str]]:
+    peer, model = found[PEER], 4 * d
+    rows = []
+    for name, one in found.items():
+        rows.append(
+            [
+                f"{d:.0e}, {ranks} ranks: {name}".replace("e+0", "e"),
+                seconds(one["wall"]),
+                ratio(one["wall"] / peer["wall"]),
+                ratio(one["cpu"] / peer["cpu"]),
+                f"{one['loopback'] / peer['loopback']:.3f}",
+                f"{one['counted'] / (2 * (ranks - 1) / ranks * model):.4f}",
+                ratio(max(one["peak"], 0) / model),
+            ]
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path, default=report.RESULTS / "allreduce.json")
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    sizes = [10**5, 10**6, 10**7] + ([] if options.quick else [10**8])
+    repeats = 3 if options.quick else 9
+    info = report.machine()
+    found = {n: measure(n, sizes, repeats) for n in (2, 3, 4)}
+    heads = ["parameters", "wall", "wall ratio", "CPU ratio", "bytes ratio"]
+    rows = [
+        row
+        for n, by_size in found.items()
+        for d, one in by_size.items()
+        for row in rows_of(n, int(d), one)
+    ]
+    text = "\n".join(
+        [
+            report.describe(info) + "\n",
+            table([*heads, "counted / ring", "peak / model"], rows),
+        ]
+    )
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    report.save(options.json, {"ranks": found, "machine": info})
+
+
+if __name__ == "__main__":
+    main()

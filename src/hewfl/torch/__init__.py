@@ -1,0 +1,24 @@
+"""Exact-weight local SGD in a torch.distributed job.
+
+- `HewLocalSGD`: a context manager over the training loop one has;
+- `HewAverager`: the interface of `torch.distributed.algorithms.model_averaging`;
+- `SyncOptions`, `SyncReport`: what may be asked, what is reported;
+- `RankError`: ranks are missing or disagree, said on every rank.
+
+Installed by the extra `torch`.
+"""
+
+from hewfl.errors import MissingExtraError
+
+try:
+    import torch as _torch  # noqa: F401 - only to see that it is there
+except ImportError as error:
+    text = "hewfl.torch needs PyTorch: pip install 'hewfl[torch]'"
+    raise MissingExtraError(text) from error
+
+from hewfl.torch.averager import HewAverager
+from hewfl.torch.faults import RankError
+from hewfl.torch.local_sgd import HewLocalSGD
+from hewfl.torch.options import SyncOptions, SyncReport
+
+__all__ = ["HewAverager", "HewLocalSGD", "RankError", "SyncOptions", "SyncReport"]

@@ -1,0 +1,126 @@
+"""Exact weights behind the interface of torch's model averagers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+import torch
+from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
+
+from hewfl.core.checks import invalid
+from hewfl.core.round import Algorithm
+from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.replica import Replica
+from hewfl.torch.rules import Rule
+from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.work import Work
+
+
+@final
+class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to mypy here
+    """Averages parameters periodically, with weights solved for.
+
+    Takes the place of `PeriodicModelAverager`, alone or in `PostLocalSGDOptimizer`: the
+    same period and warm-up. It needs the parameters from the start, because weights
+    depend on how far each rank has moved; ranks take them from rank 0.
+
+        averager = HewAverager(model.parameters(), period=4, warmup_steps=100)
+        optimizer = PostLocalSGDOptimizer(local_optimizer, averager)
+
+    Rules with control variates need the gradients as well: `HewLocalSGD`.
+
+    Attributes:
+        step: calls so far, as torch counts them.
+        last: report of the last round, None before the first.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter],
+        period: int,
+        warmup_steps: int = 0,
+        process_group: Any = None,
+        rule: str | Algorithm[Any] = "hom",
+        options: SyncOptions | None = None,
+    ) -> None:
+        """Prepare; a collective call.
+
+        Args:
+            params: of the model.
+            period: calls between rounds.
+            warmup_steps: calls before the first round, in which something else, such
+                as DistributedDataParallel, keeps ranks equal.
+            process_group: the ranks; all by default.
+            rule: as in `HewLocalSGD`, without control variates.
+            options: the rest.
+
+        Raises:
+            InvalidInputError: an argument breaks a rule.
+            RankError: ranks are missing or disagree on model, rule or options.
+        """
+        if period < 1:
+            raise invalid("period", "at least 1", period)
+        if warmup_steps < 0:
+            raise invalid("warmup_steps", "at least 0", warmup_steps)
+        options = SyncOptions() if options is None else options
+        chosen = Rule(rule, options.smoothness, options.curvature_ratio)
+        if chosen.is_corrected:
+            text = "one without control variates (use HewLocalSGD)"
+            raise invalid("rule", text, rule)
+        ModelAverager.__init__(self, process_group)
+        self.period, self.warmup_steps = period, warmup_steps
+        self._replica = Replica(list(params), self.process_group, chosen, options)
+        self._work = Work()
+        self.last: SyncReport | None = None
+
+    def average_parameters(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]],
+    ) -> None:
+        """Count a step; average where a period ends, as `PeriodicModelAverager` does.
+
+        Args:
+            params: the model's parameters, or an optimiser's groups. The first group's
+                learning rate is η; without one all ranks' are taken to be equal.
+
+        Raises:
+            InvalidInputError: other parameters than at construction.
+            RankError: ranks are missing or disagree.
+        """
+        given = list(params)
+        self._check(given)
+        group = given[0]
+        rate = float(group["lr"]) if isinstance(group, dict) else 1.0
+        if self.step < self.warmup_steps:
+            if self.step == self.warmup_steps - 1:
+                self._replica.model.take()
+                self._replica.model.follow(self._replica.wire.rank)
+        else:
+            self._work = self._work.after_step(rate)
+            if (self.step - self.warmup_steps) % self.period == 0:
+                self.last = self._replica.sync(self._work)
+                self._work = Work()
+        self.step += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save on each rank, beside its model's and optimiser's states."""
+        return replica_state(self._replica, self._work) | {"step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called; load model and optimiser as well.
+
+        Raises:
+            DataError: the state belongs to another rank, model, rule or job size.
+        """
+        self._work = load_replica_state(self._replica, state)
+        self.step = int(state["step"])
+
+    def _check(self, given: list[Any]) -> None:
+        tensors = [
+            tensor
+            for item in given
+            for tensor in (item["params"] if isinstance(item, dict) else [item])
+        ]
+        held = {id(tensor) for tensor in self._replica.model.parameters}
+        if {id(tensor) for tensor in tensors if tensor.requires_grad} != held:
+            rule = "the parameters given at construction"
+            raise invalid("params", rule, f"{len(tensors)} tensors, others among them")

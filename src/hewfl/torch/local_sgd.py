@@ -1,0 +1,170 @@
+"""Exact-weight local SGD around a training loop that stays as it is."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hewfl.core.checks import invalid
+from hewfl.core.round import Algorithm
+from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.replica import Replica
+from hewfl.torch.rules import Rule
+from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.work import Work
+
+
+@final
+class HewLocalSGD:
+    """Local steps on every rank, aggregated with exact weights.
+
+        with HewLocalSGD(model, optimizer, sync_every=8) as local:
+            for batch in loader:
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()  # every eighth is followed by a round
+
+    All ranks start from rank 0's parameters. Ranks may differ in `sync_every`; what
+    each has done is exchanged, not assumed. All must come to the same number of rounds
+    and leave the block together, which aggregates what is still pending. Buffers, such
+    as running means, stay local. A DistributedDataParallel module that spans the same
+    ranks stops averaging gradients inside the block.
+
+    A rank whose model is not finite is given weight zero and named in the report; it
+    goes on from the common model with its optimiser's state dropped.
+
+    Attributes:
+        last: report of the last round, None before the first.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        sync_every: int | timedelta,
+        rule: str | Algorithm[Any] = "hom",
+        process_group: Any = None,
+        options: SyncOptions | None = None,
+    ) -> None:
+        """Prepare; a collective call.
+
+        Args:
+            model: plain or DistributedDataParallel.
+            optimizer: of its parameters; the learning rate of its first group is η.
+            sync_every: this rank's steps between rounds, or the time after which the
+                step under way is its last.
+            rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
+                control variates), "equal", "steps", "tokens", "fednova", or an
+                algorithm of hewfl.
+            process_group: the ranks; all by default.
+            options: the rest.
+
+        Raises:
+            InvalidInputError: an argument breaks a rule.
+            RankError: ranks are missing or disagree on model, rule or options.
+        """
+        if isinstance(sync_every, int) and sync_every < 1:
+            raise invalid("sync_every", "at least 1", sync_every)
+        if isinstance(sync_every, timedelta) and sync_every <= timedelta(0):
+            raise invalid("sync_every", "a positive time", sync_every)
+        options = SyncOptions() if options is None else options
+        chosen = Rule(rule, options.smoothness, options.curvature_ratio)
+        group = dist.group.WORLD if process_group is None else process_group
+        self._model, self._optimizer, self._every = model, optimizer, sync_every
+        self._replica = Replica(list(model.parameters()), group, chosen, options)
+        self._work, self._since = Work(), time.monotonic()
+        self._open: ExitStack | None = None
+        self.last: SyncReport | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done."""
+        return self._replica.rounds
+
+    @property
+    def bytes_sent(self) -> int:
+        """Sent by this rank so far, the first copy of the model included."""
+        return self._replica.wire.bytes_sent
+
+    def count(self, tokens: int) -> None:
+        """Add to the tokens, or samples, behind this rank's displacement."""
+        self._work = replace(self._work, tokens=self._work.tokens + tokens)
+
+    def sync(self) -> SyncReport | None:
+        """Aggregate now; all ranks must. None if nobody has done a step."""
+        report = self._replica.sync(self._work)
+        self._work, self._since = Work(), time.monotonic()
+        if report is not None:
+            self.last = report
+            if self._replica.wire.rank in report.excluded:
+                self._optimizer.state.clear()
+        return report
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save on each rank, beside its model's and optimiser's states."""
+        return replica_state(self._replica, self._work)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called; load model and optimiser as well.
+
+        Raises:
+            DataError: the state belongs to another rank, model, rule or job size.
+        """
+        self._work = load_replica_state(self._replica, state)
+
+    def __enter__(self) -> "HewLocalSGD":
+        """Follow the optimiser's steps."""
+        self._open = ExitStack()
+        if self._spans(self._model):
+            self._open.enter_context(self._model.no_sync())
+        hooks = [self._optimizer.register_step_post_hook(self._stepped)]
+        if self._replica.variates is not None:
+            hooks.append(self._optimizer.register_step_pre_hook(self._stepping))
+        for hook in hooks:
+            self._open.callback(hook.remove)
+        self._since = time.monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Aggregate what is pending, unless an error is on its way out."""
+        assert self._open is not None
+        self._open.close()
+        if error is None:
+            self._work = replace(self._work, leaving=True)
+            self.sync()
+
+    def _spans(self, model: torch.nn.Module) -> bool:
+        if not isinstance(model, DistributedDataParallel):
+            return False
+        ours = dist.get_process_group_ranks(self._replica.wire.group)
+        return set(dist.get_process_group_ranks(model.process_group)) == set(ours)
+
+    def _stepping(self, *_: Any) -> None:
+        """Correct the gradients that the optimiser is about to use."""
+        variates = self._replica.variates
+        assert variates is not None
+        if not variates.started:
+            self._replica.start_variates()
+        variates.correct(self._replica.model.parameters)  # Alg. 2, l. 6
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Count the step; hold a round where it is due."""
+        self._work = self._work.after_step(float(optimizer.param_groups[0]["lr"]))
+        if isinstance(self._every, int):
+            due = self._work.steps >= self._every
+        else:
+            due = time.monotonic() - self._since >= self._every.total_seconds()
+        if due:
+            self.sync()

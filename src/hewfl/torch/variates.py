@@ -1,0 +1,70 @@
+"""The control variates of one rank: its own, and the server's that all share."""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from hewfl.torch.layout import Bucket, Layout, flat_view
+
+
+@final
+class RankVariates:
+    """c_i and c, bucket by bucket, in float32 at least.
+
+    The plain twin is `hewfl.core.variates`, which holds all c_i in one place.
+
+    Attributes:
+        own: c_i.
+        server: c, the same bits on all ranks.
+        started: whether they have been given their first values.
+    """
+
+    def __init__(
+        self, layout: Layout, device: torch.device, *, at_gradients: bool
+    ) -> None:
+        n = layout.ranks
+        self.own = [_zeros(bucket, n, device) for bucket in layout.buckets]
+        self.server = [_zeros(bucket, n, device) for bucket in layout.buckets]
+        self.started = not at_gradients
+        self._buckets = layout.buckets
+
+    def take_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
+        """c_i = the gradient at hand, in both places: the server's is yet to be summed.
+
+        Erratum E-29: with c_i = 0 the first round picks the shortest endpoint.
+        """
+        for b, bucket in enumerate(self._buckets):
+            for piece in bucket.pieces:
+                g = _gradient(parameters[piece.parameter])
+                values = g[piece.start : piece.start + piece.size]
+                self.own[b][piece.at : piece.at + piece.size] = values
+            self.server[b].copy_(self.own[b])
+        self.started = True
+
+    def correct(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Gradients become g − c_i + c."""
+        for own, server, bucket in zip(
+            self.own, self.server, self._buckets, strict=True
+        ):
+            for piece in bucket.pieces:
+                here = slice(piece.at, piece.at + piece.size)
+                g = _gradient(parameters[piece.parameter])
+                g[piece.start : piece.start + piece.size] += server[here] - own[here]
+
+    def move(self, b: int, displacement: torch.Tensor, travelled: float) -> None:
+        """c_i ← c_i − c − Δ_i/(η_iH_i), before the server's changes."""
+        self.own[b].sub_(self.server[b]).add_(displacement, alpha=-1 / travelled)
+
+
+def _zeros(bucket: Bucket, ranks: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(bucket.shard * ranks, dtype=bucket.wide, device=device)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """A flat view of the gradient, in the order of the parameter's memory."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.stride() != parameter.stride():
+        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+    return flat_view(parameter.grad)

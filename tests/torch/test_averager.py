@@ -1,0 +1,97 @@
+"""The averager behind torch's own optimiser wrapper."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.torch.pool import Pool
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat, post_local
+
+from hewfl import InvalidInputError
+from hewfl.torch import HewAverager, HewLocalSGD
+
+Array = NDArray[np.float64]
+pytestmark = pytest.mark.torch
+
+
+def averaged(
+    rank: int, _: int, warmup: int, *, grouped: bool = True
+) -> tuple[Array, Any]:
+    """Four steps under PostLocalSGDOptimizer, or with the averager called by hand.
+
+    With a period of three, rounds come after the first step and after the fourth.
+    """
+    module = Quadratic(0, (torch.float32,))
+    local = torch.optim.SGD(module.parameters(), lr=0.1)
+    averager = HewAverager(module.parameters(), 3, warmup, options=SMALL)
+    optimizer = post_local(local, averager)
+    descend(module, optimizer, warmup)  # ranks stay equal
+    assert averager.last is None
+    module.become(rank)
+    for _ in range(4):
+        descend(module, optimizer if grouped else local, 1)
+        if not grouped:
+            averager.average_parameters(module.parameters())
+    return flat(module), averager.last
+
+
+def ungrouped(rank: int, ranks: int) -> tuple[Array, Any]:
+    return averaged(rank, ranks, 0, grouped=False)
+
+
+def by_hand(rank: int, _: int, warmup: int) -> tuple[Array, Any]:
+    """The same rounds under HewLocalSGD."""
+    module = Quadratic(0, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    descend(module, optimizer, warmup)
+    module.become(rank)
+    with HewLocalSGD(module, optimizer, 10**9, options=SMALL) as local:
+        for steps in (1, 3):
+            descend(module, optimizer, steps)
+            local.sync()
+    return flat(module), local.last
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_rounds_come_when_torchs_averager_has_them(pool: Pool, warmup: int) -> None:
+    found, expected = pool.run(averaged, 4, warmup), pool.run(by_hand, 4, warmup)
+    for (model, last), (other, twin) in zip(found, expected, strict=True):
+        assert model.tobytes() == other.tobytes()
+        assert (last.weights, last.steps) == (twin.weights, (3, 3, 3, 3))
+        assert last.round == 2
+
+
+def test_without_learning_rates_all_ranks_have_the_same(pool: Pool) -> None:
+    found, expected = pool.run(ungrouped, 2), pool.run(by_hand, 2, 0)
+    assert found[0][0] == pytest.approx(expected[0][0], rel=1e-6)
+
+
+def refused(rank: int, _: int) -> list[str]:
+    module = Quadratic(rank, (torch.float32,))
+    parameters = list(module.parameters())
+    texts = []
+    wrong: list[tuple[Any, ...]] = [
+        (0,),
+        (2, -1),
+        (2, 0, None, "het"),
+        (2, 0, None, "best"),
+    ]
+    for arguments in wrong:
+        with pytest.raises(InvalidInputError) as caught:
+            HewAverager(parameters, *arguments)
+        texts.append(str(caught.value))
+    averager = HewAverager(parameters, 2)
+    with pytest.raises(InvalidInputError) as caught:
+        averager.average_parameters(parameters[:2])
+    return [*texts, str(caught.value)]
+
+
+def test_bad_arguments_are_named(pool: Pool) -> None:
+    period, warmup, corrected, unknown, others = pool.run(refused, 2)[0]
+    assert period == "`period` must be at least 1; got 0"
+    assert warmup == "`warmup_steps` must be at least 0; got -1"
+    assert "without control variates (use HewLocalSGD); got het" in corrected
+    assert "must be one of hom, het, equal, steps, tokens, fednova or an" in unknown
+    assert "`params` must be the parameters given at construction" in others

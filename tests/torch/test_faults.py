@@ -1,0 +1,223 @@
+"""What goes wrong between ranks is said on every rank, in time."""
+
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.pool import Pool
+from tests.torch.scenarios import SMALL, Plan, Quadratic, descend, play
+from torch import nn
+
+from hewfl import HewHom, InvalidInputError
+from hewfl.baselines import FedAWARE, QFedAvg
+from hewfl.torch import HewLocalSGD, SyncOptions
+
+pytestmark = pytest.mark.torch
+SHORT = SyncOptions(bucket_bytes=64, timeout=timedelta(seconds=2))
+
+
+def make(model: nn.Module, rule: Any = "hom", options: SyncOptions = SMALL) -> Any:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return optimizer, HewLocalSGD(model, optimizer, 2, rule, None, options)
+
+
+def texts_of(outcomes: list[Any]) -> list[str]:
+    """The errors of all ranks, which must have one each, all of the same kind."""
+    kinds = {outcome[1][0] for outcome in outcomes if not outcome[0]}
+    assert kinds == {"RankError"}, outcomes
+    assert not any(fine for fine, _ in outcomes)
+    return [outcome[1][1] for outcome in outcomes]
+
+
+def other_shapes(rank: int, _: int) -> None:
+    make(nn.Linear(3, 4 if rank == 1 else 5))
+
+
+def other_layout(rank: int, _: int) -> None:
+    make(nn.Linear(4, 3) if rank else nn.Linear(2, 5))
+
+
+def other_rule(rank: int, _: int) -> None:
+    make(nn.Linear(3, 3), "steps" if rank == 2 else "hom")
+
+
+def leaves_early(rank: int, _: int) -> None:
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module)
+    with local:
+        descend(module, optimizer, 2 if rank == 0 else 4)
+
+
+def test_mismatches_end_on_every_rank(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(other_shapes, 4)):
+        rule = "all ranks must have the same number of parameters; got "
+        assert text == rule + "rank 1: 16; ranks 0, 2 and 3: 20"
+    for text in texts_of(pool.outcomes(other_layout, 2)):
+        assert text.startswith("all ranks must have the same parameter layout; got ")
+    for text in texts_of(pool.outcomes(other_rule, 4)):
+        assert text.startswith("all ranks must have the same rule and options; got ")
+        assert "rank 2: " in text
+
+
+def test_leaving_early_ends_on_every_rank(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(leaves_early, 3)):
+        assert text.startswith("rank 0 left the loop after 1 rounds while others go on")
+
+
+def all_lost(rank: int, ranks: int) -> None:
+    play(rank, ranks, Plan(spoiled=(0, 1)))
+
+
+def test_nobody_finite_is_an_error_on_every_rank(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(all_lost, 2)):
+        assert text == "no rank's model was finite"
+
+
+def silent(rank: int, ranks: int) -> None:
+    """The last rank comes to the first round only."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module, options=SHORT)
+    with local:
+        descend(module, optimizer, 2)
+        if rank == ranks - 1:
+            time.sleep(4)
+            raise SystemExit
+        descend(module, optimizer, 2)
+
+
+def dies(rank: int, ranks: int) -> None:
+    """The last rank's process ends in the middle of a round's steps."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module)
+    with local:
+        descend(module, optimizer, 3)
+        if rank == ranks - 1:
+            os._exit(3)
+        descend(module, optimizer, 1)
+
+
+def test_missing_ranks_are_named_and_nobody_hangs() -> None:
+    with Pool(3) as ranks:
+        began = time.monotonic()
+        outcomes = ranks.outcomes(silent, 3)
+        assert time.monotonic() - began < 30
+        for text in texts_of(outcomes[:2]):
+            assert "it never saw rank 2 (last seen in round 0)" in text
+            assert "waited up to 2 s" in text
+        *others, dead = ranks.outcomes(dies, 3)
+        assert dead is None
+        for text in texts_of(others):
+            assert "it never saw rank 2 (last seen in round 0)" in text
+
+
+def idle(rank: int, _: int) -> Any:
+    """Rank 1 does nothing in the round called by hand, rank 2 does not move."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module)
+    optimizer.param_groups[0]["lr"] = 0.0 if rank == 2 else 0.1
+    with local:
+        descend(module, optimizer, 0 if rank == 1 else 1)
+        report = local.sync()
+        assert local.sync() is None  # nobody has done a step since
+    return report
+
+
+def test_idle_ranks_have_no_weight(pool: Pool) -> None:
+    report = pool.run(idle, 4)[0]
+    assert report.idle == (1, 2)
+    assert report.weights[1] == report.weights[2] == 0
+    assert sum(report.weights) == pytest.approx(1)
+
+
+def timed(rank: int, _: int) -> list[tuple[int, ...]]:
+    """A time budget: rank 1 is ten times slower."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    budget = timedelta(seconds=0.2)
+    steps = []
+    with HewLocalSGD(module, optimizer, budget) as local:
+        while local.rounds < 2:
+            before = local.rounds
+            descend(module, optimizer, 1)
+            time.sleep(0.1 if rank else 0.01)
+            if local.rounds > before and local.last is not None:
+                steps.append(local.last.steps)
+    return steps
+
+
+def test_a_time_budget_lets_each_rank_do_what_it_can(pool: Pool) -> None:
+    for fast, slow in pool.run(timed, 2)[0]:
+        assert fast > slow >= 1
+
+
+def recovers(rank: int, _: int) -> tuple[int, ...]:
+    """Momentum of a lost rank is dropped: it is finite again in the next round."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+    with HewLocalSGD(module, optimizer, 2) as local:
+        descend(module, optimizer, 1)
+        if rank == 1:
+            optimizer.state[module.parts[0]]["momentum_buffer"][0] = torch.inf
+        descend(module, optimizer, 1)
+        assert local.last is not None
+        assert local.last.excluded == (1,)
+        descend(module, optimizer, 2)
+    return local.last.excluded
+
+
+def test_a_lost_rank_comes_back(pool: Pool) -> None:
+    assert pool.run(recovers, 3) == [(), (), ()]
+
+
+def refused(rank: int, _: int) -> list[str]:
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    frozen = nn.Linear(2, 2).requires_grad_(requires_grad=False)
+    wrong: list[tuple[Any, ...]] = [
+        (module, optimizer, 0),
+        (module, optimizer, timedelta(0)),
+        (module, optimizer, 2, "best"),
+        (module, optimizer, 2, FedAWARE(1.0, 1.0)),
+        (module, optimizer, 2, QFedAvg(1.0, 1.0, 1.0)),
+        (frozen, optimizer, 2),
+    ]
+    texts = []
+    for arguments in wrong:
+        with pytest.raises(InvalidInputError) as caught:
+            HewLocalSGD(*arguments)
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_bad_arguments_are_named(pool: Pool) -> None:
+    every, budget, unknown, memory, losses, frozen = pool.run(refused, 2)[0]
+    assert every == "`sync_every` must be at least 1; got 0"
+    assert budget == "`sync_every` must be a positive time; got 0:00:00"
+    assert "`rule` must be one of hom, het" in unknown
+    assert "without state or with control variates; got FedAWARE" in memory
+    assert "`rule` must be one that needs no losses; got q-FedAvg" in losses
+    assert frozen == (
+        "`parameters` must be at least one that requires a gradient; got none"
+    )
+
+
+def uncounted(rank: int, ranks: int) -> None:
+    play(rank, ranks, Plan("tokens"))
+
+
+def test_token_weights_need_tokens(pool: Pool) -> None:
+    for fine, (kind, text, _) in pool.outcomes(uncounted, 2):
+        assert not fine
+        assert kind == "InvalidInputError"
+        assert text == "`tokens` must be counted on every rank; got [0, 0]"
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InvalidInputError, match="`bucket_bytes` must be at least 1"):
+        SyncOptions(bucket_bytes=0)
+    with pytest.raises(InvalidInputError, match="`timeout` must be positive"):
+        SyncOptions(timeout=timedelta(0))
+    assert HewHom(1.0, 1.0).needs_losses is False

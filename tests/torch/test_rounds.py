@@ -1,0 +1,252 @@
+"""Rounds over real processes against the pure rules on gathered data."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.torch.pool import Pool
+from tests.torch.scenarios import Plan, Seen, play, quadratic
+
+from hewfl import (
+    FedAvg,
+    FedExP,
+    FedNova,
+    HewHet,
+    HewHom,
+    Outer,
+    Scaffold,
+    StepWeighted,
+    UniformLocalSGD,
+)
+from hewfl.core.round import Algorithm, LocalPlan, Roster, Round
+from hewfl.core.variates import ControlVariates
+from hewfl.sim.outer import outer_step
+from hewfl.torch import SyncOptions
+
+Array = NDArray[np.float64]
+pytestmark = pytest.mark.torch
+
+WEIGHTS = 1e-11
+"""Weights from products added over ranks against those from the rows: rounding."""
+ROUNDING = {torch.float64: 1e-14, torch.float32: 3e-7, torch.bfloat16: 2e-2}
+"""Of one model in its own precision, relative to its largest entry."""
+
+
+def pure_round(
+    algorithm: Algorithm[Any], seen: list[Seen], plan: Plan, heard: list[int]
+) -> Any:
+    """What the algorithm decides with all displacements in one place."""
+    n = len(seen)
+    H = np.array([plan.steps[i] for i in heard])
+    m = np.array([max(plan.tokens[i], 1) for i in heard])
+    eta = np.array([plan.rates[i] for i in heard])
+    moved = np.stack([seen[i].before - seen[i].start for i in heard])
+    if plan.dtypes == (torch.float32,):  # as it was sent
+        moved = moved.astype(np.float32)
+    roster = Roster(np.array(heard), H, np.ones_like(H), m, n)
+    round_ = Round(seen[0].start, moved, roster, LocalPlan(eta))
+    return algorithm.decide(round_, None)[0], moved
+
+
+def same_bits(seen: list[list[Seen]]) -> None:
+    for rounds in zip(*seen, strict=True):
+        for other in rounds[1:]:
+            assert other.after.tobytes() == rounds[0].after.tobytes()
+            assert other.report.weights == rounds[0].report.weights
+
+
+def mean_travel(plan: Plan, n: int) -> float:
+    pairs = zip(plan.steps[:n], plan.rates[:n], strict=True)
+    return float(np.mean([h * r for h, r in pairs]))
+
+
+def smoothness(travelled: float) -> float:
+    """L such that Λϑ = L/2 with ϑ = L η H and Λ = 1.25 L."""
+    return 1 / (2 * 1.25 * travelled)
+
+
+RULES: dict[str, tuple[Any, Any]] = {
+    "hom": ("hom", lambda far: HewHom(smoothness(far), 1.0)),
+    "equal": ("equal", lambda _: UniformLocalSGD(1.0, 1.0)),
+    "steps": ("steps", lambda _: StepWeighted(1.0, 1.0)),
+    "tokens": ("tokens", lambda _: FedAvg(1.0, 1.0)),
+    "fednova": ("fednova", lambda _: FedNova(1.0, 1.0)),
+    "an algorithm": (HewHom(2.0, 0.4, 1.1), lambda _: HewHom(2.0, 0.4, 1.1)),
+    "a null endpoint": (
+        HewHom(20.0, 0.4, null_endpoint=True),
+        lambda _: HewHom(20.0, 0.4, null_endpoint=True),
+    ),
+    "a rival": (FedExP(1.0, 1.0), lambda _: FedExP(1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", RULES)
+def test_weights_are_the_pure_rules(pool: Pool, name: str, ranks: int) -> None:
+    rule, pure = RULES[name]
+    plan = Plan(rule, rates=(0.1, 0.05, 0.2, 0.1), tokens=(10, 30, 20, 5))
+    seen = pool.run(play, ranks, plan)
+    same_bits(seen)
+    first = [rounds[0] for rounds in seen]
+    algorithm = pure(mean_travel(plan, ranks))
+    decision, moved = pure_round(algorithm, first, plan, list(range(ranks)))
+    found = np.array(first[0].report.weights)
+    assert np.abs(found - decision.weights).max() <= WEIGHTS
+    expected = first[0].start + decision.weights @ moved
+    error = np.abs(first[0].after - expected).max() / np.abs(expected).max()
+    assert error <= ROUNDING[torch.float32]
+    assert first[0].report.steps == plan.steps[:ranks]
+    assert first[0].report.status == decision.status
+
+
+@pytest.mark.parametrize("bucket", [8, 100, 2**24])
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        (torch.bfloat16,),
+        (torch.float64,),
+        (torch.float32, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_precisions_and_buckets(
+    pool: Pool, dtypes: tuple[torch.dtype, ...], bucket: int
+) -> None:
+    plan = Plan(dtypes=dtypes, options=SyncOptions(bucket_bytes=bucket))
+    seen = pool.run(play, 4, plan)
+    same_bits(seen)
+    first = [rounds[0] for rounds in seen]
+    algorithm = HewHom(smoothness(mean_travel(plan, 4)), 1.0)
+    decision, moved = pure_round(algorithm, first, plan, [0, 1, 2, 3])
+    worst = max(ROUNDING[dtype] for dtype in dtypes)
+    found = np.array(first[0].report.weights)
+    assert np.abs(found - decision.weights).max() <= max(3 * worst, WEIGHTS)
+    expected = first[0].start + decision.weights @ moved
+    error = np.abs(first[0].after - expected).max() / np.abs(expected).max()
+    assert error <= worst
+
+
+def test_runs_repeat_to_the_bit(pool: Pool) -> None:
+    plan = Plan(rounds=3)
+    once, twice = pool.run(play, 4, plan), pool.run(play, 4, plan)
+    for a, b in zip(once, twice, strict=True):
+        assert a[-1].after.tobytes() == b[-1].after.tobytes()
+        assert a[-1].report.weights == b[-1].report.weights
+
+
+@pytest.mark.parametrize("rule", ["hom", "het"])
+def test_ddp_modules_are_as_plain_ones(pool: Pool, rule: str) -> None:
+    plan = Plan(rule, rounds=2)
+    plain = pool.run(play, 2, plan)
+    wrapped = pool.run(play, 2, replace(plan, ddp=True))
+    assert plain[0][-1].after.tobytes() == wrapped[0][-1].after.tobytes()
+    assert not np.array_equal(plain[0][0].before, plain[1][0].before)
+
+
+@pytest.mark.parametrize(
+    "outer", [Outer(0.7, 0.9, nesterov=True), Outer(1.0, 0.5), Outer(0.5)], ids=repr
+)
+def test_outer_optimiser_is_the_engines(pool: Pool, outer: Outer) -> None:
+    options = SyncOptions(bucket_bytes=64, outer=outer)
+    plan = Plan("steps", rounds=3, dtypes=(torch.float64,), options=options)
+    seen = pool.run(play, 4, plan)
+    same_bits(seen)
+    memory = np.zeros_like(seen[0][0].start)
+    for t in range(plan.rounds):
+        rounds = [rank[t] for rank in seen]
+        moved = np.stack([r.before - r.start for r in rounds])
+        step = np.array(rounds[0].report.weights) @ moved
+        move, memory = outer_step(outer, step, memory)
+        expected = rounds[0].start + move
+        assert np.abs(rounds[0].after - expected).max() <= 1e-13
+
+
+def branch(i: int, y: Array, steps: int, eta: float, correction: Array) -> Array:
+    A, b = quadratic(i)
+    for _ in range(steps):
+        y = y - eta * (A.T @ (A @ y - b) - correction)
+    return y
+
+
+CORRECTED: dict[str, Callable[[float], Algorithm[Any]]] = {
+    "het": lambda far: HewHet(smoothness(far), 1.0),
+    "het from zero": lambda far: HewHet(smoothness(far), 1.0, start="zero"),
+    "scaffold": lambda _: Scaffold(10.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_corrected_branches_are_the_papers(
+    pool: Pool, name: str, dtype: torch.dtype
+) -> None:
+    """Four rounds by NumPy, control variates of all clients in one place."""
+    plan = Plan("het", rounds=4, dtypes=(dtype,))
+    algorithm = CORRECTED[name](mean_travel(plan, 4))
+    if name != "het":
+        plan = replace(plan, rule=algorithm)
+    seen = pool.run(play, 4, plan)
+    same_bits(seen)
+    x, n = seen[0][0].start, 4
+    H, eta = np.array(plan.steps), np.array(plan.rates)
+    ones = np.ones(n, dtype=np.int64)
+    roster = Roster(np.arange(n), H, ones, ones, n)
+    first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
+    given = first if algorithm.needs_gradients else None
+    state: ControlVariates = algorithm.init(n, len(x), given)
+    tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
+    for t in range(plan.rounds):
+        k = state.clients - state.server
+        ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
+        round_ = Round(x, np.stack(ends) - x, roster, LocalPlan(eta, k))
+        decision, state = algorithm.decide(round_, state)
+        x = x + decision.weights @ round_.displacements
+        got = seen[0][t]
+        assert np.abs(np.array(got.report.weights) - decision.weights).max() <= (
+            tolerance * 10
+        )
+        assert np.abs(got.after - x).max() <= tolerance * np.abs(x).max()
+
+
+@pytest.mark.parametrize("rule", ["hom", "het", "steps"])
+@pytest.mark.parametrize("spoiled", [(2,), (0,), (0, 3)], ids=str)
+def test_a_rank_that_is_not_finite_has_no_weight(
+    pool: Pool, rule: str, spoiled: tuple[int, ...]
+) -> None:
+    """Rank 0 travels least: it is the origin that the products start from."""
+    plan = Plan(rule, rounds=2, spoiled=spoiled)
+    seen = pool.run(play, 4, plan)
+    same_bits(seen)
+    last = [rounds[-1] for rounds in seen]
+    report = last[0].report
+    assert report.excluded == spoiled
+    assert all(report.weights[i] == 0 for i in spoiled)
+    assert sum(report.weights) == pytest.approx(1, abs=1e-12)
+    assert np.isfinite(last[0].after).all()
+    heard = [i for i in range(4) if i not in spoiled]
+    if rule == "hom":
+        far = float(np.mean([plan.steps[i] * plan.rates[i] for i in heard]))
+        decision, moved = pure_round(HewHom(smoothness(far), 1.0), last, plan, heard)
+        found = np.array(report.weights)[heard]
+        assert np.abs(found - decision.weights).max() <= WEIGHTS
+        expected = last[0].start + decision.weights @ moved
+        assert np.abs(last[0].after - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("rule", "vectors"), [("hom", 0), ("het", 1)])
+def test_bytes_are_those_of_a_ring_and_the_products(
+    pool: Pool, rule: str, vectors: int
+) -> None:
+    """With control variates a second vector is handed out: half a ring more."""
+    plan = Plan(rule, options=SyncOptions(bucket_bytes=2**20))
+    for ranks in (2, 4):
+        report = pool.run(play, ranks, plan)[0][0].report
+        m = ranks + vectors
+        products = 2 * (ranks - 1) * (m**2 + m + 1) * 8 // ranks
+        handshake = (ranks - 1) * 8 * 8
+        model = report.ring_bytes + vectors * report.ring_bytes // 2
+        assert report.bytes_sent == model + products + handshake
