@@ -29,9 +29,9 @@ except ImportError:
 
 MOST_VECTORS = 63
 """With the origin after them they must fit into a tile of 64 rows."""
-BLOCK, WARPS, STAGES, WAVES = 128, 2, 1, 16
-"""Columns of a tile, warps of a program, pipeline stages, programs per multiprocessor;
-benchmarks/gram_gpu.py times others."""
+BLOCK, WARPS, STAGES, WAVES = 64, 2, 3, 16
+"""Columns of a tile, warps of a program, pipeline stages, programs per multiprocessor:
+the fastest on an H200 for 20 vectors; benchmarks/gram_gpu.py times others."""
 COMBINE_BLOCK = 1024
 
 
