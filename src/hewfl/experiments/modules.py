@@ -61,7 +61,12 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
         sizes,
         parts=parts,
         normalise=normalise,
-        training=Training(weight_decay=wanted.weight_decay, clip=wanted.clip),
+        training=Training(
+            weight_decay=wanted.weight_decay,
+            clip=wanted.clip,
+            precision=wanted.precision,
+            client_chunk=wanted.client_chunk,
+        ),
     )
 
 

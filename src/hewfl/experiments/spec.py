@@ -79,6 +79,9 @@ class ProblemSpec:
         weight_decay: of a module.
         clip: norm that a module's minibatch gradients are clipped to; none if absent.
         dropout: of a module.
+        precision: of a module's local steps: `full`, or `bfloat16` by autocast.
+        client_chunk: most models of a module stepped at once; `auto` for as many as fit
+            into memory.
     """
 
     model: Literal["softmax", "medium_cnn", "classifier_head"] = "softmax"
@@ -90,6 +93,8 @@ class ProblemSpec:
     weight_decay: float = 0.0
     clip: float | None = None
     dropout: float = 0.0
+    precision: Literal["full", "bfloat16"] = "full"
+    client_chunk: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         """Check ranges."""
