@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.c src/hewfl/*/*.h)
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test test-flower check bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -27,8 +27,12 @@ demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not flower"
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/test_cli.py
+
+# a federation of real processes, on this machine alone
+test-flower: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m flower tests/flower
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
@@ -48,6 +52,7 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/paper.py --data digits
 	$(BIN)/python benchmarks/torch_engine.py
 	$(BIN)/python benchmarks/allreduce.py
+	$(BIN)/python benchmarks/flower.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from hewfl.cli.certify import certify
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.post_local import post_local_weights
+from hewfl.core.post_local import combine, post_local_weights
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 
 
@@ -49,8 +49,8 @@ class HewHom:
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Exact weights against the mean of the normalised local displacements."""
         eta, H = round_.plan.step_sizes, round_.roster.horizons
-        local = -round_.displacements / (eta * H)[:, None]  # Alg. 3, l. 9
-        reference = local.mean(axis=0, dtype=np.float64)  # Alg. 3, l. 9
+        mean = -1 / (len(H) * eta * H)
+        reference = combine(round_.displacements, mean, wide=True)  # Alg. 3, l. 9
         curvature = self.curvature_ratio * self.smoothness
         endpoints = with_null(round_.displacements, null=self.null_endpoint)
         solution = post_local_weights(endpoints, reference, curvature)  # Alg. 3, l. 10

@@ -130,15 +130,16 @@ def _spread(
     )
 
 
-def combine(displacements: Any, weights: ArrayLike) -> Any:
+def combine(displacements: Any, weights: ArrayLike, *, wide: bool = False) -> Any:
     """The aggregated step d(w) = Σ_i w_iΔ_i, summed in float64 and rounded once.
 
     Args:
         displacements: Δ, shape (n, d), or a sequence of n vectors.
         weights: w, shape (n,); clients of weight zero are not read.
+        wide: leave the sum in float64.
 
     Returns:
-        A vector of the displacements' library, device and precision.
+        A vector of the displacements' library and device, and of their precision.
 
     Raises:
         InvalidInputError: shapes do not fit or a weight is not finite.
@@ -158,16 +159,18 @@ def combine(displacements: Any, weights: ArrayLike) -> Any:
         and lent is not None
         and set(lent[1]) in ({FLOAT32}, {FLOAT64})
     ):
-        narrow = lent[1][0] == FLOAT32
+        narrow = lent[1][0] == FLOAT32 and not wide
         out = np.empty(data.d, dtype=np.float32 if narrow else np.float64)
         native.combine(*lent, data.d, w, out, FLOAT32 if narrow else FLOAT64)
         return data.xp.asarray(out)
-    return _combine_portable(part, w)
+    return _combine_portable(part, w, wide=wide)
 
 
-def _combine_portable(part: Displacements, w: Float64[Array, " n"]) -> Any:
+def _combine_portable(
+    part: Displacements, w: Float64[Array, " n"], *, wide: bool
+) -> Any:
     kind = part.xp.result_type(*{part.row(i).dtype for i in range(part.n)})
-    floating = "float" in str(kind)
+    floating = "float" in str(kind) and not wide
     pieces = []
     for lo, hi in part.blocks():
         X = part.block(lo, hi)

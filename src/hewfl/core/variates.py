@@ -56,10 +56,12 @@ def updated(variates: ControlVariates, round_: Round) -> ControlVariates:
     Inactive clients keep theirs.
     """
     roster, eta = round_.roster, round_.plan.step_sizes
-    per_gradient = round_.displacements / (eta * roster.horizons)[:, None]
-    increments = -variates.server - per_gradient
-    clients = variates.clients.copy()
-    clients[roster.clients] += increments  # Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14
-    mean = increments.sum(axis=0) / roster.population
+    clients, total = variates.clients.copy(), np.zeros_like(variates.server)
+    for k, i in enumerate(roster.clients):  # one by one: all at once are n×d numbers
+        per_gradient = round_.displacements[k] / (eta[k] * roster.horizons[k])
+        increment = -variates.server - per_gradient
+        clients[i] += increment  # Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14
+        total += increment
+    mean = total / roster.population
     server = variates.server + mean  # Alg. 1, l. 18, Alg. 2, l. 18
     return replace(variates, server=server, clients=clients)

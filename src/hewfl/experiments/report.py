@@ -307,7 +307,11 @@ def _lead(run: _Run) -> _Html:
 def _partition(clients: ClientsSpec) -> str:
     if clients.partition == "dirichlet":
         return f"Dirichlet partition with α = {clients.alpha:g}"
-    words = {"iid": "shuffled even shards", "pool": "one pool for all"}
+    words = {
+        "iid": "shuffled even shards",
+        "pool": "one pool for all",
+        "nodes": "data as the nodes hold them",
+    }
     return words[clients.partition]
 
 

@@ -117,7 +117,8 @@ class ClientsSpec:
         n: number of clients.
         partition: `iid` deals shuffled samples evenly; `dirichlet` skews classes;
             `pool` lets every client draw from all samples, which alone is homogeneous
-            in the sense of the theory (erratum E-14).
+            in the sense of the theory (erratum E-14). A federation's own record says
+            `nodes`: data as its nodes hold them.
         alpha: concentration of the Dirichlet partition.
         minimum: least samples of a client in a Dirichlet partition.
         batch_size: samples of a local step.
@@ -129,7 +130,7 @@ class ClientsSpec:
     """
 
     n: int = 20
-    partition: Literal["iid", "dirichlet", "pool"] = "iid"
+    partition: Literal["iid", "dirichlet", "pool", "nodes"] = "iid"
     alpha: float = 0.2
     minimum: int = 1
     batch_size: int = 32

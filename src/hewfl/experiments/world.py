@@ -80,6 +80,9 @@ def _softmax(spec: Spec, seed: int) -> Softmax:
     clients, l2 = spec.clients, spec.problem.l2
     X, y = _there(spec, prepared.features), _there(spec, prepared.labels)
     test = tuple(_there(spec, part) for part in prepared.test)
+    if clients.partition == "nodes":
+        rule = "one that can be simulated"
+        raise invalid("clients.partition", rule, '"nodes", the record of a federation')
     if clients.partition == "pool":
         return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
     if clients.partition == "iid":

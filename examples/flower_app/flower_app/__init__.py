@@ -1,0 +1,1 @@
+"""Exact-weight aggregation of unequal local work on Flower."""

@@ -1,0 +1,268 @@
+"""A Flower run on disk: kept after every round, resumed, and read by `hewfl report`.
+
+    folder/spec.toml        the run as an experiment of one method and one seed
+    folder/seed-<seed>/     trace.jsonl, checkpoint and, at the end, constants.json
+    folder/summary.json     at the end
+    folder/times.json       likewise
+
+The files are those of `hewfl run`. The checkpoint holds the model, the method's state,
+the round, and the method and options themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hewfl.core.checks import invalid
+from hewfl.core.round import Algorithm
+from hewfl.errors import DataError
+from hewfl.experiments.files import write_json, write_text
+from hewfl.experiments.laws import check_horizons, check_participation
+from hewfl.experiments.methods import METHODS, MethodSpec
+from hewfl.experiments.run import Folder, finish
+from hewfl.experiments.spec import (
+    ClientsSpec,
+    DataSpec,
+    ProblemSpec,
+    Spec,
+    write_spec,
+)
+from hewfl.experiments.tables import from_table, to_table
+from hewfl.flower.contacts import Book
+from hewfl.flower.layout import Layout
+from hewfl.flower.options import Options
+from hewfl.sim.checkpoint import (
+    Saved,
+    flatten,
+    load_checkpoint,
+    save_checkpoint,
+    unflatten,
+)
+from hewfl.sim.lanes import LaneState
+from hewfl.sim.outer import Outer
+from hewfl.sim.trace import RoundRecord, from_lines, to_line
+from hewfl.version import __version__
+
+_OTHER = "other:"
+"""Before the names of arrays of the model that are no parameters."""
+_PLAIN = ("population", "seed", "variates", "min_replies", "fraction_evaluate", "name")
+_WAITING = ("wait_for", "wait_seconds")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a folder holds.
+
+    Attributes:
+        round: rounds done.
+        state: of the method, with the model.
+        layout: of the model.
+        others: arrays of the model that are no parameters.
+    """
+
+    round: int
+    state: LaneState
+    layout: Layout
+    others: Mapping[str, NDArray[Any]]
+
+
+def provenance(algorithm: Algorithm[Any], options: Options) -> dict[str, Any]:
+    """Method and options as tables.
+
+    Raises:
+        InvalidInputError: the method or a law is not one of hewfl's own.
+    """
+    kind = type(algorithm).__name__
+    if METHODS.get(kind) is not type(algorithm):
+        rule = "left out for methods that are not hewfl's own"
+        raise invalid("folder", rule, f"{options.folder} with {kind}")
+    table: dict[str, Any] = {
+        "method": {"kind": kind, **to_table(algorithm)},
+        "outer": to_table(options.outer),
+        **{name: getattr(options, name) for name in (*_PLAIN, *_WAITING)},
+        "participation": _law(options.participation),
+        "horizons": None if options.horizons is None else _law(options.horizons),
+    }
+    check_participation(table["participation"])
+    if table["horizons"] is not None:
+        check_horizons(table["horizons"])
+    return table
+
+
+def _law(law: Any) -> dict[str, Any]:
+    if not is_dataclass(law):
+        rule = "left out for laws that are not hewfl's own"
+        raise invalid("folder", rule, f"one with {type(law).__name__}")
+    listed = {f.name: getattr(law, f.name) for f in fields(law)}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in listed.items()}
+    return {"kind": type(law).__name__, **plain}
+
+
+def rebuilt(folder: Path) -> tuple[Algorithm[Any], Options]:
+    """Method and options of the run in a folder.
+
+    Raises:
+        DataError: there is no run, or it is damaged.
+    """
+    run = _checkpoint(folder).run
+    if "method" not in run:
+        raise DataError(f"{folder} does not hold a run of a Flower strategy")
+    own = {key: value for key, value in run["method"].items() if key != "kind"}
+    algorithm: Algorithm[Any] = from_table(METHODS[run["method"]["kind"]], own, "")
+    horizons = run["horizons"]
+    options = Options(
+        **{name: run[name] for name in (*_PLAIN, *_WAITING)},
+        horizons=None if horizons is None else check_horizons(horizons),
+        participation=check_participation(run["participation"]),
+        outer=from_table(Outer, run["outer"], ""),
+        folder=folder,
+    )
+    return algorithm, options
+
+
+def _checkpoint(folder: Path) -> Saved:
+    for place in sorted(folder.glob("seed-*")):
+        saved = load_checkpoint(place)
+        if saved is not None:
+            return saved
+    raise DataError(f"{folder} holds no run to resume")
+
+
+@final
+class RunFolder:
+    """Where one run is kept.
+
+    Args:
+        path: of the folder, made if it is new.
+        algorithm: the method.
+        options: the rest.
+    """
+
+    def __init__(self, path: Path, algorithm: Algorithm[Any], options: Options) -> None:
+        self._path = path
+        self._seed = path / f"seed-{options.seed}"
+        self._run = provenance(algorithm, options)
+        self._algorithm = algorithm
+        self._options = options
+        self._seed.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _trace(self) -> Path:
+        return self._seed / "trace.jsonl"
+
+    def describe(self, rounds: int, book: Book) -> None:
+        """Write the spec that `hewfl report` reads."""
+        write_text(self._path / "spec.toml", write_spec(self._spec(rounds, book)))
+
+    def load(self, like: LaneState, layout: Layout) -> Kept | None:
+        """The run found here, None if there is none; a longer trace is cut back.
+
+        Args:
+            like: a state of the same shape.
+            layout: of the model.
+
+        Raises:
+            DataError: it is damaged, or another run.
+        """
+        saved = load_checkpoint(self._seed)
+        if saved is None:
+            self._trace.unlink(missing_ok=True)
+            return None
+        _same(saved.run, {**self._run, "layout": to_table(layout)})
+        if not self._trace.exists() or self._trace.stat().st_size < saved.trace_bytes:
+            raise DataError(f"the trace {self._trace} is shorter than its checkpoint")
+        with self._trace.open("r+b") as file:
+            file.truncate(saved.trace_bytes)
+        others = {
+            name.removeprefix(_OTHER): np.array(array)
+            for name, array in saved.arrays.items()
+            if name.startswith(_OTHER)
+        }
+        return Kept(saved.round, unflatten(like, saved.arrays), layout, others)
+
+    def commit(self, record: RoundRecord, kept: Kept) -> None:
+        """Add a round to the trace, then make its state the current one."""
+        with self._trace.open("a") as file:
+            file.write(to_line(record))
+        others = {f"{_OTHER}{name}": array for name, array in kept.others.items()}
+        arrays = {**flatten(kept.state), **others}
+        run = {**self._run, "layout": to_table(kept.layout)}
+        size = self._trace.stat().st_size
+        save_checkpoint(self._seed, Saved(kept.round, run, arrays, size))
+
+    def close(self, rounds: int, book: Book, d: int, seconds: float) -> None:
+        """Write constants, times and summary of a finished run."""
+        n = self._options.population or self._numbers()
+        samples = {i: contact.examples for i, contact in book.contacts.items()}
+        known = {
+            "smoothness": self._run["method"].get("smoothness"),
+            "objective": None,
+            "pooled": None,
+            "n": n,
+            "d": d,
+            "samples": [samples.get(i, 0) for i in range(n)],
+        }
+        write_json(self._seed / "constants.json", known)
+        versions = {"hewfl": __version__, "flwr": metadata.version("flwr")}
+        write_json(
+            self._path / "times.json", {"seconds": round(seconds, 1), **versions}
+        )
+        finish(Folder(self._path, self._spec(rounds, book)))
+
+    def _numbers(self) -> int:
+        """Clients counted by the largest number in the trace, where none has a name."""
+        records = from_lines(self._trace.read_text(encoding="utf-8").splitlines())
+        return 1 + max(
+            (i for r in records for i in (*r.clients, *r.excluded)), default=0
+        )
+
+    def _spec(self, rounds: int, book: Book) -> Spec:
+        table, options = self._run, self._options
+        own = dict(table["method"])
+        own |= own.pop("bounds", {})  # of Algorithm 1; specs have them side by side
+        own = {k: v for k, v in own.items() if k not in ("kind", "smoothness")}
+        outer = {"outer_step": options.outer.step, "momentum": options.outer.momentum}
+        outer["nesterov"] = options.outer.nesterov
+        kind = table["method"]["kind"]
+        method = MethodSpec(kind, self._algorithm.name, {**own, **outer})
+        batches = [contact.batch_size for contact in book.contacts.values()]
+        clients = ClientsSpec(
+            partition="nodes",
+            n=options.population or max(1, len(book.contacts)),
+            batch_size=max(batches, default=1),
+            horizons=table["horizons"] or 1,
+            participation=table["participation"],
+        )
+        return Spec(
+            options.name,
+            (method,),
+            rounds=rounds,
+            seeds=(options.seed,),
+            data=DataSpec("Flower nodes"),
+            problem=ProblemSpec(l2=0.0, optimum=False),
+            clients=clients,
+        )
+
+
+def _same(found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Require one run: everything but how long to wait for nodes."""
+    for key, value in asked.items():
+        if key not in _WAITING and _plain(found.get(key)) != _plain(value):
+            text = (
+                f"the folder holds another run: its {key} is {found.get(key)!r}, "
+                f"asked for is {value!r}"
+            )
+            raise DataError(text)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: tuples are lists."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,327 @@
+"""What came back from a round, sifted: usable answers in client order, and the rest.
+
+A reply is left out, and the reason kept, when it is
+
+    error       the node says so, or the SuperLink says it for a node that is gone
+    missing     asked, but not heard in time; or drawn, but not connected
+    late        an answer to another round
+    unknown     from nobody who was asked
+    duplicate   several answers of one client that differ; equal ones count once
+    malformed   arrays of other names, shapes or kinds; numbers missing or out of
+                range, a partition id of someone else among them
+    not-finite  NaN or infinite entries
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
+from jaxtyping import Float, Float64, Int64
+from numpy.typing import NDArray
+
+from hewfl.core.checks import Array, Ints, invalid
+from hewfl.errors import InvalidInputError
+from hewfl.flower.contacts import whole
+from hewfl.flower.layout import Layout, bad_entries, part, vector_of
+from hewfl.flower.protocol import (
+    DISPLACEMENT,
+    DONE,
+    EXAMPLES,
+    METRICS,
+    OFFER,
+    PARTITION,
+    STEP_SIZE,
+)
+
+KINDS = (
+    "error",
+    "missing",
+    "late",
+    "unknown",
+    "duplicate",
+    "malformed",
+    "not-finite",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Why a client, or an unknown sender (−1), is not part of a round."""
+
+    client: int
+    kind: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that is out.
+
+    Attributes:
+        client: partition id, or number in order of appearance.
+        node: Flower's id of the node.
+        metadata: of the message; Flower fills in its id when it is sent.
+        step_size: η_i, as sent.
+        batch_size: b_i, as the node told.
+        rate: step size that a stock client was sent as `lr`, if it was.
+    """
+
+    client: int
+    node: int
+    metadata: Metadata
+    step_size: float
+    batch_size: int = 1
+    rate: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Heard:
+    """The usable answers of a round, in client order.
+
+    Attributes:
+        clients: who.
+        displacements: Δ_i = y_i − x, one row each.
+        steps: H_i, done.
+        step_sizes: η_i, used.
+        sizes: m_i.
+        batch_sizes: b_i.
+        offers: steps that nodes offer for the next round, by client.
+        metrics: what they measured.
+        excluded: the rest.
+    """
+
+    clients: Int64[Ints, " s"]
+    displacements: Float[Array, "s d"]
+    steps: Int64[Ints, " s"]
+    step_sizes: Float64[Array, " s"]
+    sizes: Int64[Ints, " s"]
+    batch_sizes: Int64[Ints, " s"]
+    offers: Mapping[int, int]
+    metrics: Sequence[MetricRecord]
+    excluded: Sequence[Exclusion]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One reply and its numbers, checked; the arrays are not read yet."""
+
+    question: Asked
+    copies: Sequence[Message]
+    steps: int
+    step_size: float
+    size: int
+    told: int | None
+    offer: int | None
+
+    @property
+    def content(self) -> RecordDict:
+        return self.copies[0].content
+
+
+def sift(
+    asked: Sequence[Asked],
+    replies: Iterable[Message],
+    layout: Layout,
+    begin: Float[Array, " d"],
+    *,
+    named: bool = True,
+    insist: bool = False,
+) -> Heard:
+    """Read the replies to a round; the arrays of each are let go once they are read.
+
+    Args:
+        asked: whom we asked, in client order.
+        replies: in whatever order they came.
+        layout: of the model.
+        begin: x as it was sent.
+        named: whether clients are known by partition id.
+        insist: whether replies none of which reports local steps are an error, as in
+            the first round, when it is the app that lacks them and not a node.
+
+    Raises:
+        InvalidInputError: likewise.
+    """
+    excluded: list[Exclusion] = []
+    answers = _read_all(asked, replies, excluded, named=named)
+    if insist and not answers:
+        _require_steps(excluded)
+    clients = _numbers(answers, named=named)
+    rows = np.empty((len(answers), layout.d), dtype=layout.dtype)
+    kept: list[int] = []
+    for k in np.argsort(clients, kind="stable"):
+        answer = answers[k]
+        try:
+            _fill(rows[len(kept)], answer.content, layout, begin)
+            kept.append(int(k))
+        except _NotFiniteError as error:
+            wrong = Exclusion(answer.question.client, "not-finite", str(error))
+            excluded.append(wrong)
+        except InvalidInputError as error:
+            wrong = Exclusion(answer.question.client, "malformed", str(error))
+            excluded.append(wrong)
+        for message in answer.copies:
+            _let_go(message)
+    best = [answers[k] for k in kept]
+    return Heard(
+        clients[kept],
+        rows[: len(kept)],
+        np.array([a.steps for a in best], dtype=np.int64),
+        np.array([a.step_size for a in best], dtype=np.float64),
+        np.array([a.size for a in best], dtype=np.int64),
+        np.array([a.question.batch_size for a in best], dtype=np.int64),
+        {a.question.client: a.offer for a in best if a.offer is not None},
+        [metrics_of(a.content) for a in best],
+        tuple(sorted(excluded, key=lambda e: (e.client, e.kind, e.reason))),
+    )
+
+
+def _read_all(
+    asked: Sequence[Asked],
+    replies: Iterable[Message],
+    excluded: list[Exclusion],
+    *,
+    named: bool,
+) -> list[_Answer]:
+    """The replies whose numbers are usable, in the order of the questions."""
+    answers = []
+    found = _by_client(asked, replies, excluded)
+    for question in asked:
+        copies = found.get(question.client, [])
+        if not copies:
+            continue
+        if any(other.content != copies[0].content for other in copies[1:]):
+            text = f"{len(copies)} answers that differ"
+            excluded.append(Exclusion(question.client, "duplicate", text))
+            continue
+        try:
+            answers.append(_read(question, copies, named=named))
+        except InvalidInputError as error:
+            excluded.append(Exclusion(question.client, "malformed", str(error)))
+    return answers
+
+
+def _require_steps(excluded: Sequence[Exclusion]) -> None:
+    silent = [e.reason for e in excluded if f'"{DONE}"' in e.reason]
+    if silent:
+        text = (
+            f'no reply reports its local steps: add `"{DONE}": <optimiser steps taken>`'
+            f" to the MetricRecord of the ClientApp's train reply, beside "
+            f'"{EXAMPLES}" ({silent[0]})'
+        )
+        raise InvalidInputError(text)
+
+
+def _numbers(answers: Sequence[_Answer], *, named: bool) -> Int64[Ints, " s"]:
+    """Clients by partition id: the one known, or the one that nameless nodes told."""
+    told = [a.told for a in answers]
+    if not named and None not in told and len(set(told)) == len(told):
+        return np.array(told, dtype=np.int64)
+    return np.array([a.question.client for a in answers], dtype=np.int64)
+
+
+def _by_client(
+    asked: Sequence[Asked], replies: Iterable[Message], excluded: list[Exclusion]
+) -> dict[int, list[Message]]:
+    """Replies with content by client; the others are excluded."""
+    by_message = {q.metadata.message_id: q for q in asked if q.metadata.message_id}
+    by_node = {q.node: q for q in asked}
+    found: dict[int, list[Message]] = {}
+    spoken = set()
+    for reply in replies:
+        told = reply.metadata
+        question = by_message.get(told.reply_to_message_id)
+        question = question or by_node.get(told.src_node_id)
+        if question is None:
+            text = f"node {told.src_node_id} was not asked"
+            excluded.append(Exclusion(-1, "unknown", text))
+        elif reply.has_error():
+            spoken.add(question.client)
+            text = f"code {reply.error.code}: {reply.error.reason}"
+            excluded.append(Exclusion(question.client, "error", text))
+        elif told.group_id != question.metadata.group_id:
+            text = f"an answer to round {told.group_id or '?'}"
+            excluded.append(Exclusion(question.client, "late", text))
+        else:
+            spoken.add(question.client)
+            found.setdefault(question.client, []).append(reply)
+    for q in asked:
+        if q.client not in spoken:
+            text = f"no answer of node {q.node} in time"
+            excluded.append(Exclusion(q.client, "missing", text))
+    return found
+
+
+# ------------------------------------------------------------------ one answer
+
+
+class _NotFiniteError(Exception):
+    """Numbers that would poison the model."""
+
+
+def _read(question: Asked, copies: Sequence[Message], *, named: bool) -> _Answer:
+    """The numbers of a reply."""
+    metrics = metrics_of(copies[0].content)
+    told = whole(metrics, PARTITION, least=0) if PARTITION in metrics else None
+    if named and told not in (None, question.client):
+        raise invalid(f'"{PARTITION}"', f"{question.client}, who was asked", told)
+    step_size = question.step_size
+    if DISPLACEMENT not in copies[0].content.array_records:
+        step_size = question.rate or step_size  # a stock client, which takes no orders
+    if STEP_SIZE in metrics:
+        step_size = _positive(metrics, STEP_SIZE)
+    offer = whole(metrics, OFFER) if OFFER in metrics else None
+    steps, size = whole(metrics, DONE), whole(metrics, EXAMPLES)
+    return _Answer(question, copies, steps, step_size, size, told, offer)
+
+
+def metrics_of(content: RecordDict) -> MetricRecord:
+    """The one MetricRecord of a reply.
+
+    Raises:
+        InvalidInputError: there is none, or several without the usual name.
+    """
+    records = content.metric_records
+    if METRICS not in records and len(records) != 1:
+        raise invalid("the reply", "with one MetricRecord", f"{len(records)} of them")
+    return records[METRICS] if METRICS in records else next(iter(records.values()))
+
+
+def _positive(metrics: MetricRecord, key: str) -> float:
+    value = metrics[key]
+    if not isinstance(value, int | float) or not 0 < value < np.inf:
+        raise invalid(f'"{key}"', "a positive finite number", repr(value))
+    return float(value)
+
+
+def _fill(
+    row: NDArray[Any], content: RecordDict, layout: Layout, begin: Float[Array, " d"]
+) -> None:
+    """Δ_i as sent, or from the endpoint that a stock client sends."""
+    records = content.array_records
+    with np.errstate(all="ignore"):  # what is not finite is told below
+        if DISPLACEMENT in records:
+            row[:] = vector_of(records[DISPLACEMENT], layout.d)
+        else:
+            if len(records) != 1:
+                rule = "with one ArrayRecord"
+                raise invalid("the reply", rule, f"{len(records)} of them")
+            model: ArrayRecord = next(iter(records.values()))
+            for name, shape, place in layout.parts():
+                endpoint = part(model, name, shape).ravel()
+                np.subtract(endpoint, begin[place], out=row[place], casting="same_kind")
+    bad = bad_entries(row)
+    if bad:
+        raise _NotFiniteError(f"{bad} of {len(row)} entries are not finite")
+
+
+def _let_go(message: Message) -> None:
+    """Free the arrays of a reply: they are in the round's matrix now."""
+    for record in message.content.array_records.values():
+        for name in list(record):
+            del record[name]

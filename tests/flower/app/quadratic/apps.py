@@ -1,0 +1,80 @@
+"""Random quadratics on the engine's own draws, so that `simulate` knows the answer."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from hewfl import FixedHorizons, HewHet, HewHom, Roster, Scaffold
+from hewfl.flower import AlgorithmStrategy, Local, Moment, Options, client_app
+from hewfl.problems import random_quadratic
+from hewfl.sim.draws import draw
+
+D, BATCH, HORIZONS = 5, 3, (1, 2, 4, 3, 2, 1, 4, 2)
+
+
+def problem_of(n: int) -> Any:
+    return random_quadratic(seed=0, n=n, d=D)
+
+
+def method_of(name: str, smoothness: float) -> Any:
+    methods = {
+        "HewHet": HewHet(smoothness, 0.5),
+        "HewHom": HewHom(smoothness, 0.5),
+        "Scaffold": Scaffold(smoothness, 0.2),
+    }
+    return methods[name]
+
+
+def build(context: Context) -> Local:
+    config = context.run_config
+    n, seed, pause = int(config["clients"]), int(config["seed"]), config["pause"]
+    problem, i = problem_of(n), int(context.node_config["partition-id"])
+    sizes, one = problem.data_sizes, np.ones(1, dtype=np.int64)
+    roster = Roster(one * i, one, one * BATCH, sizes[i : i + 1], n)
+
+    def gradient(x: Any, moment: Moment) -> Any:
+        time.sleep(float(pause))
+        steps = moment.step + 1
+        drawn = draw(seed, moment.round, roster, problem.offsets, steps)
+        samples = drawn.samples[moment.step]
+        return problem.minibatch_gradients(x[None, None], samples, drawn.counts)[0, 0]
+
+    return Local(gradient, int(sizes[i]), BATCH)
+
+
+client = client_app(build)
+server = ServerApp()
+
+
+@server.main()  # type: ignore[untyped-decorator]  # checked without flwr
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    n = int(config["clients"])
+    problem = problem_of(n)
+    options = Options(
+        population=n,
+        horizons=FixedHorizons(HORIZONS[:n]),
+        seed=int(config["seed"]),
+        variates=config["variates"],
+        wait_seconds=float(config["wait"]),
+        fraction_evaluate=0.0,
+        folder=Path(str(config["folder"])),
+    )
+    method = method_of(str(config["method"]), problem.smoothness)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        x = arrays["0"].numpy()[None]
+        del server_round
+        return MetricRecord({"objective": float(problem.objectives(x)[0, 0])})
+
+    AlgorithmStrategy(method, options).start(
+        grid,
+        ArrayRecord([np.zeros(D)]),
+        int(config["rounds"]),
+        timeout=float(config["timeout"]),
+        evaluate_fn=evaluate,
+    )

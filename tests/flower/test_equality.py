@@ -1,0 +1,101 @@
+"""A federation of Flower and the engine: the same model, to rounding."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import ArrayRecord
+
+from hewfl import (
+    ChoiceHorizons,
+    FedAvg,
+    Federation,
+    FedNova,
+    FedProx,
+    HewFixed,
+    HewHet,
+    HewHom,
+    MinibatchSGD,
+    Outer,
+    SampledParticipation,
+    Scaffold,
+    simulate,
+)
+from hewfl.flower import AlgorithmStrategy, Options
+from hewfl.sim.lanes import Lane
+from tests.flower.federation import StubGrid, app_of
+from tests.sim.toy import least_squares
+
+ROUNDS, SEED = 6, 3
+PROBLEM = least_squares(1, n=6, d=5)
+L = PROBLEM.smoothness
+METHODS: list[Any] = [
+    HewHom(L, 0.4),
+    HewHet(L, 0.4),
+    HewHet(L, 0.4, start="zero", null_endpoint=True),
+    HewFixed(L, 0.4, corrected=True),
+    FedNova(L, 0.2),
+    Scaffold(L, 0.2, server_step=0.7),
+    FedAvg(L, 0.2),
+    FedProx(L, 0.2, 0.5),
+    MinibatchSGD(L, 0.2),
+]
+
+
+def name(method: Any) -> str:
+    return f"{method.name} {getattr(method, 'start', '')}".strip()
+
+
+def flower(method: Any, dtype: Any = np.float64, **options: Any) -> AlgorithmStrategy:
+    told = Options(
+        population=6,
+        horizons=ChoiceHorizons(every_round=True),
+        seed=SEED,
+        fraction_evaluate=0.0,
+        **options,
+    )
+    strategy = AlgorithmStrategy(method, told)
+    grid = StubGrid(app_of(PROBLEM, SEED), 6)
+    model = ArrayRecord([np.zeros((2, 2), dtype), np.zeros(1, dtype)])
+    strategy.start(grid, model, ROUNDS)
+    return strategy
+
+
+def engine(method: Any, dtype: Any = np.float64, **options: Any) -> Any:
+    law = options.get("participation")
+    extra = {} if law is None else {"participation": law}
+    federation = Federation(ChoiceHorizons(every_round=True), 4, **extra)
+    lane = Lane(method, options.get("outer", Outer()))
+    return simulate(PROBLEM, federation, [lane], rounds=ROUNDS, seed=SEED, dtype=dtype)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_flower_and_the_engine_give_the_same_model(method: Any) -> None:
+    found, known = flower(method), engine(method)
+    assert np.abs(known.anchors[0]).max() > 0.1
+    np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-11)
+
+
+@pytest.mark.parametrize("method", METHODS[:5], ids=name)
+def test_in_single_precision_too(method: Any) -> None:
+    found, known = flower(method, np.float32), engine(method, np.float32)
+    np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=2e-5)
+
+
+def test_with_sampled_clients_and_momentum() -> None:
+    extra = {
+        "participation": SampledParticipation(3),
+        "outer": Outer(0.9, momentum=0.5, nesterov=True),
+    }
+    for method in (HewHet(L, 0.3), Scaffold(L, 0.1)):
+        found, known = flower(method, **extra), engine(method, **extra)
+        np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-10)
+
+
+def test_the_account_of_nodes_that_hold_their_variates_is_the_engines() -> None:
+    found, known = flower(Scaffold(L, 0.2), variates="node"), engine(Scaffold(L, 0.2))
+    assert found.state.scalars == known.records[-1].scalars
+    assert found.state.paper_scalars == known.records[-1].paper_scalars

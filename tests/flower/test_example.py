@@ -1,0 +1,59 @@
+"""The example app is laid out as Flower's baselines are, and learns."""
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from flwr.app import ArrayRecord
+
+from tests.flower.federation import StubGrid
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
+STRATEGIES = ("hew", "hew-corrected", "fednova", "scaffold", "fedavg")
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The modules of the app, as its own process would import them."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    names = ("client_app", "dataset", "model", "strategy", "utils")
+    yield {name: pytest.importorskip(f"flower_app.{name}") for name in names}
+    for name in [name for name in sys.modules if name.startswith("flower_app")]:
+        del sys.modules[name]
+
+
+def config() -> dict[str, Any]:
+    table = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    found: dict[str, Any] = table["tool"]["flwr"]["app"]["config"]
+    return found
+
+
+def test_layout_of_a_flower_baseline() -> None:
+    for name in ("README.md", "LICENSE", "pyproject.toml"):
+        assert (EXAMPLE / name).exists()
+    parts = ("client_app", "dataset", "model", "server_app", "strategy", "utils")
+    for name in parts:
+        assert (EXAMPLE / EXAMPLE.name / f"{name}.py").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_every_strategy_learns(app: Any, kind: str) -> None:
+    told = config() | {"strategy": kind, "clients": 4, "amplitude": 4.0}
+    told |= {"step-scale": 1.6}
+    problem = app["dataset"].federated(told)
+    grid = StubGrid(app["client_app"].app, 4)
+    for context in grid.nodes.values():
+        context.run_config.update(told)
+    strategy = app["strategy"].strategy_of(told, problem.smoothness_estimate())
+    begin = ArrayRecord(app["model"].build(problem).state_dict())
+    evaluate = app["utils"].evaluation(problem)
+    result = strategy.start(grid, begin, 3, evaluate_fn=evaluate)
+    curve = [m["objective"] for m in result.evaluate_metrics_serverapp.values()]
+    assert curve[-1] < 0.7 * curve[0]

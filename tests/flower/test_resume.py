@@ -1,0 +1,245 @@
+"""Kept after every round: stopped anywhere, a run goes on to the same bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import Array, ArrayRecord, MetricRecord
+
+from hewfl import (
+    ChoiceHorizons,
+    DataError,
+    FedNova,
+    HewControl,
+    HewHet,
+    HewHom,
+    InvalidInputError,
+    LocalPlan,
+    Outer,
+    ProblemBounds,
+    SampledParticipation,
+    Scaffold,
+    UniformLocalSGD,
+)
+from hewfl.experiments.report import write_report
+from hewfl.experiments.results import read_results
+from hewfl.experiments.run import open_folder
+from hewfl.flower import (
+    AlgorithmStrategy,
+    FedNovaStrategy,
+    HewStrategy,
+    Options,
+    ScaffoldStrategy,
+)
+from hewfl.sim.trace import from_lines
+from tests.flower.federation import StubGrid, app_of
+from tests.sim.toy import least_squares
+
+N, D, SEED = 6, 5, 4
+PROBLEM = least_squares(5, n=N, d=D)
+L = PROBLEM.smoothness
+METHODS: list[Any] = [
+    HewHom(L, 0.4),
+    HewHet(L, 0.4),
+    HewControl(ProblemBounds(L, 5.0, 1e-3, 1.0), 0.1),
+    Scaffold(L, 0.1),
+    FedNova(L, 0.1),
+]
+
+
+def options(folder: Path | None, **changes: Any) -> Options:
+    told: dict[str, Any] = {
+        "population": N,
+        "horizons": ChoiceHorizons((1, 3), every_round=True),
+        "participation": SampledParticipation(4),
+        "outer": Outer(0.9, momentum=0.3),
+        "seed": SEED,
+        "fraction_evaluate": 0.0,
+        "folder": folder,
+    }
+    return Options(**{**told, **changes})
+
+
+def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    x = arrays["w"].numpy().astype(np.float64)[None]
+    found = PROBLEM.objectives(x)[0]
+    known = {"objective": float(found[0]), "pooled": float(found[1])}
+    return MetricRecord(known | {"test_accuracy": 0.5, "seen": server_round})
+
+
+def start(strategy: AlgorithmStrategy, rounds: int, *, arrivals: int = 0) -> Any:
+    """In a federation of its own: new node ids, nothing remembered."""
+    grid = StubGrid(app_of(PROBLEM, SEED), N, seed=arrivals)
+    model = ArrayRecord(
+        {"w": Array(np.zeros(D, np.float32)), "count": Array(np.array([7]))}
+    )
+    return strategy.start(grid, model, rounds, evaluate_fn=evaluate)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """All that a run leaves, but how long it took."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
+    kept = [p for p in files if p.name not in ("times.json", "manifest.json")]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in kept}
+
+
+@pytest.mark.parametrize("variates", ["server", "node"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_five_and_five_rounds_are_ten(
+    method: Any, variates: str, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    known = AlgorithmStrategy(method, options(whole, variates=variates))
+    start(known, 10)
+    start(AlgorithmStrategy(method, options(parts, variates=variates)), 5)
+    resumed = AlgorithmStrategy.resume(parts)
+    result = start(resumed, 10, arrivals=1)
+    assert resumed.state.anchor.tobytes() == known.state.anchor.tobytes()
+    assert bytes_of(parts) == bytes_of(whole)
+    assert sorted(result.train_metrics_clientapp) == [6, 7, 8, 9, 10]
+    assert result.arrays["count"].numpy() == np.array([7])
+
+
+def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    """Killed between the trace and the checkpoint, the longer trace is cut back."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start(AlgorithmStrategy(METHODS[1], options(whole)), 6)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == 4:
+            raise StoppedError
+        return evaluate(server_round, arrays)
+
+    strategy = AlgorithmStrategy(METHODS[1], options(parts))
+    grid = StubGrid(app_of(PROBLEM, SEED), N)
+    model = ArrayRecord(
+        {"w": Array(np.zeros(D, np.float32)), "count": Array(np.array([7]))}
+    )
+    with pytest.raises(StoppedError):
+        strategy.start(grid, model, 6, evaluate_fn=stop)
+    with (parts / f"seed-{SEED}" / "trace.jsonl").open("a") as file:
+        file.write('{"round": 4, half a li')
+    start(AlgorithmStrategy.resume(parts), 6)
+    assert bytes_of(parts) == bytes_of(whole)
+
+
+def test_the_same_app_started_again_goes_on(tmp_path: Path) -> None:
+    known = AlgorithmStrategy(METHODS[0], options(None))
+    start(known, 6)
+    for rounds in (2, 6):
+        again = AlgorithmStrategy(METHODS[0], options(tmp_path, wait_seconds=9.0))
+        start(again, rounds)
+    assert again.state.anchor.tobytes() == known.state.anchor.tobytes()
+    nothing_left = start(AlgorithmStrategy.resume(tmp_path), 6)
+    assert nothing_left.train_metrics_clientapp == {}
+    np.testing.assert_array_equal(
+        nothing_left.arrays["w"].numpy(), known.model()["w"].numpy()
+    )
+
+
+def test_resume_gives_back_the_strategy_with_its_options(tmp_path: Path) -> None:
+    cases: list[tuple[Any, AlgorithmStrategy]] = [
+        (HewStrategy, HewStrategy(L, 0.4, options=options(tmp_path / "a"))),
+        (
+            HewStrategy,
+            HewStrategy(L, 0.3, corrected=True, options=options(tmp_path / "b")),
+        ),
+        (FedNovaStrategy, FedNovaStrategy(0.01, options=options(tmp_path / "c"))),
+        (ScaffoldStrategy, ScaffoldStrategy(0.01, options=options(tmp_path / "d"))),
+    ]
+    for kind, strategy in cases:
+        start(strategy, 1)
+        folder = strategy.options.folder
+        found = kind.resume(str(folder))
+        assert type(found) is kind
+        assert found.algorithm == strategy.algorithm
+        assert repr(found.options) == repr(strategy.options)
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    start(AlgorithmStrategy(METHODS[0], options(tmp_path)), 1)
+    other = AlgorithmStrategy(HewHom(L, 0.5), options(tmp_path))
+    with pytest.raises(DataError, match="its method is"):
+        start(other, 2)
+    with pytest.raises(DataError, match="a run of HewHom, not of ScaffoldStrategy"):
+        ScaffoldStrategy.resume(tmp_path)
+    with pytest.raises(DataError, match="holds no run to resume"):
+        HewStrategy.resume(tmp_path / "nowhere")
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    start(AlgorithmStrategy(METHODS[0], options(tmp_path)), 1)
+    state = next(tmp_path.rglob("state-*.safetensors"))
+    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match="checksum"):
+        HewStrategy.resume(tmp_path)
+
+
+def test_only_methods_and_laws_of_hewfl_can_be_kept(tmp_path: Path) -> None:
+    class Mine:
+        """Uniform weights under a name of my own."""
+
+        name, needs_losses, needs_gradients = "mine", False, False
+        traffic = UniformLocalSGD.traffic
+
+        def init(self, n: int, d: int, gradients: Any) -> None:
+            pass
+
+        def plan(self, roster: Any, state: None) -> LocalPlan:
+            return UniformLocalSGD(L, 0.1).plan(roster, state)
+
+        def decide(self, round_: Any, state: None) -> Any:
+            return UniformLocalSGD(L, 0.1).decide(round_, state)
+
+    start(AlgorithmStrategy(Mine(), options(None)), 1)  # without a folder it runs
+    with pytest.raises(InvalidInputError, match="methods that are not hewfl's own"):
+        start(AlgorithmStrategy(Mine(), options(tmp_path)), 1)
+
+    class Nobody:
+        """A law of my own."""
+
+        def draw(self, seed: int, t: int, n: int) -> Any:
+            del seed, t, n
+            return np.zeros(0, dtype=np.int64)
+
+    own = options(tmp_path, participation=Nobody())
+    with pytest.raises(InvalidInputError, match="laws that are not hewfl's own"):
+        start(AlgorithmStrategy(METHODS[0], own), 1)
+
+
+@pytest.mark.parametrize("method", METHODS[:3], ids=lambda m: m.name)
+def test_the_folder_is_one_that_reports_read(method: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    strategy = AlgorithmStrategy(method, options(run, name="in Flower"))
+    result = start(strategy, 4)
+    folder = open_folder(run)
+    seeds = {seed: folder.of_seed(seed) for seed in folder.spec.seeds}
+    results = read_results(folder.spec, seeds)
+    curve = results.curve(method.name, "objective")[0]
+    known = result.evaluate_metrics_serverapp
+    assert curve.tolist() == [known[t]["objective"] for t in range(5)]
+    assert curve[-1] < curve[0]
+    lines = (folder.of_seed(SEED) / "trace.jsonl").read_text().splitlines()
+    records = from_lines(lines)
+    for record, (t, metrics) in zip(
+        records[1:], result.train_metrics_clientapp.items(), strict=True
+    ):
+        assert record.round == t
+        assert list(record.weights) == metrics["weights"]
+        change = record.observed.get("certificate_change")
+        assert change == metrics.get("certificate_change")
+        assert change is not None or isinstance(method, HewControl)
+        assert record.metrics["seen"] == t
+    write_report([folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "in Flower" in page
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["methods"][0]["final"]["objective"]["mean"] == curve[-1]
