@@ -90,6 +90,38 @@ def test_mistakes_are_one_line(arguments: list[str], code: int, text: str) -> No
     assert "Traceback" not in result.output
 
 
+def test_own_data_that_changed_are_noticed(place: Path) -> None:
+    rows = [f"{i % 7},{i % 3},{i % 2}" for i in range(60)]
+    own = place / "own.csv"
+    own.write_text("a,b,label\n" + "\n".join(rows) + "\n")
+    changes = ["--set", "data.name=own.csv", "--set", "data.label=label"]
+    changes += ["--set", "clients.minimum=1", "--set", "clients.partition=iid"]
+    changes += ["--set", "rounds=2", "--set", "tune.rounds=1", "--set", "seeds=[0]"]
+    command = ["run", "small.toml", "--jobs", "0", *changes]
+    (place / "small.toml").write_text(TEXT.replace("subsample = 300", ""))
+    done = runner.invoke(app, command)
+    assert done.exit_code == 0, done.output
+    own.write_text("a,b,label\n" + "\n".join(rows[:40]) + "\n")
+    again = runner.invoke(app, command)
+    assert again.exit_code == 1
+    assert "has changed since the run" in again.output.replace("\n", " ")
+    own.unlink()
+    gone = runner.invoke(app, command)
+    assert "does not exist" in gone.output.replace("\n", " ")
+    assert len(list((place / "runs").iterdir())) == 1
+
+
+def test_one_damaged_run_does_not_hide_the_others(place: Path) -> None:
+    runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
+    bad = place / "runs" / "bad"
+    bad.mkdir()
+    (bad / "spec.toml").write_text("x")
+    listed = runner.invoke(app, ["ls"])
+    assert listed.exit_code == 0
+    assert "small-" in listed.output
+    assert "cannot be" in listed.output
+
+
 def test_the_printed_spec_is_one() -> None:
     result = runner.invoke(app, ["spec"])
     assert result.exit_code == 0

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hewfl import (
     DataError,
     Federation,
     HewHet,
+    InvalidInputError,
     SampledParticipation,
     simulate,
 )
@@ -119,7 +121,7 @@ def test_damaged_checkpoints_are_refused(stopped: Path) -> None:
     manifest.write_text(text)
     trace = stopped / "trace.jsonl"
     trace.write_text(trace.read_text()[:10])
-    with pytest.raises(DataError, match="shorter than its checkpoint says"):
+    with pytest.raises(DataError, match="damaged or shorter than its checkpoint"):
         go_on(stopped)
 
 
@@ -145,3 +147,64 @@ def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path) is None
     with pytest.raises(TypeError, match="a state may not hold a str"):
         flatten("text")
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew(
+    tmp_path: Path,
+) -> None:
+    problem = least_squares()
+    lanes = [HewHet(problem.smoothness, 0.4)]
+
+    def dies_at(last: int) -> Any:
+        def on_round(done: int) -> None:
+            if done == last:
+                raise KeyboardInterrupt
+
+        return on_round
+
+    given: dict[str, Any] = {"rounds": 10, "seed": 1, "checkpoint_every": 5}
+    for last in (3, 7):
+        with pytest.raises(KeyboardInterrupt):
+            simulate(
+                *(problem, FEDERATION, lanes),
+                checkpoint=tmp_path / "a",
+                on_round=dies_at(last),
+                **given,
+            )
+    trace = simulate(problem, FEDERATION, lanes, checkpoint=tmp_path / "a", **given)
+    assert [record.round for record in trace.records] == list(range(11))
+    calm = tmp_path / "b"
+    simulate(problem, FEDERATION, lanes, checkpoint=calm, **given)
+    ours, theirs = tmp_path / "a" / "trace.jsonl", calm / "trace.jsonl"
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"round": 1}, {"run": []}, {"state": 3}, {"trace_bytes": -5}, {"trace_bytes": 9}],
+)
+def test_a_changed_manifest_is_refused(stopped: Path, change: dict[str, Any]) -> None:
+    manifest = stopped / "manifest.json"
+    text = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(text | change))
+    with pytest.raises(DataError, match="its checksum does not match"):
+        go_on(stopped)
+
+
+def test_a_changed_digit_of_the_trace_is_refused(stopped: Path) -> None:
+    trace = stopped / "trace.jsonl"
+    data = bytearray(trace.read_bytes())
+    data[data.index(b"objective") + 13] ^= 1
+    trace.write_bytes(bytes(data))
+    with pytest.raises(DataError, match="is damaged or shorter"):
+        go_on(stopped)
+
+
+def test_other_problems_and_starts_are_other_runs(stopped: Path) -> None:
+    problem = least_squares()
+    lanes = [HewHet(problem.smoothness, 0.4)]
+    given: dict[str, Any] = {"rounds": 4, "seed": 1, "checkpoint": stopped}
+    with pytest.raises(DataError, match="its start is"):
+        simulate(problem, FEDERATION, lanes, start=np.ones(problem.d), **given)
+    with pytest.raises(InvalidInputError, match="`rounds` must be at least the 2"):
+        simulate(problem, FEDERATION, lanes, **(given | {"rounds": 1}))

@@ -264,14 +264,57 @@ def test_a_client_that_is_not_finite_is_left_out(
 ) -> None:
     L = problem.smoothness
     broken = Broken(problem, (1, 4), value)
-    plain = [lane for lane in all_lanes(L) if not isinstance(lane, Lane)]
-    lanes = [algorithm for algorithm in plain if not algorithm.needs_gradients]
+    lanes = [lane for lane in all_lanes(L) if not isinstance(lane, Lane)]
     trace = simulate(broken, FEDERATION, lanes, rounds=3, seed=1)
     assert np.isfinite(trace.anchors).all()
     for record in trace.records:
-        if record.round > 0:
+        asked = lanes[record.lane].needs_gradients
+        if record.round > 0 or asked:  # those asked for a gradient at the start, too
             assert record.excluded == (1, 4)
+        if record.round > 0:
             assert record.clients == (0, 2, 3, 5)
+
+
+def test_lanes_of_one_name_are_numbered(problem: LeastSquares) -> None:
+    L = problem.smoothness
+    lanes: list[Any] = [FedAvg(L, 0.1), FedAvg(L, 0.2), HewHom(L, 0.4)]
+    trace = simulate(problem, FEDERATION, lanes, rounds=2, seed=1)
+    assert trace.names == ("FedAvg #1", "FedAvg #2", "HEW (plain)")
+    assert len(trace.final()) == 3
+    with pytest.raises(InvalidInputError, match="`lane` must be one of FedAvg #1"):
+        trace.of("FedAvg")
+    with pytest.raises(InvalidInputError, match="`lane` must be from 0 to 2; got 3"):
+        trace.ledger(3)
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A law that answers what it was told to."""
+
+    answer: Any
+
+    def draw(self, *given: Any) -> Any:
+        assert given
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("federation", "text"),
+    [
+        (Federation(FixedHorizons(1), 4, Odd([0, 0, 1])), "distinct indices"),
+        (Federation(FixedHorizons(1), 4, Odd(np.ones(6, dtype=bool))), "distinct ind"),
+        (Federation(FixedHorizons(1), 4, Odd([0, 6])), "indices from 0 to 5"),
+        (Federation(Odd(np.zeros(6, dtype=np.int64)), 4), "6 whole numbers"),
+        (Federation(Odd(np.ones(6)), 4), "6 whole numbers"),
+        (Federation(FixedHorizons(1), [4, 4]), "`batch_size` must be one number or 6"),
+    ],
+)
+def test_laws_that_break_the_rules_are_named(
+    federation: Federation, text: str, problem: LeastSquares
+) -> None:
+    L = problem.smoothness
+    with pytest.raises(InvalidInputError, match=text):
+        simulate(problem, federation, [FedAvg(L, 0.1)], rounds=1, seed=0)
 
 
 def test_when_nobody_is_finite_the_lane_stops(problem: LeastSquares) -> None:

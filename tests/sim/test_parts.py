@@ -124,7 +124,10 @@ def test_participation() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: FixedHorizons(0), "`steps` must be at least 1; got 0"),
+        (
+            lambda: FixedHorizons(0),
+            "`steps` must be whole numbers",
+        ),
         (lambda: ChoiceHorizons([]), "`choices` must be a list"),
         (lambda: PoissonHorizons(probabilities=(1.0, 1.0, 1.0)), "a distribution"),
         (lambda: PoissonHorizons(least=0), "`least` must be from 1"),
@@ -132,7 +135,10 @@ def test_participation() -> None:
         (lambda: TimedHorizons(-1.0, [1.0]), "`budget` must be a positive"),
         (lambda: SampledParticipation(0), "`count` must be at least 1"),
         (lambda: RandomParticipation(1.5), "`probability` must be from 0 to 1"),
-        (lambda: Federation(FixedHorizons(1), 0), "`batch_size` must be at least 1"),
+        (
+            lambda: Federation(FixedHorizons(1), 0),
+            "`batch_size` must be whole",
+        ),
         (lambda: Outer(0.0), "`step` must be a positive"),
         (lambda: Outer(momentum=1.0), "`momentum` must be below 1"),
         (lambda: horizons_of(FixedHorizons([1, 2])), "`steps` must be one number or 5"),

@@ -1,10 +1,12 @@
-"""`hewfl data`: list, get, check and show data sets."""
+"""`hewfl data`: list, get, check, encode and show data sets."""
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich.progress
 import typer
 from jaxtyping import Int64
 from rich.box import SIMPLE_HEAD
@@ -14,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hewfl.cli.errors import one_line_errors
-from hewfl.core.checks import Ints
+from hewfl.core.checks import Ints, invalid
 from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
+from hewfl.data.encode import OnBatch, encode_ag_news
 from hewfl.data.inventory import Stock, take_stock
 from hewfl.data.load import check as check_dataset
 from hewfl.data.load import load
@@ -26,7 +29,9 @@ from hewfl.data.picture import draw_partition
 from hewfl.data.places import download_root
 from hewfl.data.prepare import row_labels, split_rows
 
-data = typer.Typer(help="List, get, check and show data sets.", no_args_is_help=True)
+data = typer.Typer(
+    help="List, get, check, encode and show data sets.", no_args_is_help=True
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Label = Annotated[
@@ -169,6 +174,61 @@ def _dataset_record(d: Dataset) -> dict[str, Any]:
         "classes": d.classes,
         "source": d.source,
     }
+
+
+@data.command()
+def encode(
+    name: Annotated[str, typer.Argument(help="Data set of texts: ag_news.")],
+    *,
+    model: Annotated[
+        str, typer.Option(help="Encoder: a folder, or a name on the Hugging Face hub.")
+    ],
+    pooling: Annotated[
+        str, typer.Option(help="cls (first token) or mean (of all tokens).")
+    ] = "cls",
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts at once.")] = 64,
+    device: Annotated[str, typer.Option(help="Of PyTorch: cpu, cuda, ...")] = "cpu",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the file; in the cache if absent.")
+    ] = None,
+) -> None:
+    """Turn texts into features by a frozen encoder, once, in a file for `data.name`.
+
+    Started again, an interrupted encoding goes on.
+    """
+    with one_line_errors():
+        if name != "ag_news":
+            raise invalid("name", "ag_news, the data set that has texts", repr(name))
+        with _row_bar() as on_batch:
+            file = encode_ag_news(
+                model,
+                output,
+                pooling=pooling,
+                batch_size=batch_size,
+                device=device,
+                on_batch=on_batch,
+            )
+        found = load(file)
+    _print_datasets([found], as_json=False)
+    typer.echo(f"for a spec: --set data.name={file}")
+
+
+@contextlib.contextmanager
+def _row_bar() -> Iterator[OnBatch]:
+    """A bar that counts rows on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    with rich.progress.Progress(
+        rich.progress.TextColumn("encoding"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TextColumn("left"),
+        rich.progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bars:
+        bar = bars.add_task("encoding", total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 
 @data.command()

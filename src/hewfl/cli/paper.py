@@ -12,6 +12,7 @@ from hewfl.cli.errors import one_line_errors
 from hewfl.cli.run import ROOT, Jobs, Root, go
 from hewfl.experiments.figures import figure_1, figure_2
 from hewfl.experiments.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.experiments.files import write_bytes
 from hewfl.experiments.paper import (
     DATA,
     FIGURE_1,
@@ -137,5 +138,9 @@ def _line(  # noqa: PLR0913 - the command's own options
     else:
         figure_5(results, output / "figure5")
         figure_6(results, ["FedAvg", HEW_PLAIN, HEW_CORRECTED], output / "figure6")
+    for name in ("summary.json", "tuned.toml", "tuning.json", "times.json"):
+        kept = folder.path / name
+        if kept.exists():
+            write_bytes(output / name, kept.read_bytes())
     write_report([folder], output / "report.html")
     console.print(f"figures and page in {output}", highlight=False)

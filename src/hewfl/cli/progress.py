@@ -30,6 +30,7 @@ class Bars(Progress):
 
     def begin(self, tasks: Sequence[Task]) -> None:
         """A new bar that counts the steps of all tasks of the stage."""
+        self._complete()
         self._done = {}
         stage, count = tasks[0].stage, len(tasks)
         total = sum(task.steps for task in tasks)
@@ -42,6 +43,11 @@ class Bars(Progress):
         self._bars.update(self._bar, advance=done - self._done.get(task, 0))
         self._done[task] = done
 
+    def _complete(self) -> None:
+        """Fill the bar of a stage that is over: last messages may be under way."""
+        for bar in self._bars.tasks:
+            self._bars.update(bar.id, completed=bar.total)
+
     def __enter__(self) -> "Bars":
         """Show the bars."""
         self._bars.start()
@@ -53,5 +59,7 @@ class Bars(Progress):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave them as they are."""
+        """Leave them as they are, full if all went well."""
+        if kind is None:
+            self._complete()
         self._bars.stop()

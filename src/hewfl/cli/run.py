@@ -15,7 +15,7 @@ from rich.table import Table
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.progress import Bars
-from hewfl.errors import DataError
+from hewfl.errors import DataError, HewError
 from hewfl.experiments.files import read_json
 from hewfl.experiments.overrides import overridden
 from hewfl.experiments.report import write_report
@@ -86,8 +86,12 @@ def ls(
         table.add_column(name, justify="left" if name in ("run", "state") else "right")
     found = sorted(root.glob("*/spec.toml"))
     for file in found:
-        with one_line_errors():
+        try:
             folder = open_folder(file.parent)
+        except HewError:
+            name = escape(file.parent.name)
+            table.add_row(name, *("-",) * 4, "[red]spec.toml cannot be read[/]")
+            continue
         spec = folder.spec
         methods, seeds = len(spec.methods), len(spec.seeds)
         data, rounds = spec.data.name, str(spec.rounds)

@@ -69,6 +69,7 @@ def _advantage(data: str, regime: str, results: Results) -> Claim:
     accuracy = against_others(results, hew, "test_accuracy")
     ahead = [label for label, c in loss.items() if c.verdict == "better"]
     behind = [label for label, c in loss.items() if c.verdict == "worse"]
+    more = [label for label, c in accuracy.items() if c.verdict == "better"]
     worse = [label for label, c in accuracy.items() if c.verdict == "worse"]
     is_clear = len(ahead) == len(loss) and not worse
     expected = (data, regime) in ADVANTAGE
@@ -83,7 +84,8 @@ def _advantage(data: str, regime: str, results: Results) -> Claim:
     because = (
         f"{hew} after {results.spec.rounds} rounds, {len(results.spec.seeds)} seeds, "
         f"95 % paired intervals: objective lower than {_list(ahead)}, higher than "
-        f"{_list(behind)}; accuracy lower than {_list(worse)}"
+        f"{_list(behind)}; accuracy higher than {_list(more)}, lower than "
+        f"{_list(worse)}"
     )
     return Claim(statement, verdict, because)
 

@@ -12,7 +12,10 @@ from hewfl.experiments.paper import TITLES
 from hewfl.experiments.results import read_results
 from hewfl.experiments.run import Folder
 
-COLUMNS = ("objective", "gap", "pooled", "pooled_gap", "test_accuracy", "scalars")
+COLUMNS = (
+    *("objective", "gap", "pooled", "pooled_gap", "test_accuracy"),
+    *("scalars", "paper_scalars"),
+)
 Key = tuple[str, str]
 
 

@@ -13,11 +13,13 @@ Killed at any instant and resumed, a run leaves the same bytes in all but the la
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, final
 
+from hewfl.data import CATALOGUE
+from hewfl.data.places import file_sha256
 from hewfl.errors import DataError
 from hewfl.experiments.files import read_json, write_json, write_text
 from hewfl.experiments.spec import Spec, read_spec, write_spec
@@ -95,14 +97,19 @@ def folder_for(spec: Spec, root: Path) -> Folder:
     Raises:
         DataError: there is a folder of that name with another spec in it.
     """
+    spec = _located(spec)
     path = root / f"{spec.name}-{spec.digest}"
     file = path / "spec.toml"
     if file.exists():
         found = open_folder(path)
         if found.spec.digest != spec.digest:
             raise DataError(f"{path} holds another spec")
+        _check_data(found)
         return found
+    digest = _own_file_digest(spec)
     write_text(file, write_spec(spec))
+    if digest is not None:
+        write_json(path / "data.json", {"sha256": digest})
     return Folder(path, spec)
 
 
@@ -114,7 +121,36 @@ def open_folder(path: Path) -> Folder:
     """
     if not (path / "spec.toml").exists():
         raise DataError(f"{path} is not a run: it has no spec.toml")
-    return Folder(path, read_spec(path / "spec.toml"))
+    folder = Folder(path, read_spec(path / "spec.toml"))
+    if not folder.is_done:
+        _check_data(folder)
+    return folder
+
+
+def _check_data(folder: Folder) -> None:
+    """Require that the user's own data file is the one the run began with."""
+    known = read_json(folder.path / "data.json", missing=True)
+    if known is not None and _own_file_digest(folder.spec) != known["sha256"]:
+        text = f"{folder.spec.data.name} has changed since the run {folder.path} began"
+        raise DataError(f"{text}; give the spec another name, or delete the run")
+
+
+def _located(spec: Spec) -> Spec:
+    """The spec with the whole path of the user's own data file."""
+    if spec.data.name in CATALOGUE:
+        return spec
+    data = replace(spec.data, name=str(Path(spec.data.name).resolve()))
+    return replace(spec, data=data)
+
+
+def _own_file_digest(spec: Spec) -> str | None:
+    """Checksum of the user's own data file; None for a data set known by name."""
+    if spec.data.name in CATALOGUE:
+        return None
+    file = Path(spec.data.name)
+    if not file.is_file():
+        raise DataError(f"the data file {file} does not exist")
+    return file_sha256(file)
 
 
 def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:

@@ -30,8 +30,8 @@ class DataSpec:
     """Which samples.
 
     Attributes:
-        name: `digits`, `mnist`, `fashion_mnist`, `covertype`, or the path of a CSV, NPZ
-            or Parquet file.
+        name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path of
+            a CSV, NPZ or Parquet file.
         label: column of the labels in a CSV or Parquet file; the last by default.
         split: `shuffled` pools all published parts and splits them anew, by seed;
             `published` keeps the publisher's test part.
@@ -70,7 +70,8 @@ class ProblemSpec:
         l2: λ of (λ/2)‖W‖² for softmax; the paper does not print its value.
         smoothness: the L that normalises softmax step sizes: `estimate` by power
             iteration, as in the paper's experiments, or `bound`, the proven one.
-        optimum: whether to solve softmax for F*, so that gaps can be reported.
+        optimum: whether to solve softmax for F*, so that gaps can be reported; say no
+            where l2 is zero.
         learning_rate: of a module. There is no L: with a method's `rate_scale` r it is
             put at 1/(r rate), so that a `step_scale` s steps with s r times this rate;
             for methods with an `amplitude` ϑ at 1/(r rate h), so that they step with

@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 
 from hewfl.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
 T = TypeVar("T")
 
 
@@ -93,7 +93,9 @@ def save_checkpoint(folder: Path, saved: Saved) -> None:
         "state": name,
         "sha256": hashlib.sha256(data).hexdigest(),
         "trace_bytes": saved.trace_bytes,
+        "trace_sha256": _trace_digest(folder, saved.trace_bytes),
     }
+    manifest["manifest_sha256"] = _digest(manifest)
     _write(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
     for old in folder.glob("state-*.safetensors"):
         if old.name != name:
@@ -119,20 +121,41 @@ def load_checkpoint(folder: Path) -> Saved | None:
     path = folder / "manifest.json"
     if not path.exists():
         return None
+    again = "delete the folder to restart"
     try:
-        manifest = json.loads(path.read_text())
-        name, digest = manifest["state"], manifest["sha256"]
-        form, trace_bytes = manifest["format"], int(manifest["trace_bytes"])
-        round_, run = int(manifest["round"]), manifest["run"]
-    except (ValueError, KeyError, TypeError) as error:
-        text = f"checkpoint {path} is damaged: {error!r}; delete the folder to restart"
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        form, own = manifest["format"], manifest.pop("manifest_sha256", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = f"checkpoint {path} is damaged: {error!r}; {again}"
         raise DataError(text) from error
     if form != FORMAT:
         text = f"checkpoint {path} has format {form}; this version reads {FORMAT}"
         raise DataError(text)
-    state = folder / name
-    data = state.read_bytes() if state.exists() else b""
-    if hashlib.sha256(data).hexdigest() != digest:
-        text = f"checkpoint {state} is damaged: its checksum does not match"
+    if own != _digest(manifest):
+        text = f"checkpoint {path} is damaged: its checksum does not match; {again}"
         raise DataError(text)
-    return Saved(round_, run, load(data), trace_bytes)
+    state = folder / manifest["state"]
+    data = state.read_bytes() if state.exists() else b""
+    if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+        text = f"checkpoint {state} is damaged: its checksum does not match; {again}"
+        raise DataError(text)
+    size = manifest["trace_bytes"]
+    if _trace_digest(folder, size) != manifest["trace_sha256"]:
+        trace = folder / "trace.jsonl"
+        text = f"the trace {trace} is damaged or shorter than its checkpoint; {again}"
+        raise DataError(text)
+    return Saved(manifest["round"], manifest["run"], load(data), size)
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _trace_digest(folder: Path, size: int) -> str:
+    """Of the first bytes of the trace; no digest equals that of a shorter one."""
+    trace = folder / "trace.jsonl"
+    data = b""
+    if trace.exists():
+        with trace.open("rb") as file:
+            data = file.read(size)
+    return hashlib.sha256(data + str(len(data)).encode()).hexdigest()

@@ -11,15 +11,16 @@ One round reads as in the design:
     trace.record(…)
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from numpy.typing import DTypeLike
 
-from hewfl.core.checks import Array, invalid
+from hewfl.core.checks import Array, Mask, invalid
 from hewfl.core.round import Algorithm, Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Problem
@@ -82,16 +83,21 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     lanes = [a if isinstance(a, Lane) else Lane(a) for a in algorithms]
     _check(lanes, rounds, evaluate_every, checkpoint_every)
     setting = Setting(problem, federation, lanes, seed, np.dtype(dtype))
-    run = _fingerprint(setting)
-    states = _first_states(setting, start)
-    first, records = 0, _started(setting, states, evaluate=evaluate_every is not None)
+    states, silent = _first_states(setting, start)
+    run = _fingerprint(setting, states[0].anchor)
+    evaluate = evaluate_every is not None
+    first, records = 0, _started(setting, states, silent, evaluate=evaluate)
     log = _Log(checkpoint)
     saved = None if checkpoint is None else load_checkpoint(checkpoint)
     if saved is not None:
         _same_run(saved.run, run)
+        if rounds < saved.round:
+            rule = f"at least the {saved.round} that {checkpoint} holds"
+            raise invalid("rounds", rule, rounds)
         first, records = saved.round, log.cut(saved.trace_bytes)
         states = list(unflatten(tuple(states), saved.arrays))
     else:
+        log.restart()  # a run may have died before its first checkpoint
         log.append(records)
     for t in range(first, rounds):
         evaluate = _is_due(t + 1, rounds, evaluate_every)
@@ -105,7 +111,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
             on_round(t + 1)
     return Trace(
         tuple(repr(lane) for lane in lanes),
-        tuple(lane.name for lane in lanes),
+        _distinct([lane.name for lane in lanes]),
         tuple(records),
         np.stack([state.anchor for state in states]),
         tuple(lane.algorithm.traffic for lane in lanes),
@@ -120,13 +126,27 @@ def _is_due(t: int, rounds: int, every: int | None) -> bool:
     return every is not None and (t % every == 0 or t == rounds)
 
 
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The same names, with numbers where one is used again."""
+    return tuple(
+        name if names.count(name) == 1 else f"{name} #{names[: k + 1].count(name)}"
+        for k, name in enumerate(names)
+    )
+
+
 def _started(
-    setting: Setting, states: Sequence[LaneState], *, evaluate: bool
+    setting: Setting,
+    states: Sequence[LaneState],
+    silent: tuple[int, ...],
+    *,
+    evaluate: bool,
 ) -> list[RoundRecord]:
+    """The records of round 0; `silent` clients had no finite gradient to start with."""
+    asked = [lane.algorithm.needs_gradients for lane in setting.lanes]
+    notes: list[dict[str, Any]] = [{"excluded": silent} if a else {} for a in asked]
     if not evaluate:
-        return [record_of(0, k, state, {}) for k, state in enumerate(states)]
-    empty: list[dict[str, Any]] = [{} for _ in states]
-    return evaluated(setting, states, 0, empty)
+        return [record_of(0, k, state, notes[k]) for k, state in enumerate(states)]
+    return evaluated(setting, states, 0, notes)
 
 
 def _check(
@@ -145,10 +165,20 @@ def _check(
         raise invalid("checkpoint_every", "at least 1", checkpoint_every)
 
 
-def _fingerprint(setting: Setting) -> Mapping[str, Any]:
-    """What two runs must share for one to go on where the other stopped."""
-    problem = setting.problem
+def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]:
+    """What two runs must share for one to go on where the other stopped.
+
+    Problems are told apart by one sample gradient of every client at the start.
+    """
+    problem, n = setting.problem, setting.problem.n
+    points = np.tile(x.astype(setting.dtype), (1, n, 1))
+    firsts = np.asarray(problem.offsets, dtype=np.int64)[:, None]
+    with np.errstate(all="ignore"):
+        probe = problem.minibatch_gradients(points, firsts, np.ones(n, dtype=np.int64))
+        sizes = np.linalg.norm(np.asarray(probe[0], dtype=np.float64), axis=1)
     return {
+        "start": hashlib.sha256(x.tobytes()).hexdigest()[:16],
+        "problem": [f"{size:.5e}" for size in sizes[:100]],
         "seed": setting.seed,
         "lanes": [repr(lane) for lane in setting.lanes],
         "federation": repr(setting.federation),
@@ -171,21 +201,27 @@ def _same_run(found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
 
 def _first_states(
     setting: Setting, start: Float64[Array, " d"] | None
-) -> list[LaneState]:
+) -> tuple[list[LaneState], tuple[int, ...]]:
+    """The states before round 1, and clients whose first gradient was not finite."""
     n, d = setting.problem.n, setting.problem.d
     x = np.zeros(d) if start is None else np.array(start, dtype=np.float64)
     if x.shape != (d,):
         raise invalid("start", f"of shape ({d},)", x.shape)
+    if not np.isfinite(x).all():
+        raise invalid("start", "finite", f"{x[~np.isfinite(x)][0]}")
     gradients = None
+    silent: Bool[Mask, " n"] = np.zeros(n, dtype=bool)
     if any(lane.algorithm.needs_gradients for lane in setting.lanes):
         gradients = _start_gradients(setting, x)
+        silent = np.asarray(~np.isfinite(gradients).all(axis=1))
+        gradients[silent] = 0.0  # as if it had started at zero; named in the trace
     states = []
     for lane in setting.lanes:
         given = gradients if lane.algorithm.needs_gradients else None
         sent = 0 if given is None else n * d  # each client sends one gradient
         first = lane.algorithm.init(n, d, given)
         states.append(LaneState(x, np.zeros(d), first, sent, sent, diverged=False))
-    return states
+    return states, tuple(int(i) for i in np.flatnonzero(silent))
 
 
 def _start_gradients(
@@ -199,8 +235,9 @@ def _start_gradients(
     everybody = Roster(np.arange(n), ones, batches.copy(), sizes, n)
     batch = draw(setting.seed, _START, everybody, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
-    gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
-    return np.asarray(gradients[0], dtype=np.float64)
+    with np.errstate(all="ignore"):
+        gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
+    return np.array(gradients[0], dtype=np.float64)
 
 
 @final
@@ -215,6 +252,11 @@ class _Log:
     @property
     def size(self) -> int:
         return 0 if self._path is None else self._path.stat().st_size
+
+    def restart(self) -> None:
+        """Begin anew."""
+        if self._path is not None:
+            self._path.write_bytes(b"")
 
     def append(self, records: Sequence[RoundRecord]) -> None:
         if self._path is not None:

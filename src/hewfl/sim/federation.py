@@ -45,8 +45,7 @@ class FixedHorizons:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if np.min(self.steps) < 1:
-            raise invalid("steps", "at least 1", self.steps)
+        _check_wholes("steps", self.steps)
 
     def draw(
         self,
@@ -281,17 +280,33 @@ class Federation:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if np.min(self.batch_size) < 1:
-            raise invalid("batch_size", "at least 1", self.batch_size)
+        _check_wholes("batch_size", self.batch_size)
 
     def roster(self, seed: int, t: int, sizes: Int64[Ints, " n"]) -> Roster:
         """Who takes part in round t, from (seed, t) alone."""
-        n = len(sizes)
-        batches = np.broadcast_to(np.asarray(self.batch_size, dtype=np.int64), n)
-        steps = self.horizons.draw(seed, t, sizes, batches)
-        clients = np.asarray(self.participation.draw(seed, t, n), dtype=np.int64)
-        if len(clients) and (clients.min() < 0 or clients.max() >= n):
+        n, given = len(sizes), np.asarray(self.batch_size, dtype=np.int64)
+        if given.ndim and given.shape != (n,):
+            raise invalid("batch_size", f"one number or {n} of them", given.tolist())
+        batches = np.broadcast_to(given, n)
+        steps = np.asarray(self.horizons.draw(seed, t, sizes, batches))
+        if steps.shape != (n,) or steps.dtype.kind not in "iu" or steps.min() < 1:
+            raise invalid("horizons", f"{n} whole numbers of at least 1", steps)
+        clients = np.asarray(self.participation.draw(seed, t, n))
+        if len(clients) == 0:
+            clients = clients.astype(np.int64)
+        elif clients.dtype.kind not in "iu" or len(np.unique(clients)) < len(clients):
+            raise invalid("participation", "distinct indices of clients", clients)
+        elif clients.min() < 0 or clients.max() >= n:
             raise invalid("participation", f"indices from 0 to {n - 1}", clients)
         return Roster(
             clients, steps[clients], batches[clients], sizes[clients].copy(), n
         )
+
+
+def _check_wholes(name: str, given: int | Sequence[int]) -> None:
+    values = np.asarray(given)
+    whole = values.dtype.kind in "iu" or (
+        values.dtype.kind == "f" and bool((values == np.floor(values)).all())
+    )
+    if values.size == 0 or not whole or values.min() < 1:
+        raise invalid(name, "whole numbers of at least 1", given)

@@ -58,7 +58,7 @@ class Trace:
 
     Attributes:
         lanes: `repr` of each lane, which holds every hyper-parameter.
-        names: what tables call them.
+        names: what tables call them; numbered where two lanes share a name.
         records: what happened.
         anchors: final models, one row per lane.
         traffic: what each lane's method sends in a round.
@@ -74,7 +74,7 @@ class Trace:
 
     def ledger(self, lane: int | str) -> Ledger:
         """What one lane sent, in total and client by client."""
-        index = self.names.index(lane) if isinstance(lane, str) else lane
+        index = self._index(lane)
         start, *rounds = self.of(index)
         contacted = [(*r.clients, *r.excluded) for r in rounds]
         n, d = self.population, self.anchors.shape[1]
@@ -83,7 +83,7 @@ class Trace:
 
     def of(self, lane: int | str) -> tuple[RoundRecord, ...]:
         """The records of one lane, by index or by name."""
-        index = self.names.index(lane) if isinstance(lane, str) else lane
+        index = self._index(lane)
         return tuple(record for record in self.records if record.lane == index)
 
     def curve(self, lane: int | str, quantity: str) -> Float64[Array, " points"]:
@@ -95,6 +95,15 @@ class Trace:
         if all(value is None for value in values):
             raise invalid("quantity", "one that was measured", repr(quantity))
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+    def _index(self, lane: int | str) -> int:
+        if isinstance(lane, str):
+            if lane not in self.names:
+                raise invalid("lane", f"one of {', '.join(self.names)}", repr(lane))
+            return self.names.index(lane)
+        if not 0 <= lane < len(self.names):
+            raise invalid("lane", f"from 0 to {len(self.names) - 1}", lane)
+        return lane
 
     def final(self, quantity: str = "objective") -> dict[str, float]:
         """The last measured value of a quantity, lane by lane."""

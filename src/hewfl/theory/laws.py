@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+)
 from hewfl.core.coefficients import (
     VARIANTS,
     Variant,
@@ -89,8 +96,13 @@ class Case:
     dimension: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what the laws do not check."""
+        """Check ranges."""
         is_homogeneous(self.sampling)
+        for name in ("gap", "tracking", "similarity", "hessian_lipschitz"):
+            if getattr(self, name) is not None:
+                nonnegatives(name, getattr(self, name))
+        if self.pl_constant is not None:
+            positives("pl_constant", self.pl_constant)
         n, S = self.system.n, self.active
         if S is not None and not 1 <= S <= n:
             raise invalid("active", f"between 1 and the number of clients, {n}", S)

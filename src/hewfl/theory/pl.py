@@ -64,6 +64,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
         level = np.where(rho > 0, (k.delta + lam * k.tracking.noise) / rho, np.inf)
     hypotheses = (
         *k.hypotheses,
+        at_most("μ ≤ L", mu, k.system.L),
         below("0 < a_PL", 0.0, a),
         below("B_q γ < a_PL(1 − C_q)", B * gamma, a * nu),
     )
