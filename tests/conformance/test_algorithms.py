@@ -72,9 +72,12 @@ def of_controllers() -> list[Case]:
         Case("hew-hom-null", hewfl.HewHom(L, 0.4, null_endpoint=True), averages=False),
         Case("hew-het", hewfl.HewHet(L, 0.4)),
         Case("hew-het-zero", hewfl.HewHet(L, 0.4, start="zero")),
+        Case("hew-het-null", hewfl.HewHet(L, 0.4, null_endpoint=True), averages=False),
         Case("hew-fixed", hewfl.HewFixed(L, 0.4)),
+        Case("hew-fixed-even", hewfl.HewFixed(L, 0.4, power=0.0, corrected=True)),
         Case("hew-fixed-corrected", hewfl.HewFixed(L, 0.4, corrected=True)),
         Case("hew-control", hewfl.HewControl(bounds, 1.0)),
+        Case("hew-control-caps", hewfl.HewControl(bounds, 1.0, source="caps")),
         Case("hew-control-sharp", hewfl.HewControl(bounds, 1.0, variant="sharp")),
     ]
 
