@@ -51,7 +51,7 @@ def test_the_digest_sees_every_change() -> None:
         ("data.bias=1", "`data.bias` must be true or false; got 1"),
         ("clients.n=0", "`clients.n` must be at least 1; got 0"),
         ("clients.alpha=0", "`clients.alpha` must be positive; got 0"),
-        ("clients.horizons=0", "`steps` must be at least 1; got 0"),
+        ("clients.horizons=0", "`steps` must be whole numbers of at least 1; got 0"),
         ('clients.horizons={kind="X"}', "`clients.horizons.kind` must be one of"),
         ("clients.participation=0", "`count` must be at least 1; got 0"),
         ('clients.participation="half"', '"full", a number or a table'),
