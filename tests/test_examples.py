@@ -18,6 +18,10 @@ SAYS = {
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(example: Path) -> None:
     command = [sys.executable, str(example)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    # four processes with wall-clock budgets may miss a time-out on a loaded machine
+    for _ in range(2 if example.stem == "torch_local_sgd" else 1):
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            break
     assert run.returncode == 0, run.stderr
     assert SAYS[example.stem] in run.stdout
