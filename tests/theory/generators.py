@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hewfl.theory.convex_flow import ConvexGenerator
 from hewfl.theory.drift import Terms
-from hewfl.theory.flow import (
+from hewfl.theory.generators import (
     ExponentialGenerator,
     Generator,
     PowerGenerator,

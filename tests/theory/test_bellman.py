@@ -14,7 +14,7 @@ from hewfl.theory.bellman import (
     epsilon_selection,
 )
 from hewfl.theory.drift import Terms
-from hewfl.theory.flow import ExponentialGenerator, Generator, QuadraticGenerator
+from hewfl.theory.generators import ExponentialGenerator, Generator, QuadraticGenerator
 from hewfl.theory.master import master_trajectory
 from hewfl.theory.statement import all_hold
 

@@ -17,7 +17,7 @@ from hewfl.theory.comparators import (
     uniform_noise_of_mean,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

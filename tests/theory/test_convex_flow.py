@@ -6,7 +6,7 @@ from tests.theory.generators import NUMERIC, agree, exact, inputs
 from hewfl import InvalidInputError
 from hewfl.theory import convex_flow
 from hewfl.theory.convex_flow import ConvexGenerator
-from hewfl.theory.flow import PowerGenerator, QuadraticGenerator, slope_modulus
+from hewfl.theory.generators import PowerGenerator, QuadraticGenerator, slope_modulus
 
 
 @pytest.mark.parametrize("span", [1, 10, 50])

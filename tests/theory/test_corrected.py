@@ -21,7 +21,7 @@ from hewfl.theory.corrected import (
     pathwise_bound,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

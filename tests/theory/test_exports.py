@@ -1,4 +1,5 @@
 import inspect
+import pkgutil
 import sys
 from types import ModuleType
 
@@ -6,17 +7,20 @@ import hewfl.theory
 
 PARTS = {
     # what the statements are built from
-    "Coupled", "above_smoothness", "convex_rate", "coupled_rate", "log_contraction",
-    "played", "power", "simplex_weights", "time_and_state", "tracking_hypothesis",
-    "named", "trajectory", "unrolled", "upper_state",
+    "Coupled", "above_smoothness", "client_mask", "convex_rate", "coupled_rate",
+    "log_contraction", "named", "played", "power", "simplex_weights",
+    "time_and_state", "tracking_hypothesis", "trajectory", "unrolled", "upper_state",
 }  # fmt: skip
 EXPORTS = {name: getattr(hewfl.theory, name) for name in hewfl.theory.__all__}
 
 
 def test_exports_are_distinct_and_never_modules() -> None:
-    """A function may be called like its module; the function wins."""
+    """Nor is a module called like one: `hewfl.theory.x` is x, imported or not."""
     assert len(EXPORTS) == len(hewfl.theory.__all__)
     assert not [name for name, x in EXPORTS.items() if isinstance(x, ModuleType)]
+    modules = {module.name for module in pkgutil.iter_modules(hewfl.theory.__path__)}
+    assert len(modules) > 20
+    assert not modules & set(EXPORTS)
 
 
 def test_every_public_function_and_record_is_exported() -> None:

@@ -15,7 +15,7 @@ from hewfl.theory.floors import (
     noisy_contraction,
     noisy_floor,
 )
-from hewfl.theory.flow import (
+from hewfl.theory.generators import (
     ExponentialGenerator,
     Generator,
     PowerGenerator,

@@ -9,7 +9,7 @@ from tests.theory.generators import close, every_generator, schedule
 from hewfl import InvalidInputError
 from hewfl.theory.drift import Terms, noisy_drift
 from hewfl.theory.floors import evolution, noisy_contraction, noisy_floor
-from hewfl.theory.flow import (
+from hewfl.theory.generators import (
     ExponentialGenerator,
     Generator,
     PowerGenerator,
@@ -112,7 +112,7 @@ def test_time_coordinate_grows_by_the_time(g: Generator) -> None:
     assert g.coordinate(g.flow(1.7, 2.0), 1.0) == pytest.approx(float(least), rel=1e-13)
     with pytest.raises(InvalidInputError, match="`state` must be positive"):
         g.coordinate(0.0, 1.0)
-    with pytest.raises(InvalidInputError, match="`state` must be positive"):
+    with pytest.raises(InvalidInputError, match="`start` must be positive"):
         noiseless_coordinate(g, 0.0, 1.7, 1.0)
 
 

@@ -16,8 +16,8 @@ from hewfl.theory.pl import (
     safe_rate,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System
-from hewfl.theory.uniform import Uniform, uniform, uniform_step
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import Uniform, uniform, uniform_step
 
 RELATIVE = 1e-12
 DIGITS = 60

@@ -20,7 +20,7 @@ from hewfl.theory.plain import (
     uniform_model_value,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

@@ -7,7 +7,7 @@ from hewfl.core.coefficients import Variant
 from hewfl.core.control import predictive_control
 from hewfl.theory.statement import all_hold
 from hewfl.theory.surrogate import surrogate_system, surrogate_under
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

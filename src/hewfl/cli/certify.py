@@ -18,10 +18,10 @@ from hewfl.cli.certify_plot import draw_certificate, figure_class
 from hewfl.cli.errors import one_line_errors
 from hewfl.core.checks import invalid
 from hewfl.experiments.tables import from_table
-from hewfl.theory.certify import Certificate, Promise
-from hewfl.theory.certify import certify as evaluate
+from hewfl.theory.certificates import Certificate, Promise
+from hewfl.theory.certificates import certify as evaluate
 from hewfl.theory.laws import Case
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 Numbers = float | tuple[float, ...]
 Wholes = int | tuple[int, ...]
@@ -59,7 +59,7 @@ class Clients:
 @final
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Bounds at the start; `hewfl.theory.design.Case` has the defaults."""
+    """Bounds at the start; `hewfl.theory.Case` has the defaults."""
 
     gap: float | None = None
     tracking: float | None = None

@@ -8,7 +8,7 @@ import numpy as np
 
 from hewfl.core.checks import invalid
 from hewfl.errors import MissingExtraError
-from hewfl.theory.certify import Certificate
+from hewfl.theory.certificates import Certificate
 from hewfl.theory.corrected import PostLocal
 from hewfl.theory.laws import THEOREMS, law
 

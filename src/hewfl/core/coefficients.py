@@ -4,7 +4,7 @@
                                                                       eq:kappa-main)
 
 Arrays come in checked. `hewfl.core.certificate` evaluates these formulas for one round,
-`hewfl.theory.one_step` for as many rounds as the arrays hold.
+`hewfl.theory.one_step_bound` for as many rounds as the arrays hold.
 """
 
 from dataclasses import dataclass

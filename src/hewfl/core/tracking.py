@@ -23,8 +23,16 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegatives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    invalid,
+    nonnegatives,
+    positives,
+    wholes,
+)
 from hewfl.core.coefficients import Variant, check_variant, horizon_factors
+from hewfl.core.shapes import broadcasting
 
 
 @final
@@ -50,6 +58,7 @@ class Tracking:
             return np.asarray(A + B * u + C * chi)
 
 
+@broadcasting
 def predictable_tracking(
     amplitude: ArrayLike,
     noise: ArrayLike,
@@ -75,7 +84,7 @@ def predictable_tracking(
         variant: which constants.
     """
     theta = nonnegatives("amplitude", amplitude)
-    L = as_float64("smoothness", smoothness)
+    L = positives("smoothness", smoothness)
     M = nonnegatives("noise", noise).max(-1)
     if check_variant(variant) == "paper":
         return _tracking(6 * M, 144 * L * theta**2, 288 * theta**2)
@@ -85,6 +94,7 @@ def predictable_tracking(
     return _tracking(A, B, C)
 
 
+@broadcasting
 def realised_tracking(
     amplitude: ArrayLike,
     noise: ArrayLike,
@@ -111,7 +121,7 @@ def realised_tracking(
     if printed:
         return predictable_tracking(amplitude, noise, horizon, smoothness)
     theta = nonnegatives("amplitude", amplitude)
-    L = as_float64("smoothness", smoothness)
+    L = positives("smoothness", smoothness)
     M_i = nonnegatives("noise", noise)
     M, n = M_i.max(-1), M_i.shape[-1]
     h1, h2 = _longest(horizon)
@@ -120,6 +130,7 @@ def realised_tracking(
     return _tracking(A, B, C)
 
 
+@broadcasting
 def server_move(
     amplitude: ArrayLike,
     noise: ArrayLike,
@@ -133,13 +144,14 @@ def server_move(
     8Lθ²u + 16θ²χ + 2θ²M      the others, θ ≤ 2H (T1)
     """
     theta = nonnegatives("amplitude", amplitude)
-    L = as_float64("smoothness", smoothness)
+    L = positives("smoothness", smoothness)
     M = nonnegatives("noise", noise).max(-1)
     k = (8, 24, 48) if check_variant(variant) == "paper" else (2, 8, 16)
     A, B, C = k[0] * theta**2 * M, k[1] * L * theta**2, k[2] * theta**2
     return _tracking(A, B, C)
 
 
+@broadcasting
 def tracking_cap(
     recursion: Tracking, start: ArrayLike, cap: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -161,7 +173,7 @@ def tracking_cap(
     if (C >= 1).any():
         rule = "a recursion with C < 1; take a smaller amplitude"
         raise invalid("recursion", rule, f"C = {C[C >= 1].flat[0]}")
-    level = (recursion.noise + recursion.gap * as_float64("cap", cap)) / (1 - C)
+    level = (recursion.noise + recursion.gap * nonnegatives("cap", cap)) / (1 - C)
     return np.asarray(np.maximum(nonnegatives("start", start), level))
 
 
@@ -173,5 +185,5 @@ def _longest(
     horizon: ArrayLike,
 ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
     """The largest h₁ and h₂; both grow with H."""
-    h1, h2 = horizon_factors(as_float64("horizon", horizon))
+    h1, h2 = horizon_factors(wholes("horizon", horizon, least=1))
     return np.asarray(h1.max(-1)), np.asarray(h2.max(-1))

@@ -1,27 +1,27 @@
 """The paper's statements as functions: bounds, with the conditions that make them true.
 
-    system       what a theorem is told: `System`
+    systems      what a theorem is told: `System`
     statement    what it returns: `Rate`, `Bound`, each with its `Hypothesis` records
 
     scalar       T_a and the scalar recursions                                      A
-    one_step     certificate of a round, radii of branches                       3, B
+    one_step_bound    certificate of a round, radii of branches                  3, B
     surrogate    expected gap and tracking under controls fixed beforehand       B, C
-    comparators, comparator_rate    fixed controls to compare with               B, C
-    uniform, pl, higher_order       the uniform controller and its rates         3, C
+    comparators, comparator_rates    fixed controls to compare with              B, C
+    uniform_controller, pl, similar_hessians    uniform weights and their rates  3, C
     corrected    Algorithm 2: corrected branches, weights chosen afterwards      4, D
     plain        Algorithm 3: plain branches of one objective                    4, D
     participation    tracking when clients stay away                             E-19
-    flow, convex_flow, drift, floors, master, bellman, closure                      E
+    generators, convex_flow, drift, floors, master, bellman, closure                E
     degeneration     where all is gradient descent                                  G
     counts       numbers sent, gradients computed                                   H
     recursion, scaled    what these share
-    laws, design, certify    rounds to a target, the best amplitude, the whole report
+    laws, designer, certificates    rounds to a target, the best amplitude, the report
     overview     the table of `docs/theory.md`
 
 On the right the paper's sections and appendices. Everything broadcasts over
-configurations; where a statement speaks of clients, theirs is the last axis.
-The names exported here are functions and records. Where a module is called like one of
-them, what else it holds is reached by `from hewfl.theory.uniform import ...`.
+configurations; where a statement speaks of clients, theirs is the last axis. Arguments
+that are empty or do not fit each other are named, as are those out of range.
+The names exported here are functions and records; no module is called like one of them.
 """
 
 from hewfl.core.coefficients import (
@@ -44,7 +44,7 @@ from hewfl.theory.bellman import (
     box_selection,
     epsilon_selection,
 )
-from hewfl.theory.certify import (
+from hewfl.theory.certificates import (
     Certificate,
     FirstRound,
     Noise,
@@ -62,7 +62,7 @@ from hewfl.theory.closure import (
     raw_kernel,
     young_hypothesis,
 )
-from hewfl.theory.comparator_rate import (
+from hewfl.theory.comparator_rates import (
     comparator_rate,
     comparator_recursion,
 )
@@ -107,7 +107,7 @@ from hewfl.theory.degeneration import (
     slice_hypotheses,
     symmetric_exact_hypotheses,
 )
-from hewfl.theory.design import (
+from hewfl.theory.designer import (
     Design,
     certified_amplitudes,
     design,
@@ -123,7 +123,7 @@ from hewfl.theory.floors import (
     noisy_contraction,
     noisy_floor,
 )
-from hewfl.theory.flow import (
+from hewfl.theory.generators import (
     ExponentialGenerator,
     Generator,
     PowerGenerator,
@@ -131,18 +131,6 @@ from hewfl.theory.flow import (
     generator_hypotheses,
     relative_decrease,
     slope_modulus,
-)
-from hewfl.theory.higher_order import (
-    Closed,
-    HigherOrder,
-    best_iterate_rate,
-    closed,
-    common_quadratic_rate,
-    curvature_mismatch,
-    disagreement,
-    higher_order,
-    higher_order_step,
-    higher_order_trajectory,
 )
 from hewfl.theory.laws import (
     THEOREMS,
@@ -159,7 +147,7 @@ from hewfl.theory.master import (
     noisy_bounds,
     noisy_rate,
 )
-from hewfl.theory.one_step import (
+from hewfl.theory.one_step_bound import (
     OneStep,
     advantage,
     branch_sq_radius,
@@ -215,6 +203,18 @@ from hewfl.theory.scalar import (
     scalar_trajectory,
     telescoped,
 )
+from hewfl.theory.similar_hessians import (
+    Closed,
+    HigherOrder,
+    best_iterate_rate,
+    closed,
+    common_quadratic_rate,
+    curvature_mismatch,
+    disagreement,
+    higher_order,
+    higher_order_step,
+    higher_order_trajectory,
+)
 from hewfl.theory.statement import (
     Bound,
     Hypothesis,
@@ -228,11 +228,11 @@ from hewfl.theory.surrogate import (
     surrogate_system,
     surrogate_under,
 )
-from hewfl.theory.system import (
+from hewfl.theory.systems import (
     System,
     system,
 )
-from hewfl.theory.uniform import (
+from hewfl.theory.uniform_controller import (
     Uniform,
     uniform,
     uniform_step,

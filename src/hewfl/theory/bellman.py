@@ -21,7 +21,8 @@ from hewfl.core.checks import (
     invalid,
     nonnegatives,
 )
-from hewfl.theory.flow import Generator
+from hewfl.core.shapes import broadcasting
+from hewfl.theory.generators import Generator
 from hewfl.theory.statement import Hypothesis, at_most
 
 _MOST_CELLS = 2**20
@@ -71,6 +72,7 @@ class Selection:
     bound: Float64[Array, "*c"]
 
 
+@broadcasting
 def bellman_kernel(
     generator: Generator, state: ArrayLike, controls: ControlSet
 ) -> Float64[Array, "*c k"]:
@@ -88,6 +90,7 @@ def bellman_kernel(
     return np.asarray(generator.flow(alpha, s) + beta * s + delta)
 
 
+@broadcasting
 def bellman_operator(
     generator: Generator, state: ArrayLike, controls: ControlSet
 ) -> Float64[Array, "*c"]:
@@ -95,6 +98,7 @@ def bellman_operator(
     return np.asarray(bellman_kernel(generator, state, controls).min(axis=-1))
 
 
+@broadcasting
 def epsilon_selection(
     generator: Generator, state: ArrayLike, controls: ControlSet, epsilon: ArrayLike
 ) -> Selection:
@@ -137,6 +141,7 @@ class BoxSelection:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def box_selection(
     generator: Generator,
     state: ArrayLike,

@@ -17,10 +17,12 @@ from hewfl.core.checks import (
     Array,
     ArrayLike,
     as_float64,
+    broadcast,
     invalid,
     nonnegatives,
     positives,
 )
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.statement import Hypothesis, at_most
 
 
@@ -49,12 +51,13 @@ class PowerYoung:
     weight: ArrayLike = 1.0
 
     def __post_init__(self) -> None:
-        """Check ranges."""
-        q = as_float64("exponent", self.exponent)
+        """Check ranges and shapes."""
+        q, c = as_float64("exponent", self.exponent), positives("weight", self.weight)
         if not (q > 1).all():
             raise invalid("exponent", "above 1", q[~(q > 1)].flat[0])
+        broadcast({"exponent": q, "weight": c})
         object.__setattr__(self, "exponent", q)
-        object.__setattr__(self, "weight", positives("weight", self.weight))
+        object.__setattr__(self, "weight", c)
 
     def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
         """φ(β) = cβ^q/q."""
@@ -91,6 +94,7 @@ class GivenYoung:
         return np.asarray(self.phi_star(nonnegatives("gain", gain)), dtype=np.float64)
 
 
+@broadcasting
 def young_hypothesis(
     pair: YoungPair, gains: ArrayLike, levels: ArrayLike
 ) -> Hypothesis:
@@ -130,6 +134,7 @@ class Envelope:
     products: tuple[Product, ...] = ()
 
 
+@broadcasting
 def raw_kernel(
     envelopes: Sequence[Envelope], state: ArrayLike, control: Any
 ) -> Float64[Array, "*c coordinates"]:
@@ -144,6 +149,7 @@ def raw_kernel(
     return _stacked(envelopes, y, control, lambda _pair, a, b: a * b)
 
 
+@broadcasting
 def closed_kernel(
     envelopes: Sequence[Envelope], state: ArrayLike, control: Any
 ) -> Float64[Array, "*c coordinates"]:

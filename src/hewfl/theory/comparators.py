@@ -13,7 +13,14 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegatives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    broadcast,
+    invalid,
+    nonnegatives,
+)
 from hewfl.core.coefficients import (
     Situation,
     Variant,
@@ -22,19 +29,22 @@ from hewfl.core.coefficients import (
     mean_penalty,
     variance_bound,
 )
+from hewfl.core.shapes import broadcasting
 from hewfl.core.threshold import threshold_weights
 from hewfl.core.tracking import Tracking, predictable_tracking
-from hewfl.theory.one_step import situation
+from hewfl.theory.one_step_bound import situation
 from hewfl.theory.statement import Hypothesis, at_most
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 
+@broadcasting
 def mean_noise(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
     """V₁(a) = Σ a_i M_i, for weights a with clients last."""
     a = simplex_weights("weights", weights)
     return np.asarray((a * system.noise).sum(-1))
 
 
+@broadcasting
 def noise_of_mean(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
     """V₂(a) = Σ a_i² M_i, for weights a with clients last."""
     a = simplex_weights("weights", weights)
@@ -72,6 +82,7 @@ def noise_optimal_level(system: System) -> Float64[Array, "..."]:
     return np.asarray(system.noise.min(-1) / _quietness(system).sum(-1))
 
 
+@broadcasting
 def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "... n"]:
     """The weights of least noise term, by the threshold law (erratum E-15).
 
@@ -84,10 +95,12 @@ def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "
         linear: l, clients last.
         quadratic: q ≥ 0, clients last.
     """
-    first, second = as_float64("linear", linear), as_float64("quadratic", quadratic)
-    return threshold_weights(-first, 2 * second).weights
+    first, second = as_float64("linear", linear), nonnegatives("quadratic", quadratic)
+    both = broadcast({"linear": first, "quadratic": second})
+    return threshold_weights(-both["linear"], 2 * both["quadratic"]).weights
 
 
+@broadcasting
 def noise_term(
     weights: ArrayLike, linear: ArrayLike, quadratic: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -129,6 +142,7 @@ class ComparatorCoefficients:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def comparator_coefficients(
     system: System,
     weights: ArrayLike,

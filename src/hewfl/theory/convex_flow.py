@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives, positives
-from hewfl.theory.flow import time_and_state
+from hewfl.theory.generators import time_and_state
 from hewfl.theory.scaled import log_ratio
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)

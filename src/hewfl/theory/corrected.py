@@ -27,6 +27,7 @@ from hewfl.core.checks import (
     positives,
 )
 from hewfl.core.coefficients import Variant, horizon_factors
+from hewfl.core.shapes import broadcasting
 from hewfl.core.tracking import Tracking, realised_tracking
 from hewfl.theory.comparators import best_comparator, noise_term, simplex_weights
 from hewfl.theory.recursion import (
@@ -39,7 +40,7 @@ from hewfl.theory.recursion import (
 )
 from hewfl.theory.scalar import flow
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 
 @final
@@ -67,6 +68,7 @@ class PostLocal:
         return theta, above_smoothness(self.curvature, system.L)
 
 
+@broadcasting
 def pathwise_bound(
     gap: ArrayLike,
     model_value: ArrayLike,
@@ -127,6 +129,7 @@ class CorrectedCoefficients:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def corrected_coefficients(
     system: System,
     controls: PostLocal,
@@ -190,6 +193,7 @@ def corrected_coefficients(
     )
 
 
+@broadcasting
 def corrected_noise(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> tuple[Float64[Array, "... n"], Float64[Array, "... n"]]:
@@ -207,6 +211,7 @@ def corrected_noise(
     return np.asarray(linear), np.asarray(quadratic)
 
 
+@broadcasting
 def corrected_recursion(
     coefficients: CorrectedCoefficients,
     start: State,
@@ -239,6 +244,7 @@ def corrected_recursion(
     return trajectory(states, (*k.hypotheses, begins))
 
 
+@broadcasting
 def corrected_rate(
     coefficients: CorrectedCoefficients,
     start: State,
@@ -271,6 +277,7 @@ def corrected_rate(
     return replace(rate, label="cor:realized-het-rate")
 
 
+@broadcasting
 def post_local_hypotheses(
     theta: Float64[Array, "..."],
     Lambda: Float64[Array, "..."],
@@ -280,6 +287,8 @@ def post_local_hypotheses(
 
     They imply ϑ < 1/2.
     """
+    for name, value in (("theta", theta), ("Lambda", Lambda), ("L", L)):
+        positives(name, value)
     return (
         below("L < Λ", L, Lambda),
         at_most("Λ ≤ 2L", Lambda, 2 * L),

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, wholes
-from hewfl.theory.system import System
+from hewfl.core.checks import Array, ArrayLike, invalid, wholes
+from hewfl.core.shapes import broadcasting
+from hewfl.theory.systems import System, client_mask
 
 if TYPE_CHECKING:
     Algorithm = Literal["control", "het", "hom"]
@@ -39,6 +40,7 @@ _SENDS = {
 }
 
 
+@broadcasting
 def communication(
     algorithm: Algorithm,
     active: ArrayLike,
@@ -99,6 +101,7 @@ class RoundWork:
     server_order: Float64[Array, "*c"]
 
 
+@broadcasting
 def round_work(
     system: System, dimension: ArrayLike, active: ArrayLike | None = None
 ) -> RoundWork:
@@ -107,12 +110,13 @@ def round_work(
     Args:
         system: H_i and b_i.
         dimension: d ≥ 1, shape (*c).
-        active: which clients take part, shape (*c, n); all by default.
+        active: whether i ∈ S, clients last; all by default.
     """
     H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
     d = wholes("dimension", dimension, least=1)
-    present = np.ones(H.shape) if active is None else as_float64("active", active)
-    present = (present != 0) * np.ones(np.broadcast_shapes(d[..., None].shape, H.shape))
+    everybody = np.ones(system.n, dtype=bool)
+    mask = client_mask(system, everybody if active is None else active)
+    present = mask * np.ones(np.broadcast_shapes(d[..., None].shape, H.shape))
     S = np.asarray(present.sum(axis=-1))
     return RoundWork(
         minibatch_gradients=H * present,

@@ -19,10 +19,19 @@ from hewfl.core.certificate import (
     gain,
     variance_bound,
 )
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, positives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+)
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Roster, Round
+from hewfl.core.shapes import broadcasting
 from hewfl.core.variates import ControlVariates
+from hewfl.theory.comparators import simplex_weights
 from hewfl.theory.statement import Hypothesis, at_most
 
 ROUNDING = 1e-12
@@ -48,6 +57,7 @@ class CentralPath:
         return np.asarray(self.points[-1] - self.points[0])
 
 
+@broadcasting
 def symmetric_exact_hypotheses(
     roster: Roster,
     gradients: ArrayLike,
@@ -82,6 +92,7 @@ def symmetric_exact_hypotheses(
     return tuple(found)
 
 
+@broadcasting
 def central_path(
     gradient: Callable[..., Any],
     anchor: ArrayLike,
@@ -113,6 +124,7 @@ def central_path(
     return CentralPath(np.stack(points), np.asarray(total / horizon))
 
 
+@broadcasting
 def central_round_hypotheses(
     round_: Round,
     weights: ArrayLike,
@@ -151,6 +163,7 @@ def central_round_hypotheses(
     return tuple(found)
 
 
+@broadcasting
 def effective_amplitude(
     weights: ArrayLike, amplitudes: ArrayLike
 ) -> Float64[Array, "*c"]:
@@ -159,20 +172,23 @@ def effective_amplitude(
     With H = 1 a round of Algorithm 1 is x − (ϑ_eff/L)∇F(x), for any weights on the
     simplex and any amplitudes.
     """
-    w, theta = as_float64("weights", weights), as_float64("amplitudes", amplitudes)
+    w = simplex_weights("weights", weights)
+    theta = nonnegatives("amplitudes", amplitudes)
     return np.asarray((w * theta).sum(axis=-1))
 
 
+@broadcasting
 def gradient_step(
     anchor: ArrayLike, gradient: ArrayLike, amplitude: ArrayLike, smoothness: ArrayLike
 ) -> Float64[Array, "*c d"]:
     """The whole round when H = 1: x − (ϑ/L)∇F(x)  (cor:exact_reduction_gd)."""
     x, g = as_float64("anchor", anchor), as_float64("gradient", gradient)
-    L = as_float64("smoothness", smoothness)
-    step = np.asarray(as_float64("amplitude", amplitude) / L)
+    L = positives("smoothness", smoothness)
+    step = np.asarray(nonnegatives("amplitude", amplitude) / L)
     return np.asarray(x - step[..., None] * g)
 
 
+@broadcasting
 def slice_hypotheses(
     profiles: ClientProfile, amplitudes: ArrayLike
 ) -> tuple[Hypothesis, ...]:
@@ -181,15 +197,15 @@ def slice_hypotheses(
         "H": profiles.horizon,
         "b": profiles.batch_size,
         "v²": profiles.variance,
-        "θ": amplitudes,
+        "θ": nonnegatives("amplitudes", amplitudes),
     }
-    values = {name: as_float64(name, value) for name, value in fields.items()}
     return tuple(
-        at_most(f"max {name}_i ≤ min {name}_i", value.max(), value.min())
-        for name, value in values.items()
+        at_most(f"max {name}_i ≤ min {name}_i", np.max(value), np.min(value))
+        for name, value in fields.items()
     )
 
 
+@broadcasting
 def slice_bound(
     weights: ArrayLike,
     amplitude: ArrayLike,
@@ -211,7 +227,7 @@ def slice_bound(
         bounds: L and R.
         variant: which constants.
     """
-    w = as_float64("weights", weights)
+    w = simplex_weights("weights", weights)
     setting = (profile, state, bounds)
     mu = gain(amplitude, *setting, variant=variant)
     kappa = variance_bound(amplitude, *setting, variant=variant)
@@ -219,6 +235,7 @@ def slice_bound(
     return np.asarray(clipped_gap(state, bounds) - mu + risk)
 
 
+@broadcasting
 def slice_excess(
     weights: ArrayLike,
     amplitude: ArrayLike,
@@ -232,7 +249,7 @@ def slice_excess(
 
     Zero at other weights only where κ = 0 (prop:local_control_degeneration).
     """
-    w = as_float64("weights", weights)
+    w = simplex_weights("weights", weights)
     kappa = variance_bound(amplitude, profile, state, bounds, variant=variant)
     spread = ((w - 1 / w.shape[-1]) ** 2).sum(axis=-1)
     return np.asarray(bounds.smoothness * kappa / 2 * spread)

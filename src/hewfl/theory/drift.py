@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, broadcast, nonnegatives
-from hewfl.theory.flow import Generator
+from hewfl.core.shapes import broadcasting
+from hewfl.theory.generators import Generator
 
 
 @final
@@ -50,6 +51,7 @@ class Terms:
         return np.asarray(np.asarray(self.offset) + np.asarray(self.slack))
 
 
+@broadcasting
 def noisy_drift(
     generator: Generator, terms: Terms, state: ArrayLike
 ) -> Float64[Array, "..."]:

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.drift import Terms
-from hewfl.theory.flow import (
+from hewfl.theory.generators import (
     ExponentialGenerator,
     Generator,
     QuadraticGenerator,
@@ -21,6 +22,7 @@ _ROUNDING = 1e-12
 """Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
 
 
+@broadcasting
 def noisy_floor(generator: Generator, terms: Terms) -> Float64[Array, "..."]:
     """Smallest m that is a floor together with everything above it (ass:noisy_floor).
 
@@ -58,6 +60,7 @@ def noisy_floor(generator: Generator, terms: Terms) -> Float64[Array, "..."]:
     return np.where(noisy, m, 0.0)
 
 
+@broadcasting
 def floor_hypothesis(
     generator: Generator, terms: Terms, floor: ArrayLike
 ) -> Hypothesis:
@@ -68,13 +71,16 @@ def floor_hypothesis(
     return at_most("bm + d + ε ≤ m − R_a(m)", cost, gain * (1 + _ROUNDING))
 
 
+@broadcasting
 def noisy_contraction(
     generator: Generator, terms: Terms, floor: ArrayLike
 ) -> Float64[Array, "..."]:
     """λ = L_a(m) + b (eq:lambda)."""
-    return np.asarray(np.exp(log_contraction(generator, terms, floor)))
+    m = nonnegatives("floor", floor)
+    return np.asarray(np.exp(log_contraction(generator, terms, m)))
 
 
+@broadcasting
 def evolution(factors: ArrayLike, t: int, s: int = 0) -> Float64[Array, "..."]:
     """Λ_{t,s} = λ_s ⋯ λ_{t−1}, and 1 for t = s (def:evolution).
 

@@ -25,8 +25,9 @@ from hewfl.core.coefficients import (
     mean_penalty,
     variance_bound,
 )
+from hewfl.core.shapes import broadcasting
 from hewfl.core.tracking import Tracking, tracking_cap
-from hewfl.theory.comparator_rate import comparator_rate, comparator_recursion
+from hewfl.theory.comparator_rates import comparator_rate, comparator_recursion
 from hewfl.theory.comparators import best_comparator, comparator_coefficients
 from hewfl.theory.corrected import (
     PostLocal,
@@ -35,12 +36,7 @@ from hewfl.theory.corrected import (
     corrected_recursion,
 )
 from hewfl.theory.counts import Algorithm
-from hewfl.theory.higher_order import (
-    best_iterate_rate,
-    higher_order,
-    higher_order_trajectory,
-)
-from hewfl.theory.one_step import situation
+from hewfl.theory.one_step_bound import situation
 from hewfl.theory.pl import pl_rate
 from hewfl.theory.plain import (
     Sampling,
@@ -52,9 +48,14 @@ from hewfl.theory.plain import (
     plain_recursion,
 )
 from hewfl.theory.scalar import scalar_rate
+from hewfl.theory.similar_hessians import (
+    best_iterate_rate,
+    higher_order,
+    higher_order_trajectory,
+)
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
-from hewfl.theory.system import System
-from hewfl.theory.uniform import Uniform, uniform, uniform_trajectory
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import Uniform, uniform, uniform_trajectory
 
 if TYPE_CHECKING:
     Form = Literal["printed", "paper", "sharp", "absorbed"]
@@ -177,6 +178,7 @@ class Theorem:
         return tuple(name for name in self.needs if getattr(case, name) is None)
 
 
+@broadcasting
 def law(theorem: str, case: Case, controls: PostLocal, variant: Form = "paper") -> Law:
     """The law of a theorem at given ϑ and Λ.
 

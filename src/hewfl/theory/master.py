@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.drift import Terms
 from hewfl.theory.floors import floor_hypothesis, log_contraction, noisy_floor
-from hewfl.theory.flow import Generator
+from hewfl.theory.generators import Generator
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 
 
+@broadcasting
 def master_trajectory(
     generator: Generator, start: ArrayLike, terms: Terms
 ) -> Float64[Array, "..."]:
@@ -44,6 +46,7 @@ def master_trajectory(
 # ------------------------------------------------------------------ without noise
 
 
+@broadcasting
 def noiseless_rate(
     generator: Generator,
     start: ArrayLike,
@@ -72,6 +75,7 @@ def noiseless_rate(
     return _to_zero(generator, start, value, value.shape, conditions)
 
 
+@broadcasting
 def noiseless_bounds(
     generator: Generator,
     start: ArrayLike,
@@ -87,6 +91,7 @@ def noiseless_bounds(
     return _to_zero(generator, start, value, value.shape[1:], conditions)
 
 
+@broadcasting
 def noiseless_coordinate(
     generator: Generator, start: ArrayLike, elapsed: ArrayLike, reference: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -97,8 +102,8 @@ def noiseless_coordinate(
     It needs S_0 and S_T positive; that R_{A_T}(S_0) is, as the paper asks, leaves
     χ(S_T) undefined when the run arrives at zero early (erratum E-24).
     """
-    time = nonnegatives("elapsed", elapsed)
-    return np.asarray(generator.coordinate(start, reference) + time)
+    S0, time = positives("start", start), nonnegatives("elapsed", elapsed)
+    return np.asarray(generator.coordinate(S0, reference) + time)
 
 
 def _noiseless(
@@ -128,6 +133,7 @@ def _to_zero(
 # ------------------------------------------------------------------ with noise
 
 
+@broadcasting
 def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
     generator: Generator,
     start: ArrayLike,
@@ -165,6 +171,7 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
     return Rate(generator.noisy, value, level, vacuous, tuple(conditions))
 
 
+@broadcasting
 def noisy_bounds(
     generator: Generator,
     start: ArrayLike,

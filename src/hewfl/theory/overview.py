@@ -14,16 +14,16 @@ from jaxtyping import Bool, Float64
 from hewfl.core.checks import Array, Mask
 from hewfl.core.coefficients import VARIANTS, Variant
 from hewfl.errors import InvalidInputError
-from hewfl.theory.comparator_rate import comparator_rate
+from hewfl.theory.comparator_rates import comparator_rate
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.corrected import PostLocal, corrected_coefficients, corrected_rate
-from hewfl.theory.higher_order import best_iterate_rate, higher_order
-from hewfl.theory.one_step import largest_descent_amplitude, situation
+from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
 from hewfl.theory.pl import pl_rate, safe_rate
 from hewfl.theory.plain import plain_coefficients, plain_pl_rate, plain_rate
+from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Rate
-from hewfl.theory.system import System
-from hewfl.theory.uniform import uniform
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import uniform
 
 CLIENTS = 10
 UNIFORM = np.full(CLIENTS, 1 / CLIENTS)

@@ -10,12 +10,14 @@ variate while the anchor moves on:
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
 from hewfl.core.coefficients import Variant
+from hewfl.core.shapes import broadcasting
 from hewfl.core.tracking import predictable_tracking, server_move
-from hewfl.theory.system import System
+from hewfl.theory.systems import System, client_mask
 
 
+@broadcasting
 def absent_tracking(
     tracking: ArrayLike, move: ArrayLike, *, split: ArrayLike | None = None
 ) -> Float64[Array, "..."]:
@@ -36,6 +38,7 @@ def absent_tracking(
     return np.asarray((1 + s) * Q + (1 + 1 / s) * D)
 
 
+@broadcasting
 def propagated_tracking(
     system: System,
     amplitude: ArrayLike,
@@ -63,10 +66,8 @@ def propagated_tracking(
         tracking: Q_i ≥ 0, clients last.
         variant: which constants.
     """
-    S, Q_i = np.asarray(active), np.atleast_1d(nonnegatives("tracking", tracking))
-    if S.dtype != np.bool_ or S.shape[-1:] != (system.n,):
-        rule = f"booleans, one for each of {system.n} clients"
-        raise invalid("active", rule, f"{S.dtype} of shape {S.shape}")
+    S = client_mask(system, active)
+    Q_i = np.atleast_1d(nonnegatives("tracking", tracking))
     theta = np.where(S.any(-1), nonnegatives("amplitude", amplitude), 0.0)
     U, Q, L = nonnegatives("gap", gap), Q_i.max(-1), system.L
     M, H = np.where(S, system.noise, 0.0), np.where(S, system.horizon, 1.0)

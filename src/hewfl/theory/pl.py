@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import State
 from hewfl.theory.scalar import power
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below
-from hewfl.theory.uniform import Uniform
+from hewfl.theory.uniform_controller import Uniform
 
 
 @final
@@ -40,6 +41,7 @@ class Contraction:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     """The contracting combination of g and q (th:pl-global).
 
@@ -50,7 +52,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     ν < a the same is done to λ = (a − ν + D)/(2B_q).
 
     Args:
-        controller: from `hewfl.theory.uniform.uniform`.
+        controller: from `hewfl.theory.uniform`.
         pl_constant: μ > 0, shape (*c).
     """
     k, mu = controller, positives("pl_constant", pl_constant)
@@ -71,6 +73,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     return Contraction(a, rho, lam, level, hypotheses)
 
 
+@broadcasting
 def pl_step(
     controller: Uniform, pl_constant: ArrayLike, state: State
 ) -> Float64[Array, "..."]:
@@ -81,6 +84,7 @@ def pl_step(
     return np.asarray((1 - a) * g + k.gamma * q + k.delta)
 
 
+@broadcasting
 def pl_rate(
     controller: Uniform,
     pl_constant: ArrayLike,
@@ -96,7 +100,7 @@ def pl_rate(
     As printed, the last −m is missing. The bound is infinite where ρ ≤ 0.
 
     Args:
-        controller: from `hewfl.theory.uniform.uniform`.
+        controller: from `hewfl.theory.uniform`.
         pl_constant: μ > 0.
         start: (g_0, q_0).
         rounds: t.
@@ -110,6 +114,7 @@ def pl_rate(
     return _rate("th:pl-global", controller, value, c.floor, c.hypotheses)
 
 
+@broadcasting
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
     """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
     c, k = pl_contraction(controller, pl_constant), controller
@@ -122,6 +127,7 @@ def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
 # ------------------------------------------------------------------ cor:pl-safe
 
 
+@broadcasting
 def safe_amplitude(
     smoothness: ArrayLike, pl_constant: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -134,6 +140,7 @@ def safe_amplitude(
     return np.asarray(np.minimum(small, L / mu / 2) * (1 - 2.0**-50))
 
 
+@broadcasting
 def safe_rate(
     controller: Uniform,
     pl_constant: ArrayLike,
@@ -151,7 +158,7 @@ def safe_rate(
     have 400 and 576, the appendix states ϑ² ≤ μ/(98L): then ρ may be negative (E-16).
 
     Args:
-        controller: from `hewfl.theory.uniform.uniform`.
+        controller: from `hewfl.theory.uniform`.
         pl_constant: μ, at most L.
         start: (g_0, q_0).
         rounds: t.
@@ -166,6 +173,7 @@ def safe_rate(
     return _rate("cor:pl-safe", k, value, c.floor, hypotheses)
 
 
+@broadcasting
 def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
     """The noise floor of the safe regime in closed form (cor:pl-safe, E-16).
 

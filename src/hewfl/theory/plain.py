@@ -25,6 +25,7 @@ from hewfl.core.checks import (
     positives,
 )
 from hewfl.core.coefficients import Variant, horizon_factors
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.comparators import uniform_mean_noise, uniform_noise_of_mean
 from hewfl.theory.corrected import (
     PostLocal,
@@ -34,7 +35,7 @@ from hewfl.theory.corrected import (
 from hewfl.theory.recursion import convex_rate, unrolled
 from hewfl.theory.scalar import flow, linear_rate, power
 from hewfl.theory.statement import Hypothesis, Rate, at_most
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 if TYPE_CHECKING:
     Sampling = Literal["one objective", "fresh draws", "fixed shards"]
@@ -56,6 +57,7 @@ def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
     return printed or _SAMPLINGS[sampling]
 
 
+@broadcasting
 def uniform_model_value(
     amplitude: ArrayLike,
     curvature: ArrayLike,
@@ -73,6 +75,7 @@ def uniform_model_value(
     return np.asarray(-decrease * nonnegatives("sq_slope", sq_slope))
 
 
+@broadcasting
 def plain_advantage(
     uniform_value: ArrayLike, model_value: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -81,6 +84,7 @@ def plain_advantage(
     return np.asarray(uniform - as_float64("model_value", model_value))
 
 
+@broadcasting
 def plain_slope_error(
     system: System, amplitude: ArrayLike, gap: ArrayLike, *, variant: Variant = "paper"
 ) -> Float64[Array, "..."]:
@@ -121,6 +125,7 @@ class PlainCoefficients:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def plain_coefficients(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> PlainCoefficients:
@@ -160,6 +165,7 @@ def plain_coefficients(
     )
 
 
+@broadcasting
 def plain_step(
     coefficients: PlainCoefficients, gap: ArrayLike, *, solver_gap: ArrayLike = 0.0
 ) -> Float64[Array, "..."]:
@@ -175,6 +181,7 @@ def plain_step(
     return np.asarray(flow(k.descent, g) + k.growth * g + k.noise + eps)
 
 
+@broadcasting
 def plain_recursion(
     coefficients: PlainCoefficients,
     start: ArrayLike,
@@ -200,6 +207,7 @@ def plain_recursion(
     return np.stack(np.broadcast_arrays(*g))
 
 
+@broadcasting
 def plain_rate(
     coefficients: PlainCoefficients,
     start: ArrayLike,
@@ -224,6 +232,7 @@ def plain_rate(
     return replace(rate, label="cor:realized-hom-rate", hypotheses=hypotheses)
 
 
+@broadcasting
 def plain_pl_rate(
     coefficients: PlainCoefficients,
     pl_constant: ArrayLike,
@@ -272,6 +281,7 @@ def plain_pl_rate(
     )
 
 
+@broadcasting
 def plain_contraction(
     coefficients: PlainCoefficients, pl_constant: ArrayLike
 ) -> Float64[Array, "..."]:

@@ -17,17 +17,20 @@ from hewfl.core.checks import (
     wholes,
 )
 from hewfl.core.coefficients import flow_decrease
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 
 # ------------------------------------------------------------------ lem:gap
 
 
+@broadcasting
 def largest_gap(gradient_norm: ArrayLike, radius: ArrayLike) -> Float64[Array, "..."]:
     """Gap on the ball by its gradient: f ≤ R‖∇F‖, so ‖∇F‖² ≥ f²/R² (lem:gap)."""
     slope, R = nonnegatives("gradient_norm", gradient_norm), positives("radius", radius)
     return np.asarray(R * slope)
 
 
+@broadcasting
 def largest_sq_gradient(gap: ArrayLike, smoothness: ArrayLike) -> Float64[Array, "..."]:
     """Gradient by the gap: ‖∇F‖² ≤ 2L f (lem:gap); the cap f̄ is `System.cap`."""
     f, L = nonnegatives("gap", gap), positives("smoothness", smoothness)
@@ -37,6 +40,7 @@ def largest_sq_gradient(gap: ArrayLike, smoothness: ArrayLike) -> Float64[Array,
 # ------------------------------------------------------------------ T_a
 
 
+@broadcasting
 def flow(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
     """The map T_a(u) = u/(1 + a u) for a, u ≥ 0, as 1/(a + 1/u) where a u > 1.
 
@@ -49,6 +53,7 @@ def flow(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
         return np.where(x > 1, 1 / A / (1 + 1 / x), U / (1 + x))
 
 
+@broadcasting
 def flow_slope(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
     """Slope T_a'(u) = 1/(1 + a u)² ∈ (0, 1] (lem:Ta-Lip)."""
     with np.errstate(over="ignore"):
@@ -56,6 +61,7 @@ def flow_slope(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
         return np.asarray(1 / (1 + x) / (1 + x))
 
 
+@broadcasting
 def flow_excess(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
     """By how much T_a lies above quadratic descent (lem:Ta-majorizes).
 
@@ -65,6 +71,7 @@ def flow_excess(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
     return np.asarray(A * U * flow_decrease(A, U))
 
 
+@broadcasting
 def telescoped(
     start: ArrayLike, a: ArrayLike, b: ArrayLike
 ) -> Float64[Array, "steps ..."]:
@@ -80,12 +87,13 @@ def telescoped(
     total_a, total_b = (
         np.cumsum(nonnegatives(name, x), axis=0) for name, x in (("a", a), ("b", b))
     )
-    return np.asarray(flow(total_a, start) + total_b)
+    return np.asarray(flow(total_a, nonnegatives("start", start)) + total_b)
 
 
 # ------------------------------------------------------------------ x − ax² + βx + δ
 
 
+@broadcasting
 def scalar_floor(
     a: ArrayLike, beta: ArrayLike, delta: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -99,6 +107,7 @@ def scalar_floor(
     return np.asarray((B + _root(A, B, D)) / 2 / A)
 
 
+@broadcasting
 def scalar_trajectory(
     start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: int
 ) -> Float64[Array, "rounds_1 ..."]:
@@ -112,6 +121,7 @@ def scalar_trajectory(
     return np.stack(x)
 
 
+@broadcasting
 def scalar_rate(
     start: ArrayLike,
     a: ArrayLike,
@@ -157,6 +167,7 @@ def scalar_rate(
     return _rate("lem:scalar", m + y, m, x0, (*above, safe))
 
 
+@broadcasting
 def printed_scalar_rate(
     start: ArrayLike,
     a: ArrayLike,
@@ -178,6 +189,7 @@ def printed_scalar_rate(
     return _rate("lem:scalar", value, m, x0, (above, safe))
 
 
+@broadcasting
 def closed_rate(
     start: ArrayLike, level: ArrayLike, a: ArrayLike, rounds: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -202,6 +214,7 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
 # ------------------------------------------------------------------ (1 − a)x + δ
 
 
+@broadcasting
 def linear_trajectory(
     start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: int
 ) -> Float64[Array, "rounds_1 ..."]:
@@ -213,6 +226,7 @@ def linear_trajectory(
     return np.stack(x)
 
 
+@broadcasting
 def linear_rate(
     start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: ArrayLike
 ) -> Rate:
@@ -240,6 +254,7 @@ def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:
 # ------------------------------------------------------------------ lem:cum-gronwall
 
 
+@broadcasting
 def cumulative_gronwall(
     a: ArrayLike, beta: ArrayLike, *, exponential: bool = False
 ) -> Float64[Array, "steps ..."]:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask
+from hewfl.core.shapes import broadcasting
 
 
 @final
@@ -32,12 +33,14 @@ class Hypothesis:
     holds: Bool[Mask, "..."]
 
 
+@broadcasting
 def at_most(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
     """The hypothesis left ≤ right."""
     small, large = _sides(left, right)
     return Hypothesis(name, small, large, np.asarray(small <= large))
 
 
+@broadcasting
 def below(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
     """The hypothesis left < right."""
     small, large = _sides(left, right)

@@ -17,9 +17,10 @@ from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
 from hewfl.core.coefficients import Variant, certified_change, check_variant
 from hewfl.core.control import predictive_control
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
+from hewfl.core.shapes import broadcasting
 from hewfl.core.tracking import predictable_tracking
 from hewfl.theory.comparators import simplex_weights, tracking_hypothesis
-from hewfl.theory.one_step import Controls, situation
+from hewfl.theory.one_step_bound import Controls, situation
 from hewfl.theory.recursion import (
     State,
     Trajectory,
@@ -28,7 +29,7 @@ from hewfl.theory.recursion import (
     upper_state,
 )
 from hewfl.theory.statement import Hypothesis, at_most
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 
 @final
@@ -53,6 +54,7 @@ class Surrogate:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def surrogate_system(
     system: System,
     box: tuple[ArrayLike, ArrayLike],
@@ -115,6 +117,7 @@ def surrogate_system(
     )
 
 
+@broadcasting
 def surrogate_under(
     system: System,
     controls: Controls,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.theory.certify import MOST_ITERATED, Certificate, Promise, certify
+from hewfl.theory.certificates import MOST_ITERATED, Certificate, Promise, certify
 from hewfl.theory.comparators import noise_of_mean
 from hewfl.theory.corrected import (
     PostLocal,
@@ -13,9 +13,9 @@ from hewfl.theory.corrected import (
     corrected_recursion,
 )
 from hewfl.theory.laws import THEOREMS, Case
-from hewfl.theory.one_step import one_step, situation
+from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.plain import plain_coefficients, plain_pl_rate
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 CASE = Case(
     System(2.0, 1.5, [1, 2, 4, 8], 16, [1e-4, 2e-4, 3e-4, 1e-4]),

@@ -6,7 +6,7 @@ from mpmath import mpf
 from hewfl import InvalidInputError
 from hewfl.core.certificate import VARIANTS, Variant
 from hewfl.core.checks import Array
-from hewfl.theory.higher_order import (
+from hewfl.theory.similar_hessians import (
     best_iterate_rate,
     closed,
     common_quadratic_rate,
@@ -17,8 +17,8 @@ from hewfl.theory.higher_order import (
     higher_order_trajectory,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System
-from hewfl.theory.uniform import Uniform, uniform, uniform_tracking_cap
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import Uniform, uniform, uniform_tracking_cap
 
 RELATIVE = 1e-12
 DIGITS = 50

@@ -13,7 +13,7 @@ from tests.theory.generators import (
 
 from hewfl import InvalidInputError
 from hewfl.theory.convex_flow import ConvexGenerator
-from hewfl.theory.flow import (
+from hewfl.theory.generators import (
     ExponentialGenerator,
     Generator,
     PowerGenerator,

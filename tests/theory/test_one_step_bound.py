@@ -7,7 +7,7 @@ from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.core.certificate import VARIANTS, Variant, round_bound
 from hewfl.core.checks import Array
 from hewfl.core.control import predictive_control
-from hewfl.theory.one_step import (
+from hewfl.theory.one_step_bound import (
     advantage,
     branch_sq_radius,
     executable,
@@ -17,7 +17,7 @@ from hewfl.theory.one_step import (
     situation,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System, system
+from hewfl.theory.systems import System, system
 
 RELATIVE = 1e-12
 DIGITS = 50

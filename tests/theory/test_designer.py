@@ -6,9 +6,9 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.theory.corrected import PostLocal
-from hewfl.theory.design import MOST_ROUNDS, certified_amplitudes, design, rounds_to
+from hewfl.theory.designer import MOST_ROUNDS, certified_amplitudes, design, rounds_to
 from hewfl.theory.laws import THEOREMS, Case, Form, law
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

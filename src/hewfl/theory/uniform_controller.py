@@ -15,10 +15,11 @@ from jaxtyping import Float64
 from hewfl.core import tracking
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
 from hewfl.core.coefficients import Variant, check_variant, horizon_factors
+from hewfl.core.shapes import broadcasting
 from hewfl.core.tracking import Tracking, predictable_tracking
 from hewfl.theory.recursion import State, Trajectory, played
 from hewfl.theory.statement import Hypothesis, at_most, below
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 
 @final
@@ -53,6 +54,7 @@ class Uniform:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def uniform(
     system: System, amplitude: ArrayLike, *, variant: Variant = "paper"
 ) -> Uniform:
@@ -117,6 +119,7 @@ def _hypotheses(
     )
 
 
+@broadcasting
 def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
     """Bounds on (g, q) after a round (th:direct-bellman).
 
@@ -130,12 +133,14 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
     return np.asarray(np.minimum(after, cap)), k.tracking.after(g, q)
 
 
+@broadcasting
 def uniform_trajectory(controller: Uniform, start: State, rounds: int) -> Trajectory:
     """The coupled recursion of (g, q) from a start (th:direct-bellman)."""
     hypotheses = controller.hypotheses
     return played(lambda s: uniform_step(controller, s), start, rounds, hypotheses)
 
 
+@broadcasting
 def uniform_tracking_cap(
     controller: Uniform, start: ArrayLike
 ) -> Float64[Array, "..."]:

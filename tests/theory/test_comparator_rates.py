@@ -8,10 +8,10 @@ from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.core.certificate import round_bound
 from hewfl.core.coefficients import Variant
 from hewfl.theory import recursion
-from hewfl.theory.comparator_rate import comparator_rate, comparator_recursion
+from hewfl.theory.comparator_rates import comparator_rate, comparator_recursion
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.surrogate import surrogate_system
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

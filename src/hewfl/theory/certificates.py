@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
 from hewfl.core.coefficients import VARIANTS, Variant
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.comparators import (
     best_comparator,
     noise_optimal,
@@ -25,9 +26,9 @@ from hewfl.theory.comparators import (
 )
 from hewfl.theory.corrected import PostLocal, corrected_noise
 from hewfl.theory.counts import Algorithm, communication
-from hewfl.theory.design import Design, certified_amplitudes, design, rounds_to
+from hewfl.theory.designer import Design, certified_amplitudes, design, rounds_to
 from hewfl.theory.laws import FORMS, THEOREMS, Case, Form, Theorem, law
-from hewfl.theory.one_step import largest_descent_amplitude, one_step, situation
+from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
 from hewfl.theory.statement import Hypothesis, all_hold
 
 MOST_ITERATED = 10_000
@@ -180,6 +181,7 @@ class Certificate:
     participation: str
 
 
+@broadcasting
 def certify(
     case: Case,
     target: ArrayLike | None = None,

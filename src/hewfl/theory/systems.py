@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Mask,
     as_float64,
     broadcast,
     invalid,
@@ -17,6 +18,7 @@ from hewfl.core.checks import (
     wholes,
 )
 from hewfl.core.records import ClientProfile, ProblemBounds
+from hewfl.core.shapes import broadcasting
 
 
 @final
@@ -85,9 +87,26 @@ class System:
         return np.asarray(np.asarray(self.variance) / (H * b))
 
 
+@broadcasting
 def system(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
     """The system of the solvers' records; n copies where a profile is scalar."""
+    n = int(wholes("n", n, least=1))
     fields = (profiles.horizon, profiles.batch_size, profiles.variance)
     arrays = np.broadcast_arrays(*(as_float64("profiles", f) for f in fields))
     H, b, v2 = (np.broadcast_to(a, (n,)) if a.ndim == 0 else a for a in arrays)
     return System(bounds.smoothness, bounds.radius, H, b, v2)
+
+
+def client_mask(system: System, active: ArrayLike) -> Bool[Mask, "*c n"]:
+    """Which clients take part: booleans, clients last.
+
+    A number is no mask: neither a count of clients nor a list of their indices.
+
+    Raises:
+        InvalidInputError: not booleans, or not one for each client.
+    """
+    S = np.asarray(active)
+    if S.dtype != np.bool_ or S.shape[-1:] != (system.n,):
+        rule = f"booleans, one for each of {system.n} clients"
+        raise invalid("active", rule, f"{S.dtype} of shape {S.shape}")
+    return S

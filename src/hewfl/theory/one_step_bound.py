@@ -16,8 +16,9 @@ from jaxtyping import Float64
 from hewfl.core import coefficients
 from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonnegatives
 from hewfl.core.coefficients import Situation, Variant, check_variant
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.statement import Bound, Hypothesis, at_most
-from hewfl.theory.system import System
+from hewfl.theory.systems import System
 
 if TYPE_CHECKING:
     RadiusForm = Literal["sharp", "stated", "proved"]
@@ -33,6 +34,7 @@ _SIMPLEX = 1e-9
 """How far from one the weights may sum, as in `hewfl.core.certificate`."""
 
 
+@broadcasting
 def situation(
     system: System, gap: ArrayLike, tracking: ArrayLike, *, capped: bool = False
 ) -> Situation:
@@ -46,11 +48,13 @@ def situation(
             printed only s has it (E-25).
     """
     U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
+    np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
     U = np.minimum(U, system.cap) if capped else U
     L, R, U, Q = (np.asarray(x)[..., None] for x in (system.L, system.R, U, Q))
     return Situation(L, R, U, Q, system.noise, np.asarray(system.horizon))
 
 
+@broadcasting
 def executable(system: System, proxies: ArrayLike) -> System:
     """The system with proxies v̂_i² for v_i²: J of it is J^ex, and J^id ≤ J^ex.
 
@@ -90,6 +94,7 @@ class OneStep:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def one_step(
     controls: Controls, at: Situation, *, variant: Variant = "paper"
 ) -> OneStep:
@@ -122,6 +127,7 @@ def one_step(
     return OneStep(J, change, A, s, rho, kappa, s - rho, _hypotheses(w, theta))
 
 
+@broadcasting
 def advantage(
     controls: Controls,
     benchmark: Controls,
@@ -144,6 +150,7 @@ def advantage(
     return np.asarray(theirs - ours)
 
 
+@broadcasting
 def largest_descent_amplitude(
     weights: ArrayLike, at: Situation, *, variant: Variant = "paper"
 ) -> Float64[Array, "..."]:
@@ -184,6 +191,7 @@ _PLAIN: dict[str, tuple[int, int, int]] = {
 }
 
 
+@broadcasting
 def branch_sq_radius(
     amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
 ) -> Bound:
@@ -201,6 +209,7 @@ def branch_sq_radius(
     return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
 
 
+@broadcasting
 def plain_sq_radius(
     amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
 ) -> Bound:

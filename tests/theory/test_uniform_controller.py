@@ -7,8 +7,8 @@ from hewfl import InvalidInputError
 from hewfl.core.certificate import VARIANTS, Variant
 from hewfl.core.checks import Array
 from hewfl.theory.statement import all_hold
-from hewfl.theory.system import System
-from hewfl.theory.uniform import (
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import (
     uniform,
     uniform_step,
     uniform_tracking_cap,

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hewfl.core.checks import Array, ArrayLike, nonnegatives
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.comparators import ComparatorCoefficients
 from hewfl.theory.recursion import (
     State,
@@ -24,6 +25,7 @@ from hewfl.theory.recursion import (
 from hewfl.theory.statement import Rate
 
 
+@broadcasting
 def comparator_recursion(
     coefficients: ComparatorCoefficients,
     start: State,
@@ -57,6 +59,7 @@ def comparator_recursion(
     return played(step, start, rounds, (*k.hypotheses, begins))
 
 
+@broadcasting
 def comparator_rate(
     coefficients: ComparatorCoefficients,
     start: State,

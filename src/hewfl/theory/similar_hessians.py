@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import State, Trajectory, played
 from hewfl.theory.scalar import flow, scalar_floor
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
-from hewfl.theory.uniform import Uniform, uniform_tracking_cap
+from hewfl.theory.uniform_controller import Uniform, uniform_tracking_cap
 
 
 @final
@@ -47,6 +48,7 @@ class HigherOrder:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def curvature_mismatch(
     similarity: ArrayLike, hessian_lipschitz: ArrayLike, radius: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -56,6 +58,7 @@ def curvature_mismatch(
     return np.asarray((S + M * R) ** 2)
 
 
+@broadcasting
 def higher_order(
     controller: Uniform,
     similarity: ArrayLike,
@@ -79,7 +82,7 @@ def higher_order(
     because 2⟨u, u + b⟩ = ‖u‖² + ‖u + b‖² − ‖b‖². H such steps, ηH = ϑ/L, telescope.
 
     Args:
-        controller: from `hewfl.theory.uniform.uniform`.
+        controller: from `hewfl.theory.uniform`.
         similarity: S ≥ 0, bound on ‖∇²F_i − ∇²F‖, shape (*c).
         hessian_lipschitz: M ≥ 0.
         printed: the paper's Δ²; only with variant "paper".
@@ -110,6 +113,7 @@ def higher_order(
     return HigherOrder(k, K, a, push, gap, tracking, noise, spread, met)
 
 
+@broadcasting
 def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
     """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
     k = bound
@@ -117,6 +121,7 @@ def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
     return np.asarray(k.gap * g + k.tracking * q + k.noise)
 
 
+@broadcasting
 def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
     """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
     k, cap = bound, bound.controller.system.cap
@@ -126,6 +131,7 @@ def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
     return np.asarray(np.minimum(after, cap)), k.controller.tracking.after(g, q)
 
 
+@broadcasting
 def higher_order_trajectory(
     bound: HigherOrder, start: State, rounds: int
 ) -> Trajectory:
@@ -152,6 +158,7 @@ class Closed:
     tracking_cap: Float64[Array, "..."]
 
 
+@broadcasting
 def closed(bound: HigherOrder, tracking: ArrayLike) -> Closed:
     """Coefficients of the closed recursion (eq:ho-rec-main, eq:ho-coeff-main).
 
@@ -164,12 +171,14 @@ def closed(bound: HigherOrder, tracking: ArrayLike) -> Closed:
     Raises:
         InvalidInputError: C_q ≥ 1, where q̄ does not exist.
     """
-    k, q = bound, uniform_tracking_cap(bound.controller, tracking)
+    k, q0 = bound, nonnegatives("tracking", tracking)
+    q = uniform_tracking_cap(bound.controller, q0)
     a = k.a / (1 + k.controller.amplitude / 4)
     delta = k.push * (k.noise + k.tracking * q) + k.spread
     return Closed(np.asarray(a), np.asarray(k.push * k.gap), np.asarray(delta), q)
 
 
+@broadcasting
 def best_iterate_rate(
     bound: HigherOrder, start: State, rounds: ArrayLike, *, printed: bool = False
 ) -> Rate:
@@ -185,7 +194,7 @@ def best_iterate_rate(
         printed: the paper's form.
     """
     T, g = wholes("rounds", rounds, least=1), nonnegatives("start", start[0])
-    k = closed(bound, start[1])
+    k = closed(bound, nonnegatives("start", start[1]))
     level: Array
     value: Array
     if printed:
@@ -199,6 +208,7 @@ def best_iterate_rate(
     return Rate("th:ho-main", value, level, vacuous, bound.hypotheses)
 
 
+@broadcasting
 def common_quadratic_rate(
     controller: Uniform, gap: ArrayLike, rounds: ArrayLike
 ) -> Bound:

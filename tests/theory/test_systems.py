@@ -3,7 +3,7 @@ import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds
 from hewfl.theory.statement import Rate, at_most, below
-from hewfl.theory.system import System, system
+from hewfl.theory.systems import System, system
 
 
 def test_fields_broadcast_over_configurations_and_clients() -> None:

@@ -20,10 +20,12 @@ from hewfl.core.checks import (
     Array,
     ArrayLike,
     as_float64,
+    broadcast,
     invalid,
     nonnegatives,
     positives,
 )
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.scaled import BIG, log1p_scaled, log_ratio, product, unscaled
 from hewfl.theory.statement import Hypothesis, at_most, below
 
@@ -57,6 +59,7 @@ class Generator(Protocol):
         """χ(s) = ∫ dξ/φ(ξ) from s to s_ref, both positive (def:chi)."""
 
 
+@broadcasting
 def slope_modulus(
     generator: Generator, time: ArrayLike, floor: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -67,9 +70,11 @@ def slope_modulus(
     It lies in [0, 1] because dR_a/ds = exp(−∫φ') and φ' ≥ 0; that R_a(s) ≤ s, as the
     paper argues, would not be enough (erratum E-24).
     """
-    return np.asarray(np.exp(generator.log_slope(time, floor)))
+    m = nonnegatives("floor", floor)
+    return np.asarray(np.exp(generator.log_slope(time, m)))
 
 
+@broadcasting
 def relative_decrease(
     generator: Generator, time: ArrayLike, state: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -77,6 +82,7 @@ def relative_decrease(
     return np.asarray(-np.expm1(-generator.log_shrink(time, state)))
 
 
+@broadcasting
 def generator_hypotheses(
     generator: Generator, grid: ArrayLike
 ) -> tuple[Hypothesis, ...]:
@@ -179,9 +185,12 @@ class PowerGenerator:
     noisy: ClassVar[str] = "cor:power_noisy"
 
     def __post_init__(self) -> None:
-        """Check ranges."""
-        for name in ("coefficient", "power"):
-            object.__setattr__(self, name, positives(name, getattr(self, name)))
+        """Check ranges and shapes."""
+        names = ("coefficient", "power")
+        values = {name: positives(name, getattr(self, name)) for name in names}
+        broadcast(values)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def origin_slope(self) -> Float64[Array, "..."]:

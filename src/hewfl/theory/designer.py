@@ -11,10 +11,9 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
-from hewfl.theory.corrected import (
-    PostLocal,
-)
+from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives, wholes
+from hewfl.core.shapes import broadcasting
+from hewfl.theory.corrected import PostLocal, above_smoothness
 from hewfl.theory.laws import THEOREMS, Case, Form, law, named
 from hewfl.theory.statement import Hypothesis, Rate
 
@@ -27,6 +26,7 @@ MOST_ROUNDS = 2.0**48
 _COARSE, _FINE, _ZOOMS, _CUTS = (61, 9), (33, 9), 4, 10
 
 
+@broadcasting
 def rounds_to(
     rate: Callable[[ArrayLike], Rate], target: ArrayLike, *, least: int = 0
 ) -> Float64[Array, "..."]:
@@ -45,9 +45,7 @@ def rounds_to(
         Whole numbers; infinite where the floor is not below the target, or where
         `MOST_ROUNDS` do not suffice.
     """
-    goal = as_float64("target", target)
-    if (goal <= 0).any():
-        raise invalid("target", "positive", goal[goal <= 0].flat[0])
+    goal, least = positives("target", target), int(wholes("least", least))
     first = rate(least).value
     shape = np.broadcast_shapes(first.shape, goal.shape)
     powers, digits = 16.0 ** np.arange(12, -1, -1), _tail(np.arange(1.0, 16.0), shape)
@@ -97,6 +95,7 @@ class Design:
     hypotheses: tuple[Hypothesis, ...]
 
 
+@broadcasting
 def design(
     theorem: str,
     case: Case,
@@ -118,7 +117,7 @@ def design(
         curvature: Λ > L; by default it is searched too, in (L, 2L].
         variant: which constants.
     """
-    goal, cap = as_float64("target", target), case.system.cap
+    goal, cap = positives("target", target), case.system.cap
     if (goal >= cap).any():
         high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
         rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
@@ -153,6 +152,7 @@ def design(
     )
 
 
+@broadcasting
 def certified_amplitudes(
     theorem: str,
     case: Case,
@@ -257,6 +257,9 @@ def _tail(values: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _shape(case: Case, curvature: ArrayLike | None) -> tuple[int, ...]:
+    """The shape of all that is known; a given Λ must be above L."""
+    if curvature is not None:
+        above_smoothness(curvature, case.system.L)
     known = (case.pl_constant, case.similarity, case.hessian_lipschitz, curvature)
     shapes = [np.shape(x) for x in (*case.start, *known) if x is not None]
     return np.broadcast_shapes(case.system.cap.shape, *shapes)
