@@ -3,9 +3,13 @@
     python benchmarks/flower.py [--quick] [--json FILE]
 
 Both get what stock clients send: models of eight arrays of float32, in Flower's own
-messages. Timed is `aggregate_train` alone, one thread, the two taking turns in fresh
-random order; medians of CPU seconds. Memory is measured in a process for each: the peak
-while aggregating over what the replies take, in models of 4d bytes.
+messages. Timed is `aggregate_train` of a second round alone, one thread, all taking
+turns in fresh random order; medians of CPU seconds. Beside them stand two floors of
+exact weights: the n²d/2 multiplications of the Gram matrix at the speed of a BLAS
+product of 1000 × 512 numbers of float64 in cache, which is that of a well-shaped one;
+and, for control variates, reading and writing n vectors of float64. Memory is
+measured in a process for each: the peak while aggregating over what the replies take,
+in models of 4d bytes.
 """
 
 import argparse
@@ -28,14 +32,17 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
 
 from hewfl.flower import HewStrategy, Options
 
 FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy, plain", "HewStrategy, corrected"
 METHODS = (FEDAVG, HEW, CORRECTED)
+GRAM, VARIATES = "Gram arithmetic", "n float64 vectors"
+FLOORS = (GRAM, VARIATES)
 SHAPES = [
     *((10, 10**4), (10, 10**5), (10, 10**6), (10, 10**7)),
-    *((100, 10**4), (100, 10**5), (100, 10**6)),
+    *((50, 10**6), (100, 10**4), (100, 10**5), (100, 10**6)),
     *((1000, 10**4), (1000, 10**5)),
 ]
 QUICK = [(10, 10**4), (10, 10**6), (100, 10**4), (100, 10**5)]
@@ -43,6 +50,8 @@ MEMORY = [(10, 10**6), (100, 10**6)]
 LARGEST_CORRECTED = 10**8
 """Numbers of all replies; control variates are as many numbers of float64."""
 TARGET = 1.5
+CACHED = 1000, 512
+"""Shape of the block whose BLAS product is timed; others count by multiplications."""
 LAYERS = 8
 """Arrays of a model, as of a small network."""
 
@@ -81,12 +90,6 @@ def strategy_of(method: str, n: int) -> Any:
     return HewStrategy(1.0, 0.5, corrected=corrected, start="zero", options=options)
 
 
-def opened(method: str, n: int, begin: ArrayRecord) -> tuple[Any, list[Message]]:
-    """A strategy that waits for its replies, and the questions."""
-    strategy, grid = strategy_of(method, n), Nodes(n)
-    return strategy, list(strategy.configure_train(1, begin, ConfigRecord(), grid))
-
-
 def answered(question: Message, arrays: ArrayRecord) -> Message:
     told = {"num-examples": 10, "num-steps": 1 + question.metadata.dst_node_id % 4}
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(told)})
@@ -107,25 +110,51 @@ def endpoints(n: int, d: int) -> tuple[ArrayRecord, list[ArrayRecord]]:
 def aggregation(
     method: str, begin: ArrayRecord, ends: list[ArrayRecord]
 ) -> Callable[[], Any]:
-    """One aggregation; its round is opened and its replies are made beforehand."""
-    strategy, questions = opened(method, len(ends), begin)
-    replies = [answered(q, a.copy()) for q, a in zip(questions, ends, strict=True)]
-    return lambda: strategy.aggregate_train(1, replies)[0]
+    """The aggregation of a second round, opened and with its replies at hand.
+
+    The first one is over: control variates that are zero take no memory yet.
+    """
+    n = len(ends)
+    strategy, grid, arrays = strategy_of(method, n), Nodes(n), begin
+    for t in (1, 2):
+        questions = strategy.configure_train(t, arrays, ConfigRecord(), grid)
+        replies = [answered(q, a.copy()) for q, a in zip(questions, ends, strict=True)]
+        if t == 1:
+            arrays = strategy.aggregate_train(t, replies)[0]
+    return lambda: strategy.aggregate_train(2, replies)[0]
+
+
+def floor(name: str, n: int, d: int) -> tuple[Callable[[], Any], float]:
+    """What exact weights cannot do without, and how often it is to be counted."""
+    if name == VARIATES:
+        variates = np.zeros((n, d))
+        variates += 1.0  # in memory, and not only promised
+        return lambda: np.add(variates, 1.0, out=variates), 1.0
+    rows, columns = CACHED
+    block = np.random.default_rng(0).standard_normal(CACHED)
+    gram = np.zeros((rows, rows), order="F")
+    call = lambda: dsyrk(1.0, block.T, 1.0, gram, trans=1, overwrite_c=1)  # noqa: E731
+    return call, n**2 * d / (rows**2 * columns)
 
 
 def timed(n: int, d: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of every run of each method, in turns."""
+    """CPU seconds of every run of each method and floor, in turns."""
     begin, ends = endpoints(n, d)
     rng = np.random.default_rng(0)
-    methods = [m for m in METHODS if m != CORRECTED or n * d <= LARGEST_CORRECTED]
-    times: dict[str, list[float]] = {name: [] for name in methods}
+    small = n * d <= LARGEST_CORRECTED
+    names = [x for x in (*METHODS, *FLOORS) if small or x not in (CORRECTED, VARIATES)]
+    times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
-        for k in rng.permutation(len(methods)):
-            call = aggregation(methods[k], begin, ends)
+        for k in rng.permutation(len(names)):
+            if names[k] in FLOORS:
+                call, count = floor(names[k], n, d)
+                call()
+            else:
+                call, count = aggregation(names[k], begin, ends), 1.0
             before = time.process_time()
             call()
             if turn > 0:  # the first warms up
-                times[methods[k]].append(time.process_time() - before)
+                times[names[k]].append(count * (time.process_time() - before))
     return times
 
 
@@ -189,14 +218,18 @@ def main() -> None:
         rounds = int(np.clip(3e8 / (n * d), 3, 15))
         times = {m: float(np.median(t)) for m, t in timed(n, d, rounds).items()}
         base = times[FEDAVG]
-        shown = [seconds(base), *(ratio(times[m] / base) for m in times if m != FEDAVG)]
-        rows.append([label(n, d), *shown])
-        rows[-1] += ["-"] * (4 - len(rows[-1]))
+        others = [HEW, CORRECTED, GRAM, VARIATES]
+        shown = [ratio(times[m] / base) if m in times else "-" for m in others]
+        rows.append([label(n, d), seconds(base), *shown])
         saved.append({"n": n, "d": d, "cpu": times, "rounds": rounds})
     print(report.describe(info) + "\n")
-    print(table(["replies", FEDAVG, f"{HEW} / it", f"{CORRECTED} / it"], rows))
-    met = [row for row in saved if row["cpu"][HEW] <= TARGET * row["cpu"][FEDAVG]]
-    print(f"\nAt most {TARGET} times FedAvg, plain: {len(met)} of {len(saved)}.\n")
+    head = [HEW, CORRECTED, GRAM, VARIATES]
+    print(table(["replies", FEDAVG, *(f"{name} / it" for name in head)], rows))
+    for method in (HEW, CORRECTED):
+        cpu = [row["cpu"] for row in saved if method in row["cpu"]]
+        met = sum(times[method] <= TARGET * times[FEDAVG] for times in cpu)
+        print(f"\n{method}: at most {TARGET} times FedAvg in {met} of {len(cpu)}.")
+    print()
     memory: list[dict[str, Any]] = []
     for n, d in MEMORY[:1] if options.quick else MEMORY:
         for trimmed in (False, True):

@@ -29,6 +29,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.control import predictive_control
 from hewfl.core.post_local import combine, data_gap, post_local_weights
 from hewfl.core.records import (
@@ -95,6 +96,7 @@ __all__ = [
     "LocalPlan",
     "MinibatchSGD",
     "MissingExtraError",
+    "OnlineCurvature",
     "Outer",
     "PoissonHorizons",
     "ProblemBounds",

@@ -103,3 +103,39 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
         kernels.gram([row, row], bytes([1, 9]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
     with pytest.raises(ValueError, match="shorter than its declared shape"):
         kernels.combine([row], bytes([1]), 5, np.ones(1), np.zeros(4), 1)
+
+
+@needs_kernels
+def test_bad_calls_on_pieces_fail_instead_of_crashing() -> None:
+    kernels = native.library()
+    assert kernels is not None
+    row, out, short = np.zeros(5), np.zeros(10), np.zeros(4)
+    given = ([row, row], bytes([1, 1]), 5, 1.0, 1.0, 1.0, np.zeros(1), np.zeros(2))
+    with pytest.raises(ValueError, match="shorter than its declared shape"):
+        kernels.gram(*given, short, 1)
+    with pytest.raises(ValueError, match="unknown type of row"):
+        kernels.gram(*given, row, 7)
+    with pytest.raises(ValueError, match="shorter than its declared shape"):
+        kernels.combine([row], bytes([1]), 5, np.ones(1), out, 1, short, 1)
+    with pytest.raises(ValueError, match="shorter than its declared shape"):
+        kernels.combine([row], bytes([1]), 5, np.ones(3), out, 1)
+    for lo, count, origin, stride in [(1, 5, 0, 5), (0, 5, 0, 6), (0, -1, 0, 5)]:
+        with pytest.raises(ValueError, match=r"shorter|outside"):
+            kernels.shifted([row, row], b"\1\1", lo, count, origin, 1.0, stride, out)
+    for lo, count, origin, stride in [(-1, 2, 0, 5), (0, 5, 2, 5), (0, 5, 0, 4)]:
+        with pytest.raises(ValueError, match="outside the rows"):
+            kernels.shifted([row, row], b"\1\1", lo, count, origin, 1.0, stride, out)
+    rate = np.ones(2)
+    for rates, server, own in [
+        (rate[:1], row, [row, row]),
+        (rate, short, [row, row]),
+        (rate, row, [row, short]),
+    ]:
+        with pytest.raises(ValueError, match="shorter than its declared shape"):
+            kernels.advance([row, row], b"\1\1", 5, rates, server, own)
+    with pytest.raises(IndexError):
+        kernels.advance([row, row], b"\1\1", 5, rate, row, [row])
+    fixed = np.zeros(5)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kernels.advance([row, row], b"\1\1", 5, rate, row, [row, fixed])

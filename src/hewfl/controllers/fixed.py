@@ -8,10 +8,18 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import (
+    Decision,
+    LocalPlan,
+    PiecewiseRound,
+    Roster,
+    Round,
+    Traffic,
+)
 from hewfl.core.variates import (
     ControlVariates,
     Start,
+    advanced,
     correction,
     start_variates,
     updated,
@@ -89,9 +97,28 @@ class HewFixed:
         self, round_: Round, state: ControlVariates | None
     ) -> tuple[Decision, ControlVariates | None]:
         """The fixed law, normalised over those who took part."""
+        return self.weigh(round_, state), self.follow(round_, state, owned=False)
+
+    def weigh(
+        self,
+        round_: Round | PiecewiseRound,
+        state: ControlVariates | None,  # noqa: ARG002 - the law is fixed
+    ) -> Decision:
+        """The law; displacements are not looked at."""
         roster = round_.roster
         variance = np.broadcast_to(np.asarray(self.variance), roster.population)
         worth = roster.horizons * roster.batch_sizes / variance[roster.clients]
         law = (worth / worth.max()) ** self.power
-        decision = Decision(law / law.sum(), "fixed weights")
-        return decision, None if state is None else updated(state, round_)
+        return Decision(law / law.sum(), "fixed weights")
+
+    def follow(
+        self,
+        round_: Round | PiecewiseRound,
+        state: ControlVariates | None,
+        *,
+        owned: bool,
+    ) -> ControlVariates | None:
+        """The control variates of the next round, if any."""
+        if state is None:
+            return None
+        return advanced(state, round_) if owned else updated(state, round_)

@@ -8,10 +8,18 @@ from jaxtyping import Float64
 from hewfl.controllers.hom import check_post_local, with_null
 from hewfl.core.checks import Array, invalid
 from hewfl.core.post_local import post_local_weights
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import (
+    Decision,
+    LocalPlan,
+    PiecewiseRound,
+    Roster,
+    Round,
+    Traffic,
+)
 from hewfl.core.variates import (
     ControlVariates,
     Start,
+    advanced,
     correction,
     start_variates,
     updated,
@@ -70,11 +78,27 @@ class HewHet:
         self, round_: Round, state: ControlVariates
     ) -> tuple[Decision, ControlVariates]:
         """Exact weights against c_t, then the control variates of the next round."""
+        return self.weigh(round_, state), self.follow(round_, state, owned=False)
+
+    def weigh(self, round_: Round | PiecewiseRound, state: ControlVariates) -> Decision:
+        """Exact weights against c_t, from displacements wherever they lie."""
         curvature = self.curvature_ratio * self.smoothness
         endpoints = with_null(round_.displacements, null=self.null_endpoint)
         solution = post_local_weights(  # Alg. 2, l. 15-16
             endpoints, state.server, curvature
         )
         weights = solution.weights[: len(round_.roster.clients)]
-        decision = Decision(weights, solution.status, float(solution.gap))
-        return decision, updated(state, round_)  # Alg. 2, l. 9, 12-14, 18
+        gap, value = float(solution.gap), float(solution.value)
+        return Decision(weights, solution.status, gap, value=value)
+
+    def follow(
+        self,
+        round_: Round | PiecewiseRound,
+        state: ControlVariates,
+        *,
+        owned: bool,
+    ) -> ControlVariates:
+        """The control variates of the next round."""
+        if owned:
+            return advanced(state, round_)
+        return updated(state, round_)  # Alg. 2, l. 9, 12-14, 18

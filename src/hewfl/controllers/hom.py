@@ -7,8 +7,16 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.post_local import combine, post_local_weights
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.pieces import Pieces
+from hewfl.core.post_local import OwnSum, post_local_weights
+from hewfl.core.round import (
+    Decision,
+    LocalPlan,
+    PiecewiseRound,
+    Roster,
+    Round,
+    Traffic,
+)
 
 
 @final
@@ -48,14 +56,34 @@ class HewHom:
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Exact weights against the mean of the normalised local displacements."""
-        eta, H = round_.plan.step_sizes, round_.roster.horizons
-        mean = -1 / (len(H) * eta * H)
-        reference = combine(round_.displacements, mean, wide=True)  # Alg. 3, l. 9
+        return self.weigh(round_, state), state
+
+    def weigh(
+        self,
+        round_: Round | PiecewiseRound,
+        state: None,  # noqa: ARG002 - none
+    ) -> Decision:
+        """The same from displacements wherever they lie."""
+        reference = mean_gradient(round_)  # Alg. 3, l. 9
+        if self.null_endpoint:
+            reference = OwnSum(np.append(reference.weights, 0.0))
         curvature = self.curvature_ratio * self.smoothness
         endpoints = with_null(round_.displacements, null=self.null_endpoint)
         solution = post_local_weights(endpoints, reference, curvature)  # Alg. 3, l. 10
-        weights = solution.weights[: len(H)]
-        return Decision(weights, solution.status, float(solution.gap)), state
+        weights = solution.weights[: len(round_.roster.clients)]
+        gap, value = float(solution.gap), float(solution.value)
+        return Decision(weights, solution.status, gap, value=value)
+
+    def follow(
+        self, round_: Round | PiecewiseRound, state: None, *, owned: bool
+    ) -> None:
+        """There is no state."""
+
+
+def mean_gradient(round_: Round | PiecewiseRound) -> OwnSum:
+    """ḡ = −(1/S) Σ Δ_i/(η_i H_i), the reference of Algorithm 3, by its weights."""
+    ground = round_.plan.step_sizes * round_.roster.horizons
+    return OwnSum(-1 / (len(ground) * ground))
 
 
 def check_post_local(smoothness: float, amplitude: float, ratio: float) -> None:
@@ -66,8 +94,12 @@ def check_post_local(smoothness: float, amplitude: float, ratio: float) -> None:
         raise invalid("curvature_ratio", "above 1 (Λ > L)", ratio)
 
 
-def with_null(displacements: Float[Array, "s d"], *, null: bool) -> Float[Array, "m d"]:
+def with_null(
+    displacements: Float[Array, "s d"] | Pieces, *, null: bool
+) -> Float[Array, "m d"] | Pieces:
     """The endpoints to choose from, with standing still among them if asked for."""
     if not null:
         return displacements
+    if isinstance(displacements, Pieces):
+        return displacements.with_null()
     return np.vstack([displacements, np.zeros_like(displacements[:1])])

@@ -1,5 +1,5 @@
-/* Compiled twins of hewfl.core: the same mathematics as active_set.py, pivoting.py and
- * gram.py, for speed only. Callers go through hewfl.core.native.library(); every entry
+/* Compiled twins of hewfl.core: the same mathematics as active_set.py, pivoting.py, gram.py,
+ * post_local.py and variates.py, for speed only. Callers go through hewfl.core.native.library(); every entry
  * point checks that its buffers are as long as it will read or write.
  *
  * Notation: a factor R with R'R = M is kept as a row-major upper triangle, so that solves,
@@ -27,6 +27,7 @@
 #define REFINEMENTS 5     /* as in active_set.py */
 
 typedef double v8 __attribute__((vector_size(64), aligned(8), may_alias));
+#define LINED __attribute__((aligned(64))) /* stores across cache lines take twice as long */
 
 /* ---------------------------------------------------------------- vector kernels */
 
@@ -78,7 +79,7 @@ MULTIARCH static void add_scaled_exactly(double alpha, const double *x, double *
 
 static int fits(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
 {
-    if (count >= 0 && buffer->len / size >= count)
+    if (count >= 0 && (size == 0 || buffer->len / size >= count))
         return 1;
     PyErr_SetString(PyExc_ValueError, "a buffer is shorter than its declared shape");
     return 0;
@@ -772,9 +773,9 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
 
 /* ---------------------------------------------------------------- passes over the data */
 
-enum { FLOAT32, FLOAT64, BFLOAT16 };
+enum { FLOAT32, FLOAT64, BFLOAT16, ZEROS }; /* ZEROS: a row of zeros that nobody stores */
 enum { CHUNK = 256, FLUSH = 256, PIECE = 4096 };
-static const Py_ssize_t SIZE[] = {4, 8, 2};
+static const Py_ssize_t SIZE[] = {4, 8, 2, 0};
 
 typedef struct {
     Py_ssize_t n;
@@ -809,9 +810,12 @@ MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double
     else if (type == FLOAT64)
         for (Py_ssize_t i = 0; i < n; i++)
             out[i] = y[i] - r[i];
-    else
+    else if (type == BFLOAT16)
         for (Py_ssize_t i = 0; i < n; i++)
             out[i] = wide(z[i]) - r[i];
+    else
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = 0.0 - r[i];
 }
 
 /* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */
@@ -919,7 +923,7 @@ static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t c
         }
         rows->types[i] = types[i];
         rows->n = i + 1;
-        if (types[i] < 0 || types[i] > BFLOAT16 ||
+        if (types[i] < 0 || types[i] > ZEROS ||
             !fits(&rows->buffers[i], d, SIZE[(int)types[i]])) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_ValueError, "unknown type of row");
@@ -930,32 +934,63 @@ static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t c
     return 1;
 }
 
-/* gram(rows, types, d, curvature, scale, slope_scale, A, offset)
+/* Where rows are measured from: a vector of d numbers, or nothing for zero. */
+typedef struct {
+    Py_buffer buffer;
+    int type;
+} Base;
+
+/* The base of a call, whose buffer may be None; drop_base releases it. */
+static int hold_base(Base *base, Py_ssize_t d)
+{
+    if (!base->buffer.buf)
+        base->type = ZEROS;
+    if (base->type < 0 || base->type > ZEROS) {
+        PyErr_SetString(PyExc_ValueError, "unknown type of row");
+        return 0;
+    }
+    return fits(&base->buffer, d, SIZE[base->type]);
+}
+
+static void drop_base(Base *base)
+{
+    if (base->buffer.obj)
+        PyBuffer_Release(&base->buffer);
+}
+
+static const char *base_at(const Base *base, Py_ssize_t lo)
+{
+    return (const char *)base->buffer.buf + lo * SIZE[base->type];
+}
+
+/* gram(rows, types, d, curvature, scale, slope_scale, A, offset, base=None, base_type=0)
  *
- * The first row is the origin r, the last the reference g; those between are columns d_i.
- * With c_i = scale (d_i - r) and h = slope_scale (g + curvature r), fills the upper
- * triangle of A with inner products of c_1, ..., c_m, h and offset with (g, r), (r, r).
+ * The first row is the origin y_0, the last the reference g; those between are columns y_i.
+ * With x the base, r = y_0 - x, c_i = scale (y_i - y_0), h = slope_scale (g + curvature r),
+ * adds to the upper triangle of A the inner products of c_1, ..., c_m, h, and to offset
+ * (g, r) and (r, r): a vector may be given in pieces, one call for each.
  */
 static PyObject *native_gram(PyObject *self, PyObject *args)
 {
     (void)self;
     PyObject *list;
     Py_buffer types, out, offset;
+    Base base = {0};
     Py_ssize_t d;
     double curvature, scale, slope_scale;
-    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*", &list, &types, &d, &curvature, &scale,
-                          &slope_scale, &out, &offset))
+    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*|z*i", &list, &types, &d, &curvature, &scale,
+                          &slope_scale, &out, &offset, &base.buffer, &base.type))
         return NULL;
     Rows rows;
     Py_ssize_t width = types.len - 1;
     int held = width >= 1 && fits(&out, width * width, 8) && fits(&offset, 2, 8) &&
-               hold_rows(&rows, list, types.buf, types.len, d);
+               hold_base(&base, d) && hold_rows(&rows, list, types.buf, types.len, d);
     int ok = held;
     if (!held && !PyErr_Occurred())
         PyErr_SetString(PyExc_ValueError, "an origin and a reference are needed");
     if (held) {
         Py_ssize_t m = rows.n - 1, blocks = (m + 3) / 4, pairs = blocks * (blocks + 1) / 2;
-        size_t used = (size_t)(4 * blocks + 2) * CHUNK * sizeof(double);
+        size_t used = (size_t)(4 * blocks + 4) * CHUNK * sizeof(double);
         size_t size = used + (size_t)pairs * 128 * sizeof(double);
         double *raw = malloc(size + 64);
         ok = raw != NULL;
@@ -963,17 +998,20 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
             Py_BEGIN_ALLOW_THREADS
             double *X = (double *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
             memset(X, 0, size);
-            double *r = X + 4 * blocks * CHUNK, *zero = r + CHUNK, *sums = zero + CHUNK;
+            double *r = X + 4 * blocks * CHUNK, *zero = r + CHUNK, *y = zero + CHUNK;
+            double *x = y + CHUNK, *sums = x + CHUNK;
             double *h = X + (m - 1) * CHUNK;
-            double *A = out.buf, gr = 0.0, rr = 0.0;
+            double *A = out.buf, *o = offset.buf, gr = 0.0, rr = 0.0;
             Py_ssize_t since = 0;
             for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
                 Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
                 if (len < CHUNK)
                     memset(X, 0, used);
-                load(at(&rows, 0, lo), rows.types[0], len, zero, r);
+                load(at(&rows, 0, lo), rows.types[0], len, zero, y);
+                load(base_at(&base, lo), base.type, len, zero, x);
+                load((const char *)y, FLOAT64, len, x, r);
                 for (Py_ssize_t i = 1; i < m; i++)
-                    load(at(&rows, i, lo), rows.types[i], len, r, X + (i - 1) * CHUNK);
+                    load(at(&rows, i, lo), rows.types[i], len, y, X + (i - 1) * CHUNK);
                 if (scale != 1.0)
                     scale_by(X, scale, (m - 1) * CHUNK);
                 load(at(&rows, m, lo), rows.types[m], len, zero, h);
@@ -989,20 +1027,86 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 }
             }
             flush(sums, blocks, m, A);
-            ((double *)offset.buf)[0] = gr;
-            ((double *)offset.buf)[1] = rr;
+            o[0] += gr, o[1] += rr;
             Py_END_ALLOW_THREADS
         } else
             PyErr_NoMemory();
         free(raw);
         drop_rows(&rows);
     }
+    drop_base(&base);
     PyBuffer_Release(&types);
     PyBuffer_Release(&out);
     PyBuffer_Release(&offset);
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
+}
+
+/* shifted(rows, types, lo, count, origin, scale, stride, out): for every row i,
+ * out[i stride + l] = scale (row_i - row_origin)[lo + l], l < count */
+static PyObject *native_shifted(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, out;
+    Py_ssize_t lo, count, origin, stride;
+    double scale;
+    if (!PyArg_ParseTuple(args, "Oy*nnndnw*", &list, &types, &lo, &count, &origin, &scale,
+                          &stride, &out))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len;
+    int held = lo >= 0 && count >= 0 && count <= stride && origin >= 0 && origin < n &&
+               fits(&out, n * stride, 8) && hold_rows(&rows, list, types.buf, n, lo + count);
+    if (!held && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a range or the origin is outside the rows");
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        double zero[CHUNK] = {0}, y[CHUNK];
+        for (Py_ssize_t at_ = 0; at_ < count; at_ += CHUNK) {
+            Py_ssize_t len = count - at_ < CHUNK ? count - at_ : CHUNK;
+            load(at(&rows, origin, lo + at_), rows.types[origin], len, zero, y);
+            for (Py_ssize_t i = 0; i < n; i++) {
+                double *to = (double *)out.buf + i * stride + at_;
+                load(at(&rows, i, lo + at_), rows.types[i], len, y, to);
+                if (scale != 1.0)
+                    scale_by(to, scale, len);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* sum[0..n) += sum over eight rows of float32 of w_i row_i, from element lo on */
+MULTIARCH static void add_eight(const Rows *rows, Py_ssize_t first, Py_ssize_t lo, Py_ssize_t n,
+                                const double *w, double *restrict sum)
+{
+    const float *r[8];
+    double v[8];
+    for (int k = 0; k < 8; k++)
+        r[k] = (const float *)at(rows, first + k, lo), v[k] = w[first + k];
+    const float *restrict a = r[0], *restrict b = r[1], *restrict c = r[2], *restrict e = r[3];
+    const float *restrict f = r[4], *restrict g = r[5], *restrict h = r[6], *restrict k = r[7];
+    for (Py_ssize_t l = 0; l < n; l++)
+        sum[l] += ((v[0] * (double)a[l] + v[1] * (double)b[l]) +
+                   (v[2] * (double)c[l] + v[3] * (double)e[l])) +
+                  ((v[4] * (double)f[l] + v[5] * (double)g[l]) +
+                   (v[6] * (double)h[l] + v[7] * (double)k[l]));
+}
+
+static int are_float32(const Rows *rows, Py_ssize_t first, Py_ssize_t count)
+{
+    int plain = first + count <= rows->n;
+    for (Py_ssize_t i = first; plain && i < first + count; i++)
+        plain = rows->types[i] == FLOAT32;
+    return plain;
 }
 
 /* sum[0..n) += sum over (up to) four rows of w_i row_i, from element lo on */
@@ -1031,7 +1135,7 @@ MULTIARCH static void add_rows(const Rows *rows, Py_ssize_t first, Py_ssize_t lo
         else if (rows->types[i] == FLOAT64)
             for (Py_ssize_t l = 0; l < n; l++)
                 sum[l] += w[i] * ((const double *)row)[l];
-        else
+        else if (rows->types[i] == BFLOAT16)
             for (Py_ssize_t l = 0; l < n; l++)
                 sum[l] += w[i] * wide(((const uint16_t *)row)[l]);
     }
@@ -1043,36 +1147,55 @@ MULTIARCH static void narrow(const double *sum, float *out, Py_ssize_t n)
         out[i] = (float)sum[i];
 }
 
-/* combine(rows, types, d, weights, out, out_type): out = sum_i w_i row_i, rounded once */
+/* combine(rows, types, d, weights, out, out_type, base=None, base_type=0)
+ *
+ * out = sum_i w_i row_i - (sum_i w_i) base, rounded once; several sums at once where weights
+ * and out hold several vectors, one after the other.
+ */
 static PyObject *native_combine(PyObject *self, PyObject *args)
 {
     (void)self;
     PyObject *list;
     Py_buffer types, weights, out;
+    Base base = {0};
     Py_ssize_t d;
     int out_type;
-    if (!PyArg_ParseTuple(args, "Oy*ny*w*i", &list, &types, &d, &weights, &out, &out_type))
+    if (!PyArg_ParseTuple(args, "Oy*ny*w*i|z*i", &list, &types, &d, &weights, &out, &out_type,
+                          &base.buffer, &base.type))
         return NULL;
     Rows rows;
-    int held = fits(&weights, types.len, 8) && fits(&out, d, out_type == FLOAT64 ? 8 : 4) &&
-               hold_rows(&rows, list, types.buf, types.len, d);
+    Py_ssize_t n = types.len, sums = n > 0 ? weights.len / (n * 8) : 0;
+    int held = fits(&weights, n, 8) && fits(&out, sums * d, out_type == FLOAT64 ? 8 : 4) &&
+               hold_base(&base, d) && hold_rows(&rows, list, types.buf, n, d);
     if (held) {
         Py_BEGIN_ALLOW_THREADS
-        const double *w = weights.buf;
-        double sum[PIECE];
+        LINED double sum[PIECE], x[PIECE], zero[PIECE] = {0};
         for (Py_ssize_t lo = 0; lo < d; lo += PIECE) {
             Py_ssize_t len = d - lo < PIECE ? d - lo : PIECE;
-            memset(sum, 0, sizeof(sum));
-            for (Py_ssize_t i = 0; i < rows.n; i += 4)
-                add_rows(&rows, i, lo, len, w, sum);
-            if (out_type == FLOAT64)
-                memcpy((double *)out.buf + lo, sum, (size_t)len * sizeof(double));
-            else
-                narrow(sum, (float *)out.buf + lo, len);
+            load(base_at(&base, lo), base.type, len, zero, x);
+            for (Py_ssize_t k = 0; k < sums; k++) {
+                const double *w = (const double *)weights.buf + k * n;
+                double all = 0.0;
+                for (Py_ssize_t i = 0; i < n; i++)
+                    all += w[i];
+                memset(sum, 0, sizeof(sum));
+                if (base.type != ZEROS)
+                    axpy(-all, x, sum, len);
+                Py_ssize_t i = 0;
+                for (; are_float32(&rows, i, 8); i += 8)
+                    add_eight(&rows, i, lo, len, w, sum);
+                for (; i < n; i += 4)
+                    add_rows(&rows, i, lo, len, w, sum);
+                if (out_type == FLOAT64)
+                    memcpy((double *)out.buf + k * d + lo, sum, (size_t)len * sizeof(double));
+                else
+                    narrow(sum, (float *)out.buf + k * d + lo, len);
+            }
         }
         Py_END_ALLOW_THREADS
         drop_rows(&rows);
     }
+    drop_base(&base);
     PyBuffer_Release(&types);
     PyBuffer_Release(&weights);
     PyBuffer_Release(&out);
@@ -1081,11 +1204,93 @@ static PyObject *native_combine(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* own += -c - y (variates.py); y is a product rounded before, so that the same bits come out
+ * where there is no fused multiply-add */
+MULTIARCH static void follow(const double *restrict y, const double *restrict c, Py_ssize_t n,
+                             double *restrict own)
+{
+    for (Py_ssize_t l = 0; l < n; l++)
+        own[l] += -c[l] - y[l];
+}
+
+/* out <- factor (y - x) */
+MULTIARCH static void scaled_difference(const float *restrict y, const float *restrict x,
+                                        double factor, Py_ssize_t n, double *restrict out)
+{
+    for (Py_ssize_t l = 0; l < n; l++)
+        out[l] = factor * ((double)y[l] - (double)x[l]);
+}
+
+/* advance(rows, types, d, rate, server, clients, base=None, base_type=0)
+ *
+ * c_i += -c - rate_i (row_i - base) for clients c_i, a list of writable buffers of d numbers
+ * of float64, one for each row. One client after the other: the variates are the most of
+ * what is read, and long stretches of them are read fastest.
+ */
+static PyObject *native_advance(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list, *owners;
+    Py_buffer types, rate, server;
+    Base base = {0};
+    Py_ssize_t d;
+    if (!PyArg_ParseTuple(args, "Oy*ny*y*O|z*i", &list, &types, &d, &rate, &server, &owners,
+                          &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len, got = 0;
+    Py_buffer *own = malloc((size_t)n * sizeof(Py_buffer) + 1);
+    int held = own && fits(&rate, n, 8) && fits(&server, d, 8) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    int ok = held;
+    for (Py_ssize_t i = 0; ok && i < n; i++) {
+        PyObject *owner = PySequence_GetItem(owners, i);
+        ok = owner && PyObject_GetBuffer(owner, &own[i], PyBUF_WRITABLE) == 0;
+        Py_XDECREF(owner);
+        got += ok;
+        ok = ok && fits(&own[i], d, 8);
+    }
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double x[CHUNK], y[CHUNK], zero[CHUNK] = {0};
+        for (Py_ssize_t i = 0; i < n; i++)
+            for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
+                Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
+                const char *row = at(&rows, i, lo), *from = base_at(&base, lo);
+                double factor = ((const double *)rate.buf)[i];
+                if (rows.types[i] == FLOAT32 && base.type == FLOAT32)
+                    scaled_difference((const float *)row, (const float *)from, factor, len, y);
+                else {
+                    load(from, base.type, len, zero, x);
+                    load(row, rows.types[i], len, x, y);
+                    scale_by(y, factor, len);
+                }
+                follow(y, (const double *)server.buf + lo, len, (double *)own[i].buf + lo);
+            }
+        Py_END_ALLOW_THREADS
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < got; i++)
+        PyBuffer_Release(&own[i]);
+    free(own);
+    if (held)
+        drop_rows(&rows);
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&rate);
+    PyBuffer_Release(&server);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"solve", native_solve, METH_VARARGS, "Check, scale, solve, certify a stack."},
     {"corral", native_corral, METH_VARARGS, "Active set on one prepared problem."},
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
-    {"combine", native_combine, METH_VARARGS, "Weighted sum in double precision."},
+    {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
+    {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
+    {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
     {NULL, NULL, 0, NULL},
 };
 

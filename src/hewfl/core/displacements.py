@@ -14,12 +14,50 @@ from numpy.typing import NDArray
 
 from hewfl.core.checks import invalid
 
-FLOAT32, FLOAT64, BFLOAT16 = range(3)
-"""Codes of the compiled kernels."""
-_CODES = {np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64}
+FLOAT32, FLOAT64, BFLOAT16, ZEROS = range(4)
+"""Codes of the compiled kernels; the last stands for a vector that is not stored."""
+CODES: dict[np.dtype[Any], int] = {
+    np.dtype(np.float32): FLOAT32,
+    np.dtype(np.float64): FLOAT64,
+}
 _HOST_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
 """Entries of one float64 block: 2 MiB stay in cache, an accelerator wants more."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Entries lo to hi of all vectors, lent to the compiled kernels.
+
+    Attributes:
+        lo: first entry.
+        hi: the one after the last.
+        rows: a contiguous array of each client.
+        codes: its kind.
+        base: what is to be subtracted from each row, None for nothing.
+    """
+
+    lo: int
+    hi: int
+    rows: list[NDArray[Any]]
+    codes: bytes
+    base: NDArray[Any] | None
+
+    @property
+    def lent_base(self) -> tuple[NDArray[Any] | None, int]:
+        """The base and its kind."""
+        return (
+            (None, ZEROS) if self.base is None else (self.base, CODES[self.base.dtype])
+        )
+
+    def wide(self, i: int, lo: int, hi: int) -> NDArray[np.float64]:
+        """Entries lo to hi of the span's i-th row less the base, in float64."""
+        found = self.rows[i][lo:hi].astype(np.float64)
+        if self.codes[i] == BFLOAT16:
+            bits = self.rows[i][lo:hi].astype(np.uint32) << np.uint32(16)
+            found = bits.view(np.float32).astype(np.float64)
+        return found if self.base is None else found - self.base[lo:hi]
 
 
 @final
@@ -53,6 +91,16 @@ class Displacements:
             listed = isinstance(self.data, list)
             rows = self.data[span] if listed else self.data[span, ...]
         return Displacements(rows, self.xp, count, self.d)
+
+    def spans(self) -> list[Span] | None:
+        """All of the data as one span, None where the kernels cannot read it."""
+        lent = host_rows([self.row(i) for i in range(self.n)])
+        return None if lent is None else [Span(0, self.d, *lent, None)]
+
+    def largest(self) -> float:
+        """A bound on all entries."""
+        tops = [np.abs(to_host(self.block(lo, hi))).max() for lo, hi in self.blocks()]
+        return float(max(tops))
 
     def block(self, lo: int, hi: int) -> Any:
         """Columns lo to hi in float64, shape (n, hi − lo)."""
@@ -174,6 +222,6 @@ def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:
         row = np.asarray(row) if row.dtype in (xp.float32, xp.float64) else None
     if not isinstance(row, np.ndarray) or not row.flags.c_contiguous:
         return None
-    if row.dtype in _CODES:
-        return row, _CODES[row.dtype]
+    if row.dtype in CODES:
+        return row, CODES[row.dtype]
     return (row.view(np.uint16), BFLOAT16) if row.dtype.name == "bfloat16" else None

@@ -7,6 +7,13 @@ With r one of the shortest displacements and c_i = Δ_i − r,
 
 The shift keeps the digits that a common part of all displacements, or one very long
 one, would take from the Gram matrix.
+
+Where g = Σ u_jΔ_j is itself a sum of displacements, with U = Σ u_j,
+
+    q_i = Σ_j u_j G_ij + (U + Λ) ⟨c_i, r⟩,
+    offset = Σ_j u_j ⟨c_j, r⟩ + (U + Λ/2) ‖r‖²
+
+need no pass for g; their rounding is of the size of G's.
 """
 
 from dataclasses import dataclass
@@ -14,13 +21,25 @@ from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
+from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
 
 from hewfl.core.checks import Array, invalid
-from hewfl.core.displacements import Displacements, as_wide, host_rows, to_host
+from hewfl.core.displacements import (
+    ZEROS,
+    Displacements,
+    Span,
+    as_wide,
+    host_rows,
+    to_host,
+)
 from hewfl.core.native import library
+from hewfl.core.pieces import Pieces
 
 NATIVE_CLIENTS = 160
 """Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
+STACK = 2**19
+"""Entries of the float64 block that BLAS is given: 4 MiB."""
 OUTLYING = 1e-4
 """Squared distances below this share betray an origin far outside."""
 ORIGINS = 3
@@ -48,7 +67,7 @@ class RoundProducts:
 
 
 def round_products(
-    displacements: Displacements, reference: Any, curvature: float
+    displacements: Displacements | Pieces, reference: Any, curvature: float
 ) -> RoundProducts:
     """One pass over the data; a second one only where squares would overflow.
 
@@ -57,28 +76,61 @@ def round_products(
     """
     sample = displacements.sample()
     with np.errstate(all="ignore"):
-        size = float(np.abs(sample).max())
-        shrunk = np.ldexp(sample, -_exponent(size))
-        origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
         begin = as_wide(displacements.xp, reference[: min(2048, displacements.d)])
         slope = float(np.abs(to_host(begin)).max())
-        found = _products(displacements, reference, curvature, origin, (size, slope))
-        for _ in range(ORIGINS):
-            nearer = _nearer_origin(found.gram, origin)
-            if nearer is None:
-                break
-            origin = nearer
-            found = _products(
-                displacements, reference, curvature, origin, (size, slope)
-            )
+        found, origin = _from_best_origin(
+            displacements, reference, curvature, sample, slope
+        )
     top = float(np.diagonal(found.gram).max())
-    finite = np.isfinite(found.gram).all() and np.isfinite(found.linear).all()
-    if finite and (top > 1e-200 or found.exponent != 0):
+    if _is_finite(found) and (top > 1e-200 or found.exponent != 0):
         return found
     sizes = _true_sizes(displacements, reference)
     if sizes[0] == 0:
         return found
     return _products(displacements, reference, curvature, origin, sizes)
+
+
+def own_products(
+    displacements: Displacements | Pieces, u: Float64[Array, " n"], curvature: float
+) -> RoundProducts | None:
+    """The same for g = Σ u_jΔ_j, which is not formed.
+
+    None where numbers are so large or small that g has to be looked at.
+    """
+    with np.errstate(all="ignore"):
+        sample = displacements.sample()
+        found, _ = _from_best_origin(displacements, None, 1.0, sample, 0.0)
+        G, cr, rr, U = found.gram, found.linear, 2 * found.offset, float(u.sum())
+        linear = G @ u + (U + curvature) * cr
+        offset = float(u @ cr + (U + 0.5 * curvature) * rr)
+    whole = RoundProducts(G, linear, offset, found.exponent)
+    is_seen = float(np.diagonal(G).max()) > 1e-200 or found.exponent != 0
+    return whole if is_seen and _is_finite(whole) else None
+
+
+def _is_finite(found: RoundProducts) -> bool:
+    return bool(np.isfinite(found.gram).all() and np.isfinite(found.linear).all())
+
+
+def _from_best_origin(
+    displacements: Displacements | Pieces,
+    reference: Any,
+    curvature: float,
+    sample: Float64[Array, "n k"],
+    slope: float,
+) -> tuple[RoundProducts, int]:
+    """Products around a short row, and which one it is."""
+    size = float(np.abs(sample).max())
+    shrunk = np.ldexp(sample, -_exponent(size))
+    origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
+    found = _products(displacements, reference, curvature, origin, (size, slope))
+    for _ in range(ORIGINS):
+        nearer = _nearer_origin(found.gram, origin)
+        if nearer is None:
+            break
+        origin = nearer
+        found = _products(displacements, reference, curvature, origin, (size, slope))
+    return found, origin
 
 
 def _nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
@@ -124,7 +176,9 @@ def _exponent(size: float) -> int:
     return int(np.clip(np.frexp(size)[1], -1000, 1000))
 
 
-def _true_sizes(displacements: Displacements, reference: Any) -> tuple[float, float]:
+def _true_sizes(
+    displacements: Displacements | Pieces, reference: Any
+) -> tuple[float, float]:
     """Largest entries of all data; the place to find what is not finite."""
     for i in range(displacements.n):
         row = to_host(as_wide(displacements.xp, displacements.row(i)))
@@ -143,25 +197,30 @@ def _true_sizes(displacements: Displacements, reference: Any) -> tuple[float, fl
 
 
 def _products(
-    displacements: Displacements,
+    displacements: Displacements | Pieces,
     reference: Any,
     curvature: float,
     origin: int,
     sizes: tuple[float, float],
 ) -> RoundProducts:
-    """Products of c_i 2^−a and h 2^−b, brought to the common factor 2^−2a."""
+    """Products of c_i 2^−a and h 2^−b, brought to the common factor 2^−2a.
+
+    A reference of None counts as zero.
+    """
     a = _exponent(sizes[0])
     b = _exponent(max(sizes[1], curvature * sizes[0]))
-    native = library()
-    rows = [displacements.row(i) for i in range(displacements.n)]
-    lent = None if native is None else host_rows([*rows, reference])
-    if native is not None and lent is not None and len(rows) <= NATIVE_CLIENTS:
-        products, gr, rr = _compiled(native, lent, curvature, origin, (a, b))
-    else:
+    n, native = displacements.n, library()
+    spans = None if native is None else displacements.spans()
+    zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
+    g = zeros if reference is None else host_rows([reference])
+    if native is None or spans is None or g is None:
         products, gr, rr = _portable(
             displacements, reference, curvature, origin, (a, b)
         )
-    n = displacements.n
+    else:
+        by = _compiled if n <= NATIVE_CLIENTS else _stacked
+        lent = (g[0][0], g[1])
+        products, gr, rr = by(native, list(spans), lent, curvature, origin, (a, b))
     with np.errstate(over="ignore"):
         linear = np.ldexp(products[:n, n], b - a)
         offset = float(np.ldexp(gr, b - a) + 0.5 * curvature * rr)
@@ -170,27 +229,66 @@ def _products(
 
 def _compiled(
     native: Any,
-    lent: tuple[list[Any], bytes],
+    spans: list[Span],
+    reference: tuple[NDArray[Any], bytes],
     curvature: float,
     origin: int,
     scales: tuple[int, int],
 ) -> tuple[Float64[Array, "m m"], float, float]:
     """The same by the compiled kernel; the origin's own zero row is put back after."""
-    views, codes = lent
-    n = len(views) - 1
-    order = [origin, *(i for i in range(n) if i != origin), n]
+    g, code = reference
+    n = len(spans[0].rows)
+    order = [origin, *(i for i in range(n) if i != origin)]
     upper, offset = np.zeros((n, n)), np.zeros(2)
-    data = ([views[i] for i in order], bytes(codes[i] for i in order))
     factors = (2.0 ** -scales[0], 2.0 ** -scales[1])
-    native.gram(*data, len(views[0]), curvature, *factors, upper, offset)
+    for span in spans:
+        rows = [*(span.rows[i] for i in order), g[span.lo : span.hi]]
+        codes = bytes(span.codes[i] for i in order) + code
+        length = span.hi - span.lo
+        given = (rows, codes, length, curvature, *factors, upper, offset)
+        native.gram(*given, *span.lent_base)
     products = np.zeros((n + 1, n + 1))
-    kept = np.array(order[1:])
+    kept = np.array([*order[1:], n])
     products[np.ix_(kept, kept)] = upper + np.triu(upper, 1).T
     return products, float(offset[0]), float(offset[1])
 
 
+def _stacked(
+    native: Any,
+    spans: list[Span],
+    reference: tuple[NDArray[Any], bytes],
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """The same by BLAS, block by block onto one triangle; blocks go across spans."""
+    n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
+    width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
+    stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")
+    g_all = Span(0, d, [reference[0]], reference[1], None)
+    factor, slope_factor = 2.0 ** -scales[0], 2.0 ** -scales[1]
+    for span in spans:
+        lo = span.lo
+        while lo < span.hi:
+            at = lo % width
+            hi = min(span.hi, lo - at + width)
+            r = span.wide(origin, lo - span.lo, hi - span.lo)
+            g = g_all.wide(0, lo, hi) if len(reference[0]) else np.zeros(hi - lo)
+            where = (lo - span.lo, hi - lo, origin, factor, width)
+            native.shifted(span.rows, span.codes, *where, stack.ravel()[at:])
+            stack[n, at : at + hi - lo] = slope_at(g, curvature, r) * slope_factor
+            gr += float(np.dot(g * slope_factor, r * factor))
+            rr += float(np.dot(r * factor, r * factor))
+            if hi == d:
+                stack[:, at + hi - lo :] = 0.0
+            if hi == d or hi % width == 0:
+                products = dsyrk(1.0, stack.T, 1.0, products, trans=1, overwrite_c=1)
+            lo = hi
+    return np.triu(products) + np.triu(products, 1).T, gr, rr
+
+
 def _portable(
-    displacements: Displacements,
+    displacements: Displacements | Pieces,
     reference: Any,
     curvature: float,
     origin: int,
@@ -204,8 +302,10 @@ def _portable(
         X = displacements.block(lo, hi)
         if isinstance(X, np.ndarray):
             xp = np
-        g = xp.asarray(as_wide(displacements.xp, reference[lo:hi]))
         r = X[origin, :]
+        g = xp.zeros_like(r)
+        if reference is not None:
+            g = xp.asarray(as_wide(displacements.xp, reference[lo:hi]))
         c = (X - r[None, :]) * 2.0 ** -scales[0]
         h = slope_at(g, curvature, r) * 2.0 ** -scales[1]
         stack = xp.concat([c, h[None, :]], axis=0)

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, final, runtime_checkable
 from jaxtyping import Float, Float64, Int64
 
 from hewfl.core.checks import Array, Ints
+from hewfl.core.pieces import Pieces
 
 State = TypeVar("State")
 
@@ -79,6 +80,27 @@ class Round:
 
 @final
 @dataclass(frozen=True, slots=True)
+class PiecewiseRound:
+    """A round whose displacements are still where they came.
+
+    For rules that read them through `combine` and `post_local_weights` alone
+    (`Streaming`); no matrix of s × d numbers is formed.
+
+    Attributes:
+        anchor: x_t.
+        displacements: Δ_i = y_i − x_t, one vector per client of the roster.
+        roster: who they are.
+        plan: what they were told.
+    """
+
+    anchor: Float64[Array, " d"]
+    displacements: Pieces
+    roster: Roster
+    plan: LocalPlan
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What the server does with a round.
 
@@ -87,12 +109,14 @@ class Decision:
         status: one sentence.
         gap: certified distance from the rule's own optimum; zero for closed forms.
         step: given only by rules whose step is not a combination of displacements.
+        value: Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² for rules that minimise it, else None.
     """
 
     weights: Float64[Array, " s"]
     status: str
     gap: float = 0.0
     step: Float64[Array, " d"] | None = None
+    value: float | None = None
 
 
 @final
@@ -149,3 +173,22 @@ class Algorithm(Protocol[State]):
 
     def decide(self, round_: Round, state: State) -> tuple[Decision, State]:
         """Weights for the displacements, and the state of the next round."""
+
+
+@runtime_checkable
+class Streaming(Protocol[State]):
+    """An algorithm that can leave displacements where they lie.
+
+    `decide` is `weigh`, then `follow` with arrays of its own.
+    """
+
+    def weigh(self, round_: Round | PiecewiseRound, state: State) -> Decision:
+        """Weights for the displacements."""
+
+    def follow(
+        self, round_: Round | PiecewiseRound, state: State, *, owned: bool
+    ) -> State:
+        """The state of the next round; in the arrays of this one where it is `owned`.
+
+        Whoever says so gives up the state passed in.
+        """

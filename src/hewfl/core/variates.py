@@ -1,15 +1,24 @@
 """Control variates: what corrected branches subtract, and how the server keeps it."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 
 from hewfl.core.checks import Array, invalid
-from hewfl.core.round import Roster, Round
+from hewfl.core.displacements import Displacements
+from hewfl.core.native import library
+from hewfl.core.pieces import Pieces, as_vectors
+from hewfl.core.post_local import combine
+from hewfl.core.round import PiecewiseRound, Roster, Round
 
 Start = Literal["zero", "gradient"]
+RANGE = 2**16
+"""Entries of a vector that are summed at a time."""
+LARGE = 1e290
+"""Terms below this stay finite in any sum that there is time for."""
 
 
 @final
@@ -47,21 +56,79 @@ def correction(variates: ControlVariates, roster: Roster) -> Float64[Array, "s d
     return difference
 
 
-def updated(variates: ControlVariates, round_: Round) -> ControlVariates:
+def updated(
+    variates: ControlVariates, round_: Round | PiecewiseRound
+) -> ControlVariates:
     """The variates after a round, from what was sent anyway.
 
-        Δc_i = −c − Δ_i/(η_i H_i),     c_i ← c_i + Δc_i,     c ← c + (1/n) Σ_S Δc_i
+        Δc_i = −c − Δ_i/(η_i H_i),     c_i ← c_i + Δc_i,
+        c ← c + (1/n) Σ_S Δc_i = (1 − S/n) c − (1/n) Σ_S Δ_i/(η_i H_i)
 
     It equals c_i − c + (x − y_i)/(η_i H_i), so Δ_i alone travels up (erratum E-17).
     Inactive clients keep theirs.
     """
-    roster, eta = round_.roster, round_.plan.step_sizes
-    clients, total = variates.clients.copy(), np.zeros_like(variates.server)
-    for k, i in enumerate(roster.clients):  # one by one: all at once are n×d numbers
-        per_gradient = round_.displacements[k] / (eta[k] * roster.horizons[k])
-        increment = -variates.server - per_gradient
-        clients[i] += increment  # Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14
-        total += increment
-    mean = total / roster.population
-    server = variates.server + mean  # Alg. 1, l. 18, Alg. 2, l. 18
-    return replace(variates, server=server, clients=clients)
+    own = ControlVariates(variates.server.copy(), variates.clients.copy())
+    _advance(own, round_)
+    return own
+
+
+def advanced(
+    variates: ControlVariates, round_: Round | PiecewiseRound
+) -> ControlVariates:
+    """The same in the arrays passed in, which the caller gives up.
+
+    For servers that cannot hold the variates of all clients twice.
+
+    Raises:
+        InvalidInputError: a term is so large that a sum might not be finite; nothing
+            has been written then.
+    """
+    ground = round_.plan.step_sizes * round_.roster.horizons
+    largest = as_vectors("displacements", round_.displacements).largest()
+    with np.errstate(over="ignore"):
+        top = max(variates.server.max(), -variates.server.min(), largest / ground.min())
+    if not top < LARGE:
+        raise invalid("Δ_i/(η_i H_i) and c", f"below {LARGE:g} in size", top)
+    _advance(variates, round_)
+    return variates
+
+
+def _advance(variates: ControlVariates, round_: Round | PiecewiseRound) -> None:
+    roster, data = round_.roster, as_vectors("displacements", round_.displacements)
+    rate = 1 / (round_.plan.step_sizes * roster.horizons)
+    own = [variates.clients[i] for i in roster.clients]
+    _advance_clients(own, variates.server, data, rate)
+    share, u = len(rate) / roster.population, -rate / roster.population
+    for here, part in _ranges(round_.displacements):
+        c = variates.server[here]  # Alg. 1, l. 18, Alg. 2, l. 18
+        c *= 1 - share
+        c += combine(part, u, wide=True)
+
+
+def _ranges(displacements: Float[Array, "s d"] | Pieces) -> Iterator[tuple[slice, Any]]:
+    """Ranges of entries, few where vectors are not to be doubled."""
+    if not isinstance(displacements, Pieces):
+        yield slice(None), displacements
+        return
+    for lo in range(0, displacements.d, RANGE):
+        here = slice(lo, min(lo + RANGE, displacements.d))
+        yield here, displacements.columns(here.start, here.stop)
+
+
+def _advance_clients(
+    own: Sequence[Float64[Array, " d"]],
+    server: Float64[Array, " d"],
+    data: Displacements | Pieces,
+    rate: Float64[Array, " s"],
+) -> None:
+    native = library()
+    spans = None if native is None else data.spans()
+    if native is None or spans is None:
+        for k, c_i in enumerate(own):  # one by one: all at once are n×d numbers
+            increment = -server - data.row(k) * rate[k]
+            c_i[:] += increment  # Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14
+        return
+    for span in spans:
+        here = slice(span.lo, span.hi)
+        given = (span.rows, span.codes, span.hi - span.lo, rate, server[here])
+        native.advance(*given, [c_i[here] for c_i in own], *span.lent_base)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from math import prod
+from math import isfinite, prod
 from typing import Any, final
 
 import numpy as np
@@ -90,7 +90,9 @@ def flat(layout: Layout, record: ArrayRecord) -> Float[Vector, " d"]:
     return vector
 
 
-def part(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+def part(
+    record: Mapping[str, Array], name: str, shape: tuple[int, ...]
+) -> NDArray[Any]:
     """One array of a record, checked, without a copy.
 
     Raises:
@@ -112,11 +114,14 @@ def part(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> NDArray[Any]
 def record_of(
     layout: Layout, vector: Float[Vector, " d"], others: Mapping[str, NDArray[Any]]
 ) -> ArrayRecord:
-    """The model that a vector stands for, in the precision it came in."""
+    """The model that a vector stands for, rounded as `sent` does."""
     record = ArrayRecord()
-    for (name, shape, place), kind in zip(layout.parts(), layout.kinds, strict=True):
-        part_ = vector[place].reshape(shape)
-        record[name] = packed(part_.astype(kind, copy=False))
+    with np.errstate(over="ignore"):  # whoever makes a vector sees that it fits
+        for (name, shape, place), kind in zip(
+            layout.parts(), layout.kinds, strict=True
+        ):
+            part_ = vector[place].reshape(shape).astype(layout.dtype, copy=False)
+            record[name] = packed(part_.astype(kind, copy=False))
     for name, array in others.items():
         record[name] = Array(array)
     return record
@@ -157,6 +162,14 @@ def viewed(array: Array) -> NDArray[Any]:
     return np.frombuffer(data, dtype, prod(shape), end).reshape(shape)
 
 
+def lendable(array: NDArray[Any]) -> NDArray[Any]:
+    """A vector that hewfl's kernels can read, a copy only where they could not."""
+    kind = np.dtype(np.float64 if array.dtype.itemsize > 4 else np.float32)
+    flat_ = array.reshape(-1)
+    ready = flat_.dtype == kind and flat_.flags.c_contiguous and flat_.flags.aligned
+    return flat_ if ready else np.array(flat_, dtype=kind)
+
+
 @lru_cache(maxsize=4096)
 def _head(head: bytes) -> tuple[tuple[int, ...] | None, Any]:
     """Shape and kind of an array in NumPy's format; None for what is not plain.
@@ -182,6 +195,14 @@ def sent(layout: Layout, anchor: Float64[Vector, " d"]) -> Float[Vector, " d"]:
 
 def bad_entries(vector: Float[Vector, " d"]) -> int:
     """How many entries are not finite."""
-    with np.errstate(all="ignore"):
-        squares = np.dot(vector, vector)  # one look at all; it may overflow, though
-        return 0 if np.isfinite(squares) else int((~np.isfinite(vector)).sum())
+    squares = float(np.dot(vector, vector))  # one look at all; it may overflow, though
+    return 0 if isfinite(squares) else int((~np.isfinite(vector)).sum())
+
+
+def is_sendable(layout: Layout, vector: Float[Vector, " d"]) -> bool:
+    """Whether a vector is finite in the precision it is sent in."""
+    for (_, _, place), kind in zip(layout.parts(), layout.kinds, strict=True):
+        held, most = vector[place], np.finfo(kind).max
+        if held.size and not (held.max() <= most and -held.min() <= most):
+            return False
+    return True

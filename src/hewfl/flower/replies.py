@@ -22,9 +22,10 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 
 from hewfl.core.checks import Array, Ints, invalid
+from hewfl.core.pieces import Pieces
 from hewfl.errors import InvalidInputError
 from hewfl.flower.contacts import whole
-from hewfl.flower.layout import Layout, bad_entries, part, vector_of
+from hewfl.flower.layout import Layout, bad_entries, lendable, part, vector_of
 from hewfl.flower.protocol import (
     DISPLACEMENT,
     DONE,
@@ -85,7 +86,7 @@ class Heard:
 
     Attributes:
         clients: who.
-        displacements: Δ_i = y_i − x, one row each.
+        displacements: Δ_i = y_i − x, where the replies have them; None of nobody.
         steps: H_i, done.
         step_sizes: η_i, used.
         sizes: m_i.
@@ -96,7 +97,7 @@ class Heard:
     """
 
     clients: Int64[Ints, " s"]
-    displacements: Float[Array, "s d"]
+    displacements: Pieces | None
     steps: Int64[Ints, " s"]
     step_sizes: Float64[Array, " s"]
     sizes: Int64[Ints, " s"]
@@ -112,19 +113,16 @@ class _Answer:
     """One reply and its numbers, checked; the arrays are not read yet."""
 
     question: Asked
-    copies: Sequence[Message]
+    content: RecordDict
+    metrics: MetricRecord
     steps: int
     step_size: float
     size: int
     told: int | None
     offer: int | None
 
-    @property
-    def content(self) -> RecordDict:
-        return self.copies[0].content
 
-
-def sift(
+def sift(  # noqa: PLR0913 - what is known of the round, and three questions
     asked: Sequence[Asked],
     replies: Iterable[Message],
     layout: Layout,
@@ -132,8 +130,9 @@ def sift(
     *,
     named: bool = True,
     insist: bool = False,
+    finite: bool = True,
 ) -> Heard:
-    """Read the replies to a round; the arrays of each are let go once they are read.
+    """Read the replies to a round; their arrays stay where they are.
 
     Args:
         asked: whom we asked, in client order.
@@ -143,6 +142,7 @@ def sift(
         named: whether clients are known by partition id.
         insist: whether replies none of which reports local steps are an error, as in
             the first round, when it is the app that lacks them and not a node.
+        finite: whether to look for entries that are not; costs a pass over the data.
 
     Raises:
         InvalidInputError: likewise.
@@ -152,31 +152,28 @@ def sift(
     if insist and not answers:
         _require_steps(excluded)
     clients = _numbers(answers, named=named)
-    rows = np.empty((len(answers), layout.d), dtype=layout.dtype)
     kept: list[int] = []
-    for k in np.argsort(clients, kind="stable"):
-        answer = answers[k]
-        try:
-            _fill(rows[len(kept)], answer.content, layout, begin)
-            kept.append(int(k))
-        except _NotFiniteError as error:
-            wrong = Exclusion(answer.question.client, "not-finite", str(error))
-            excluded.append(wrong)
-        except InvalidInputError as error:
-            wrong = Exclusion(answer.question.client, "malformed", str(error))
-            excluded.append(wrong)
-        for message in answer.copies:
-            _let_go(message)
+    rows: list[_Rows] = []
+    with np.errstate(all="ignore"):  # what is not finite is excluded
+        for k in map(int, np.argsort(clients, kind="stable")):
+            client, content = answers[k].question.client, answers[k].content
+            try:
+                rows.append(_rows(content, layout, finite=finite))
+                kept.append(k)
+            except _NotFiniteError as error:
+                excluded.append(Exclusion(client, "not-finite", str(error)))
+            except InvalidInputError as error:
+                excluded.append(Exclusion(client, "malformed", str(error)))
     best = [answers[k] for k in kept]
     return Heard(
         clients[kept],
-        rows[: len(kept)],
+        _pieces(rows, begin) if rows else None,
         np.array([a.steps for a in best], dtype=np.int64),
         np.array([a.step_size for a in best], dtype=np.float64),
         np.array([a.size for a in best], dtype=np.int64),
         np.array([a.question.batch_size for a in best], dtype=np.int64),
         {a.question.client: a.offer for a in best if a.offer is not None},
-        [metrics_of(a.content) for a in best],
+        [a.metrics for a in best],
         tuple(sorted(excluded, key=lambda e: (e.client, e.kind, e.reason))),
     )
 
@@ -192,15 +189,15 @@ def _read_all(
     answers = []
     found = _by_client(asked, replies, excluded)
     for question in asked:
-        copies = found.get(question.client, [])
+        copies = [message.content for message in found.get(question.client, [])]
         if not copies:
             continue
-        if any(other.content != copies[0].content for other in copies[1:]):
+        if any(other != copies[0] for other in copies[1:]):
             text = f"{len(copies)} answers that differ"
             excluded.append(Exclusion(question.client, "duplicate", text))
             continue
         try:
-            answers.append(_read(question, copies, named=named))
+            answers.append(_read(question, copies[0], named=named))
         except InvalidInputError as error:
             excluded.append(Exclusion(question.client, "malformed", str(error)))
     return answers
@@ -264,20 +261,20 @@ class _NotFiniteError(Exception):
     """Numbers that would poison the model."""
 
 
-def _read(question: Asked, copies: Sequence[Message], *, named: bool) -> _Answer:
+def _read(question: Asked, content: RecordDict, *, named: bool) -> _Answer:
     """The numbers of a reply."""
-    metrics = metrics_of(copies[0].content)
+    metrics = metrics_of(content)
     told = whole(metrics, PARTITION, least=0) if PARTITION in metrics else None
     if named and told not in (None, question.client):
         raise invalid(f'"{PARTITION}"', f"{question.client}, who was asked", told)
     step_size = question.step_size
-    if DISPLACEMENT not in copies[0].content.array_records:
+    if not isinstance(content.get(DISPLACEMENT), ArrayRecord):
         step_size = question.rate or step_size  # a stock client, which takes no orders
     if STEP_SIZE in metrics:
         step_size = _positive(metrics, STEP_SIZE)
     offer = whole(metrics, OFFER) if OFFER in metrics else None
     steps, size = whole(metrics, DONE), whole(metrics, EXAMPLES)
-    return _Answer(question, copies, steps, step_size, size, told, offer)
+    return _Answer(question, content, metrics, steps, step_size, size, told, offer)
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
@@ -286,7 +283,7 @@ def metrics_of(content: RecordDict) -> MetricRecord:
     Raises:
         InvalidInputError: there is none, or several without the usual name.
     """
-    records = content.metric_records
+    records = {k: r for k, r in content.items() if isinstance(r, MetricRecord)}
     if METRICS not in records and len(records) != 1:
         raise invalid("the reply", "with one MetricRecord", f"{len(records)} of them")
     return records[METRICS] if METRICS in records else next(iter(records.values()))
@@ -299,29 +296,50 @@ def _positive(metrics: MetricRecord, key: str) -> float:
     return float(value)
 
 
-def _fill(
-    row: NDArray[Any], content: RecordDict, layout: Layout, begin: Float[Array, " d"]
-) -> None:
-    """Δ_i as sent, or from the endpoint that a stock client sends."""
-    records = content.array_records
-    with np.errstate(all="ignore"):  # what is not finite is told below
-        if DISPLACEMENT in records:
-            row[:] = vector_of(records[DISPLACEMENT], layout.d)
-        else:
-            if len(records) != 1:
-                rule = "with one ArrayRecord"
-                raise invalid("the reply", rule, f"{len(records)} of them")
-            model: ArrayRecord = next(iter(records.values()))
-            for name, shape, place in layout.parts():
-                endpoint = part(model, name, shape).ravel()
-                np.subtract(endpoint, begin[place], out=row[place], casting="same_kind")
-    bad = bad_entries(row)
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The arrays of one reply: Δ_i in one, or those of an endpoint y_i."""
+
+    views: list[NDArray[Any]]
+    is_endpoint: bool
+
+
+def _rows(content: RecordDict, layout: Layout, *, finite: bool) -> _Rows:
+    """Δ_i as sent, or the endpoint that a stock client sends."""
+    records = {k: r for k, r in content.items() if isinstance(r, ArrayRecord)}
+    is_endpoint = DISPLACEMENT not in records
+    if not is_endpoint:
+        views = [lendable(vector_of(records[DISPLACEMENT], layout.d))]
+    else:
+        if len(records) != 1:
+            rule = "with one ArrayRecord"
+            raise invalid("the reply", rule, f"{len(records)} of them")
+        model = dict(next(iter(records.values())).items())
+        parts = [part(model, name, shape) for name, shape, _ in layout.parts()]
+        views = [lendable(array) for array in parts if array.size]
+    bad = sum(bad_entries(view) for view in views) if finite else 0
     if bad:
-        raise _NotFiniteError(f"{bad} of {len(row)} entries are not finite")
+        raise _NotFiniteError(f"{bad} of {layout.d} entries are not finite")
+    return _Rows(views, is_endpoint)
 
 
-def _let_go(message: Message) -> None:
-    """Free the arrays of a reply: they are in the round's matrix now."""
-    for record in message.content.array_records.values():
-        for name in list(record):
-            del record[name]
+def _pieces(rows: Sequence[_Rows], begin: Float[Array, " d"]) -> Pieces:
+    """All rows; endpoints are subtracted from only where others sent displacements."""
+    x = lendable(begin)
+    if all(row.is_endpoint for row in rows):
+        return Pieces(tuple(zip(*(row.views for row in rows), strict=True)), x)
+    vectors = [
+        np.concatenate(row.views) - x if row.is_endpoint else row.views[0]
+        for row in rows
+    ]
+    return Pieces((tuple(vectors),))
+
+
+def let_go(replies: Iterable[Message]) -> None:
+    """Free the arrays of replies whose round is over: they are most of the memory."""
+    for message in replies:
+        if message.has_content():
+            for record in message.content.values():
+                if isinstance(record, ArrayRecord):
+                    record.clear()

@@ -10,23 +10,29 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 
-from hewfl.controllers.het import HewHet
-from hewfl.controllers.hom import HewHom
 from hewfl.core.checks import Array, Ints
-from hewfl.core.post_local import combine
-from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round
+from hewfl.core.pieces import Pieces
+from hewfl.core.round import (
+    Algorithm,
+    Decision,
+    LocalPlan,
+    PiecewiseRound,
+    Roster,
+    Round,
+    Streaming,
+)
 from hewfl.errors import HewError
 from hewfl.flower.contacts import Book
-from hewfl.flower.layout import Layout, bad_entries, sent
+from hewfl.flower.layout import Layout, is_sendable
 from hewfl.flower.options import Options
 from hewfl.flower.replies import Exclusion, Heard
+from hewfl.flower.step import stepped
 from hewfl.sim.checkpoint import flatten
 from hewfl.sim.federation import SampledParticipation
 from hewfl.sim.lanes import LaneState
 from hewfl.sim.ledger import charge
-from hewfl.sim.outer import outer_step
 
 
 @final
@@ -38,14 +44,12 @@ class Outcome:
         state: of the next one.
         status: one sentence.
         decision: the rule's; None where the round is rejected.
-        model: the new one, as it is sent; None likewise.
         observed: terms of the certificate.
     """
 
     state: LaneState
     status: str
     decision: Decision | None = None
-    model: Float[Array, " d"] | None = None
     observed: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -93,73 +97,55 @@ def conclude(
     state: LaneState,
     heard: Heard,
 ) -> Outcome:
-    """Decide and step; the state as it was where the round is rejected."""
+    """Decide and step; the state as it was where the round is rejected.
+
+    Otherwise the state passed in is used up: control variates change in their place.
+    """
     count = len(heard.clients)
-    if count < options.min_replies:
+    if count < options.min_replies or heard.displacements is None:
         text = f"rejected: {count} usable replies, {options.min_replies} needed"
         return Outcome(state, text)
-    round_ = _round(state, heard, options)
-    with np.errstate(all="ignore"):  # what is not finite is rejected below
+    round_ = _round(state, heard, heard.displacements, options)
+    with np.errstate(all="ignore"):  # what is not finite is rejected
         try:
-            decision, following = algorithm.decide(round_, state.algorithm)
+            decision, following = _decided(algorithm, round_, layout, state)
+            moved = stepped(algorithm, options.outer, round_, state, decision)
+            if not is_sendable(layout, moved.anchor) or not _is_finite(following):
+                text = "rejected: the new model would not be finite"
+                return Outcome(state, text)
+            if isinstance(algorithm, Streaming):
+                following = algorithm.follow(round_, state.algorithm, owned=True)
         except HewError as error:
             return Outcome(state, f"rejected: {error}")
-        step = _step(decision, heard)
-        move, memory = outer_step(options.outer, step, state.memory)
-        del step  # vectors of a large model are let go as soon as may be
-        terms = certificate_terms(algorithm, round_, state.algorithm, move)
-        anchor = state.anchor + move
-        model = sent(layout, anchor)
-    if bad_entries(model) or not _is_finite(following):
-        return Outcome(state, "rejected: the new model would not be finite")
-    new = replace(state, anchor=anchor, memory=memory, algorithm=following)
-    return Outcome(new, decision.status, decision, model, terms)
+    new = replace(state, anchor=moved.anchor, memory=moved.memory, algorithm=following)
+    return Outcome(new, decision.status, decision, moved.terms)
 
 
-def _step(decision: Decision, heard: Heard) -> Float64[Array, " d"]:
-    step = decision.step
-    if step is None:
-        step = combine(heard.displacements, decision.weights)
-    return np.asarray(step, dtype=np.float64)
-
-
-def _round(state: LaneState, heard: Heard, options: Options) -> Round:
+def _round(
+    state: LaneState, heard: Heard, displacements: Pieces, options: Options
+) -> PiecewiseRound:
     """What the rule may look at: the work that was done, not what was asked for."""
     clients = heard.clients
     n = options.population or int(clients.max()) + 1
     roster = Roster(clients, heard.steps, heard.batch_sizes, heard.sizes, n)
-    plan = LocalPlan(heard.step_sizes)
-    return Round(state.anchor, heard.displacements, roster, plan)
+    return PiecewiseRound(
+        state.anchor, displacements, roster, LocalPlan(heard.step_sizes)
+    )
+
+
+def _decided(
+    algorithm: Algorithm[Any], round_: PiecewiseRound, layout: Layout, state: LaneState
+) -> tuple[Decision, Any]:
+    """The decision, and the next state of methods that need all rows in one matrix."""
+    if isinstance(algorithm, Streaming):
+        return algorithm.weigh(round_, state.algorithm), None
+    matrix = round_.displacements.astype(layout.dtype)
+    whole = Round(round_.anchor, matrix, round_.roster, round_.plan)
+    return algorithm.decide(whole, state.algorithm)
 
 
 def _is_finite(state: Any) -> bool:
     return all(np.isfinite(array).all() for array in flatten(state).values())
-
-
-def certificate_terms(
-    algorithm: Algorithm[Any], round_: Round, state: Any, move: Float64[Array, " d"]
-) -> dict[str, float]:
-    """The terms of the bound that exact weights minimise, for the step really taken.
-
-        F(x + d) ≤ F(x) + ⟨g, d⟩ + (Λ/2)‖d‖² + ‖∇F(x) − g‖² / (2(Λ − L))
-
-    The last, which nobody can measure here, is not among them; nor is F(x).
-    """
-    if isinstance(algorithm, HewHet):
-        g = state.server
-    elif isinstance(algorithm, HewHom):
-        ground = round_.plan.step_sizes * round_.roster.horizons
-        g = combine(round_.displacements, -1 / (len(ground) * ground))
-    else:
-        return {}
-    slope = float(np.dot(np.asarray(g, dtype=np.float64), move))
-    curvature = algorithm.curvature_ratio * algorithm.smoothness
-    bend = 0.5 * curvature * float(np.dot(move, move))
-    return {
-        "certificate_slope": slope,
-        "certificate_curvature": bend,
-        "certificate_change": slope + bend,
-    }
 
 
 def charged(

@@ -6,7 +6,7 @@ order of arrival.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -17,6 +17,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from jaxtyping import Float, Float64
 
+from hewfl.controllers.het import HewHet
+from hewfl.controllers.hom import HewHom
 from hewfl.core.checks import Array
 from hewfl.core.round import Algorithm
 from hewfl.errors import DataError
@@ -26,7 +28,7 @@ from hewfl.flower.folder import Kept, RunFolder, rebuilt
 from hewfl.flower.layout import flat, layout_of, others_of, record_of, sent
 from hewfl.flower.options import Options, check_method
 from hewfl.flower.orders import Draft, gradient_orders, orders
-from hewfl.flower.replies import Asked, Exclusion, Heard, sift
+from hewfl.flower.replies import Asked, Exclusion, Heard, let_go, sift
 from hewfl.flower.rounds import (
     Outcome,
     charged,
@@ -180,7 +182,10 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
 
     @property
     def state(self) -> LaneState:
-        """Model and method's state after the last round."""
+        """Model and method's state after the last round.
+
+        The next round changes control variates in their place: copy what is to stay.
+        """
         return self._known.state
 
     @property
@@ -191,7 +196,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
     def model(self) -> ArrayRecord:
         """The model after the last round, as Flower sends it."""
         layout, others = self._known.layout, self._known.others
-        return record_of(layout, sent(layout, self.state.anchor), others)
+        return record_of(layout, self.state.anchor, others)
 
     # -------------------------------------------------------------- one round
 
@@ -223,27 +228,45 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         """The next model, None where the round is rejected, and all about the round."""
         assert self._open is not None, "`configure_train` comes first"
         opened, kept, self._open = self._open, self._known, None
-        heard = sift(
-            opened.asked,
-            replies,
-            kept.layout,
-            opened.begin,
-            named=self.options.population is not None,
-            insist=opened.t == self._offset,
-        )
+        replies = list(replies)
+        heard, outcome = self._concluded(opened, kept, replies)
         excluded = (*opened.absent, *heard.excluded)
         for exclusion in excluded:
             log.warning("round %d: %s", opened.t + 1, report.sentence(exclusion))
-        outcome = conclude(self.algorithm, self.options, kept.layout, kept.state, heard)
+        let_go(replies)
         state = charged(outcome.state, self.algorithm, self.options, len(opened.asked))
         self._kept = replace(kept, round=opened.t + 1, state=state)
         self._remember(opened, heard, outcome)
         self._note = report.note(heard, outcome, excluded)
         log.info("round %d: %s", opened.t + 1, outcome.status)
         metrics = report.metrics(server_round + self._offset, heard, outcome, excluded)
-        if outcome.model is None:
-            return None, metrics
-        return record_of(kept.layout, outcome.model, kept.others), metrics
+        return None if outcome.decision is None else self.model(), metrics
+
+    def _concluded(
+        self, opened: _Open, kept: Kept, replies: Sequence[Message]
+    ) -> tuple[Heard, Outcome]:
+        """What was heard, and what came of it.
+
+        Exact weights come from inner products of all rows, which are not finite if one
+        entry is not: replies are looked through only after that, or for other rules.
+        """
+        product_rule = isinstance(self.algorithm, HewHet | HewHom)
+        for finite in (False, True) if product_rule else (True,):
+            heard = sift(
+                opened.asked,
+                replies,
+                kept.layout,
+                opened.begin,
+                named=self.options.population is not None,
+                insist=opened.t == self._offset,
+                finite=finite,
+            )
+            outcome = conclude(
+                self.algorithm, self.options, kept.layout, kept.state, heard
+            )
+            if outcome.decision is not None:
+                break
+        return replace(heard, displacements=None), outcome
 
     @property
     def _nodes_hold(self) -> bool:
@@ -312,7 +335,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
 def _gradients(heard: Heard) -> dict[int, Float64[Array, " d"]]:
     for exclusion in heard.excluded:
         log.warning("start: %s", report.sentence(exclusion))
-    if len(heard.clients) == 0:
+    if heard.displacements is None:
         raise DataError("no node sent a usable gradient at the start")
     rows = heard.displacements.astype(np.float64)
     return dict(zip(map(int, heard.clients), rows, strict=True))

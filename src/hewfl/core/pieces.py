@@ -1,0 +1,174 @@
+"""Displacements that are still where they came: in pieces, and not yet subtracted.
+
+    Δ_i = y_i − x
+
+Replies of a federation hold every endpoint y_i as several arrays. Stacked they would be
+n·d numbers once more; `post_local_weights`, `combine` and `data_gap` read them where
+they lie instead, and subtract x in float64.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Float64
+from numpy.typing import DTypeLike, NDArray
+
+from hewfl.core.checks import Array, invalid
+from hewfl.core.displacements import CODES, Displacements, Span, as_displacements
+
+Vector = Float[Array, " _"]
+_BLOCK = 2**18
+"""Entries of one float64 block: 2 MiB stay in cache."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """n vectors Δ_i = y_i − x of d numbers of float32 or float64.
+
+    Attributes:
+        parts: for each range of the vectors, in order, the part of every client.
+        base: x, or None where the parts are displacements already.
+    """
+
+    parts: tuple[tuple[Vector, ...], ...]
+    base: Float[Array, " d"] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that every client has every part, of one length and kind."""
+        if not self.parts or not self.parts[0]:
+            raise invalid("parts", "at least one, of at least one client", self.parts)
+        for rows in self.parts:
+            lengths = sorted({len(row) for row in rows})
+            if len(rows) != self.n or len(lengths) != 1:
+                found = f"{len(rows)} rows of lengths {lengths}"
+                raise invalid("parts", f"of one length for {self.n} clients", found)
+            if not all(_is_lendable(row) for row in rows):
+                kinds = sorted({str(row.dtype) for row in rows})
+                raise invalid("parts", "contiguous, of float32 or float64", kinds)
+        if self.base is not None and len(self.base) != self.d:
+            raise invalid("base", f"of shape ({self.d},)", self.base.shape)
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.parts[0])
+
+    @property
+    def d(self) -> int:
+        """Number of parameters."""
+        return sum(len(rows[0]) for rows in self.parts)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """That of the matrix they would make."""
+        return self.n, self.d
+
+    @property
+    def xp(self) -> Any:
+        """Array namespace."""
+        return np
+
+    def spans(self) -> Iterator[Span]:
+        """The parts with the range and the base of each."""
+        lo = 0
+        for rows in self.parts:
+            hi = lo + len(rows[0])
+            base = None if self.base is None else self.base[lo:hi]
+            codes = bytes([CODES[row.dtype] for row in rows])
+            yield Span(lo, hi, list(rows), codes, base)
+            lo = hi
+
+    def columns(self, lo: int, hi: int) -> "Pieces":
+        """Entries lo to hi of every vector, without a copy."""
+        parts, begin = [], 0
+        for rows in self.parts:
+            end = begin + len(rows[0])
+            if begin < hi and end > lo:
+                here = slice(max(lo - begin, 0), min(hi, end) - begin)
+                whole = here == slice(0, end - begin)
+                parts.append(rows if whole else tuple(row[here] for row in rows))
+            begin = end
+        base = None if self.base is None else self.base[lo:hi]
+        return Pieces(tuple(parts), base)
+
+    def take(self, members: NDArray[np.int64]) -> "Pieces":
+        """The vectors of some clients, in that order, without a copy."""
+        if np.array_equal(members, np.arange(self.n)):
+            return self
+        parts = tuple(tuple(rows[i] for i in members) for rows in self.parts)
+        return Pieces(parts, self.base)
+
+    def row(self, i: int) -> Float64[Array, " d"]:
+        """Δ_i in float64; a copy."""
+        vector: Array = self.take(np.array([i])).astype(np.float64)[0]
+        return vector
+
+    def block(self, lo: int, hi: int) -> Float64[Array, "n k"]:
+        """Columns lo to hi in float64; a copy."""
+        return self.columns(lo, hi).astype(np.float64)
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of columns whose float64 block is of moderate size."""
+        step = max(1, _BLOCK // self.n)
+        for span in self.spans():
+            for lo in range(span.lo, span.hi, step):
+                yield lo, min(lo + step, span.hi)
+
+    def sample(self) -> Float64[Array, "n k"]:
+        """Up to 2048 columns spread over the data."""
+        if self.d <= 2048:
+            return self.block(0, self.d)
+        starts = np.linspace(0, self.d - 512, 4).astype(np.int64)
+        return np.concatenate([self.block(int(a), int(a) + 512) for a in starts], 1)
+
+    def largest(self) -> float:
+        """A bound on all entries; a coarse one for float32, which is not read."""
+        held = [row for rows in self.parts for row in rows]
+        held += [] if self.base is None else [self.base]
+        top = float(np.finfo(np.float32).max)
+        tops = [max(row.max(), -row.min()) for row in held if row.dtype == np.float64]
+        return 2 * max(top, *map(float, tops)) if tops else 2 * top
+
+    def astype(self, kind: DTypeLike) -> Float[Array, "n d"]:
+        """The matrix that they make; n·d numbers."""
+        matrix = np.empty(self.shape, dtype=kind)
+        for span in self.spans():
+            here, x = matrix[:, span.lo : span.hi], span.base
+            wide = None if x is None else x.astype(np.float64)
+            for i, row in enumerate(span.rows):
+                if wide is None:
+                    here[i] = row
+                else:
+                    np.subtract(row, wide, out=here[i], casting="same_kind")
+        return matrix
+
+    def gathered(self) -> Displacements:
+        """The same as one matrix, for solvers that read the data many times."""
+        return Displacements(self.astype(np.float64), np, self.n, self.d)
+
+    def with_null(self) -> "Pieces":
+        """Standing still besides: Δ = 0 as one more client."""
+        zeros = np.zeros(self.d, dtype=self.parts[0][0].dtype)
+        null = zeros if self.base is None else self.base
+        added = tuple(
+            (*span.rows, null[span.lo : span.hi].astype(span.rows[0].dtype, copy=False))
+            for span in self.spans()
+        )
+        return Pieces(added, self.base)
+
+
+def _is_lendable(row: NDArray[Any]) -> bool:
+    """Whether the compiled kernels can read it."""
+    return row.dtype in CODES and row.flags.c_contiguous and row.flags.aligned
+
+
+def as_vectors(name: str, value: Any) -> Displacements | Pieces:
+    """Displacements in whatever form they are given.
+
+    Raises:
+        InvalidInputError: as `as_displacements`.
+    """
+    return value if isinstance(value, Pieces) else as_displacements(name, value)
