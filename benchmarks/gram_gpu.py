@@ -2,12 +2,14 @@
 
     python benchmarks/gram_gpu.py [--quick] [--json FILE] [--markdown FILE]
 
-n displacements of d numbers lie on the device. The Triton kernels of hewfl.torch read
-them once; cuBLAS does the product alone, without origin or slope. The measure is the
+n displacements of d numbers lie on the device. The kernels of hewfl.torch read them
+once: that in CUDA C on the float64 matrix units, and the one in Triton on those of
+bfloat16, for other GPUs. cuBLAS does the product alone, without origin or slope. The
+measure is the
 bandwidth of a plain read of the same data, `X.sum()`, or of `X.mean(dim=0)` where that
 is faster. Times are medians by device events, the cache flushed in between. Errors are
 relative to the lengths of the vectors, against float64 on the device. A grid of tile
-shapes is timed as well: the constants in triton_gram.py are the best of it.
+shapes is timed as well: the constants in both modules are the best of it.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import torch
 from benchmarks import report
 from benchmarks.report import power, seconds, table
 
-from hewfl.torch import triton_gram
+from hewfl.torch import cuda_gram, triton_gram
 from hewfl.torch.products import portable_products
 
 try:
@@ -120,6 +122,14 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
         "read: X.sum()": {"time": timed(lambda: X.sum(dtype=torch.float32))},
         "read: X.mean(dim=0)": {"time": timed(lambda: X.mean(dim=0))},
         "Gram + slope, hewfl": {
+            "time": timed(lambda: cuda_gram.block_sums(X, None, 0).sum(dim=0)),
+            "error": tried(
+                lambda: error_of(
+                    cuda_gram.gram(X, None, 0).gram[rest, rest], twin[rest, rest]
+                )
+            ),
+        },
+        "Gram + slope, Triton": {
             "time": timed(lambda: triton_gram.program_sums(X, None, 0).sum(dim=0)),
             "error": tried(
                 lambda: error_of(
@@ -128,7 +138,7 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
             ),
         },
         "Gram + slope, to the host": {
-            "time": timed(lambda: triton_gram.gram(X, None, 0))
+            "time": timed(lambda: cuda_gram.gram(X, None, 0))
         },
         "Gram, cuBLAS": {
             "time": timed(lambda: X @ X.T),
@@ -150,6 +160,21 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     return found
 
 
+def tuned_cuda(n: int, d: int) -> list[dict[str, Any]]:
+    """The same for the kernel in CUDA C."""
+    X = torch.randn(n, d, device="cuda")
+    outcomes = []
+    for loads, warps, resident in itertools.product((1, 2, 4), (4, 8, 16), (1, 2, 3)):
+        shape = (loads, warps, resident)
+        time = timed(_blocks(X, shape))
+        outcomes.append({"loads, warps, resident": shape, "time": time})
+    return sorted(outcomes, key=lambda one: one["time"])
+
+
+def _blocks(X: torch.Tensor, shape: tuple[int, int, int]) -> Callable[[], Any]:
+    return lambda: cuda_gram.block_sums(X, None, 0, shape).sum(dim=0)
+
+
 def tuned(n: int, d: int, *, quick: bool) -> list[dict[str, Any]]:
     """All tile shapes on one matrix, the fastest first."""
     X = torch.randn(n, d, device="cuda")
@@ -166,7 +191,7 @@ def _sums(X: torch.Tensor, given: dict[str, int]) -> Callable[[], Any]:
     return lambda: triton_gram.program_sums(X, None, 0, **given).sum(dim=0)
 
 
-def checks() -> float:
+def checks(kernels: Any) -> float:
     """The largest error over odd shapes, with and without a reference."""
     worst = 0.0
     for n, s, corrected in itertools.product(
@@ -175,11 +200,15 @@ def checks() -> float:
         torch.manual_seed(n * s)
         X = torch.randn(n, s, device="cuda")
         c = torch.randn(s, device="cuda") if corrected else None
-        K, exact = triton_gram.gram(X, c, n // 2), portable_products(X, c, n // 2)
+        K, exact = kernels.gram(X, c, n // 2), portable_products(X, c, n // 2)
         for a, b in ((K.gram, exact.gram), (K.linear, exact.linear)):
             scale = max(float(np.abs(exact.gram).max()), exact.offset)
             worst = max(worst, float(np.abs(a - b).max()) / scale)
     return worst
+
+
+def _checked(kernels: Any) -> Callable[[], float]:
+    return lambda: checks(kernels)
 
 
 def main() -> None:
@@ -195,12 +224,15 @@ def main() -> None:
         "triton": triton.__version__,
         "cuda": torch.version.cuda,
     }
-    saved: dict[str, Any] = {"machine": info, "worst error": tried(checks)}
-    print(f"worst error over odd shapes: {saved['worst error']:.1e}", flush=True)
-    saved["tuning"] = {}
+    saved: dict[str, Any] = {"machine": info, "tuning": {}, "tuning, CUDA": {}}
+    for name, kernels in (("CUDA", cuda_gram), ("Triton", triton_gram)):
+        worst = tried(_checked(kernels))
+        saved[f"worst error, {name}"] = worst
+        print(f"worst error over odd shapes, {name}: {worst:.1e}", flush=True)
     for n in (20,) if options.quick else (8, 20, 60):
         best = tuned(n, 10**7, quick=options.quick or n != 20)
         saved["tuning"][str(n)] = best
+        saved["tuning, CUDA"][str(n)] = tuned_cuda(n, 10**7)
         for one in best[:6]:
             print(f"n = {n}: {one}", flush=True)
     rows = []

@@ -76,7 +76,6 @@ def main() -> None:
                 print(
                     f"{seconds:8.2f} {sent / 1e3:8.0f} {float(loss):8.4f}", flush=True
                 )
-    dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()
 
 

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Plan, Quadratic, descend, play
+from tests.torch.scenarios import SMALL, Plan, Quadratic, Seen, descend, play
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 from hewfl import HewHom, InvalidInputError
 from hewfl.baselines import FedAWARE, QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
+from hewfl.torch.local_sgd import check_every
+from hewfl.torch.wire import Wire, check_group
 
 pytestmark = pytest.mark.torch
 SHORT = SyncOptions(bucket_bytes=64, timeout=timedelta(seconds=2))
@@ -76,6 +81,20 @@ def test_nobody_finite_is_an_error_on_every_rank(pool: Pool) -> None:
         assert text == "no rank's model was finite"
 
 
+def lost_at_first(rank: int, _: int) -> None:
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module, "het")
+    with local:
+        if rank in (1, 2):
+            module.b[0] = torch.inf
+        descend(module, optimizer, 1)
+
+
+def test_first_gradients_that_are_not_finite_are_named(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(lost_at_first, 4)):
+        assert text == "the first gradient was not finite on ranks 1 and 2"
+
+
 def silent(rank: int, ranks: int) -> None:
     """The last rank comes to the first round only."""
     module = Quadratic(rank, (torch.float32,))
@@ -99,6 +118,20 @@ def dies(rank: int, ranks: int) -> None:
         descend(module, optimizer, 1)
 
 
+def silent_after_more(rank: int, ranks: int) -> None:
+    """The same where rank 0 has had a group of its own before."""
+    own = dist.new_group([0])
+    if rank == 0:
+        model = nn.Linear(2, 1)
+        HewLocalSGD(model, torch.optim.SGD(model.parameters()), 1, "hom", own)
+    silent(rank, ranks)
+
+
+def test_ranks_that_had_other_groups_are_named_alike(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(silent_after_more, 3)[:2]):
+        assert "it never saw rank 2 (last seen in round 0)" in text
+
+
 def test_missing_ranks_are_named_and_nobody_hangs() -> None:
     with Pool(3) as ranks:
         began = time.monotonic()
@@ -111,6 +144,58 @@ def test_missing_ranks_are_named_and_nobody_hangs() -> None:
         assert dead is None
         for text in texts_of(others):
             assert "it never saw rank 2 (last seen in round 0)" in text
+
+
+def timeless(rank: int, ranks: int) -> None:
+    """As on NCCL, whose waiting has no limit: the last rank is not heard of again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, "keeps_time", False)
+        silent(rank, ranks)
+
+
+def test_missing_ranks_are_named_before_a_device_waits(pool: Pool) -> None:
+    began = time.monotonic()
+    outcomes = pool.outcomes(timeless, 3)
+    assert time.monotonic() - began < 25  # the group itself would wait for 30 s
+    for text in texts_of(outcomes[:2]):
+        assert "it never saw rank 2 (last seen in round 0)" in text
+        assert "waited up to 2 s" in text
+
+
+def played_timeless(rank: int, ranks: int, plan: Plan) -> list[Seen]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, "keeps_time", False)
+        patch.setattr(Wire, "table", None)  # no collective
+        return play(rank, ranks, plan)
+
+
+def test_meeting_in_the_store_is_as_meeting_by_collective(pool: Pool) -> None:
+    plan = Plan("het", rounds=5)
+    usual, other = pool.run(play, 4, plan), pool.run(played_timeless, 4, plan)
+    for a, b in zip(usual, other, strict=True):
+        assert a[-1].after.tobytes() == b[-1].after.tobytes()
+        assert a[-1].report.weights == b[-1].report.weights
+
+
+def groups(rank: int, _: int) -> list[str]:
+    """What is said of groups that cannot be used; rank 0 is not in the second."""
+    others = dist.new_group([1])
+    texts = []
+    for group, device in [(dist.group.WORLD, "cuda"), (others, "cpu"), (None, "cpu")]:
+        if not (group is others and rank == 1):
+            with pytest.raises(InvalidInputError) as caught:
+                check_group(group, torch.device(device))
+            texts.append(str(caught.value))
+    return texts
+
+
+def test_groups_that_cannot_be_used_are_named(pool: Pool) -> None:
+    device, others, none = pool.run(groups, 2)[0]
+    assert "parameters on cuda that exchanges shards, as nccl; got gloo" in device
+    assert (
+        others == "`process_group` must be one that this rank is in; got one of others"
+    )
+    assert "must be there: call init_process_group first; got None" in none
 
 
 def idle(rank: int, _: int) -> Any:
@@ -179,6 +264,7 @@ def refused(rank: int, _: int) -> list[str]:
     wrong: list[tuple[Any, ...]] = [
         (module, optimizer, 0),
         (module, optimizer, timedelta(0)),
+        (module, optimizer, 2, "equal", None, SyncOptions(curvature_ratio=0.0)),
         (module, optimizer, 2, "best"),
         (module, optimizer, 2, FedAWARE(1.0, 1.0)),
         (module, optimizer, 2, QFedAvg(1.0, 1.0, 1.0)),
@@ -189,11 +275,15 @@ def refused(rank: int, _: int) -> list[str]:
         with pytest.raises(InvalidInputError) as caught:
             HewLocalSGD(*arguments)
         texts.append(str(caught.value))
+    with pytest.raises(InvalidInputError, match="`tokens` must be at least 0; got -1"):
+        HewLocalSGD(module, optimizer, 1).count(-1)
     return texts
 
 
 def test_bad_arguments_are_named(pool: Pool) -> None:
-    every, budget, unknown, memory, losses, frozen = pool.run(refused, 2)[0]
+    found = pool.run(refused, 2)[0]
+    every, budget, ratio, unknown, memory, losses, frozen = found
+    assert ratio.startswith("`curvature_ratio` must be ")
     assert every == "`sync_every` must be at least 1; got 0"
     assert budget == "`sync_every` must be a positive time; got 0:00:00"
     assert "`rule` must be one of hom, het" in unknown
@@ -216,8 +306,27 @@ def test_token_weights_need_tokens(pool: Pool) -> None:
 
 
 def test_options_are_checked() -> None:
+    with pytest.raises(InvalidInputError, match="must be a number of steps or a time"):
+        check_every(2.5)
     with pytest.raises(InvalidInputError, match="`bucket_bytes` must be at least 1"):
         SyncOptions(bucket_bytes=0)
     with pytest.raises(InvalidInputError, match="`timeout` must be positive"):
         SyncOptions(timeout=timedelta(0))
     assert HewHom(1.0, 1.0).needs_losses is False
+
+
+def spread(_: int, ranks: int) -> str:
+    """A module whose parameters torch has spread over the ranks itself."""
+    module = nn.Linear(4, 4)
+    mesh = init_device_mesh("cpu", (ranks,))
+    module.weight = nn.Parameter(distribute_tensor(module.weight.detach(), mesh))
+    with pytest.raises(InvalidInputError) as caught:
+        make(module)
+    return str(caught.value)
+
+
+def test_spread_parameters_are_refused(pool: Pool) -> None:
+    for text in pool.run(spread, 2):
+        assert (
+            text == "`parameters` must be whole on each rank; got a DTensor as number 0"
+        )

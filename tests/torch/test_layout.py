@@ -11,7 +11,13 @@ from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.core.variates import ControlVariates, updated
 from hewfl.torch.layout import plan_layout
 from hewfl.torch.model import SharedModel
-from hewfl.torch.products import packed, shard_products, unpacked, weighted_sum
+from hewfl.torch.products import (
+    packed,
+    shard_products,
+    unpacked,
+    weighted_sum,
+    weighted_sums,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -71,6 +77,8 @@ def test_odd_parameters_are_refused() -> None:
     gaps = nn.Parameter(torch.zeros(4, 4))[:, ::2]
     with pytest.raises(InvalidInputError, match="`parameters` must be without gaps"):
         plan_layout([gaps], 2, 100)
+    with pytest.raises(InvalidInputError, match="`parameters` must be at least one"):
+        plan_layout([torch.zeros(0, 3)], 2, 100)
     whole = torch.zeros(3, dtype=torch.int64)
     with pytest.raises(InvalidInputError, match="`parameters` must be floating; got"):
         plan_layout([whole], 2, 100)
@@ -129,6 +137,22 @@ def test_weighted_sums_skip_zero_weights(rng: np.random.Generator) -> None:
     expected = weights[[0, 2]] @ rows[[0, 2]].double().numpy()
     assert found.double().numpy() == pytest.approx(expected, rel=1e-6)
     assert (weighted_sum(rows, np.zeros(3)) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_several_sums_are_as_one_after_the_other(
+    rng: np.random.Generator, dtype: torch.dtype
+) -> None:
+    rows = torch.tensor(rng.standard_normal((3, 500))).to(dtype)
+    reference = torch.tensor(rng.standard_normal(500)).float()
+    rows[1, 4] = torch.nan
+    weights = np.array([[0.25, 0.0, 0.75, 0.0], [-1.0, 0.0, 2.0, 0.5]])
+    step, other = weighted_sums(rows, reference, weights)
+    assert torch.equal(step, weighted_sum(rows, weights[0, :3]))
+    vectors = [*rows.double().numpy(), reference.double().numpy()]
+    expected = -vectors[0] + 2 * vectors[2] + 0.5 * vectors[3]
+    assert other.double().numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert step.dtype == other.dtype == torch.float32
 
 
 def test_the_servers_variate_is_the_pure_one(rng: np.random.Generator) -> None:

@@ -16,6 +16,11 @@ except ImportError as error:
     text = "hewfl.torch needs PyTorch: pip install 'hewfl[torch]'"
     raise MissingExtraError(text) from error
 
+# Its functions keep the default process group in their defaults, if there is one when
+# they are first imported, as the first optimiser does: then the group outlives
+# destroy_process_group, and its threads may abort the process (docs/torch.md, Leaving).
+import torch.distributed.nn as _early  # noqa: F401 - for its time, not its names
+
 from hewfl.torch.averager import HewAverager
 from hewfl.torch.faults import RankError
 from hewfl.torch.local_sgd import HewLocalSGD

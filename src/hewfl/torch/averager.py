@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.checks import invalid
@@ -66,11 +67,17 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if chosen.is_corrected:
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)
-        ModelAverager.__init__(self, process_group)
-        self.period, self.warmup_steps = period, warmup_steps
-        self._replica = Replica(list(params), self.process_group, chosen, options)
+        # Not ModelAverager.__init__, which would keep the process group alive.
+        group = dist.group.WORLD if process_group is None else process_group
+        self.step, self.period, self.warmup_steps = 0, period, warmup_steps
+        self._replica = Replica(list(params), group, chosen, options)
         self._work = Work()
         self.last: SyncReport | None = None
+
+    @property
+    def process_group(self) -> Any:
+        """The ranks."""
+        return self._replica.wire.group
 
     def average_parameters(
         self,

@@ -5,8 +5,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, final
 
+import numpy as np
+from jaxtyping import Float64
 from torch.distributed import distributed_c10d
 
+from hewfl.core.checks import Array
 from hewfl.errors import HewError
 
 
@@ -23,13 +26,39 @@ class Attendance:
     process group outlives them in most failures.
     """
 
-    def __init__(self, name: str, rank: int, ranks: int) -> None:
-        self._name, self._rank, self._ranks = name, rank, ranks
+    def __init__(self, group: str, rank: int, ranks: int) -> None:
+        """Take a name that others on the group take too, and nobody took before.
+
+        Args:
+            group: name of the process group.
+            rank: of this process in it.
+            ranks: n.
+        """
+        self._rank, self._ranks, self._meetings = rank, ranks, 0
         self._store: Any = distributed_c10d._get_default_store()
+        number = self._store.add(f"hewfl/{group}/instances of {rank}", 1)
+        self._name = f"hewfl/{group}/{number}"
 
     def note(self, round_: int) -> None:
         """This rank has come to a round."""
         self._store.set(f"{self._name}/{self._rank}", str(round_))
+
+    def table(
+        self, row: Float64[Array, " k"], timeout: timedelta
+    ) -> Float64[Array, "n k"]:
+        """One row of numbers from each rank, in the order of ranks, through the store.
+
+        For backends whose collectives cannot be given up: on NCCL a missing rank is
+        found here, before one of them is under way, by an error instead of an abort.
+        """
+        self._meetings += 1
+        keys = [self._row_key(self._meetings, rank) for rank in range(self._ranks)]
+        self._store.set(keys[self._rank], row.tobytes().hex())
+        self._store.wait(keys, timeout)
+        rows = [bytes.fromhex(self._store.get(key).decode()) for key in keys]
+        if self._meetings > 2:  # all have come to the last, and so have read this one
+            self._store.delete_key(self._row_key(self._meetings - 2, self._rank))
+        return np.stack([np.frombuffer(row) for row in rows])
 
     @contextmanager
     def watched(self, round_: int, timeout: timedelta) -> Iterator[None]:
@@ -55,7 +84,10 @@ class Attendance:
         if not absent:
             return "a rank that had come to it broke off"
         lasts = [f"{k} (last seen in round {seen[k]})" for k in absent]
-        return f"it never saw {'rank' if len(lasts) == 1 else 'ranks'} " + named(lasts)
+        return f"it never saw {ranks_named(lasts)}"
+
+    def _row_key(self, meeting: int, rank: int) -> str:
+        return f"{self._name}/meeting {meeting}/{rank}"
 
     def _last(self, rank: int) -> int | None:
         key = f"{self._name}/{rank}"
@@ -68,6 +100,11 @@ def named(items: Sequence[object]) -> str:
     if len(texts) < 2:
         return "".join(texts)
     return ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def ranks_named(ranks: Sequence[object]) -> str:
+    """Ranks in a sentence: «rank 2», «ranks 1, 2 and 5»."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + named(ranks)
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from hewfl.core.checks import invalid
 
@@ -88,9 +89,10 @@ def plan_layout(
 
     Raises:
         InvalidInputError: no parameter, several devices, a precision that is not
-            floating, or a parameter whose memory has gaps or overlaps.
+            floating, or a parameter that is itself spread over ranks (DTensor), or
+            whose memory has gaps or overlaps.
     """
-    if not parameters:
+    if not any(p.numel() for p in parameters):
         raise invalid("parameters", "at least one that requires a gradient", "none")
     devices = sorted({str(p.device) for p in parameters})
     if len(devices) > 1:
@@ -124,6 +126,8 @@ def flat_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check(k: int, parameter: torch.Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        raise invalid("parameters", "whole on each rank", f"a DTensor as number {k}")
     if not parameter.dtype.is_floating_point:
         raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
     expected = 1

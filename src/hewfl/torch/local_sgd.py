@@ -70,10 +70,7 @@ class HewLocalSGD:
             InvalidInputError: an argument breaks a rule.
             RankError: ranks are missing or disagree on model, rule or options.
         """
-        if isinstance(sync_every, int) and sync_every < 1:
-            raise invalid("sync_every", "at least 1", sync_every)
-        if isinstance(sync_every, timedelta) and sync_every <= timedelta(0):
-            raise invalid("sync_every", "a positive time", sync_every)
+        check_every(sync_every)
         options = SyncOptions() if options is None else options
         chosen = Rule(rule, options.smoothness, options.curvature_ratio)
         group = dist.group.WORLD if process_group is None else process_group
@@ -94,7 +91,13 @@ class HewLocalSGD:
         return self._replica.wire.bytes_sent
 
     def count(self, tokens: int) -> None:
-        """Add to the tokens, or samples, behind this rank's displacement."""
+        """Add to the tokens, or samples, behind this rank's displacement.
+
+        Raises:
+            InvalidInputError: `tokens` is negative.
+        """
+        if tokens < 0:
+            raise invalid("tokens", "at least 0", tokens)
         self._work = replace(self._work, tokens=self._work.tokens + tokens)
 
     def sync(self) -> SyncReport | None:
@@ -168,3 +171,18 @@ class HewLocalSGD:
             due = time.monotonic() - self._since >= self._every.total_seconds()
         if due:
             self.sync()
+
+
+def check_every(sync_every: Any) -> None:
+    """That it is a number of steps or a time.
+
+    Raises:
+        InvalidInputError: it is not, or not positive.
+    """
+    if isinstance(sync_every, timedelta):
+        if sync_every <= timedelta(0):
+            raise invalid("sync_every", "a positive time", sync_every)
+    elif not isinstance(sync_every, int):
+        raise invalid("sync_every", "a number of steps or a timedelta", sync_every)
+    elif sync_every < 1:
+        raise invalid("sync_every", "at least 1", sync_every)

@@ -65,8 +65,8 @@ class SharedModel:
         return torch.empty(size, dtype=torch.uint8, device=self.anchor[0].device)
 
     def moved_shard(self, b: int, step: torch.Tensor) -> torch.Tensor:
-        """This rank's shard of x after the outer optimiser's move."""
-        self.masters[b].grad = -step
+        """This rank's shard of x after the outer optimiser's move; uses up `step`."""
+        self.masters[b].grad = step.neg_()
         self.outer.step()
         self.masters[b].grad = None
         return self.masters[b].to(self.anchor[b].dtype)

@@ -1,8 +1,9 @@
 """The arithmetic on a shard: inner products and weighted sums, where the data lies.
 
 On the host hewfl.core does both, with its compiled kernels where they were built. On
-CUDA tensors a Triton kernel reads the data once; hewfl.core on the same tensors is its
-portable twin and takes over where Triton is missing.
+CUDA tensors a kernel reads the data once: `cuda_gram` where the GPU multiplies in
+float64 as fast as it reads, else `triton_gram`. hewfl.core on the same tensors is their
+portable twin and takes over where both are missing.
 """
 
 from functools import cache
@@ -16,6 +17,7 @@ from hewfl.core.checks import Array
 from hewfl.core.from_products import vector_products
 from hewfl.core.gram import RoundProducts
 from hewfl.core.post_local import combine
+from hewfl.torch import cuda_gram
 
 
 def shard_products(
@@ -28,6 +30,8 @@ def shard_products(
         reference: c_t on the same shard, shape (s,).
         origin: row that the others are taken relative to.
     """
+    if cuda_gram.serves(rows, reference):
+        return cuda_gram.gram(rows, reference, origin)
     narrow = rows.is_cuda and rows.dtype != torch.float64
     kernels = _kernels() if narrow else None
     count = len(rows) + (reference is not None)
@@ -49,16 +53,31 @@ def portable_products(
 
 def weighted_sum(rows: torch.Tensor, weights: Float64[Array, " n"]) -> torch.Tensor:
     """Σ w_iΔ_i summed in float64, in float32 at least; zero weights are not read."""
+    return weighted_sums(rows, None, weights[None])[0]
+
+
+def weighted_sums(
+    rows: torch.Tensor, reference: torch.Tensor | None, weights: Float64[Array, "k m"]
+) -> list[torch.Tensor]:
+    """Several sums of the rows and the reference after them, in one pass on the host.
+
+    Each is as by `weighted_sum`; a vector of weight zero in all of them is not read.
+    """
     kernels = _kernels() if rows.is_cuda else None
     if kernels is not None:
-        total: torch.Tensor = kernels.combine(rows, weights)
-        return total
+        sums = [kernels.combine(rows, w[: len(rows)]) for w in weights]
+        if reference is not None:
+            for total, part in zip(sums, weights[:, -1], strict=True):
+                total.add_(reference, alpha=float(part))
+        return sums
     wide = torch.promote_types(rows.dtype, torch.float32)
-    used = np.flatnonzero(weights)
+    vectors = [*rows] if reference is None else [*rows, reference]
+    used = np.flatnonzero(weights.any(axis=0))
     if len(used) == 0:
-        return torch.zeros(rows.shape[1], dtype=wide, device=rows.device)
-    given: torch.Tensor = combine([rows[i].to(wide) for i in used], weights[used])
-    return given
+        shape = len(weights), rows.shape[1]
+        return list(torch.zeros(shape, dtype=wide, device=rows.device))
+    chosen = [vectors[i].to(wide) for i in used]
+    return list(combine(chosen, np.ascontiguousarray(weights[:, used])))
 
 
 def packed(products: RoundProducts) -> Float64[Array, " k"]:

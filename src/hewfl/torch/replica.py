@@ -10,7 +10,6 @@ No rank ever holds all displacements: between 2 and 5 it has as many numbers as 
 model. As new models, not steps, are handed out, they are the same bits everywhere.
 """
 
-import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -25,18 +24,17 @@ from hewfl.core.checks import Array, Ints
 from hewfl.core.from_products import variate_weights
 from hewfl.core.round import Decision
 from hewfl.torch.collect import Collector
-from hewfl.torch.faults import Attendance, RankError, named
+from hewfl.torch.faults import Attendance, RankError, ranks_named
 from hewfl.torch.layout import digest, plan_layout
 from hewfl.torch.model import SharedModel, shard_of
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.products import weighted_sum
+from hewfl.torch.products import weighted_sum, weighted_sums
 from hewfl.torch.rules import Rule, decide
 from hewfl.torch.variates import RankVariates
-from hewfl.torch.wire import Wire, ring_bytes
+from hewfl.torch.wire import Wire, check_group, ring_bytes
 from hewfl.torch.work import Arrivals, Work, from_table, to_row
 
 SAME = ("number of parameters", "parameter layout", "rule and options")
-_instances = itertools.count()
 _log = logging.getLogger("hewfl.torch")
 
 
@@ -63,9 +61,10 @@ class Replica:
         options: SyncOptions,
     ) -> None:
         moving = [p for p in parameters if p.requires_grad]
+        device = moving[0].device if moving else torch.device("cpu")
+        check_group(group, device)
         ranks = dist.get_world_size(group)
         layout = plan_layout(moving, ranks, options.bucket_bytes)
-        device = moving[0].device
         self.rule, self.options, self.rounds = rule, options, 0
         self.wire = Wire(group, device, options.timeout)
         self.model = SharedModel(moving, layout, options.outer)
@@ -73,8 +72,7 @@ class Replica:
         if rule.is_corrected:
             at_gradients = rule.starts_at_gradients
             self.variates = RankVariates(layout, device, at_gradients=at_gradients)
-        name = f"hewfl/{group.group_name}/{next(_instances)}"
-        self._attendance = Attendance(name, self.wire.rank, ranks)
+        self._attendance = Attendance(group.group_name, self.wire.rank, ranks)
         self._same = (
             layout.parameters,
             layout.signature,
@@ -121,12 +119,16 @@ class Replica:
         """
         assert self.variates is not None
         self.variates.take_gradients(self.model.parameters)
+        finite = all(bool(torch.isfinite(own).all()) for own in self.variates.own)
         with self._watched():
+            flags = self._table(np.array([float(finite)]))[:, 0]
+            lost = np.flatnonzero(flags == 0).tolist()
+            if lost:
+                text = f"the first gradient was not finite on {ranks_named(lost)}"
+                raise RankError(text)
             for server in self.variates.server:
                 self.wire.add_up(server)
                 server.div_(self.wire.ranks)
-                if not bool(torch.isfinite(server).all()):
-                    raise RankError("a rank's first gradient was not finite")
 
     # -------------------------------------------------------------- parts of a round
 
@@ -136,7 +138,13 @@ class Replica:
     def _meet(self, work: Work) -> Arrivals:
         self._attendance.note(self.rounds)
         row = to_row(self.rounds, work, self._same)
-        return from_table(self.wire.table(row), SAME)
+        return from_table(self._table(row), SAME)
+
+    def _table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
+        """One row of numbers from each rank, in `timeout` on any backend."""
+        if self.wire.keeps_time:
+            return self.wire.table(row)
+        return self._attendance.table(row, self.options.timeout)
 
     def _hand_out(
         self,
@@ -145,39 +153,45 @@ class Replica:
         heard: Int64[Ints, " s"],
         arrivals: Arrivals,
     ) -> None:
-        """Move this rank's shards and exchange them; variates along with the model."""
-        if self.variates is not None and self.wire.rank in heard:
-            self._move_own(self.variates, float(arrivals.travelled[self.wire.rank]))
+        """Move this rank's shards and exchange them; variates along with the model.
+
+        Every rank moves its own variate where anchor and server's variate are still
+        the old ones, while the bucket before travels.
+        """
         works: list[Any] = []
         held: list[torch.Tensor] = []  # alive until sent
+        memory = self.model.scratch() if self.variates is not None else None
         for b, anchor in enumerate(self.model.anchor):
             rows = received.pop(0)
-            if self.variates is not None:
+            if self.variates is None or memory is None:
+                step = weighted_sum(rows, weights)
+            else:
                 server = self.variates.server[b]
-                held.append(self._next_variate(server, rows, heard, arrivals))
-                works += self.wire.handed_out(held[-1], server)
-            held.append(self.model.moved_shard(b, weighted_sum(rows, weights)))
+                step, next_ = self._two_sums(server, rows, weights, heard, arrivals)
+                if self.wire.rank in heard:
+                    moved = self.model.displacement(b, memory)
+                    far = float(arrivals.travelled[self.wire.rank])
+                    self.variates.move(b, moved, far)
+                held.append(next_)
+                works += self.wire.handed_out(next_, server)
+            held.append(self.model.moved_shard(b, step))
             works += self.wire.handed_out(held[-1], anchor)
         self.wire.wait(works)
 
-    def _move_own(self, variates: RankVariates, travelled: float) -> None:
-        """This rank's variate, while anchor and server's variate are still the old."""
-        memory = self.model.scratch()
-        for b in range(len(self.model.anchor)):
-            variates.move(b, self.model.displacement(b, memory), travelled)
-
-    def _next_variate(
+    def _two_sums(
         self,
         server: torch.Tensor,
         rows: torch.Tensor,
+        weights: Float64[Array, " n"],
         heard: Int64[Ints, " s"],
         arrivals: Arrivals,
-    ) -> torch.Tensor:
-        """The server's variate on this rank's shard of a bucket."""
+    ) -> list[torch.Tensor]:
+        """The step and the server's next variate, on this rank's shard of a bucket."""
         rank, ranks = self.wire.rank, self.wire.ranks
         kept, u = variate_weights(arrivals.travelled[heard], ranks)
-        sent = weighted_sum(rows, self._over_ranks(heard, u))
-        return sent.add_(shard_of(server, ranks, rank), alpha=kept)
+        both = np.zeros((2, ranks + 1))
+        both[0, :ranks], both[1, heard], both[1, ranks] = weights, u, kept
+        return weighted_sums(rows, shard_of(server, ranks, rank), both)
 
     def _over_ranks(
         self, heard: Int64[Ints, " s"], values: Float64[Array, " s"]
@@ -193,19 +207,20 @@ class Replica:
         decision: Decision,
         measured: tuple[int, float, float],
     ) -> SyncReport:
-        idle = np.setdiff1d(np.arange(self.wire.ranks), arrivals.active)
-        lost = np.setdiff1d(arrivals.active, heard)
-        if len(lost) > 0 and self.wire.rank == 0:
-            text = "round %d: weight zero for ranks %s, whose model was not finite"
-            _log.warning(text, self.rounds, named(lost.tolist()))
+        active, found = set(arrivals.active.tolist()), set(heard.tolist())
+        idle = tuple(i for i in range(self.wire.ranks) if i not in active)
+        lost = tuple(sorted(active - found))
+        if lost and self.wire.rank == 0:
+            text = "round %d: weight zero for %s, whose model was not finite"
+            _log.warning(text, self.rounds, ranks_named(lost))
         sizes = [anchor.nbytes for anchor in self.model.anchor]
         return SyncReport(
             round=self.rounds,
             weights=tuple(self._over_ranks(heard, decision.weights).tolist()),
             steps=tuple(arrivals.steps.tolist()),
             tokens=tuple(arrivals.tokens.tolist()),
-            idle=tuple(idle.tolist()),
-            excluded=tuple(lost.tolist()),
+            idle=idle,
+            excluded=lost,
             status=decision.status,
             gap=float(decision.gap),
             bytes_sent=measured[0],

@@ -42,6 +42,7 @@ class Rule:
         """Check that the rule can be had from products."""
         if self.smoothness is not None:
             positive("smoothness", self.smoothness)
+        positive("curvature_ratio", self.curvature_ratio)
         probe = self.at(1.0)
         if probe.needs_losses:
             raise invalid("rule", "one that needs no losses", probe.name)

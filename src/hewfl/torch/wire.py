@@ -1,5 +1,6 @@
 """The collectives of a round, and the bytes each sends from this rank."""
 
+import weakref
 from datetime import timedelta
 from typing import Any, final
 
@@ -7,32 +8,52 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, invalid
+from hewfl.torch.faults import RankError
 
 
 @final
 class Wire:
     """A process group as the exchange sees it; counts what it sends.
 
+    The group is the job's: it is not kept alive here, so that destroy_process_group
+    ends its threads.
+
     Attributes:
-        group: the process group.
         rank: of this process in it.
         ranks: n.
         bytes_sent: by this rank since construction, as a ring or direct sends count.
     """
 
     def __init__(self, group: Any, device: torch.device, timeout: timedelta) -> None:
-        self.group = group
+        self._group = weakref.ref(group)
         self.rank: int = dist.get_rank(group)
         self.ranks: int = dist.get_world_size(group)
         self.bytes_sent = 0
         self._device, self._timeout = device, timeout
         self._members: list[int] = dist.get_process_group_ranks(group)
 
+    @property
+    def group(self) -> Any:
+        """The process group.
+
+        Raises:
+            RankError: it has been destroyed.
+        """
+        group = self._group()
+        if group is None:
+            raise RankError("the process group has been destroyed")
+        return group
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether waiting has a limit: on a device the stream waits, not the host."""
+        return bool(self._device.type == "cpu")
+
     def wait(self, works: list[Any]) -> None:
         """Until sent and received; on the host with a limit, on a device in order."""
         for work in works:
-            if self._device.type == "cpu":
+            if self.keeps_time:
                 work.wait(self._timeout)
             else:
                 work.wait()
@@ -42,8 +63,7 @@ class Wire:
         mine = torch.from_numpy(row).to(self._device)
         rows = [torch.empty_like(mine) for _ in range(self.ranks)]
         self._count((self.ranks - 1) * mine.nbytes)
-        work = dist.all_gather(rows, mine, group=self.group, async_op=True)
-        work.wait(self._timeout)
+        self.wait([dist.all_gather(rows, mine, group=self.group, async_op=True)])
         table: Array = torch.stack(rows).cpu().numpy()
         return table
 
@@ -96,6 +116,26 @@ class Wire:
 
     def _count(self, sent: int) -> None:
         self.bytes_sent += sent
+
+
+def check_group(group: Any, device: torch.device) -> None:
+    """That this rank is in the group, and that it can exchange tensors on the device.
+
+    Raises:
+        InvalidInputError: there is none, the rank is not in it, it has no backend for
+            the device, or gloo for another than the host: that lacks collectives.
+    """
+    if group is None:
+        raise invalid("process_group", "there: call init_process_group first", None)
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise invalid("process_group", "one that this rank is in", "one of others")
+    rule = f"one with a backend for parameters on {device.type}"
+    try:
+        name = str(group._get_backend(torch.device(device.type)).name())
+    except RuntimeError as error:
+        raise invalid("process_group", rule, dist.get_backend(group)) from error
+    if name == "gloo" and device.type != "cpu":
+        raise invalid("process_group", rule + " that exchanges shards, as nccl", name)
 
 
 def ring_bytes(size: int, ranks: int) -> int:

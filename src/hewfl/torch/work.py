@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.core.checks import Array, Ints
-from hewfl.torch.faults import RankError, named
+from hewfl.torch.faults import RankError, ranks_named
 
 
 @final
@@ -64,8 +64,8 @@ def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
     leaving = np.flatnonzero(table[:, 1] != 0)
     if 0 < len(leaving) < len(table):
         text = (
-            f"{_ranks(leaving)} left the loop after {table[0, 0]:.0f} rounds while "
-            "others go on: all ranks must do the same number of rounds"
+            f"{ranks_named(list(leaving))} left the loop after {table[0, 0]:.0f} "
+            "rounds while others go on: all ranks must do the same number of rounds"
         )
         raise RankError(text)
     for k, what in enumerate(same):
@@ -75,13 +75,9 @@ def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
 
 
 def _require_one(column: Float64[Array, " n"], rule: str, form: str) -> None:
-    values = np.unique(column)
-    if len(values) > 1:
+    if (column != column[0]).any():
+        values = np.unique(column)
         sets = [np.flatnonzero(column == value) for value in values]
         pairs = zip(sets, values, strict=True)
-        got = "; ".join(f"{_ranks(s)}: {form.format(v)}" for s, v in pairs)
+        got = "; ".join(f"{ranks_named(list(s))}: {form.format(v)}" for s, v in pairs)
         raise RankError(f"{rule}; got {got}")
-
-
-def _ranks(indices: Int64[Ints, " k"]) -> str:
-    return ("rank " if len(indices) == 1 else "ranks ") + named(list(indices))
