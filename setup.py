@@ -23,6 +23,7 @@ setup(
             "hewfl.problems._softmax",
             "src/hewfl/problems/_softmax.c",
             "src/hewfl/problems/_softmax_branch.h",
+            "src/hewfl/problems/_softmax_losses.h",
         ),
     ],
 )

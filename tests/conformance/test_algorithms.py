@@ -14,6 +14,7 @@ from tests.tolerances import GAP, WEIGHTS
 
 import hewfl
 from hewfl import InvalidInputError, baselines
+from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.round import Algorithm, Decision, Roster, Round
 
 Array = NDArray[np.floating[Any]]
@@ -73,6 +74,8 @@ def of_controllers() -> list[Case]:
         Case("hew-het", hewfl.HewHet(L, 0.4)),
         Case("hew-het-zero", hewfl.HewHet(L, 0.4, start="zero")),
         Case("hew-het-null", hewfl.HewHet(L, 0.4, null_endpoint=True), averages=False),
+        Case("hew-hom-online", OnlineCurvature(hewfl.HewHom(L, 0.4))),
+        Case("hew-het-online", OnlineCurvature(hewfl.HewHet(L, 0.4))),
         Case("hew-fixed", hewfl.HewFixed(L, 0.4)),
         Case("hew-fixed-even", hewfl.HewFixed(L, 0.4, power=0.0, corrected=True)),
         Case("hew-fixed-corrected", hewfl.HewFixed(L, 0.4, corrected=True)),

@@ -9,6 +9,7 @@ from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, si
 from hewfl.core import native
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems import Softmax
+from hewfl.problems.cross_entropy import losses
 from hewfl.problems.softmax_branches import _LIBRARY
 from hewfl.sim.branches import run_branches
 from hewfl.sim.branches_reference import run_branches_reference
@@ -127,3 +128,49 @@ def test_whole_runs_agree_with_and_without_the_kernel() -> None:
         slow = simulate(problem, federation, lanes, rounds=5, seed=2)
     for a, b in zip(fast.anchors, slow.anchors, strict=True):
         assert np.abs(a - b).max() <= 1e-11
+
+
+@pytest.mark.parametrize(("lanes", "c", "b"), [(1, 2, 1), (3, 7, 255), (2, 10, 600)])
+def test_compiled_losses_equal_the_plain_twin(
+    lanes: int, c: int, b: int, rng: np.random.Generator
+) -> None:
+    """Small and large scores, ties, and scores far below the largest."""
+    labels = rng.integers(0, c, b)
+    for scale in (0.0, 1e-8, 1.0, 30.0, 1e4):
+        scores = scale * rng.standard_normal((lanes, c, b))
+        fast = losses(scores, labels)
+        with native.disabled():
+            plain = losses(scores, labels)
+        size = 1 + np.abs(plain).max()
+        assert np.abs(fast - plain).max() <= 2 * np.finfo(np.float64).eps * size
+
+
+def test_compiled_losses_name_what_is_not_finite(rng: np.random.Generator) -> None:
+    scores, labels = rng.standard_normal((2, 3, 40)), rng.integers(0, 3, 40)
+    scores[0, 1, 7], scores[1, 2, 9] = np.nan, np.inf
+    lost = ~np.isfinite(losses(scores, labels))
+    assert np.argwhere(lost).tolist() == [[0, 7], [1, 9]]
+
+
+def test_compiled_losses_check_their_buffers() -> None:
+    assert _LIBRARY is not None
+    scores, found = np.zeros((1, 3, 4)), np.zeros((1, 4))
+    for labels in ([0, 1, 2, 3], [0, -1, 2, 1]):
+        with pytest.raises(ValueError, match="label is out of range"):
+            _LIBRARY.losses(3, scores, np.array(labels), found)
+    with pytest.raises(ValueError, match="wrong length"):
+        _LIBRARY.losses(3, scores, np.zeros(5, dtype=np.int64), found)
+
+
+def test_client_losses_do_not_depend_on_the_kernel(rng: np.random.Generator) -> None:
+    """Blocks that cut through clients, and clients that share rows."""
+    problem = softmax(55, 7, "float64")
+    pooled = Softmax(
+        problem.features, problem.labels, np.zeros(2, int), np.full(2, 180), 7, 0.02
+    )
+    for each in (problem, pooled):
+        models = 0.1 * rng.standard_normal((9, each.d))
+        fast = each.client_losses(models)
+        with native.disabled():
+            plain = each.client_losses(models)
+        assert fast == pytest.approx(plain, rel=1e-13)

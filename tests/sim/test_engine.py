@@ -38,6 +38,7 @@ from hewfl import (
     UniformLocalSGD,
     simulate,
 )
+from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.certificate import Variant
 from hewfl.sim.audit import control_audit, pathwise_audit
 from hewfl.sim.branches import run_branches
@@ -56,6 +57,8 @@ def all_lanes(L: float) -> list[Any]:
         HewHom(L, 0.4),
         HewHet(L, 0.4),
         HewHet(L, 0.4, start="zero", null_endpoint=True),
+        OnlineCurvature(HewHom(L, 0.4)),
+        OnlineCurvature(HewHet(L, 0.4)),
         HewFixed(L, 0.4),
         HewFixed(L, 0.4, power=0.0, corrected=True),
         HewControl(bounds, 10.0),

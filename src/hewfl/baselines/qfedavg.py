@@ -27,7 +27,8 @@ class QFedAvg:
     clients enter alike, so that q = 0 is `UniformLocalSGD`.
 
     Where F_i = 0 and q > 0 the limit is taken: ‖∇F_i‖² ≤ 2L F_i, so D_i and h_i vanish.
-    (The authors' code adds 1e-10 to every loss instead.)
+    (The authors' code adds 1e-10 to every loss instead.) A negative F_i has no power q:
+    the rule refuses the round, and a run stops this lane alone.
 
     Attributes:
         smoothness: L > 0, of the clients' losses.
@@ -62,11 +63,14 @@ class QFedAvg:
         """w_i = (F_i^q/η) / Σ_j h_j.
 
         Raises:
-            InvalidInputError: losses are absent or negative.
+            InvalidInputError: losses are absent, or one is negative and q > 0.
         """
         losses = round_.losses
-        if losses is None or not (losses >= 0).all():
-            raise invalid("losses", "given, nonnegative", losses)
+        if losses is None:
+            raise invalid("losses", "given", losses)
+        if self.q > 0 and not (losses >= 0).all():
+            rule = "nonnegative (F_i to the power q is weighed)"
+            raise invalid("losses", rule, losses[~(losses >= 0)][0])
         q, inverse = self.q, self.smoothness / self.step_scale  # 1/η
         delta = round_.displacements.astype(np.float64, copy=False)
         sq_norms = inverse**2 * np.einsum("ij,ij->i", delta, delta)

@@ -1,7 +1,8 @@
-/* Branches of softmax regression, compiled: one client, one lane, all its steps in cache.
+/* Softmax regression, compiled: whole branches, and losses from scores.
  *
- * The Python twin is hewfl.sim.branches with Softmax.minibatch_gradients; a test ties the
- * two. Everything else about branches, who steps with what, stays in Python.
+ * A branch is one client, one lane, all its steps in cache. The Python twins are
+ * hewfl.sim.branches with Softmax.minibatch_gradients, and cross_entropy.losses; tests
+ * tie them. Everything else about branches, who steps with what, stays in Python.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define MAX_BYTES 64
+#define CHUNK 256
 
 typedef struct {
     Py_ssize_t p, whole, stride;       /* features; of them in whole vectors; row of W */
@@ -23,6 +25,8 @@ typedef struct {
     void *tails, *tail_rows;    /* last columns of each sample, padded to a vector */
 } Branch;
 
+typedef void (*Losses)(const double *, const int64_t *, double *, Py_ssize_t, Py_ssize_t,
+                       Py_ssize_t);
 typedef void (*Step)(const Branch *, const void *const *, const void *const *,
                      const int64_t *);
 
@@ -45,6 +49,7 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define BITS uint64_t
 #define NAME(x) x##_double_v4
 #include "_softmax_branch.h"
+#include "_softmax_losses.h"
 #undef T
 #undef BITS
 #undef NAME
@@ -66,6 +71,7 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define BITS uint64_t
 #define NAME(x) x##_double_v3
 #include "_softmax_branch.h"
+#include "_softmax_losses.h"
 #undef T
 #undef BITS
 #undef NAME
@@ -88,29 +94,55 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define BITS uint64_t
 #define NAME(x) x##_double
 #include "_softmax_branch.h"
+#include "_softmax_losses.h"
 #undef T
 #undef BITS
 #undef NAME
 
-/* the step function for a type, and its vector width in bytes */
-static Step choose(int size, Py_ssize_t *bytes)
+/* what this processor can: 4 and 3 as in x86-64-v4 and -v3, else 0 */
+static int level(void)
 {
 #ifdef X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
+        __builtin_cpu_supports("avx512vl"))
+        return 4;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2"))
+        return 3;
+#endif
+    return 0;
+}
+
+/* the step function for a type, and its vector width in bytes */
+static Step choose(int size, Py_ssize_t *bytes)
+{
+#ifdef X86
+    int known = level();
+    if (known == 4) {
         *bytes = 64;
         return size == 4 ? step_float_v4 : step_double_v4;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2")) {
+    if (known == 3) {
         *bytes = 32;
         return size == 4 ? step_float_v3 : step_double_v3;
     }
 #endif
     *bytes = 16;
     return size == 4 ? step_float : step_double;
+}
+
+static Losses choose_losses(void)
+{
+#ifdef X86
+    int known = level();
+    if (known == 4)
+        return losses_double_v4;
+    if (known == 3)
+        return losses_double_v3;
+#endif
+    return losses_double;
 }
 
 /* classes go in groups of 5, 8, 4 or 2: the least padding wins, earlier ones on ties */
@@ -315,13 +347,45 @@ static PyObject *softmax_branches(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* losses(classes, scores, labels, out): doubles (lanes, classes, b), int64 (b,), doubles
+ * (lanes, b)
+ */
+static PyObject *softmax_losses(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_ssize_t classes;
+    Py_buffer scores, labels, out;
+    if (!PyArg_ParseTuple(args, "ny*y*w*", &classes, &scores, &labels, &out))
+        return NULL;
+    Py_ssize_t b = labels.len / 8, lanes = b ? out.len / 8 / b : 0;
+    const int64_t *given = labels.buf;
+    int ok = classes > 0 && holds(&labels, b, 8) && holds(&out, lanes * b, 8) &&
+             holds(&scores, lanes * classes * b, 8);
+    for (Py_ssize_t j = 0; ok && j < b; j++)
+        ok = given[j] >= 0 && given[j] < classes;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        choose_losses()(scores.buf, given, out.buf, lanes, classes, b);
+        Py_END_ALLOW_THREADS
+    }
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a label is out of range");
+    PyBuffer_Release(&scores);
+    PyBuffer_Release(&labels);
+    PyBuffer_Release(&out);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"losses", softmax_losses, METH_VARARGS, "Losses of softmax regression from scores."},
     {"branches", softmax_branches, METH_VARARGS, "Branches of softmax regression."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_softmax", "Compiled branches of softmax regression.", -1, methods,
+    PyModuleDef_HEAD_INIT, "_softmax", "Compiled parts of softmax regression.", -1, methods,
     NULL, NULL, NULL, NULL,
 };
 

@@ -192,9 +192,14 @@ class Softmax:
     def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
         """F_i(W) = (1/m_i) Σ_j (log Σ_k exp s_jk − s_{j y_j}) + (λ/2)‖W‖²."""
         xp, W = self._matrices(anchors)
-        blocks = score_blocks(W, self.features, 0, self.features.shape[0])
-        found = xp.concat([losses(S, self.labels[at]) for at, _, S in blocks], axis=1)
-        means = [xp.mean(found[:, lo:hi], axis=1) for lo, hi in self._spans[0]]
+        spans = self._spans[0]
+        means = [xp.zeros_like(W[:, 0, 0], dtype=xp.float64) for _ in spans]
+        for at, _, S in score_blocks(W, self.features, 0, self.features.shape[0]):
+            found = losses(S, self.labels[at])
+            for k, (lo, hi) in enumerate(spans):
+                if lo < at.stop and at.start < hi:
+                    own = found[:, max(lo - at.start, 0) : hi - at.start]
+                    means[k] += xp.sum(own, axis=1) / (hi - lo)
         sq_norms = xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
         F = self._by_client(xp, means) + 0.5 * self.l2 * sq_norms[:, None]
         return conform(F, anchors)

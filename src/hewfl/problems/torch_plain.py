@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import LocalPlan, Roster
+from hewfl.problems.torch_adam import adapted
 from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_dropout import batch_keys
 from hewfl.problems.torch_layout import unflatten
@@ -32,8 +33,9 @@ def branches_plain(
     for i in range(len(roster.clients)):
         steps, b = int(roster.horizons[i]), int(roster.batch_sizes[i])
         draws = list(zip(rows[:steps, i, :b], keys[:steps, i], strict=True))
+        branch = _adam_branch if task.training.optimiser == "adamw" else _branch
         for lane, plan in enumerate(plans):
-            moved[lane, i] = _branch(task, anchors[lane], plan, i, draws)
+            moved[lane, i] = branch(task, anchors[lane], plan, i, draws)
     return moved
 
 
@@ -69,6 +71,31 @@ def _branch(
             moved.sub_(y, alpha=eta * decay)
         if correction is not None:
             moved.add_(correction, alpha=eta)
+    return moved
+
+
+def _adam_branch(
+    task: Task,
+    x: Float[Any, " d"],
+    plan: LocalPlan,
+    i: int,
+    draws: list[tuple[Int[Any, " b"], Int[Any, ""]]],
+) -> Float[Any, " d"]:
+    """Δ_i after y ← y − η (a + λy), a Adam's of g − correction + μ (y − x)."""
+    eta, decay = float(plan.step_sizes[i]), task.training.weight_decay
+    moved, y = torch.zeros_like(x), x.clone()
+    m, v = torch.zeros_like(x), torch.zeros_like(x)
+    leaves = task.network.place(y)
+    for step, (rows, key) in enumerate(draws, start=1):
+        if not plan.hold:
+            torch.add(x, moved, out=y)
+        gradients, scale = _clipped(task, leaves, rows, key)
+        u = scale * torch.cat([part.reshape(-1) for part in gradients])
+        if plan.correction is not None:
+            u -= torch.tensor(plan.correction[i]).to(x)
+        if plan.proximal > 0:
+            u += plan.proximal * moved
+        moved.sub_(adapted(u, m, v, step) + decay * y, alpha=eta)
     return moved
 
 

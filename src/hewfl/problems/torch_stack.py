@@ -15,6 +15,7 @@ from jaxtyping import Float, Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import LocalPlan, Roster
+from hewfl.problems.torch_adam import adapted
 from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_training import Task, stacked_gradients
 
@@ -30,6 +31,7 @@ class Form:
         corrected: some lane has corrections.
         pulled: some lane has a proximal term.
         held: some lane holds its gradients at the anchor.
+        adaptive: steps follow Adam's direction.
         dtype: of the models.
     """
 
@@ -38,6 +40,7 @@ class Form:
     corrected: bool
     pulled: bool
     held: bool
+    adaptive: bool
     dtype: Any
 
 
@@ -56,6 +59,8 @@ class Stack:
         shares: 1/b_i on a client's first b_i samples, else 0, (rows, width).
         left: steps to go, (rows,).
         batch: sample indices, in the last column the dropout key, (rows, width + 1).
+        moments: Adam's m and v, (2, rows, lanes, d), or None.
+        done: steps of the round so far, for Adam, ().
     """
 
     anchors: Any
@@ -67,19 +72,28 @@ class Stack:
     shares: Any
     left: Any
     batch: Any
+    moments: Any
+    done: Any
 
     @property
     def rows(self) -> int:
         """Clients it has room for."""
         return int(self.left.shape[0])
 
+    @property
+    def changing(self) -> list[Any]:
+        """What a step changes."""
+        moments = [] if self.moments is None else [self.moments]
+        return [self.moved, self.left, self.done, *moments]
 
-def form_of(plans: Sequence[LocalPlan], width: int, dtype: Any) -> Form:
+
+def form_of(task: Task, plans: Sequence[LocalPlan], width: int, dtype: Any) -> Form:
     """The form that these plans need."""
+    adaptive = task.training.optimiser == "adamw"
     corrected = any(plan.correction is not None for plan in plans)
     pulled = any(plan.proximal > 0 for plan in plans)
     held = any(plan.hold for plan in plans)
-    return Form(len(plans), width, corrected, pulled, held, dtype)
+    return Form(len(plans), width, corrected, pulled, held, adaptive, dtype)
 
 
 def empty_stack(form: Form, rows: int, d: int, device: Any) -> Stack:
@@ -101,6 +115,8 @@ def empty_stack(form: Form, rows: int, d: int, device: Any) -> Stack:
         shares=reals(rows, form.width),
         left=integers(rows),
         batch=integers(rows, form.width + 1),
+        moments=reals(2, rows, form.lanes, d) if form.adaptive else None,
+        done=reals(),
     )
 
 
@@ -124,7 +140,7 @@ def fill(
     eta = np.stack([plan.step_sizes[clients] for plan in plans], axis=1)
     b = roster.batch_sizes[clients][:, None]
     shares = (np.arange(width) < b) / b
-    for array in (stack.moved, stack.shares, stack.left, stack.batch):
+    for array in (*stack.changing, stack.shares, stack.batch):
         array.zero_()
     stack.anchors.copy_(anchors)
     stack.step_sizes[:g].copy_(torch.from_numpy(eta)[:, :, None])
@@ -159,6 +175,12 @@ def advance(task: Task, stack: Stack, rows: int) -> None:
         g = g - stack.corrections[:rows]
     if stack.proximal is not None:
         g = g + stack.proximal * y
+    stack.done.add_(1)
+    if stack.moments is not None:
+        m, v = stack.moments[:, :rows]
+        g = adapted(g, m, v, stack.done)
+    if task.training.weight_decay > 0:
+        g = g + task.training.weight_decay * points
     busy = (stack.left[:rows] > 0)[:, None, None]
     y.copy_(torch.where(busy, y - stack.step_sizes[:rows] * g, y))
     stack.left[:rows] -= 1

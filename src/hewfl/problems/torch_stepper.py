@@ -20,9 +20,9 @@ from hewfl.problems.torch_training import Task
 
 MEMORY_SHARE, HOST_MEMORY = 0.4, 2**30
 """What `auto` chunks may fill: a share of a GPU's memory, and bytes of the host's."""
-MODEL_COPIES, SAMPLE_COPIES = 10, 4
-"""What a step holds at its peak: times a model's parameters, and times the numbers that
-the forward pass keeps of a sample."""
+MODEL_COPIES, MOMENT_COPIES, SAMPLE_COPIES = 10, 4, 4
+"""What a step holds at its peak: times a model's parameters, so many more with Adam's
+moments, and times the numbers that the forward pass keeps of a sample."""
 WARM_UPS = 2
 """Steps before a capture: libraries choose their kernels and buffers in them."""
 
@@ -83,7 +83,8 @@ class Stepper:
         clients: Int64[Ints, " g"],
     ) -> Float[Array, "lanes g d"]:
         """Whole branches of some clients, in their order in the roster."""
-        stack = self._room(form_of(plans, draws.shape[2] - 1, anchors.dtype), clients)
+        form = form_of(self._task, plans, draws.shape[2] - 1, anchors.dtype)
+        stack = self._room(form, clients)
         fill(stack, anchors, roster, plans, clients)
         horizons = roster.horizons[clients]
         longest = int(horizons[0])
@@ -116,7 +117,7 @@ class Stepper:
 
     def _captured(self, stack: Stack, rows: int) -> Any:
         """A step of the first rows as a graph; the stack is left as it was."""
-        kept = stack.moved.clone(), stack.left.clone()
+        kept = [array.clone() for array in stack.changing]
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
@@ -130,8 +131,8 @@ class Stepper:
         except RuntimeError as error:
             rule = '"stacked" or "loop" for a module no CUDA graph can hold'
             raise invalid("route", rule, f'"graph": {error}') from error
-        stack.moved.copy_(kept[0])
-        stack.left.copy_(kept[1])
+        for array, before in zip(stack.changing, kept, strict=True):
+            array.copy_(before)
         return graph
 
 
@@ -151,7 +152,9 @@ def chunk_size(task: Task, width: int) -> int:
     if given != "auto":
         return given
     layout, device = task.network.layout, task.features.device
-    numbers = MODEL_COPIES * layout.d + SAMPLE_COPIES * width * task.footprint
+    adaptive = task.training.optimiser == "adamw"
+    copies = MODEL_COPIES + (MOMENT_COPIES if adaptive else 0)
+    numbers = copies * layout.d + SAMPLE_COPIES * width * task.footprint
     memory = HOST_MEMORY
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory

@@ -5,7 +5,8 @@
 Clipping at c is torch's `clip_grad_norm_`: it acts on the gradient of the minibatch
 loss alone. The weight decay λy comes after it, as in torch's SGD, and so do the
 correction and the proximal pull of a plan, which are parts of the algorithm's direction
-and no noise to be tamed.
+and no noise to be tamed. With AdamW the sum without λy is what its moments see, and λy
+is added to Adam's direction; see `torch_adam`.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from hewfl.problems.torch_dropout import DropoutKey, with_keyed_dropout
 from hewfl.problems.torch_layout import Layout, layout_of, unflatten
 
 Loss = Callable[[Any, Any], Any]
+Optimiser = Literal["sgd", "adamw"]
 Route = Literal["auto", "graph", "stacked", "loop"]
 CLIP_GUARD = 1e-6
 """As in `torch.nn.utils.clip_grad_norm_`."""
@@ -39,6 +41,8 @@ class Training:
     Attributes:
         weight_decay: λ ≥ 0, on all trainable parameters; also (λ/2)‖x‖² in F_i.
         clip: c > 0, or None for no clipping.
+        optimiser: of local steps: `sgd`, or `adamw` with moments that start anew in
+            every round.
         precision: `full`, that of the models; or `bfloat16`, by autocast, for local
             steps alone: models, gradients' sums and evaluations stay as they are.
         route: `loop` steps client by client; `stacked` steps all of a round at once;
@@ -49,6 +53,7 @@ class Training:
 
     weight_decay: float = 0.0
     clip: float | None = None
+    optimiser: Optimiser = "sgd"
     precision: Literal["full", "bfloat16"] = "full"
     route: Route = "auto"
     client_chunk: int | Literal["auto"] = "auto"
@@ -58,6 +63,9 @@ class Training:
         nonnegative("weight_decay", self.weight_decay)
         if self.clip is not None:
             positive("clip", self.clip)
+        if self.optimiser not in get_args(Optimiser):
+            rule = f"one of {', '.join(get_args(Optimiser))}"
+            raise invalid("optimiser", rule, repr(self.optimiser))
         if self.precision not in ("full", "bfloat16"):
             raise invalid("precision", '"full" or "bfloat16"', repr(self.precision))
         if self.route not in get_args(Route):
@@ -178,7 +186,7 @@ def stacked_gradients(
     shares: Float[Any, "models b"],
     keys: Int[Any, " models"],
 ) -> Float[Any, "models d"]:
-    """The gradients g of many models at once, each on its own minibatch.
+    """The clipped gradients of many models at once, each on its own minibatch.
 
     Args:
         task: what is trained.
@@ -193,8 +201,8 @@ def stacked_gradients(
 
     with task.autocast():
         g = torch.func.vmap(torch.func.grad(mean_loss))(points, *batch, shares, keys)
-    training = task.training
-    if training.clip is not None:
+    clip = task.training.clip
+    if clip is not None:
         norm = torch.linalg.vector_norm(g, dim=1, keepdim=True)
-        g = g * (training.clip / (norm + CLIP_GUARD)).clamp(max=1.0)
-    return g + training.weight_decay * points if training.weight_decay else g
+        g = g * (clip / (norm + CLIP_GUARD)).clamp(max=1.0)
+    return g

@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 
 from hewfl.errors import DataError
 
-FORMAT = 2
+FORMAT = 3
 T = TypeVar("T")
 
 

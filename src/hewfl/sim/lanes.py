@@ -65,7 +65,17 @@ Observer = Callable[[Step], Mapping[str, float]]
 @final
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """All that a lane carries from round to round."""
+    """All that a lane carries from round to round.
+
+    Attributes:
+        anchor: x_t.
+        memory: momentum of the outer optimiser.
+        algorithm: the algorithm's own state.
+        scalars: numbers sent since the start.
+        paper_scalars: the same in the paper's count.
+        diverged: stopped, because a step or the objective left all bounds.
+        refused: stopped, because its rule could not decide a round.
+    """
 
     anchor: Float64[Array, " d"]
     memory: Float64[Array, " d"]
@@ -73,6 +83,12 @@ class LaneState:
     scalars: int
     paper_scalars: int
     diverged: bool
+    refused: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it takes part in no more rounds."""
+        return self.diverged or self.refused
 
 
 @final

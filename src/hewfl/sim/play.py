@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Float64
 from hewfl.controllers.control import HewControl
 from hewfl.core.checks import Array, Mask
 from hewfl.core.records import UpperState
-from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.errors import HewError
 from hewfl.problems.problem import Problem
 from hewfl.sim.branches import run_branches
 from hewfl.sim.draws import draw
@@ -36,18 +37,20 @@ def play(
     """One round of all lanes."""
     problem, seed = setting.problem, setting.seed
     roster = setting.federation.roster(seed, t, problem.data_sizes)
-    alive = [k for k, state in enumerate(states) if not state.diverged]
+    alive = [k for k, state in enumerate(states) if not state.stopped]
     states, notes = list(states), [_stopped(state) for state in states]
     if len(roster.clients) == 0:
         for k in alive:
             notes[k] = {"status": "nobody took part"}
     elif alive:
-        states = _told(setting, states, alive)
-        rounds = _branches(setting, states, alive, roster, t)
-        for k, round_ in zip(alive, rounds, strict=True):
-            states[k], notes[k] = _decide(setting, states[k], round_, (t, k), observers)
-            notes[k]["excluded"] = _excluded(roster, round_.roster)
-            states[k] = _charged(setting, k, states[k], len(roster.clients))
+        with np.errstate(all="ignore"):  # what is not finite is named, and stops a lane
+            states = _told(setting, states, alive)
+            plans = _plans(setting, states, alive, roster, notes)
+            for k, heard in _branches(setting, states, plans, roster, t).items():
+                decided = _decide(setting, states[k], heard, (t, k), observers)
+                states[k], notes[k] = decided
+                notes[k]["excluded"] = _excluded(roster, heard.roster)
+                states[k] = _charged(setting, k, states[k], len(roster.clients))
     if not evaluate:
         return states, [record_of(t + 1, k, s, notes[k]) for k, s in enumerate(states)]
     records = evaluated(setting, states, t + 1, notes)
@@ -57,29 +60,45 @@ def play(
     ], records
 
 
+def _plans(
+    setting: Setting,
+    states: list[LaneState],
+    alive: Sequence[int],
+    roster: Roster,
+    notes: list[dict[str, Any]],
+) -> dict[int, LocalPlan]:
+    """What each lane tells the clients; one that cannot plan stops, and says why."""
+    plans = {}
+    for k in alive:
+        algorithm = setting.lanes[k].algorithm
+        try:
+            plans[k] = algorithm.plan(roster, states[k].algorithm)
+        except HewError as error:
+            states[k] = replace(states[k], refused=True)
+            notes[k] = {"status": f"refused: {error}"}
+    return plans
+
+
 def _branches(
     setting: Setting,
     states: Sequence[LaneState],
-    alive: Sequence[int],
+    plans: Mapping[int, LocalPlan],
     roster: Roster,
     t: int,
-) -> list[Round]:
-    """Plans, draws and branches of the lanes alive: what the server hears of each."""
-    problem, lanes = setting.problem, setting.lanes
-    plans = [lanes[k].algorithm.plan(roster, states[k].algorithm) for k in alive]
+) -> dict[int, Round]:
+    """Draws and branches of the lanes that planned: what the server hears of each."""
+    if not plans:
+        return {}
+    problem, told = setting.problem, list(plans.values())
     draws = draw(setting.seed, t, roster, problem.offsets)
-    anchors = np.stack([states[k].anchor for k in alive])
-    with np.errstate(all="ignore"):  # what is not finite is excluded and named
-        displacements = run_branches(
-            problem, anchors.astype(setting.dtype), roster, plans, draws
-        )
-    losses = _losses(problem, lanes, alive, anchors, roster)
-    return [
-        _heard(x, moved, roster, plan, loss)
-        for x, moved, plan, loss in zip(
-            anchors, displacements, plans, losses, strict=True
-        )
-    ]
+    anchors = np.stack([states[k].anchor for k in plans])
+    displacements = run_branches(
+        problem, anchors.astype(setting.dtype), roster, told, draws
+    )
+    losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
+    rows = zip(anchors, displacements, told, losses, strict=True)
+    heard = [_heard(x, moved, roster, plan, loss) for x, moved, plan, loss in rows]
+    return dict(zip(plans, heard, strict=True))
 
 
 def _charged(setting: Setting, k: int, state: LaneState, active: int) -> LaneState:
@@ -117,12 +136,13 @@ def _losses(
     roster: Roster,
 ) -> list[Float64[Array, " s"] | None]:
     """F_i(x_t) for the lanes that ask for them."""
-    asking = [lanes[k].algorithm.needs_losses for k in alive]
-    if not any(asking):
-        return [None] * len(alive)
-    table = np.asarray(problem.client_losses(anchors), dtype=np.float64)
-    rows = table[:, roster.clients]
-    return [row if wanted else None for row, wanted in zip(rows, asking, strict=True)]
+    asking = [j for j, k in enumerate(alive) if lanes[k].algorithm.needs_losses]
+    found: list[Float64[Array, " s"] | None] = [None] * len(alive)
+    if asking:
+        table = np.asarray(problem.client_losses(anchors[asking]), dtype=np.float64)
+        for j, row in zip(asking, table[:, roster.clients], strict=True):
+            found[j] = row
+    return found
 
 
 def _heard(
@@ -133,8 +153,7 @@ def _heard(
     losses: Float64[Array, " s"] | None,
 ) -> Round:
     """The round without clients whose displacement is not finite."""
-    with np.errstate(all="ignore"):
-        finite: Bool[Mask, " s"] = np.asarray(np.isfinite(displacements).all(axis=1))
+    finite: Bool[Mask, " s"] = np.asarray(np.isfinite(displacements).all(axis=1))
     if finite.all():
         return Round(anchor, displacements, roster, plan, losses)
     part = Roster(
@@ -157,32 +176,46 @@ def _decide(
     where: tuple[int, int],
     observers: Sequence[Observer],
 ) -> tuple[LaneState, dict[str, Any]]:
-    """The rule, the outer step, and what the trace keeps of them."""
+    """The rule, the outer step, and what the trace keeps of them.
+
+    A rule that cannot decide the round stops its own lane; the trace says why.
+    """
     t, k = where
     lane, problem = setting.lanes[k], setting.problem
-    note: dict[str, Any] = {"status": "diverged: no displacement was finite"}
     if len(heard.roster.clients) == 0:
+        note = {"status": "diverged: no displacement was finite"}
         return replace(state, diverged=True), note
-    decision, following = lane.algorithm.decide(heard, state.algorithm)
+    try:
+        decision, following = lane.algorithm.decide(heard, state.algorithm)
+    except HewError as error:
+        return replace(state, refused=True), _note(heard, None, f"refused: {error}")
     step = decision.step
     if step is None:
         step = _weighted_sum(decision.weights, heard.displacements)
     move, memory = outer_step(lane.outer, step, state.memory)
+    anchor = state.anchor + move  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
+    if not np.isfinite(anchor).all():
+        status = "diverged: the step was not finite"
+        return replace(state, diverged=True), _note(heard, None, status)
     seen: dict[str, float] = {}
     for observe in observers:
         seen |= observe(
             Step(t, k, lane.algorithm, state.algorithm, heard, decision, move, problem)
         )
-    note = {
+    note = _note(heard, decision, decision.status) | {"observed": seen}
+    return replace(state, anchor=anchor, memory=memory, algorithm=following), note
+
+
+def _note(heard: Round, decision: Decision | None, status: str) -> dict[str, Any]:
+    """Who was heard, and the weights they were given: none where no step was taken."""
+    s = len(heard.roster.clients)
+    return {
         "clients": tuple(int(i) for i in heard.roster.clients),
         "horizons": tuple(int(h) for h in heard.roster.horizons),
-        "weights": tuple(float(w) for w in decision.weights),
-        "gap": float(decision.gap),
-        "status": decision.status,
-        "observed": seen,
+        "weights": (0.0,) * s if decision is None else tuple(decision.weights.tolist()),
+        "gap": 0.0 if decision is None else float(decision.gap),
+        "status": status,
     }
-    anchor = state.anchor + move  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
-    return replace(state, anchor=anchor, memory=memory, algorithm=following), note
 
 
 def _weighted_sum(
@@ -209,7 +242,9 @@ def _excluded(asked: Roster, heard: Roster) -> tuple[int, ...]:
 
 
 def _stopped(state: LaneState) -> dict[str, Any]:
-    return {"status": "diverged, stopped"} if state.diverged else {}
+    if not state.stopped:
+        return {}
+    return {"status": "diverged, stopped" if state.diverged else "refused, stopped"}
 
 
 def record_of(
@@ -237,14 +272,17 @@ def evaluated(
     Scores are products in the run's precision; losses are summed in float64.
     """
     problem = setting.problem
-    alive = [k for k, state in enumerate(states) if not state.diverged]
+    alive = [k for k, state in enumerate(states) if not state.stopped]
     measured: list[dict[str, Any]] = [{} for _ in states]
     if alive:
         anchors = np.stack([states[k].anchor for k in alive]).astype(setting.dtype)
+        if (anchors == anchors[0]).all():  # all start at one point
+            anchors = anchors[:1]
         with np.errstate(all="ignore"):
             values = np.asarray(problem.objectives(anchors), dtype=np.float64)
             metrics = problem.evaluate(anchors)
-        for at, k in enumerate(alive):
+        for row, k in enumerate(alive):
+            at = min(row, len(anchors) - 1)
             measured[k] = {
                 "objective": float(values[at, 0]),
                 "pooled": float(values[at, 1]),

@@ -1,0 +1,51 @@
+/* Losses of softmax regression from scores, for one kind of processor; T is double.
+ *
+ * Included after _softmax_branch.h, whose exponential it takes. CHUNK samples of one
+ * lane at a time, so that their scores are read from the nearest cache.
+ */
+
+/* log x for x >= 1: x = 2^k m, log m = 2 artanh((m - 1)/(m + 1)) by its series */
+static inline __attribute__((always_inline)) TARGET double NAME(logarithm)(double x)
+{
+    const uint64_t least = 0x3fe6a09e667f3bcd; /* the bits of sqrt(1/2) */
+    uint64_t bits, whole;
+    memcpy(&bits, &x, sizeof x);
+    whole = (bits - least) >> 52;
+    bits -= whole << 52;
+    whole |= 0x4330000000000000; /* 2^52 + k, without a conversion of integers */
+    double m, k;
+    memcpy(&m, &bits, sizeof m);
+    memcpy(&k, &whole, sizeof k);
+    k -= 0x1p52;
+    double s = (m - 1) / (m + 1), z = s * s;
+    double series = 1 / 3.0 + z * (1 / 5.0 + z * (1 / 7.0 + z * (1 / 9.0 + z * (1 / 11.0 +
+                    z * (1 / 13.0 + z * (1 / 15.0 + z * (1 / 17.0 + z * (1 / 19.0 +
+                    z * (1 / 21.0 + z * (1 / 23.0))))))))));
+    double found = k * 0x1.62e42fefap-1 + (2 * s + (2 * s * z * series + k * 0x1.cf79abc9e3b39p-40));
+    return found + (x - x); /* NaN stays NaN */
+}
+
+/* out[lane][sample] = log sum_k exp S[lane][k][sample] - S[lane][label][sample] */
+static TARGET void NAME(losses)(const double *S, const int64_t *labels, double *out,
+                                Py_ssize_t lanes, Py_ssize_t c, Py_ssize_t b)
+{
+    double top[CHUNK], total[CHUNK];
+    for (Py_ssize_t lane = 0; lane < lanes; lane++)
+        for (Py_ssize_t from = 0; from < b; from += CHUNK) {
+            const double *s = S + lane * c * b + from;
+            Py_ssize_t count = b - from < CHUNK ? b - from : CHUNK;
+            double *found = out + lane * b + from;
+            memcpy(top, s, (size_t)count * sizeof *top);
+            for (Py_ssize_t k = 1; k < c; k++)
+                for (Py_ssize_t j = 0; j < count; j++)
+                    top[j] = s[k * b + j] > top[j] ? s[k * b + j] : top[j];
+            memset(total, 0, sizeof total);
+            for (Py_ssize_t k = 0; k < c; k++)
+                for (Py_ssize_t j = 0; j < count; j++)
+                    total[j] += NAME(exponential)(s[k * b + j] - top[j]);
+            for (Py_ssize_t j = 0; j < count; j++)
+                found[j] = NAME(logarithm)(total[j]);
+            for (Py_ssize_t j = 0; j < count; j++)
+                found[j] += top[j] - s[labels[from + j] * b + j];
+        }
+}
