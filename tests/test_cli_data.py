@@ -77,6 +77,7 @@ def test_check_of_an_absent_one_fails() -> None:
     result = run("check", "covertype")
     assert result.exit_code == 1
     assert "hewfl data get covertype" in result.stderr
+    assert result.stdout == ""
 
 
 def test_check_of_a_file(tmp_path: Path) -> None:
@@ -110,8 +111,9 @@ def test_show_even_shards_and_save_them(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (("nothing",), "`name` must be one of"),
-        (("--alpha", "0"), "`alpha` must be a positive finite number"),
-        (("--minimum", "1000"), "`n` must be at most"),
+        (("--alpha", "0"), "`--alpha` must be a positive finite number"),
+        (("--minimum", "1000"), "`--clients` must be at most"),
+        (("--label", "kind"), "`label` must be left out: digits has its labels"),
         (("--output", "picture.txt"), "`output` must be a path ending in"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hewfl.cli import app
+from hewfl.experiments.lock import locked
 from hewfl.experiments.spec import spec_from_table
 from tests.experiments.runs import TEXT
 
@@ -79,6 +80,13 @@ def test_fields_can_be_changed(place: Path) -> None:
             2,
             "`clients.m` must be one of",
         ),
+        (
+            ["run", "small.toml", "--set", "data.label=kind"],
+            2,
+            "`data.label` must be left out",
+        ),
+        (["run", "small.toml", "--root", "small.toml"], 1, "small.toml"),
+        (["report", "nowhere", "-o", "."], 2, "`--output` must be a file"),
         (["resume", "nowhere"], 1, "nowhere is not a run"),
         (["report", "nowhere"], 1, "nowhere is not a run"),
     ],
@@ -96,6 +104,7 @@ def test_own_data_that_changed_are_noticed(place: Path) -> None:
     own.write_text("a,b,label\n" + "\n".join(rows) + "\n")
     changes = ["--set", "data.name=own.csv", "--set", "data.label=label"]
     changes += ["--set", "clients.minimum=1", "--set", "clients.partition=iid"]
+    changes += ["--set", "clients.alpha=0.2"]
     changes += ["--set", "rounds=2", "--set", "tune.rounds=1", "--set", "seeds=[0]"]
     command = ["run", "small.toml", "--jobs", "0", *changes]
     (place / "small.toml").write_text(TEXT.replace("subsample = 300", ""))
@@ -109,6 +118,34 @@ def test_own_data_that_changed_are_noticed(place: Path) -> None:
     gone = runner.invoke(app, command)
     assert "does not exist" in gone.output.replace("\n", " ")
     assert len(list((place / "runs").iterdir())) == 1
+
+
+def test_a_run_that_fails_at_the_start_is_not_listed(place: Path) -> None:
+    (place / "own.csv").write_text("a,b\n1,x\n2\n")
+    for command in ("run", "tune"):
+        bad = [command, "small.toml", "--jobs", "0", "--set", "data.name=own.csv"]
+        result = runner.invoke(app, bad)
+        assert result.exit_code == 1
+        text = result.output.replace("\n", "")
+        assert "rows must have 2 fields, as the first has; got 1 in line 3" in text
+        assert "no runs in runs" in runner.invoke(app, ["ls"]).output
+
+
+def test_the_second_of_two_is_told_who_the_first_is(place: Path) -> None:
+    runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
+    (folder,) = (place / "runs").iterdir()
+    with locked(folder):
+        for words in (["run", "small.toml"], ["resume", str(folder)]):
+            result = runner.invoke(app, [*words, "--jobs", "0"])
+            assert result.exit_code == 1
+            told = f"{folder.name} is in use by process {os.getpid()} on "
+            assert told in result.output.replace("\n", "")
+            assert "going on" not in result.output
+        listed = runner.invoke(app, ["ls"], env={"COLUMNS": "200"})
+        assert f"0 % of the rounds, process {os.getpid()} on" in listed.output
+    again = runner.invoke(app, ["resume", str(folder), "--jobs", "0"])
+    assert again.exit_code == 0
+    assert "going on, 0 % of the rounds" in again.output.replace("\n", "")
 
 
 def test_one_damaged_run_does_not_hide_the_others(place: Path) -> None:

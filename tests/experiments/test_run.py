@@ -15,6 +15,7 @@ import pytest
 
 from hewfl.errors import DataError
 from hewfl.experiments.compare import compare
+from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.results import read_results
 from hewfl.experiments.run import (
     Folder,
@@ -90,6 +91,17 @@ def test_tuning_takes_the_best_mean_and_warns_of_edges() -> None:
     _, (edge,) = choose(spec, candidates, [scored(0.0, 1.0, 2.0)])
     assert edge.at_edge == ("amplitude",)
     assert [m.label for m in tuned.methods] == ["HEW", "HewHet", "FedAvgM"]
+
+
+def test_words_have_no_edge() -> None:
+    """`curvature` is "given" or "online": no wider list could help."""
+    grid = {"curvature": ("given", "online")}
+    given = {"amplitude": 0.5, "curvature_ratio": 1.5}
+    spec = small().with_methods((MethodSpec("HewHom", "HEW", given, grid),))
+    scores = [np.column_stack([(1.0, 0.0), (0.0, 0.0)])]
+    _, (choice,) = choose(spec, candidates_of(spec), scores)
+    assert choice.parameters["curvature"] == "online"
+    assert choice.at_edge == ()
 
 
 def scored(*values: float, ties: tuple[float, ...] = (0.0, 0.0, 0.0)) -> Any:

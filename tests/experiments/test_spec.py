@@ -50,12 +50,63 @@ def test_the_digest_sees_every_change() -> None:
         ('dtype="half"', "`dtype` must be one of 'float32', 'float64'; got 'half'"),
         ("data.bias=1", "`data.bias` must be true or false; got 1"),
         ("clients.n=0", "`clients.n` must be at least 1; got 0"),
-        ("clients.alpha=0", "`clients.alpha` must be positive; got 0"),
-        ("clients.horizons=0", "`steps` must be whole numbers of at least 1; got 0"),
+        ("clients.alpha=0", "`clients.alpha` must be a positive finite number; got 0"),
+        ("clients.alpha=inf", "`clients.alpha` must be a positive finite number"),
+        (
+            "clients.horizons=0",
+            "`clients.horizons` must be whole numbers of at least 1",
+        ),
+        ("clients.horizons=2.5", "`clients.horizons` must be a whole number, a list"),
+        ("clients.horizons=[1, 2, 3, 4, 0]", "`clients.horizons` must be whole"),
+        ("clients.horizons=[1, 2, 3, 4, 1.5]", "`clients.horizons[4]` must be a whole"),
+        ("clients.horizons=[]", "`clients.horizons` must be whole numbers"),
+        (
+            "clients.horizons=[1, 2]",
+            "`clients.horizons` must be one number for each of the 5 clients; got 2",
+        ),
+        (
+            'clients.horizons={kind="FixedHorizons", steps=[1, 2]}',
+            "`clients.horizons.steps` must be one number for each of the 5 clients",
+        ),
+        (
+            'clients.horizons={kind="TimedHorizons", budget=1, speeds=[1]}',
+            "`clients.horizons.speeds` must be one number for each of the 5 clients",
+        ),
+        (
+            'clients.horizons={kind="ChoiceHorizons", choices=[0]}',
+            "`clients.horizons.choices` must be a list of numbers of at least 1",
+        ),
+        (
+            'clients.horizons={kind="EpochHorizons", epochs=[]}',
+            "`clients.horizons.epochs` must be a list with something in it",
+        ),
         ('clients.horizons={kind="X"}', "`clients.horizons.kind` must be one of"),
-        ("clients.participation=0", "`count` must be at least 1; got 0"),
-        ('clients.participation="half"', '"full", a number or a table'),
-        ("problem.l2=-1", "`l2` must be a nonnegative finite number"),
+        (
+            "clients.participation=0",
+            "`clients.participation` must be at least 1; got 0",
+        ),
+        (
+            "clients.participation=99",
+            "`clients.participation` must be at most the 5 clients there are; got 99",
+        ),
+        ("clients.participation=true", '"full", a whole number or a table; got True'),
+        (
+            'clients.participation={kind="SampledParticipation", count=6}',
+            "`clients.participation.count` must be at most the 5 clients there are",
+        ),
+        (
+            'clients.participation={kind="RandomParticipation", probability=[0.5]}',
+            "`clients.participation.probability` must be one number for each of the 5",
+        ),
+        ('clients.participation="half"', '"full", a whole number or a table'),
+        ("problem.l2=-1", "`problem.l2` must be a nonnegative finite number"),
+        ("data.subsample=1", "`data.subsample` must be at least 2 rows; got 1"),
+        ("data.test_fraction=0", "`data.test_fraction` must be between 0 and 1"),
+        ("data.name=", "`data.name` must be a data set or a file; got ''"),
+        (
+            "tune.by=validation_loss",
+            "`tune.by` must be measured: only modules with data.validation_fraction",
+        ),
         ('tune.by="loss"', "`tune.by` must be one of 'objective'"),
         ("tune=3", "`tune` must be a table; got 3"),
         ("methods=[]", "`methods` must be at least one"),
@@ -76,11 +127,15 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ({"method": "FedAvg", "step": 1}, "`methods[0].step` must be one of"),
         (
             {"method": "FedAvg", "step_scale": -1},
-            "in [methods.FedAvg]: `step_scale` must be a positive finite number",
+            "`methods.FedAvg.step_scale` must be a positive finite number",
         ),
         (
             {"method": "FedAvg", "step_scale": 1, "momentum": 1.0},
-            "in [methods.FedAvg]: `momentum` must be below 1",
+            "`methods.FedAvg.momentum` must be below 1",
+        ),
+        (
+            {"method": "FedAvg", "step_scale": 1, "outer_step": -1.0},
+            "`methods.FedAvg.outer_step` must be a positive finite number",
         ),
         (
             {"method": "FedAvg", "grid": {"step_scale": 1}},
@@ -88,7 +143,7 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ),
         (
             {"method": "FedAvg", "grid": {"step_scale": [0.1, -0.1]}},
-            "`step_scale` must be a positive finite number; got -0.1",
+            "`methods.FedAvg.step_scale` must be a positive finite number; got -0.1",
         ),
         (
             {"method": "FedAvg", "step_scale": 1, "grid": {"step_scale": [1]}},

@@ -28,6 +28,7 @@ from hewfl.data.partition import class_counts, dirichlet_partition, iid_partitio
 from hewfl.data.picture import draw_partition
 from hewfl.data.places import download_root
 from hewfl.data.prepare import row_labels, split_rows
+from hewfl.experiments.tables import called
 
 data = typer.Typer(
     help="List, get, check, encode and show data sets.", no_args_is_help=True
@@ -138,9 +139,11 @@ def check(
     here = [stock.entry.name for stock in stocks if stock.state != "absent"]
     wanted, found = names or here, []
     for name in wanted:
+        known = label if name not in CATALOGUE else None  # for files among the names
         with contextlib.suppress(typer.Exit), one_line_errors():
-            found.append(check_dataset(name, label=label))
-    _print_datasets(found, as_json=as_json)
+            found.append(check_dataset(name, label=known))
+    if found or as_json:
+        _print_datasets(found, as_json=as_json)
     if len(found) < len(wanted):
         raise typer.Exit(1)
 
@@ -255,12 +258,13 @@ def show(  # noqa: PLR0913 - options of a command
     with one_line_errors():
         dataset = load(name, label=label)
         labels = row_labels(dataset, split_rows(dataset, seed)[0])
-        if iid:
-            partition = iid_partition(len(labels), clients, seed)
-        else:
-            partition = dirichlet_partition(
-                labels, clients, alpha, seed, minimum=minimum
-            )
+        with called({"n": "--clients", "alpha": "--alpha"}):
+            if iid:
+                partition = iid_partition(len(labels), clients, seed)
+            else:
+                partition = dirichlet_partition(
+                    labels, clients, alpha, seed, minimum=minimum
+                )
         counts = class_counts(labels, partition, len(dataset.classes))
         kind = "even shards" if iid else f"Dirichlet label skew, α = {alpha:g}"
         title = f"{dataset.name}: {clients} clients, {kind}, seed {seed}"

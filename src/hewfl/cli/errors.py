@@ -10,12 +10,18 @@ from hewfl.errors import HewError, InvalidInputError
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Say our own errors in one line; others are bugs and keep their traceback.
+    """Say our own errors in one line, and what the system refuses to do with a file.
 
-    Exit code 2 for input that breaks a rule, 1 for everything else.
+    Others are bugs and keep their traceback. Exit code 2 for input that breaks a rule,
+    1 for everything else.
     """
     try:
         yield
     except HewError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"error: {error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(1) from error

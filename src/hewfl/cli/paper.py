@@ -1,8 +1,11 @@
 """`hewfl paper`: the paper's experiments and figures."""
 
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, final
 
 import typer
 from rich.console import Console
@@ -10,9 +13,10 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.run import ROOT, Jobs, Root, go
+from hewfl.experiments.claims import Claim
+from hewfl.experiments.claims_deep import judge_cnn, judge_head
 from hewfl.experiments.figures import figure_1, figure_2
 from hewfl.experiments.figures_deep import figure_3, figure_4, figure_5, figure_6
-from hewfl.experiments.files import write_bytes
 from hewfl.experiments.paper import (
     DATA,
     FIGURE_1,
@@ -26,10 +30,18 @@ from hewfl.experiments.paper import (
     quick,
 )
 from hewfl.experiments.paper_deep import HEW_FIXED, cnn_spec, head_spec, quick_deep
-from hewfl.experiments.publish import panels_of, publish
+from hewfl.experiments.publish import (
+    panels_of,
+    publish_extended,
+    publish_grid,
+    publish_line,
+)
 from hewfl.experiments.report import write_report
+from hewfl.experiments.results import Results
 from hewfl.experiments.run import Folder, folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
+
+OUTPUT = Path("paper")
 
 
 class Figure(StrEnum):
@@ -45,12 +57,35 @@ class Figure(StrEnum):
     extended = "extended"
 
 
-LINES = {
-    Figure.fig3: head_spec,
-    Figure.fig4: head_spec,
-    Figure.fig5: cnn_spec,
-    Figure.fig6: cnn_spec,
-}
+@final
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One deep-learning line.
+
+    Attributes:
+        spec: makes its spec.
+        draw: draws its two figures into a folder.
+        judge: holds its claims against the results.
+    """
+
+    spec: Callable[[], Spec]
+    draw: Callable[[Results, Path], None]
+    judge: Callable[[Results], list[Claim]]
+
+
+def _draw_head(results: Results, output: Path) -> None:
+    figure_3(results, output / "figure3")
+    figure_4(results, [HEW_PLAIN, HEW_CORRECTED, HEW_FIXED], output / "figure4")
+
+
+def _draw_cnn(results: Results, output: Path) -> None:
+    figure_5(results, output / "figure5")
+    figure_6(results, ["FedAvg", HEW_PLAIN, HEW_CORRECTED], output / "figure6")
+
+
+HEAD = Line(head_spec, _draw_head, judge_head)
+CNN = Line(cnn_spec, _draw_cnn, judge_cnn)
+LINES = {Figure.fig3: HEAD, Figure.fig4: HEAD, Figure.fig5: CNN, Figure.fig6: CNN}
 WANTED = {
     Figure.fig1: FIGURE_1,
     Figure.fig2: FIGURE_2,
@@ -66,7 +101,7 @@ def paper(
     jobs: Jobs = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for figures and tables.")
-    ] = Path("paper"),
+    ] = OUTPUT,
     device: Annotated[
         str | None, typer.Option(help="numpy, cpu or cuda; as in a spec.")
     ] = None,
@@ -79,34 +114,82 @@ def paper(
     fig1 and fig2 run the panels they show; all is the main grid with a fourth regime;
     fig3 to fig6 are the deep-learning lines, which want a GPU; extended compares every
     method of the grid under outer momentum, with wider lists, and the adaptive rivals.
+
+    Stopped at any time and called again, it goes on where it was.
     """
     console = Console()
-    if figure in LINES:
-        with one_line_errors():
-            _line(figure, root, jobs, output, device, console, small=small)
-        return
-    make = extended_spec if figure == Figure.extended else main_spec
+    again = _command(figure, root, jobs, output, device, small=small)
     with one_line_errors():
-        folders: dict[tuple[str, str], Folder] = {}
-        for data in DATA:
-            for regime in WANTED[figure]:
-                spec = _on(make(data, regime), device)
-                folders[data, regime] = folder_for(quick(spec) if small else spec, root)
-        go(list(folders.values()), jobs, console)
-        claims = publish(folders, output)
-        panels = panels_of(folders)
-        if figure in (Figure.fig1, Figure.all):
-            figure_1(panels, output / "figure1")
-        if figure in (Figure.fig2, Figure.all):
-            chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
-            labels = {key: hew_of(key[1]) for key in chosen}
-            figure_2(chosen, labels, output / "figure2")
-        write_report(list(folders.values()), output / "report.html")
-    if figure != Figure.extended:
+        if figure in LINES:
+            line = LINES[figure]
+            spec = _on(line.spec(), device)
+            folder = folder_for(quick_deep(spec) if small else spec, root)
+            go([folder], jobs, console, again=again)
+            claims = _publish_line(line, folder, output)
+        else:
+            make = extended_spec if figure == Figure.extended else main_spec
+            folders: dict[tuple[str, str], Folder] = {}
+            for data in DATA:
+                for regime in WANTED[figure]:
+                    spec = _on(make(data, regime), device)
+                    spec = quick(spec) if small else spec
+                    folders[data, regime] = folder_for(spec, root)
+            go(list(folders.values()), jobs, console, again=again)
+            claims = _publish_grid(figure, folders, output)
+    if claims:
         console.print("\nthe paper's claims")
-        for claim in claims:
-            console.print(f"  {escape(claim.statement)}: [bold]{claim.verdict}[/]")
+    for claim in claims:
+        told = f"  {escape(claim.statement)}: [bold]{claim.verdict}[/]"
+        console.print(told, soft_wrap=True)
     console.print(f"figures and tables in {output}", highlight=False)
+
+
+def _publish_line(line: Line, folder: Folder, output: Path) -> list[Claim]:
+    """Both figures of a line, its tables and its page."""
+    claims = publish_line(folder, output, line.judge)
+    (results,) = panels_of({("", ""): folder}).values()
+    line.draw(results, output)
+    write_report([folder], output / "report.html")
+    return claims
+
+
+def _publish_grid(
+    figure: Figure, folders: dict[tuple[str, str], Folder], output: Path
+) -> list[Claim]:
+    """What was asked for of the grid: figures, tables and the page."""
+    if figure == Figure.extended:
+        publish_extended(folders, output)
+        claims = []
+    else:
+        claims = publish_grid(folders, output)
+    panels = panels_of(folders)
+    if figure in (Figure.fig1, Figure.all):
+        figure_1(panels, output / "figure1")
+    if figure in (Figure.fig2, Figure.all):
+        chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
+        labels = {key: hew_of(key[1]) for key in chosen}
+        figure_2(chosen, labels, output / "figure2")
+    write_report(list(folders.values()), output / "report.html")
+    return claims
+
+
+def _command(
+    figure: Figure,
+    root: Path,
+    jobs: int | None,
+    output: Path,
+    device: str | None,
+    *,
+    small: bool,
+) -> str:
+    """The command that goes on with what was stopped."""
+    words = ["hewfl", "paper", figure.value]
+    words += ["--quick"] if small else []
+    words += ["--device", device] if device is not None else []
+    words += ["--jobs", str(jobs)] if jobs is not None else []
+    words += ["--root", str(root)] if root != ROOT else []
+    words += ["--output", str(output)] if output != OUTPUT else []
+    return shlex.join(words)
 
 
 def _on(spec: Spec, device: str | None) -> Spec:
@@ -114,33 +197,3 @@ def _on(spec: Spec, device: str | None) -> Spec:
     if device is None:
         return spec
     return spec_from_table(spec_table(spec) | {"device": device})
-
-
-def _line(  # noqa: PLR0913 - the command's own options
-    figure: Figure,
-    root: Path,
-    jobs: int | None,
-    output: Path,
-    device: str | None,
-    console: Console,
-    *,
-    small: bool,
-) -> None:
-    """One deep-learning line: run it, draw both of its figures, write the page."""
-    spec = _on(LINES[figure](), device)
-    folder = folder_for(quick_deep(spec) if small else spec, root)
-    go([folder], jobs, console)
-    (results,) = panels_of({(spec.data.name, spec.name): folder}).values()
-    if figure in (Figure.fig3, Figure.fig4):
-        figure_3(results, output / "figure3")
-        labels = [HEW_PLAIN, HEW_CORRECTED, HEW_FIXED]
-        figure_4(results, labels, output / "figure4")
-    else:
-        figure_5(results, output / "figure5")
-        figure_6(results, ["FedAvg", HEW_PLAIN, HEW_CORRECTED], output / "figure6")
-    for name in ("summary.json", "tuned.toml", "tuning.json", "times.json"):
-        kept = folder.path / name
-        if kept.exists():
-            write_bytes(output / name, kept.read_bytes())
-    write_report([folder], output / "report.html")
-    console.print(f"figures and page in {output}", highlight=False)

@@ -1,6 +1,7 @@
 """`hewfl run`, `tune`, `resume`, `ls`, `spec`, `report`: experiments from a file."""
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,11 @@ from rich.table import Table
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.progress import Bars
+from hewfl.core.checks import invalid
 from hewfl.errors import DataError, HewError
 from hewfl.experiments.files import read_json
+from hewfl.experiments.idle import refuse_idle_fields
+from hewfl.experiments.lock import holder_of
 from hewfl.experiments.overrides import overridden
 from hewfl.experiments.report import write_report
 from hewfl.experiments.run import (
@@ -62,9 +66,17 @@ def tune(
     with one_line_errors():
         folder = folder_for(read(file, change or []), root)
         if folder.tuned is None:
-            with _resumable([folder]), Bars(console) as bars:
+            _say_resumed([folder], console)
+            with _resumable([folder], None), Bars(console) as bars:
                 tune_all([folder], jobs=cores(jobs), progress=bars)
         show_choices(folder, console)
+        if folder.spec.is_tuned:
+            console.print("nothing to tune: no method of the spec has a grid")
+        else:
+            tuned = folder.path / "tuned.toml"
+            console.print(f"chosen: {tuned}", highlight=False, soft_wrap=True)
+            next_ = f"run it: hewfl resume {folder.path}"
+            console.print(next_, highlight=False, soft_wrap=True)
 
 
 def resume(
@@ -94,7 +106,7 @@ def ls(
             continue
         spec = folder.spec
         methods, seeds = len(spec.methods), len(spec.seeds)
-        data, rounds = spec.data.name, str(spec.rounds)
+        data, rounds = Path(spec.data.name).name, str(spec.rounds)
         row = (folder.path.name, data, str(methods), str(seeds), rounds)
         table.add_row(*map(escape, row), _state(folder))
     Console().print(table if found else f"no runs in {root}")
@@ -112,6 +124,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about finished runs."""
     with one_line_errors():
+        if output.is_dir():
+            raise invalid("--output", "a file", f"the folder {output}")
         runs = [open_folder(folder) for folder in folders]
         for folder in runs:
             if not folder.is_done:
@@ -133,12 +147,28 @@ def read(file: Path, changes: Sequence[str]) -> Spec:
         raise DataError(text) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"the spec {file} is not TOML: {error}") from error
-    return spec_from_table(overridden(table, changes))
+    spec = spec_from_table(overridden(table, changes))
+    refuse_idle_fields(spec)
+    return spec
 
 
-def go(folders: Sequence[Folder], jobs: int | None, console: Console) -> None:
-    """Do what is left of runs, with bars, and show what came of them."""
-    with _resumable(folders), Bars(console) as bars:
+def go(
+    folders: Sequence[Folder],
+    jobs: int | None,
+    console: Console,
+    *,
+    again: str | None = None,
+) -> None:
+    """Do what is left of runs, with bars, and show what came of them.
+
+    Args:
+        folders: the runs.
+        jobs: processes.
+        console: where to.
+        again: the command that goes on after Ctrl-C; `hewfl resume` if absent.
+    """
+    _say_resumed(folders, console)
+    with _resumable(folders, again), Bars(console) as bars:
         run_all(folders, jobs=cores(jobs), progress=bars)
     for folder in folders:
         show_choices(folder, console)
@@ -147,7 +177,11 @@ def go(folders: Sequence[Folder], jobs: int | None, console: Console) -> None:
 
 def cores(jobs: int | None) -> int:
     """The processes to use."""
-    return jobs if jobs is not None else len(os.sched_getaffinity(0))
+    if jobs is not None:
+        return jobs
+    if sys.platform == "linux":  # a job may be given some of the cores only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def show_choices(folder: Folder, console: Console) -> None:
@@ -156,6 +190,10 @@ def show_choices(folder: Folder, console: Console) -> None:
         values = ", ".join(f"{k} = {v}" for k, v in choice["parameters"].items())
         edge = ", ".join(choice["at_edge"])
         warning = f" [yellow]({edge} at the edge of its grid)[/]" if edge else ""
+        if all(None in row["scores"] for row in choice["table"]):
+            warning = (
+                " [red](no candidate came through the trials; try smaller steps)[/]"
+            )
         line = f"  {escape(choice['label'])}: {escape(values)}{warning}"
         console.print(line, soft_wrap=True)
 
@@ -197,21 +235,47 @@ def _cell(key: str, value: Any) -> str:
 def _state(folder: Folder) -> str:
     if folder.is_done:
         return "[green]done[/]"
+    holder = holder_of(folder.path)
+    running = "" if holder is None else f", {escape(holder)} is at it"
+    return _how_far(folder) + running
+
+
+def _how_far(folder: Folder) -> str:
+    """What is done of a run, in words."""
     if folder.tuned is None:
-        return "to be tuned"
+        how = folder.spec.tune
+        total = len(how.seeds) + (len(how.screen_seeds) if how.screen_rounds else 0)
+        done = sum(1 for _ in folder.trials.glob("*.json"))
+        return f"to be tuned, {done} of {total} trials done" if done else "to be tuned"
     total = folder.spec.rounds * len(folder.spec.seeds)
     done = sum(rounds_done(folder.of_seed(seed)) for seed in folder.spec.seeds)
-    return f"{100 * done // total} %"
+    return f"{100 * done // total} % of the rounds"
+
+
+def _say_resumed(folders: Sequence[Folder], console: Console) -> None:
+    """Say which runs are taken up where they were, and which need nothing more."""
+    for folder in folders:
+        is_new = not (folder.path / "spec.toml").exists()
+        if is_new or holder_of(folder.path) is not None:  # the lock will say it
+            continue
+        far = "done before" if folder.is_done else f"going on, {_how_far(folder)}"
+        line = f"{folder.path}: {far}"
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
-def _resumable(folders: Sequence[Folder]) -> Iterator[None]:
-    """Ctrl-C leaves a run that can go on; say how."""
+def _resumable(folders: Sequence[Folder], again: str | None) -> Iterator[None]:
+    """Ctrl-C leaves runs that can go on; say how."""
     try:
         yield
     except KeyboardInterrupt as error:
-        for folder in folders:
-            if not folder.is_done:
-                text = f"stopped; go on with: hewfl resume {folder.path}"
-                typer.echo(text, err=True)
+        left = [f for f in folders if not f.is_done]
+        begun = [f.path for f in left if (f.path / "spec.toml").exists()]
+        commands = [f"hewfl resume {path}" for path in begun]
+        if again is not None and left:
+            commands = [again]
+        for command in commands:
+            typer.echo(f"stopped; go on with: {command}", err=True)
+        if not commands:
+            typer.echo("stopped", err=True)
         raise typer.Exit(130) from error

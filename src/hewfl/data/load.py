@@ -38,7 +38,8 @@ def load(
         download: whether files found nowhere may be downloaded.
 
     Raises:
-        InvalidInputError: neither a known name nor a path with a known suffix.
+        InvalidInputError: neither a known name nor a path with a known suffix; or a
+            label for a data set that has its own.
         DataError: files are absent or damaged; the text says how to get them.
         MissingExtraError: a Parquet file, and pyarrow is not installed.
 
@@ -46,6 +47,8 @@ def load(
     >>> digits.features.shape, len(digits.classes)
     ((1797, 64), 10)
     """
+    if name in CATALOGUE and label is not None:
+        raise invalid("label", f"left out: {name} has its labels", repr(label))
     if name == "digits":
         train, test = formats.read_digits()
         classes = CATALOGUE["digits"].classes

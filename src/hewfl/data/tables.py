@@ -60,6 +60,8 @@ def _read_csv(path: Path, label: str | None) -> Labelled:
     first = next(csv.reader(io.StringIO(text, newline="")), [])
     if len(first) < 2:
         found = f"{len(first)} in the first"
+        if len(first) == 1 and any(mark in first[0] for mark in ";\t|"):
+            found += f", {first[0][:40]!r}; separate fields by commas"
         raise DataError(f"{path}: rows must have at least two columns; got {found}")
     # Labels may be texts, features not: a row without any number is a header.
     numbers = any(_is_number(field) for field in first)
@@ -84,11 +86,32 @@ def _read_csv(path: Path, label: str | None) -> Labelled:
             ndmin=2,
         )
     except ValueError as error:
-        raise DataError(f"{path}: features must be numbers; got {error}") from error
+        found = _first_mistake(text, names, len(first), column) or str(error)
+        raise DataError(f"{path}: {found}") from error
     if names is None and not _is_number(labels[0]) and all(map(_is_number, labels[1:])):
         text = f"first row must be data or names; got label {labels[0]!r} above numbers"
         raise DataError(f"{path}: {text}; pass label={labels[0]!r} if they are names")
     return _labelled(path, np.delete(table, column, axis=1), np.array(labels))
+
+
+def _first_mistake(
+    text: str, names: list[str] | None, width: int, column: int
+) -> str | None:
+    """What is wrong with the first row that is not like the others."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    for k, row in enumerate(reader):
+        line = f"line {reader.line_num}"
+        if len(row) not in (0, width):  # empty lines are passed over
+            rule = f"rows must have {width} fields, as the first has"
+            return f"{rule}; got {len(row)} in {line}"
+        for j, field in enumerate(row):
+            if j == column or (k == 0 and names is not None) or _is_number(field):
+                continue
+            name = j + 1 if names is None else repr(names[j].strip())
+            found = f"got {field!r} in {line}, column {name}"
+            hint = f" (if that is the label: label={name})" if names else ""
+            return f"features must be numbers; {found}{hint if field.strip() else ''}"
+    return None
 
 
 def _is_number(text: str) -> bool:

@@ -11,10 +11,11 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.checks import invalid, positive
 from hewfl.core.records import ProblemBounds
 from hewfl.core.round import Algorithm
-from hewfl.experiments.tables import check_names, from_table, path
+from hewfl.experiments.tables import called, check_names, from_table, path
 from hewfl.sim.lanes import Lane
 from hewfl.sim.outer import Outer
 
@@ -30,6 +31,10 @@ OUTER = ("momentum", "nesterov", "outer_step")
 """Fields of the outer optimiser, for any method."""
 RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""
+CURVATURE = "curvature"
+"""For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
+ONLINE = ("curvature_memory", "curvature_floor")
+"""Fields of the online estimate."""
 
 
 @final
@@ -41,8 +46,9 @@ class MethodSpec:
         method: name of the algorithm, such as "HewHom".
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
-            data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser; and
-            `rate_scale`, which divides the smoothness.
+            data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser;
+            `rate_scale`, which divides the smoothness; and for HewHom and HewHet
+            `curvature = "online"` with `curvature_memory` and `curvature_floor`.
         grid: lists of values to choose from by tuning.
     """
 
@@ -84,7 +90,9 @@ class MethodSpec:
         if "amplitude" in _parameters(self.method):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
-        return Lane(algorithm, from_table(Outer, outer, where), self.label)
+        with called({f"{where}.step": f"{where}.outer_step"}):
+            optimiser = from_table(Outer, outer, where)
+        return Lane(algorithm, optimiser, self.label)
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
@@ -139,6 +147,8 @@ def _parameters(method: str) -> tuple[str, ...]:
     if method == "HewControl":
         bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
         own = (*bounds, *(name for name in own if name != "bounds"))
+    if METHODS[method] in (HewHom, HewHet):
+        own = (*own, CURVATURE, *ONLINE)
     return tuple(name for name in own if name != "smoothness")
 
 
@@ -146,7 +156,8 @@ def _algorithm(
     method: str, own: Mapping[str, Any], smoothness: float, where: str
 ) -> Algorithm[Any]:
     """The algorithm with its hyper-parameters and the smoothness of the data."""
-    values: dict[str, Any] = dict(own)
+    extra = (CURVATURE, *ONLINE)
+    values: dict[str, Any] = {k: v for k, v in own.items() if k not in extra}
     if method == "HewControl":
         names = [f.name for f in dataclasses.fields(ProblemBounds)]
         limits = {name: values.pop(name) for name in names if name in values}
@@ -155,4 +166,19 @@ def _algorithm(
     else:
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
-    return found
+    return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
+
+
+def _under_curvature(
+    rule: Algorithm[Any], given: Mapping[str, Any], where: str
+) -> Algorithm[Any]:
+    """The rule as it is, or with a curvature estimated on the way."""
+    kind = given.get(CURVATURE, "given")
+    if kind not in ("given", "online"):
+        raise invalid(path(where, CURVATURE), "one of given, online", repr(kind))
+    options = {name: given[name] for name in ONLINE if name in given}
+    if kind == "online":
+        return from_table(OnlineCurvature, {"rule": rule, **options}, where)
+    for name, value in options.items():
+        raise invalid(path(where, name), 'left out unless curvature = "online"', value)
+    return rule

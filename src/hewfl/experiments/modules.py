@@ -64,6 +64,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
         training=Training(
             weight_decay=wanted.weight_decay,
             clip=wanted.clip,
+            optimiser=wanted.optimiser,
             precision=wanted.precision,
             client_chunk=wanted.client_chunk,
         ),

@@ -97,12 +97,17 @@ def main_spec(data: str, regime: str) -> Spec:
             n=20,
             partition=partition,  # type: ignore[arg-type]  # one of the known ones
             alpha=0.2,
-            minimum=32,
+            minimum=32 if partition == "dirichlet" else 1,
             batch_size=32,
             horizons=horizons,
         ),
         tune=TuneSpec(rounds=20, seeds=(0, 1, 2), by="objective"),
     )
+
+
+def under_momentum(label: str, beta: float) -> str:
+    """What the extended comparison calls a method under outer momentum β."""
+    return f"{label}, momentum {beta:g}" if beta else label
 
 
 def extended_spec(data: str, regime: str) -> Spec:
@@ -120,7 +125,7 @@ def extended_spec(data: str, regime: str) -> Spec:
     methods = tuple(
         MethodSpec(
             m.method,
-            f"{m.label}, momentum {beta:g}" if beta else m.label,
+            under_momentum(m.label, beta),
             {**m.parameters, "momentum": beta} if beta else m.parameters,
             {name: wide.get(name, values) for name, values in m.grid.items()},
         )
@@ -137,12 +142,25 @@ def extended_spec(data: str, regime: str) -> Spec:
 
 
 def quick(spec: Spec) -> Spec:
-    """A small version of a spec: fewer samples, rounds and seeds, for a first look."""
+    """A small version of a spec, for a first look.
+
+    Fewer samples, rounds and seeds; of every list of values the ends and the middle.
+    """
     return replace(
         spec,
         name=f"{spec.name}-quick",
+        methods=tuple(
+            replace(m, grid={name: _thinned(values) for name, values in m.grid.items()})
+            for m in spec.methods
+        ),
         rounds=10,
         seeds=spec.seeds[:2],
         data=replace(spec.data, subsample=4000),
         tune=replace(spec.tune, rounds=4, seeds=spec.tune.seeds[:1]),
+    )
+
+
+def _thinned(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (
+        values if len(values) < 4 else (values[0], values[len(values) // 2], values[-1])
     )

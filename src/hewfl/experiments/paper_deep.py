@@ -7,11 +7,13 @@ trainable head on frozen 768-wide features, 30 clients, Dirichlet 0.3 with at le
 
 What "HEW" is there the text does not say (erratum E-28); ours are Algorithms 2 and 3
 with the mapping of `ProblemSpec`, tuned over the same kind of grid: a multiplier of the
-learning rate and one more parameter. Selection is by validation accuracy. Local steps
-are plain SGD; with it the printed rates (1e-3, 5e-4) teach next to nothing in the
-rounds given, so that the multipliers range far above the paper's 1 to 2.
+learning rate and one more parameter. Selection is by validation accuracy. The local
+optimiser is not named either. With plain SGD the printed rates (1e-3, 5e-4) teach next
+to nothing in the rounds given; rates and decay are those of AdamW, which is taken here
+with multipliers around the paper's 1.25 to 2.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hewfl.experiments.methods import MethodSpec
@@ -24,16 +26,10 @@ HEW_FIXED = "HEW-Fixed"
 
 def cnn_spec() -> Spec:
     """Line 1: Figures 5 and 6."""
-    rates = {"rate_scale": (20.0, 60.0, 200.0)}
-    exact = {"amplitude": 1.0, "curvature_ratio": 1.1}
+    rates = {"rate_scale": (0.5, 1.0, 2.0)}
     return Spec(
         name="fashion-cnn",
-        methods=(
-            MethodSpec("HewHom", HEW_PLAIN, exact, rates),
-            MethodSpec("HewHet", HEW_CORRECTED, exact, rates),
-            MethodSpec("HewFixed", HEW_FIXED, {"amplitude": 1.0, "power": 1.0}, rates),
-            MethodSpec("FedAvg", "FedAvg", {"step_scale": 1.0}, rates),
-        ),
+        methods=_methods(rates, powers=(1.0,), proximal=(0.01,)),
         rounds=160,
         seeds=SEEDS,
         evaluate_every=8,
@@ -45,6 +41,7 @@ def cnn_spec() -> Spec:
             weight_decay=1e-4,
             clip=5.0,
             dropout=0.15,
+            optimiser="adamw",
         ),
         clients=ClientsSpec(
             n=40,
@@ -67,25 +64,10 @@ def cnn_spec() -> Spec:
 
 def head_spec() -> Spec:
     """Line 2: Figures 3 and 4; two-stage tuning as in the text."""
-    rates = {"rate_scale": (100.0, 400.0, 1000.0, 2000.0, 4000.0)}
-    one, step = {"amplitude": 1.0}, {"step_scale": 1.0}
-    exact = rates | {"curvature_ratio": (1.1, 2.0)}
-    powers = rates | {"power": (0.5, 1.0, 1.75)}
+    rates = {"rate_scale": (0.5, 1.0, 1.5, 2.0, 4.0)}
     return Spec(
         name="agnews-head",
-        methods=(
-            MethodSpec("HewHom", HEW_PLAIN, one, exact),
-            MethodSpec("HewHet", HEW_CORRECTED, one, exact),
-            MethodSpec("HewFixed", HEW_FIXED, one, powers),
-            MethodSpec("UniformLocalSGD", "Uniform", step, rates),
-            MethodSpec("FedAvg", "FedAvg", step, rates),
-            MethodSpec(
-                "FedProx", "FedProx", step, rates | {"proximal": (0.01, 0.05, 0.1)}
-            ),
-            MethodSpec("FedNova", "FedNova", step, rates),
-            MethodSpec("Scaffold", "SCAFFOLD", step, rates),
-            MethodSpec("MinibatchSGD", "minibatch SGD", step, rates),
-        ),
+        methods=_methods(rates, powers=(0.5, 1.0, 1.75), proximal=(0.01, 0.05, 0.1)),
         rounds=30,
         seeds=SEEDS,
         data=DataSpec("ag_news", split="published", validation_fraction=0.1),
@@ -96,6 +78,7 @@ def head_spec() -> Spec:
             weight_decay=1e-2,
             clip=1.0,
             dropout=0.2,
+            optimiser="adamw",
         ),
         clients=ClientsSpec(
             n=30,
@@ -119,6 +102,27 @@ def head_spec() -> Spec:
     )
 
 
+def _methods(
+    rates: Mapping[str, tuple[float, ...]],
+    powers: tuple[float, ...],
+    proximal: tuple[float, ...],
+) -> tuple[MethodSpec, ...]:
+    """The paper's eight, HEW by both post-local algorithms; each tunes its rate."""
+    one, step = {"amplitude": 1.0}, {"step_scale": 1.0}
+    exact = {**rates, "curvature_ratio": (1.1, 2.0)}
+    return (
+        MethodSpec("HewHom", HEW_PLAIN, one, exact),
+        MethodSpec("HewHet", HEW_CORRECTED, one, exact),
+        MethodSpec("HewFixed", HEW_FIXED, one, {**rates, "power": powers}),
+        MethodSpec("UniformLocalSGD", "Uniform", step, rates),
+        MethodSpec("FedAvg", "FedAvg", step, rates),
+        MethodSpec("FedProx", "FedProx", step, {**rates, "proximal": proximal}),
+        MethodSpec("FedNova", "FedNova", step, rates),
+        MethodSpec("Scaffold", "SCAFFOLD", step, rates),
+        MethodSpec("MinibatchSGD", "minibatch SGD", step, rates),
+    )
+
+
 def quick_deep(spec: Spec) -> Spec:
     """A small version for the CPU: few samples, clients, rounds and candidates."""
     methods = tuple(
@@ -134,5 +138,11 @@ def quick_deep(spec: Spec) -> Spec:
         evaluate_every=1,
         data=replace(spec.data, split="shuffled", subsample=600),
         clients=replace(spec.clients, n=6, minimum=20, participation=3),
-        tune=replace(spec.tune, rounds=1, seeds=spec.seeds[:1], screen_rounds=0),
+        tune=replace(
+            spec.tune,
+            rounds=1,
+            seeds=spec.seeds[:1],
+            screen_rounds=0,
+            screen_seeds=(0,),
+        ),
     )

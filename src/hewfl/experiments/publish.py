@@ -1,21 +1,32 @@
-"""The paper's grid on paper: tables, claims and figures in one folder."""
+"""Finished runs on paper: all that a published result needs, in one folder."""
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hewfl.experiments.claims import Claim, Panels, judge
-from hewfl.experiments.files import read_json, write_json, write_text
+from hewfl.experiments.files import read_json, write_bytes, write_json, write_text
+from hewfl.experiments.momentum import extended_text, momentum_text
 from hewfl.experiments.paper import TITLES
-from hewfl.experiments.results import read_results
+from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Folder
+from hewfl.experiments.tune import LARGER_IS_BETTER
 
 COLUMNS = (
-    *("objective", "gap", "pooled", "pooled_gap", "test_accuracy"),
+    *("objective", "gap", "pooled", "pooled_gap"),
+    *("validation_accuracy", "test_accuracy", "validation_loss", "test_loss"),
     *("scalars", "paper_scalars"),
 )
+"""Of table.csv, where they were measured."""
+SHOWN = {
+    True: ("validation_accuracy", "test_accuracy", "validation_loss", "test_loss"),
+    False: ("objective", "pooled_gap", "test_accuracy"),
+}
+"""Of results.md, for modules and for the rest; rows are sorted by the first."""
+KEPT = ("spec.toml", "tuned.toml", "tuning.json", "times.json")
+"""Files of a run that a published result needs beside its numbers."""
 Key = tuple[str, str]
 
 
@@ -30,44 +41,93 @@ def panels_of(folders: Mapping[Key, Folder]) -> Panels:
     return found
 
 
-def publish(folders: Mapping[Key, Folder], output: Path) -> list[Claim]:
-    """Write table.csv, summary.json, claims.md and results.md; return the claims."""
-    summaries = {
-        f"{data}, {regime}": read_json(folder.path / "summary.json")
-        for (data, regime), folder in folders.items()
-    }
-    rows = [row for key, folder in folders.items() for row in _rows(key, folder)]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    head = ["data", "regime", "method", "parameters"]
-    writer.writerow(head + [f"{c} {s}" for c in COLUMNS for s in ("mean", "std")])
-    writer.writerows(rows)
-    write_text(output / "table.csv", stream.getvalue())
-    write_json(output / "summary.json", summaries)
+def publish_grid(folders: Mapping[Key, Folder], output: Path) -> list[Claim]:
+    """Write all that a result of the main grid needs; return the claims.
+
+    That is table.csv, summary.json, results.md and claims.md, and for each panel its
+    spec, the tuned spec, the tuning table and the times, in a folder of its own.
+    """
     claims = judge(panels_of(folders))
+    _write_numbers(folders, output, without=())
     write_text(output / "claims.md", _claims_text(claims))
     write_text(output / "results.md", _tables_text(folders))
     return claims
 
 
-def _rows(key: Key, folder: Folder) -> list[list[Any]]:
-    summary = read_json(folder.path / "summary.json")
-    return [
-        [*key, method["label"], _parameters(method), *_numbers(method)]
-        for method in summary["methods"]
-    ]
+def publish_extended(folders: Mapping[Key, Folder], output: Path) -> None:
+    """The same for the extended comparison, about which the paper claims nothing.
+
+    Its summary leaves out the comparisons of all pairs: 64 methods have 2,016 of them.
+    """
+    _write_numbers(folders, output, without=("pairs",))
+    write_text(output / "claims.md", extended_text(panels_of(folders)))
+    write_text(output / "results.md", momentum_text(folders))
+
+
+def publish_line(
+    folder: Folder, output: Path, judged: Callable[[Results], list[Claim]]
+) -> list[Claim]:
+    """The same for one deep-learning line, its spec and times beside the tables."""
+    key = (folder.spec.data.name, folder.spec.name)
+    ((_, results),) = panels_of({key: folder}).items()
+    claims = judged(results)
+    _write_table({key: folder}, output)
+    _copy(folder, output, (*KEPT, "summary.json"))
+    write_text(output / "claims.md", _claims_text(claims))
+    write_text(output / "results.md", _tables_text({key: folder}))
+    return claims
+
+
+def _write_numbers(
+    folders: Mapping[Key, Folder], output: Path, *, without: Sequence[str]
+) -> None:
+    """The table, the summaries but for some of their fields, and the kept files."""
+    summaries = {}
+    for (data, regime), folder in folders.items():
+        found = read_json(folder.path / "summary.json")
+        kept = {key: value for key, value in found.items() if key not in without}
+        summaries[f"{data}, {regime}"] = kept
+    _write_table(folders, output)
+    write_json(output / "summary.json", summaries)
+    for (data, regime), folder in folders.items():
+        _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
+
+
+def _copy(folder: Folder, output: Path, names: Sequence[str]) -> None:
+    """Files of a run as they are; a spec without grids has no tuning to copy."""
+    for name in names:
+        if (folder.path / name).exists():
+            write_bytes(output / name, (folder.path / name).read_bytes())
+
+
+def _write_table(folders: Mapping[Key, Folder], output: Path) -> None:
+    found = {
+        key: read_json(folder.path / "summary.json")["methods"]
+        for key, folder in folders.items()
+    }
+    every = [method for methods in found.values() for method in methods]
+    columns = [c for c in COLUMNS if any(c in method["final"] for method in every)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    head = ["data", "regime", "method", "parameters"]
+    writer.writerow(head + [f"{c} {s}" for c in columns for s in ("mean", "std")])
+    for key, methods in found.items():
+        for m in methods:
+            writer.writerow(
+                [*key, m["label"], _parameters(m), *_numbers(m["final"], columns)]
+            )
+    write_text(output / "table.csv", stream.getvalue())
 
 
 def _parameters(method: Mapping[str, Any]) -> str:
     return "; ".join(f"{k} = {v}" for k, v in method["parameters"].items())
 
 
-def _numbers(method: Mapping[str, Any]) -> list[str]:
+def _numbers(final: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     cells = []
-    for column in COLUMNS:
-        found = method["final"].get(column)
+    for column in columns:
         for part in ("mean", "std"):
-            value = None if found is None else found[part]
+            value = final.get(column, {}).get(part)
             cells.append("" if value is None else f"{value:.6g}")
     return cells
 
@@ -83,30 +143,33 @@ def _tables_text(folders: Mapping[Key, Folder]) -> str:
     lines = []
     for (data, regime), folder in folders.items():
         summary = read_json(folder.path / "summary.json")
-        lines += [f"### {data}, {TITLES[regime]}", ""]
+        shown = SHOWN[folder.spec.problem.is_module]
+        heads = [quantity.replace("_", " ") for quantity in shown]
+        lines += [f"### {data}, {TITLES.get(regime, regime)}", ""]
         lines += [
-            "| method | hyper-parameters | objective | pooled gap | test accuracy |",
-            "| --- | --- | ---: | ---: | ---: |",
+            "| method | hyper-parameters | " + " | ".join(heads) + " |",
+            "| --- | --- |" + " ---: |" * len(shown),
         ]
-        for method in sorted(summary["methods"], key=_objective):
-            final = method["final"]
-            cells = [
-                _mean(final.get(key))
-                for key in ("objective", "pooled_gap", "test_accuracy")
-            ]
+        for method in sorted(summary["methods"], key=lambda m: _rank(m, shown[0])):
+            cells = [_mean(method["final"].get(quantity)) for quantity in shown]
             row = [method["label"], _parameters(method), *cells]
             lines.append("| " + " | ".join(row) + " |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _objective(method: Mapping[str, Any]) -> float:
-    value = method["final"].get("objective", {}).get("mean")
-    return float("inf") if value is None else float(value)
+def _rank(method: Mapping[str, Any], quantity: str) -> float:
+    """Best first, by the first column; those that diverged last."""
+    value = method["final"].get(quantity, {}).get("mean")
+    if value is None:
+        return float("inf")
+    return -value if quantity in LARGER_IS_BETTER else float(value)
 
 
 def _mean(value: Mapping[str, Any] | None) -> str:
     if value is None or value["mean"] is None:
         return "diverged"
     spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
-    return f"{value['mean']:.4f}{spread}"
+    lost = sum(seed is None for seed in value["seeds"])
+    note = f" ({lost} of {len(value['seeds'])} seeds diverged)" if lost else ""
+    return f"{value['mean']:.4f}{spread}{note}"

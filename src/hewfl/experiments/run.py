@@ -3,6 +3,7 @@
     folder/spec.toml       the spec as asked for
     folder/tuned.toml      the same with the chosen hyper-parameters
     folder/tuning.json     every candidate's score
+    folder/trials/         scores of single trials, until the choice is made
     folder/seed-0/         trace.jsonl, checkpoint and constants.json of a seed
     folder/summary.json    what came of it
     folder/times.json      seconds, versions and the machine
@@ -10,18 +11,22 @@
 Killed at any instant and resumed, a run leaves the same bytes in all but the last.
 """
 
-import platform
-import time
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, final
 
+from hewfl.core.checks import invalid
 from hewfl.data import CATALOGUE
 from hewfl.data.places import file_sha256
+from hewfl.data.tables import SUFFIXES
 from hewfl.errors import DataError
+from hewfl.experiments.circumstances import Watch, circumstances
 from hewfl.experiments.files import read_json, write_json, write_text
+from hewfl.experiments.lock import locked
 from hewfl.experiments.spec import Spec, read_spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
@@ -44,7 +49,6 @@ from hewfl.experiments.world import (
 from hewfl.sim.audit import pathwise_audit
 from hewfl.sim.engine import simulate
 from hewfl.sim.lanes import Observer, Step
-from hewfl.version import __version__
 
 CHECKPOINT_EVERY = 10
 """Rounds; a run loses less than this by being killed."""
@@ -86,31 +90,34 @@ class Folder:
         """Whether nothing is left to do."""
         return (self.path / "summary.json").exists()
 
+    @property
+    def trials(self) -> Path:
+        """Where finished trials are kept while others go on."""
+        return self.path / "trials"
+
     def of_seed(self, seed: int) -> Path:
         """Where a seed's files are."""
         return self.path / f"seed-{seed}"
 
 
 def folder_for(spec: Spec, root: Path) -> Folder:
-    """The folder of a spec under a root, made if it is new.
+    """The folder of a spec under a root; made when something is done in it.
 
     Raises:
-        DataError: there is a folder of that name with another spec in it.
+        InvalidInputError: the data set is neither a known one nor a file.
+        DataError: there is a folder of that name with another spec in it, or the data
+            file is missing or has changed.
     """
     spec = _located(spec)
     path = root / f"{spec.name}-{spec.digest}"
-    file = path / "spec.toml"
-    if file.exists():
-        found = open_folder(path)
-        if found.spec.digest != spec.digest:
-            raise DataError(f"{path} holds another spec")
-        _check_data(found)
-        return found
-    digest = _own_file_digest(spec)
-    write_text(file, write_spec(spec))
-    if digest is not None:
-        write_json(path / "data.json", {"sha256": digest})
-    return Folder(path, spec)
+    if not (path / "spec.toml").exists():
+        _own_file_digest(spec)
+        return Folder(path, spec)
+    found = open_folder(path)
+    if found.spec.digest != spec.digest:
+        raise DataError(f"{path} holds another spec")
+    _check_data(found)
+    return found
 
 
 def open_folder(path: Path) -> Folder:
@@ -139,6 +146,11 @@ def _located(spec: Spec) -> Spec:
     """The spec with the whole path of the user's own data file."""
     if spec.data.name in CATALOGUE:
         return spec
+    if not spec.data.name.endswith(SUFFIXES):
+        near = get_close_matches(spec.data.name, CATALOGUE, n=1)
+        hint = f" (did you mean `{near[0]}`?)" if near else ""
+        known = f"{', '.join(CATALOGUE)}, or a file ending in {', '.join(SUFFIXES)}"
+        raise invalid("data.name", f"one of {known}{hint}", repr(spec.data.name))
     data = replace(spec.data, name=str(Path(spec.data.name).resolve()))
     return replace(spec, data=data)
 
@@ -153,6 +165,56 @@ def _own_file_digest(spec: Spec) -> str | None:
     return file_sha256(file)
 
 
+@contextmanager
+def held(folders: Sequence[Folder]) -> Iterator[None]:
+    """Hold runs against other processes, and begin those that are new.
+
+    A new run that fails before anything worth keeping was done is taken away again.
+
+    Raises:
+        DataError: another process is at one of them.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_held(folder))
+        yield
+
+
+@contextmanager
+def _held(folder: Folder) -> Iterator[None]:
+    with locked(folder.path):
+        is_new = not (folder.path / "spec.toml").exists()
+        try:
+            if is_new:
+                _begin(folder)
+            yield
+        except Exception:
+            if is_new and not _is_begun(folder):
+                _take_away(folder)
+            raise
+
+
+def _begin(folder: Folder) -> None:
+    """Write the spec, last of all: a folder with one is a run."""
+    digest = _own_file_digest(folder.spec)
+    if digest is not None:
+        write_json(folder.path / "data.json", {"sha256": digest})
+    write_text(folder.path / "spec.toml", write_spec(folder.spec))
+
+
+def _is_begun(folder: Folder) -> bool:
+    """Whether there is anything that would have to be done again."""
+    places = ("tuned.toml", "trials/*.json", "seed-*/manifest.json")
+    return any(next(folder.path.glob(place), None) for place in places)
+
+
+def _take_away(folder: Folder) -> None:
+    (folder.path / "spec.toml").unlink(missing_ok=True)
+    (folder.path / "data.json").unlink(missing_ok=True)
+    for place in (folder.trials, *map(folder.of_seed, folder.spec.seeds)):
+        shutil.rmtree(place, ignore_errors=True)
+
+
 def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
     """Do what is left of several runs, on all cores at once: tune, solve, simulate.
 
@@ -160,16 +222,26 @@ def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None
         folders: runs, new or begun.
         jobs: processes; 0 for none but this one.
         progress: told of every stage.
+
+    Raises:
+        DataError: another process is at one of them.
     """
-    began = time.perf_counter()
-    todo = [folder for folder in folders if not folder.is_done]
-    tune_all(todo, jobs=jobs, progress=progress)
-    _stage(_constant_tasks(todo), jobs, progress)
-    _stage(_seed_tasks(todo), jobs, progress)
-    seconds = time.perf_counter() - began
-    for folder in todo:
-        finish(folder)
-        write_json(folder.path / "times.json", _circumstances(seconds, jobs))
+    left = [folder for folder in folders if not folder.is_done]
+    with held(left):
+        todo = [folder for folder in left if not folder.is_done]
+        watch = Watch()
+        resumed = any(map(_is_begun, todo))
+        _tune(todo, jobs, progress)
+        watch.lap("tuning")
+        _stage(_constant_tasks(todo), jobs, progress)
+        watch.lap("constants")
+        _stage(_seed_tasks(todo), jobs, progress)
+        watch.lap("rounds")
+        for folder in todo:
+            finish(folder)
+            facts = {"resumed": resumed, "runs": len(todo), "jobs": jobs}
+            found = watch.seconds | facts | circumstances(folder.spec)
+            write_json(folder.path / "times.json", found)
 
 
 def finish(folder: Folder) -> None:
@@ -181,7 +253,16 @@ def finish(folder: Folder) -> None:
 
 
 def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
-    """Choose hyper-parameters where that is still to be done: screen, then try."""
+    """Choose hyper-parameters where that is still to be done: screen, then try.
+
+    Raises:
+        DataError: another process is at one of the runs.
+    """
+    with held([folder for folder in folders if folder.tuned is None]):
+        _tune(folders, jobs, progress)
+
+
+def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
     todo = [folder for folder in folders if folder.tuned is None]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
@@ -196,6 +277,8 @@ def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> Non
         tuned, choices = choose(folder.spec, trials[folder.path], scores)
         write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
         write_text(folder.path / "tuned.toml", write_spec(tuned))
+    for folder in folders:
+        shutil.rmtree(folder.trials, ignore_errors=True)
 
 
 def _trials(
@@ -212,7 +295,8 @@ def _trials(
         how, given = folder.spec.tune, candidates[folder.path]
         rounds = how.screen_rounds if screen else how.rounds
         seeds = how.screen_seeds if screen else how.seeds
-        tasks.append(trial_tasks(folder.spec, given, rounds, seeds))
+        place = folder.trials / ("screen" if screen else "last")
+        tasks.append(trial_tasks(folder.spec, given, rounds, seeds, place))
     scores = _stage([task for part in tasks for task in part], jobs, progress)
     found = []
     for folder, part in zip(folders, tasks, strict=True):
@@ -253,7 +337,8 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             given = (spec, seed, folder.of_seed(seed))
             name = f"{spec.name}, seed {seed}"
-            tasks.append(Task("rounds", name, spec.rounds, run_seed, given))
+            done, cost = rounds_done(given[2]), len(spec.methods)
+            tasks.append(Task("rounds", name, spec.rounds, run_seed, given, done, cost))
     return tasks
 
 
@@ -308,15 +393,3 @@ def _every(rounds: int, observer: Observer) -> Observer:
         return observer(step) if step.round_number % rounds == 0 else {}
 
     return observe
-
-
-def _circumstances(seconds: float, jobs: int) -> dict[str, Any]:
-    names = ("numpy", "scipy")
-    return {
-        "seconds": round(seconds, 1),
-        "jobs": jobs,
-        "hewfl": __version__,
-        **{name: metadata.version(name) for name in names},
-        "python": platform.python_version(),
-        "machine": platform.platform(),
-    }

@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid, nonnegative, positive
 from hewfl.errors import DataError
-from hewfl.experiments.laws import check_horizons, check_participation
+from hewfl.experiments.laws import check_horizons, check_participation, check_sizes
 from hewfl.experiments.methods import MethodSpec, method_from_table, method_table
 from hewfl.experiments.tables import from_table, to_table, write_toml
 
@@ -54,9 +54,15 @@ class DataSpec:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise invalid(f"data.{name}", "from 0 to below 1", getattr(self, name))
+        if not 0 < self.test_fraction < 1:
+            raise invalid("data.test_fraction", "between 0 and 1", self.test_fraction)
+        if not 0 <= self.validation_fraction < 1:
+            rule, found = "from 0 to below 1", self.validation_fraction
+            raise invalid("data.validation_fraction", rule, found)
+        if not self.name:
+            raise invalid("data.name", "a data set or a file", repr(self.name))
+        if self.subsample is not None and self.subsample < 2:
+            raise invalid("data.subsample", "at least 2 rows", self.subsample)
 
 
 @final
@@ -80,6 +86,8 @@ class ProblemSpec:
         weight_decay: of a module.
         clip: norm that a module's minibatch gradients are clipped to; none if absent.
         dropout: of a module.
+        optimiser: of a module's local steps: `sgd`, or `adamw` with moments that start
+            anew in every round.
         precision: of a module's local steps: `full`, or `bfloat16` by autocast.
         client_chunk: most models of a module stepped at once; `auto` for as many as fit
             into memory.
@@ -94,6 +102,7 @@ class ProblemSpec:
     weight_decay: float = 0.0
     clip: float | None = None
     dropout: float = 0.0
+    optimiser: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["full", "bfloat16"] = "full"
     client_chunk: int | Literal["auto"] = "auto"
 
@@ -143,10 +152,11 @@ class ClientsSpec:
         for name in ("n", "batch_size", "minimum"):
             if getattr(self, name) < 1:
                 raise invalid(f"clients.{name}", "at least 1", getattr(self, name))
-        if not self.alpha > 0:
-            raise invalid("clients.alpha", "positive", self.alpha)
+        positive("clients.alpha", self.alpha)
         check_horizons(self.horizons)
         check_participation(self.participation)
+        if self.partition != "nodes":  # a federation may know of few of its nodes
+            check_sizes(self.horizons, self.participation, self.n)
 
 
 @final
@@ -242,6 +252,20 @@ class Spec:
             if labels.count(label) > 1:
                 rule = "different from each other (give each a `label`)"
                 raise invalid("methods.label", rule, f"{label!r} twice")
+
+        self._check_tuning()
+
+    def _check_tuning(self) -> None:
+        """Require that tuning goes by something that is measured."""
+        if self.is_tuned or (self.problem.is_module and self.data.validation_fraction):
+            return
+        asked = {"by": self.tune.by}
+        if self.tune.tie:
+            asked["tie_by"] = self.tune.tie_by
+        for name, quantity in asked.items():
+            if quantity.startswith("validation"):
+                rule = "measured: only modules with data.validation_fraction have that"
+                raise invalid(f"tune.{name}", rule, f'"{quantity}"')
 
     @property
     def is_tuned(self) -> bool:

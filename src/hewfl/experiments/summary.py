@@ -49,18 +49,21 @@ def _method(results: Results, lane: int) -> dict[str, Any]:
         except InvalidInputError:  # not measured in this run
             continue
     mass = {str(h): statistics(m) for h, m in results.mass(method.label).items()}
-    stopped = [
-        seed
-        for seed, records in zip(results.spec.seeds, own, strict=True)
-        if "diverged" in records[-1].status
-    ]
+    stopped = {
+        word: [
+            seed
+            for seed, records in zip(results.spec.seeds, own, strict=True)
+            if word in records[-1].status
+        ]
+        for word in ("diverged", "refused")
+    }
     return {
         "label": method.label,
         "method": method.method,
         "parameters": dict(method.parameters),
         "final": final,
         "mass_by_horizon": mass,
-        "diverged": stopped,
+        **stopped,
         "excluded": sum(len(r.excluded) for records in own for r in records),
         "audit": _audit(results, lane),
     }

@@ -4,7 +4,8 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hewfl.core.checks import invalid
@@ -36,10 +37,29 @@ def from_table(cls: type[Record], table: Any, where: str) -> Record:
         elif _is_required(field):
             raise invalid(path(where, name), "given", "nothing")
     try:
-        return cls(**values)
+        with called({name: path(where, name) for name in fields}):
+            return cls(**values)
     except InvalidInputError as error:
         if where and f"`{where}" not in str(error):
             raise InvalidInputError(f"in [{where}]: {error}") from error
+        raise
+
+
+@contextmanager
+def called(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors raised inside name a field as the user wrote it.
+
+    Args:
+        names: what the code calls a field, and its dotted path in the file.
+    """
+    try:
+        yield
+    except InvalidInputError as error:
+        text = str(error)
+        for name, written in names.items():
+            if name != written and text.startswith(f"`{name}` "):
+                renamed = f"`{written}`" + text.removeprefix(f"`{name}`")
+                raise InvalidInputError(renamed) from error
         raise
 
 
@@ -150,7 +170,18 @@ def _container(origin: Any, parts: Sequence[Any], value: Any, where: str) -> Any
         return {k: _convert(parts[1], v, path(where, k)) for k, v in value.items()}
     if not isinstance(value, list | tuple):
         raise invalid(where, "a list", repr(value))
-    return tuple(_convert(parts[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    return from_list(parts[0], value, where)
+
+
+def from_list(kind: Any, values: Sequence[Any], where: str) -> tuple[Any, ...]:
+    """Entries of one type, each error naming its place."""
+    return tuple(_convert(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value of a file is a whole number, however it is written."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and float(value).is_integer()
 
 
 def _either(parts: Sequence[Any], value: Any, where: str) -> Any:
@@ -169,10 +200,9 @@ _RULES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is float and is_number:
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if kind is int and is_number and float(value).is_integer():
+    if kind is int and is_whole(value):
         return int(value)
     if kind in (bool, str) and isinstance(value, kind):
         return value

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
+from hewfl.experiments.files import read_json, write_json
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Task
@@ -53,19 +55,44 @@ def candidates_of(spec: Spec) -> Candidates:
 
 
 def trial_tasks(
-    spec: Spec, candidates: Candidates, rounds: int, seeds: Sequence[int]
+    spec: Spec, candidates: Candidates, rounds: int, seeds: Sequence[int], place: Path
 ) -> list[Task]:
-    """A trial of the candidates for each seed."""
-    return [
-        Task(
-            "tuning",
-            f"{spec.name}, seed {seed}",
-            rounds,
-            try_candidates,
-            (spec, candidates, rounds, seed),
-        )
-        for seed in seeds
-    ]
+    """A trial of the candidates for each seed.
+
+    Args:
+        spec: with grids.
+        candidates: to try.
+        rounds: of each trial.
+        seeds: of the trials.
+        place: how the names of the files begin that keep the scores of each trial.
+    """
+    lanes = sum(map(len, candidates))
+    tasks = []
+    for seed in seeds:
+        file = place.with_name(f"{place.name}-{seed}.json")
+        name, given = f"{spec.name}, seed {seed}", (spec, candidates, rounds, seed)
+        done = rounds if file.exists() else 0
+        call = (*given, file)
+        tasks.append(Task("tuning", name, rounds, kept_trial, call, done, lanes))
+    return tasks
+
+
+def kept_trial(
+    spec: Spec,
+    candidates: Candidates,
+    rounds: int,
+    seed: int,
+    file: Path,
+    on_round: Callable[[int], None],
+) -> Scores:
+    """Scores of a trial, from its file if it was done before."""
+    found = read_json(file, missing=True)
+    if found is None:
+        scores = try_candidates(spec, candidates, rounds, seed, on_round)
+        found = [[s if math.isfinite(s) else None for s in row] for row in scores]
+        write_json(file, found)
+    rows = [[math.inf if s is None else s for s in row] for row in found]
+    return np.array(rows, dtype=np.float64)
 
 
 def try_candidates(
@@ -151,7 +178,9 @@ def _choice(
     edges = tuple(
         name
         for name, values in method.grid.items()
-        if len(values) > 1 and best.parameters[name] in (values[0], values[-1])
+        if len(values) > 1
+        and not isinstance(values[0], str)
+        and best.parameters[name] in (values[0], values[-1])
     )
     table = tuple(
         {

@@ -4,10 +4,12 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait as wait_for
 from typing import Any, Protocol, final, runtime_checkable
 
 from hewfl.core.checks import invalid
@@ -36,6 +38,8 @@ class Task:
         steps: how many it has.
         call: a function of a module, called as call(*arguments, on_step).
         arguments: values that can be sent to another process.
+        done: steps that were done before, by a run that was stopped.
+        cost: of a step, against steps of other tasks of the stage.
     """
 
     stage: str
@@ -43,6 +47,8 @@ class Task:
     steps: int
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
+    done: int = 0
+    cost: int = 1
 
 
 def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
@@ -132,6 +138,18 @@ def _begin(news: Any) -> None:
     global _news  # noqa: PLW0603 - set once, when the process starts
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Go when the main process goes, however it went.
+
+    A worker left behind would write to a run that somebody else resumes.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are started by a process"
+    wait_for([parent.sentinel])
+    os._exit(1)
 
 
 def _work(k: int, task: Task) -> Any:

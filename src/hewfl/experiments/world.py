@@ -20,12 +20,24 @@ from hewfl.experiments.files import read_json, write_bytes, write_json
 from hewfl.experiments.laws import check_horizons, check_participation
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import DataSpec, Spec
+from hewfl.experiments.tables import called
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.sim.federation import Federation
 from hewfl.sim.lanes import Lane
 
 VERSION = 1
 """Of the stored constants; a change of their meaning raises it."""
+
+NAMES = {
+    "name": "data.name",
+    "split": "data.split",
+    "subsample": "data.subsample",
+    "test_fraction": "data.test_fraction",
+    "n": "clients.n",
+    "alpha": "clients.alpha",
+    "minimum": "clients.minimum",
+}
+"""What loaders and partitions call the fields of a spec."""
 
 
 @final
@@ -56,9 +68,10 @@ def build_federation(spec: Spec) -> Federation:
 
 def build_problem(spec: Spec, seed: int) -> Any:
     """The problem on the data of the spec, split and shared out by the seed."""
-    if spec.problem.is_module:
-        return import_module("hewfl.experiments.modules").build_module(spec, seed)
-    return _softmax(spec, seed)
+    with called(NAMES):
+        if spec.problem.is_module:
+            return import_module("hewfl.experiments.modules").build_module(spec, seed)
+        return _softmax(spec, seed)
 
 
 def lanes_of(
