@@ -1,5 +1,6 @@
 """The averager behind torch's own optimiser wrapper."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,48 @@ def test_bad_arguments_are_named(pool: Pool) -> None:
     assert "without control variates (use HewLocalSGD); got het" in corrected
     assert "must be one of hom, het, equal, steps, tokens, fednova or an" in unknown
     assert "`params` must be the parameters given at construction" in others
+
+
+def lost_once(rank: int, _: int, *, cleared: bool) -> tuple[list[Any], list[str]]:
+    """Rank 1 has one gradient that is not finite, and momentum that remembers it."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+    averager = HewAverager(module.parameters(), 1, options=SMALL)
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a class for one line
+    log = logging.getLogger("hewfl.torch")
+    log.addHandler(handler)
+    lost = []
+    for t in range(3):
+        optimizer.zero_grad()
+        module().backward()
+        if rank == 1 and t == 0:
+            module.parts[0].grad.fill_(torch.nan)
+        optimizer.step()
+        averager.average_parameters(optimizer.param_groups)
+        assert averager.last is not None
+        lost.append(averager.last.excluded)
+        if cleared and rank in averager.last.excluded:
+            optimizer.state.clear()
+    log.removeHandler(handler)
+    return lost, [text for text in texts if "optimizer.state.clear()" in text]
+
+
+def kept(rank: int, ranks: int) -> tuple[list[Any], list[str]]:
+    return lost_once(rank, ranks, cleared=False)
+
+
+def cleared(rank: int, ranks: int) -> tuple[list[Any], list[str]]:
+    return lost_once(rank, ranks, cleared=True)
+
+
+def test_a_lost_rank_is_told_what_to_do(pool: Pool) -> None:
+    """An averager does not see the optimiser; what it advises brings the rank back."""
+    (lost, none), (_, texts) = pool.run(kept, 2)
+    assert lost == [(1,), (1,), (1,)]
+    assert (len(none), len(texts)) == (0, 3)
+    assert texts[0].startswith("round 1: the model of rank 1 was not finite")
+    (lost, _), (_, texts) = pool.run(cleared, 2)
+    assert lost == [(1,), (), ()]
+    assert len(texts) == 1

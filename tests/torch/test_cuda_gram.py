@@ -1,6 +1,11 @@
 """The float64 kernel for CUDA tensors against its portable twin."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from itertools import product
+from types import SimpleNamespace
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -66,3 +71,58 @@ def test_two_runs_agree_in_every_bit() -> None:
     rows = torch.randn(20, 300_000, device="cuda")
     first, again = (cuda_gram.gram(rows, None, 0).gram for _ in range(2))
     assert np.array_equal(first, again)
+
+
+@final
+class Driver:
+    """Stands in for the CUDA driver: notes on which device kernels are loaded and run.
+
+    A kernel is a function that fails on another device than it was loaded on.
+    """
+
+    def __init__(self) -> None:
+        self.current: torch.device | None = None
+        self.loaded: list[torch.device | None] = []
+        self.ran: list[torch.device | None] = []
+
+    @contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        before, self.current = self.current, device
+        yield
+        self.current = before
+
+    def compile(self, *_: str) -> Callable[..., None]:
+        home = self.current
+        self.loaded.append(home)
+
+        def kernel(*_: Any) -> None:
+            assert self.current == home
+            self.ran.append(home)
+
+        return kernel
+
+
+def test_every_device_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, fresh = Driver(), cache(cuda_gram._kernel.__wrapped__)
+    monkeypatch.setattr(torch.cuda, "device", driver.device)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", driver.compile, raising=False)
+    monkeypatch.setattr(cuda_gram, "_kernel", fresh)
+    devices = [torch.device("cuda", k) for k in (0, 1, 0)]
+    is_available = cuda_gram.is_available.__wrapped__
+    assert [is_available(device) for device in devices] == [True, True, True]
+    assert driver.loaded == devices[:2]
+
+
+def test_kernels_are_loaded_where_the_rows_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host tensors, with the driver's stand-in: their device is never the current."""
+    driver, fresh = Driver(), cache(cuda_gram._kernel.__wrapped__)
+    properties = SimpleNamespace(multi_processor_count=4)
+    monkeypatch.setattr(torch.cuda, "device", driver.device)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", driver.compile, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(cuda_gram, "_kernel", fresh)
+    rows = torch.randn(3, 50)
+    for _ in range(2):
+        cuda_gram.block_sums(rows, None, 0)
+    assert driver.loaded == [rows.device]
+    assert driver.ran == [rows.device] * 2

@@ -1,5 +1,6 @@
 """State dicts: a job cut in two ends on the same bits as an uninterrupted one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -22,18 +23,26 @@ OPTIONS = SyncOptions(bucket_bytes=64, outer=Outer(0.7, 0.9, nesterov=True))
 @final
 @dataclass(frozen=True)
 class Job:
-    """Three rounds and one step, whole, or stopped some steps after the first round."""
+    """Three rounds and one step, whole, or stopped some steps after the first round.
+
+    `loaded_first`: model and optimiser are loaded before HewLocalSGD is constructed.
+    """
 
     rule: str
     dtype: torch.dtype
     stop: int | None = None
     folder: str = ""
+    loaded_first: bool = False
 
 
-def make(rank: int, job: Job) -> tuple[Any, Any, HewLocalSGD]:
+def make(
+    rank: int, job: Job, held: Sequence[dict[str, Any]] = ()
+) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (job.dtype,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.5)
     every = 2 + rank
+    for part, state in zip((module, optimizer), held, strict=False):
+        part.load_state_dict(state)
     local = HewLocalSGD(module, optimizer, every, job.rule, None, OPTIONS)
     return module, optimizer, local
 
@@ -48,9 +57,11 @@ def run(rank: int, _: int, job: Job) -> Array:
         left -= every + job.stop
         path = Path(job.folder, f"{rank}.pt")
         torch.save([part.state_dict() for part in (module, optimizer, local)], path)
-        module, optimizer, local = make(rank, job)
         held = torch.load(path, weights_only=True)
-        for part, state in zip((module, optimizer, local), held, strict=True):
+        early = held[:2] if job.loaded_first else []
+        module, optimizer, local = make(rank, job, early)
+        parts = (module, optimizer, local)
+        for part, state in list(zip(parts, held, strict=True))[len(early) :]:
             part.load_state_dict(state)
     with local:
         descend(module, optimizer, left)
@@ -63,10 +74,13 @@ def run(rank: int, _: int, job: Job) -> Array:
 def test_resume_is_bit_identical(
     pool: Pool, tmp_path: Path, rule: str, dtype: torch.dtype, stop: int
 ) -> None:
+    """Whether model and optimiser are loaded before construction or after it."""
     whole = Job(rule, dtype)
-    cut = replace(whole, stop=stop, folder=str(tmp_path))
-    for a, b in zip(pool.run(run, 4, whole), pool.run(run, 4, cut), strict=True):
-        assert a.tobytes() == b.tobytes()
+    expected = pool.run(run, 4, whole)
+    for first in (False, True):
+        cut = replace(whole, stop=stop, folder=str(tmp_path), loaded_first=first)
+        for a, b in zip(expected, pool.run(run, 4, cut), strict=True):
+            assert a.tobytes() == b.tobytes()
 
 
 def refusals(rank: int, ranks: int) -> list[str]:
@@ -88,29 +102,30 @@ def refusals(rank: int, ranks: int) -> list[str]:
 
 def test_states_of_other_jobs_are_refused(pool: Pool) -> None:
     form, rank, ranks, layout = pool.run(refusals, 2)[0]
-    assert form == "the state has format 7; this reads 1"
+    assert form == "the state has format 7; this reads 2"
     assert rank == "the state belongs to another job: its rank is 1, not 0"
     assert "its number of ranks is 9, not 2" in ranks
     assert "its layout is 5" in layout
 
 
 def averaged(rank: int, _: int, stop: int | None) -> Array:
-    def fresh() -> tuple[Any, Any]:
+    """Model and optimiser are loaded before the averager is made."""
+
+    def fresh(held: Sequence[dict[str, Any]] = ()) -> tuple[Any, Any]:
         module = Quadratic(rank, (torch.float32,))
         local = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5)
+        for part, state in zip((module, local), held, strict=False):
+            part.load_state_dict(state)
         averager = HewAverager(module.parameters(), 3, options=OPTIONS)
         return module, post_local(local, averager)
 
     module, optimizer = fresh()
     if stop is not None:
         descend(module, optimizer, stop)
-        parts = (module, optimizer, optimizer.averager)
+        parts = (module, optimizer.optim, optimizer.averager)
         held = [part.state_dict() for part in parts]
-        module, optimizer = fresh()
-        for part, state in zip(
-            (module, optimizer, optimizer.averager), held, strict=True
-        ):
-            part.load_state_dict(state)
+        module, optimizer = fresh(held)
+        optimizer.averager.load_state_dict(held[2])
     descend(module, optimizer, 7 - (stop or 0))
     return flat(module)
 

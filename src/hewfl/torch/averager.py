@@ -1,5 +1,6 @@
 """Exact weights behind the interface of torch's model averagers."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, final
 
@@ -15,6 +16,8 @@ from hewfl.torch.rules import Rule
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
 
+_log = logging.getLogger("hewfl.torch")
+
 
 @final
 class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to mypy here
@@ -28,6 +31,10 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         optimizer = PostLocalSGDOptimizer(local_optimizer, averager)
 
     Rules with control variates need the gradients as well: `HewLocalSGD`.
+
+    A rank whose model is not finite is given weight zero and goes on from the common
+    model. Its optimiser is not known here: where momentum is not finite either, clear
+    the optimiser's state, or the rank is lost again in every round. It is warned.
 
     Attributes:
         step: calls so far, as torch counts them.
@@ -106,20 +113,36 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             if (self.step - self.warmup_steps) % self.period == 0:
                 self.last = self._replica.sync(self._work)
                 self._work = Work()
+                self._warn_if_lost()
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save on each rank, beside its model's and optimiser's states."""
+        """What to save on each rank, beside its model's and optimiser's states.
+
+        The parameters are in it: construction gives all ranks those of rank 0.
+        """
         return replica_state(self._replica, self._work) | {"step": self.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called; load model and optimiser as well.
+
+        In any order: both may be loaded before construction or after it.
 
         Raises:
             DataError: the state belongs to another rank, model, rule or job size.
         """
         self._work = load_replica_state(self._replica, state)
         self.step = int(state["step"])
+
+    def _warn_if_lost(self) -> None:
+        rank = self._replica.wire.rank
+        if self.last is not None and rank in self.last.excluded:
+            text = (
+                "round %d: the model of rank %d was not finite and is replaced by the "
+                "common one; HewAverager cannot drop the optimiser's state: clear it "
+                "(optimizer.state.clear()) if it has momentum"
+            )
+            _log.warning(text, self.last.round, rank)
 
     def _check(self, given: list[Any]) -> None:
         tensors = [

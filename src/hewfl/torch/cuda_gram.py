@@ -36,15 +36,16 @@ def serves(rows: torch.Tensor, reference: torch.Tensor | None) -> bool:
         and len(rows) + (reference is not None) <= MOST_VECTORS
         and max(rows.shape[1], rows.stride(0)) < LONGEST
         and torch.cuda.get_device_capability(rows.device) == CAPABILITY
-        and is_available()
+        and is_available(rows.device)
     )
 
 
 @cache
-def is_available() -> bool:
-    """Whether the kernel compiles here."""
+def is_available(device: torch.device) -> bool:
+    """Whether the kernel compiles for a GPU, given with its index."""
     try:
-        _kernel(1, 0, True, *_tuned(1))
+        with torch.cuda.device(device):
+            _kernel(device, 1, 0, True, *_tuned(1))
     except (AttributeError, ImportError, OSError, RuntimeError):
         return False
     return True
@@ -95,7 +96,6 @@ def block_sums(
         )
     )
     element = ELEMENTS[rows.dtype]
-    kernel = _kernel(blocks, element, aligned, loads, warps, resident)
     span = warps * loads * 64 // rows.element_size()
     processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
     grid = max(1, min(processors * resident, -(-s // span)))
@@ -103,6 +103,7 @@ def block_sums(
     out = torch.empty(shape, dtype=torch.float64, device=rows.device)
     given = [rows, rows[origin], last, out, n, m, s, rows.stride(0)]
     with torch.cuda.device(rows.device):
+        kernel = _kernel(rows.device, blocks, element, aligned, loads, warps, resident)
         kernel((grid, 1, 1), (32 * warps, 1, 1), given)
     return out
 
@@ -118,10 +119,16 @@ def source() -> str:
 
 
 @cache
-def _kernel(
-    blocks: int, element: int, aligned: bool, loads: int, warps: int, resident: int
+def _kernel(  # noqa: PLR0913, PLR0917 - the settings of gram.cu, and where it is loaded
+    device: torch.device,  # noqa: ARG001 - a part of the key
+    blocks: int,
+    element: int,
+    aligned: bool,
+    loads: int,
+    warps: int,
+    resident: int,
 ) -> Any:
-    """The compiled kernel."""
+    """The compiled kernel, loaded on the current device, which must be the given."""
     settings = {
         "BLOCKS": blocks,
         "ELEMENT": element,

@@ -1,7 +1,7 @@
 """Exact-weight local SGD around a training loop that stays as it is."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -36,6 +36,10 @@ class HewLocalSGD:
     and leave the block together, which aggregates what is still pending. Buffers, such
     as running means, stay local. A DistributedDataParallel module that spans the same
     ranks stops averaging gradients inside the block.
+
+    Rules with control variates correct the gradients that `optimizer.step()` finds:
+    the first step of all ranks is a meeting, which none may miss, and closures are
+    refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
     goes on from the common model with its optimiser's state dropped.
@@ -111,11 +115,16 @@ class HewLocalSGD:
         return report
 
     def state_dict(self) -> dict[str, Any]:
-        """What to save on each rank, beside its model's and optimiser's states."""
+        """What to save on each rank, beside its model's and optimiser's states.
+
+        The parameters are in it: construction gives all ranks those of rank 0.
+        """
         return replica_state(self._replica, self._work)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called; load model and optimiser as well.
+
+        In any order: both may be loaded before construction or after it.
 
         Raises:
             DataError: the state belongs to another rank, model, rule or job size.
@@ -154,8 +163,11 @@ class HewLocalSGD:
         ours = dist.get_process_group_ranks(self._replica.wire.group)
         return set(dist.get_process_group_ranks(model.process_group)) == set(ours)
 
-    def _stepping(self, *_: Any) -> None:
+    def _stepping(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> None:
         """Correct the gradients that the optimiser is about to use."""
+        refuse_closure(optimizer, args, kwargs)
         variates = self._replica.variates
         assert variates is not None
         if not variates.started:
@@ -171,6 +183,26 @@ class HewLocalSGD:
             due = time.monotonic() - self._since >= self._every.total_seconds()
         if due:
             self.sync()
+
+
+def refuse_closure(
+    optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """That a step uses the gradients at hand: a closure would form them anew.
+
+    Args:
+        optimizer: whose step.
+        args: of its `step`, the optimiser itself included.
+        kwargs: the rest of them.
+
+    Raises:
+        InvalidInputError: a closure is among them.
+    """
+    given = [value for value in args if value is not optimizer]
+    for value in (*given, kwargs.get("closure")):
+        if callable(value):
+            rule = "absent under a rule with control variates, which correct gradients"
+            raise invalid("closure", rule + " before `optimizer.step()`", value)
 
 
 def check_every(sync_every: Any) -> None:

@@ -1,5 +1,6 @@
 """The model all ranks share, this rank's shards of it, and its outer optimiser."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -71,6 +72,18 @@ class SharedModel:
         self.masters[b].grad = None
         return self.masters[b].to(self.anchor[b].dtype)
 
+    def kept(self, b: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Copies of what `moved_shard` changes, for `put_back`."""
+        master = self.masters[b]
+        memory = self.outer.state.get(master, {})
+        copies = {name: copy.deepcopy(value) for name, value in memory.items()}
+        return master.clone(), copies
+
+    def put_back(self, b: int, kept: tuple[torch.Tensor, dict[str, Any]]) -> None:
+        """Undo `moved_shard`."""
+        self.masters[b].copy_(kept[0])
+        self.outer.state[self.masters[b]] = kept[1]
+
     def take(self) -> None:
         """Let x = y."""
         for b, anchor in enumerate(self.anchor):
@@ -102,3 +115,8 @@ class SharedModel:
 def shard_of(whole: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
     """One rank's part of a bucket, without a copy."""
     return whole.view(ranks, -1)[rank]
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all entries are finite."""
+    return bool(torch.isfinite(tensor).all())

@@ -26,13 +26,13 @@ from hewfl.core.round import Decision
 from hewfl.torch.collect import Collector
 from hewfl.torch.faults import Attendance, RankError, ranks_named
 from hewfl.torch.layout import digest, plan_layout
-from hewfl.torch.model import SharedModel, shard_of
+from hewfl.torch.model import SharedModel, is_finite, shard_of
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.products import weighted_sum, weighted_sums
 from hewfl.torch.rules import Rule, decide
 from hewfl.torch.variates import RankVariates
 from hewfl.torch.wire import Wire, check_group, ring_bytes
-from hewfl.torch.work import Arrivals, Work, from_table, to_row
+from hewfl.torch.work import Arrivals, Meeting, Work, from_table, to_row
 
 SAME = ("number of parameters", "parameter layout", "rule and options")
 _log = logging.getLogger("hewfl.torch")
@@ -79,7 +79,7 @@ class Replica:
             digest(rule, options.outer),
         )
         with self._watched():
-            self._meet(Work())
+            self._meet(Meeting.CONSTRUCTION, Work())
             self.model.take()
             for anchor in self.model.anchor:
                 self.wire.copied(anchor)
@@ -92,11 +92,13 @@ class Replica:
             What happened; None if no rank had done a step.
 
         Raises:
-            RankError: ranks are missing or disagree, or none came back finite.
+            RankError: ranks are missing or disagree, none came back finite, or the new
+                model would not be; unless ranks were lost while that was handed out,
+                the model is as it was.
         """
         began, sent = time.perf_counter(), self.wire.bytes_sent
         with self._watched():
-            arrivals = self._meet(work)
+            arrivals = self._meet(Meeting.ROUND, work)
             met = time.perf_counter()
             if len(arrivals.active) == 0:
                 return None
@@ -115,29 +117,31 @@ class Replica:
         """c_i = the gradients at hand, c their mean (erratum E-29).
 
         Raises:
-            RankError: on every rank, if one of them is not finite.
+            RankError: on every rank, if one of them is not finite or has not come to
+                its first step.
         """
         assert self.variates is not None
         self.variates.take_gradients(self.model.parameters)
-        finite = all(bool(torch.isfinite(own).all()) for own in self.variates.own)
+        finite = all(is_finite(own) for own in self.variates.own)
         with self._watched():
-            flags = self._table(np.array([float(finite)]))[:, 0]
-            lost = np.flatnonzero(flags == 0).tolist()
+            arrivals = self._meet(Meeting.FIRST_STEP, Work(finite=finite))
+            lost = np.flatnonzero(~arrivals.finite).tolist()
             if lost:
                 text = f"the first gradient was not finite on {ranks_named(lost)}"
                 raise RankError(text)
             for server in self.variates.server:
                 self.wire.add_up(server)
                 server.div_(self.wire.ranks)
+        self.variates.started = True
 
     # -------------------------------------------------------------- parts of a round
 
     def _watched(self) -> Any:
         return self._attendance.watched(self.rounds, self.options.timeout)
 
-    def _meet(self, work: Work) -> Arrivals:
+    def _meet(self, meeting: Meeting, work: Work) -> Arrivals:
         self._attendance.note(self.rounds)
-        row = to_row(self.rounds, work, self._same)
+        row = to_row(meeting, self.rounds, work, self._same)
         return from_table(self._table(row), SAME)
 
     def _table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
@@ -158,25 +162,59 @@ class Replica:
         Every rank moves its own variate where anchor and server's variate are still
         the old ones, while the bucket before travels.
         """
+        shards = self._moved(received, weights, heard, arrivals)
         works: list[Any] = []
-        held: list[torch.Tensor] = []  # alive until sent
         memory = self.model.scratch() if self.variates is not None else None
-        for b, anchor in enumerate(self.model.anchor):
+        for b, (moved, next_) in enumerate(shards):
+            if self.variates is not None and memory is not None and next_ is not None:
+                if self.wire.rank in heard:
+                    displacement = self.model.displacement(b, memory)
+                    far = float(arrivals.travelled[self.wire.rank])
+                    self.variates.move(b, displacement, far)
+                works += self.wire.handed_out(next_, self.variates.server[b])
+            works += self.wire.handed_out(moved, self.model.anchor[b])
+        self.wire.wait(works)
+
+    def _moved(
+        self,
+        received: list[torch.Tensor],
+        weights: Float64[Array, " n"],
+        heard: Int64[Ints, " s"],
+        arrivals: Arrivals,
+    ) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """This rank's shards of the new model and of the server's next variate.
+
+        Finite displacements may take the model beyond its precision: ranks tell each
+        other before they hand anything out. Uses up `received`.
+
+        Raises:
+            RankError: on every rank, if a shard is not finite; nothing has changed.
+        """
+        shards: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        kept, lost = [], 0
+        for b in range(len(self.model.anchor)):
             rows = received.pop(0)
-            if self.variates is None or memory is None:
+            kept.append(self.model.kept(b))
+            next_ = None
+            if self.variates is None:
                 step = weighted_sum(rows, weights)
             else:
                 server = self.variates.server[b]
                 step, next_ = self._two_sums(server, rows, weights, heard, arrivals)
-                if self.wire.rank in heard:
-                    moved = self.model.displacement(b, memory)
-                    far = float(arrivals.travelled[self.wire.rank])
-                    self.variates.move(b, moved, far)
-                held.append(next_)
-                works += self.wire.handed_out(next_, server)
-            held.append(self.model.moved_shard(b, step))
-            works += self.wire.handed_out(held[-1], anchor)
-        self.wire.wait(works)
+                lost += not is_finite(next_)
+            moved = self.model.moved_shard(b, step)
+            lost += not is_finite(moved)
+            shards.append((moved, next_))
+        if self.wire.summed(np.array([float(lost)]))[0] > 0:
+            for b, before in enumerate(kept):
+                self.model.put_back(b, before)
+            text = (
+                f"the model after round {self.rounds + 1} would not be finite, though "
+                f"displacements are (outer step size {self.options.outer.step:g}, "
+                f"weights {weights.tolist()}): the model is left as it was"
+            )
+            raise RankError(text)
+        return shards
 
     def _two_sums(
         self,

@@ -10,11 +10,15 @@ from hewfl.errors import DataError
 from hewfl.torch.replica import Replica
 from hewfl.torch.work import Work
 
-FORMAT = 1
+FORMAT = 2
+"""1 had no parameters."""
 
 
 def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     """All that this rank carries from round to round besides model and optimiser.
+
+    The parameters y as well: construction overwrites them, so that a model which was
+    loaded before would be lost.
 
     Tensors are the replica's own, as in `torch.optim.Optimizer.state_dict`: save or
     copy them before training goes on.
@@ -25,6 +29,7 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
         "identity": _identity(replica),
         "rounds": replica.rounds,
         "work": asdict(work),
+        "parameters": [y.detach() for y in replica.model.parameters],
         "anchor": list(replica.model.anchor),
         "masters": list(replica.model.masters),
         "outer": replica.model.outer.state_dict(),
@@ -52,6 +57,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
             )
             raise DataError(text)
     replica.rounds = int(state["rounds"])
+    _fill([y.detach() for y in replica.model.parameters], state["parameters"])
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])
     replica.model.outer.load_state_dict(state["outer"])

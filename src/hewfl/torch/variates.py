@@ -17,7 +17,7 @@ class RankVariates:
     Attributes:
         own: c_i.
         server: c, the same bits on all ranks.
-        started: whether they have been given their first values.
+        started: whether they have been given their first values, on all ranks.
     """
 
     def __init__(
@@ -40,7 +40,6 @@ class RankVariates:
                 values = g[piece.start : piece.start + piece.size]
                 self.own[b][piece.at : piece.at + piece.size] = values
             self.server[b].copy_(self.own[b])
-        self.started = True
 
     def correct(self, parameters: Sequence[torch.Tensor]) -> None:
         """Gradients become g − c_i + c."""

@@ -1,13 +1,30 @@
 """What each rank did since the last round: exchanged, never assumed."""
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array, Ints, Mask
 from hewfl.torch.faults import RankError, ranks_named
+
+
+@final
+class Meeting(IntEnum):
+    """What ranks meet for; all rows are of one length, so that any two can be told."""
+
+    CONSTRUCTION = 0
+    FIRST_STEP = 1
+    ROUND = 2
+
+
+MEETINGS = {
+    Meeting.CONSTRUCTION: "at construction",
+    Meeting.FIRST_STEP: "at the first step",
+    Meeting.ROUND: "at a round",
+}
 
 
 @final
@@ -20,12 +37,14 @@ class Work:
         tokens: samples or tokens seen, where the loop counts them.
         travelled: η_iH_i, the sum of the learning rates of those steps.
         leaving: whether the rank's loop has ended.
+        finite: whether the gradients of its first step are, where ranks meet for them.
     """
 
     steps: int = 0
     tokens: int = 0
     travelled: float = 0.0
     leaving: bool = False
+    finite: bool = True
 
     def after_step(self, learning_rate: float) -> "Work":
         """The same with one step more."""
@@ -41,6 +60,7 @@ class Arrivals:
     steps: Int64[Ints, " n"]
     tokens: Int64[Ints, " n"]
     travelled: Float64[Array, " n"]
+    finite: Bool[Mask, " n"]
 
     @property
     def active(self) -> Int64[Ints, " s"]:
@@ -48,10 +68,12 @@ class Arrivals:
         return np.flatnonzero((self.steps > 0) & (self.travelled > 0))
 
 
-def to_row(round_: int, work: Work, same: tuple[int, ...]) -> Float64[Array, " k"]:
-    """Numbers for the wire; `same` must agree on all ranks."""
-    row = (round_, work.leaving, work.steps, work.tokens, work.travelled, *same)
-    return np.array(row, dtype=np.float64)
+def to_row(
+    meeting: Meeting, round_: int, work: Work, same: tuple[int, ...]
+) -> Float64[Array, " k"]:
+    """Numbers for the wire; all but the work must agree on all ranks."""
+    done = (work.leaving, work.finite, work.steps, work.tokens, work.travelled)
+    return np.array((meeting, round_, *done, *same), dtype=np.float64)
 
 
 def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
@@ -60,24 +82,31 @@ def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
     Raises:
         RankError: on every rank alike, if they do not.
     """
-    _require_one(table[:, 0], "all ranks must be in the same round", "in round {:.0f}")
-    leaving = np.flatnonzero(table[:, 1] != 0)
+    meetings = [_place(*row[[0, 2]]) for row in table]
+    _require_one(table[:, 0], "all ranks must come to the same meeting", meetings)
+    rounds = [f"in round {round_:.0f}" for round_ in table[:, 1]]
+    _require_one(table[:, 1], "all ranks must be in the same round", rounds)
+    leaving = np.flatnonzero(table[:, 2] != 0)
     if 0 < len(leaving) < len(table):
         text = (
-            f"{ranks_named(list(leaving))} left the loop after {table[0, 0]:.0f} "
+            f"{ranks_named(list(leaving))} left the loop after {table[0, 1]:.0f} "
             "rounds while others go on: all ranks must do the same number of rounds"
         )
         raise RankError(text)
     for k, what in enumerate(same):
-        _require_one(table[:, 5 + k], f"all ranks must have the same {what}", "{:.0f}")
-    steps, tokens = table[:, 2:4].T.astype(np.int64)
-    return Arrivals(steps, tokens, table[:, 4].copy())
+        values = [f"{value:.0f}" for value in table[:, 7 + k]]
+        _require_one(table[:, 7 + k], f"all ranks must have the same {what}", values)
+    steps, tokens = table[:, 4:6].T.astype(np.int64)
+    return Arrivals(steps, tokens, table[:, 6].copy(), table[:, 3] != 0)
 
 
-def _require_one(column: Float64[Array, " n"], rule: str, form: str) -> None:
+def _place(meeting: float, leaving: float) -> str:
+    """Where a rank is, in words."""
+    return "leaving the loop" if leaving else MEETINGS[Meeting(int(meeting))]
+
+
+def _require_one(column: Float64[Array, " n"], rule: str, values: list[str]) -> None:
     if (column != column[0]).any():
-        values = np.unique(column)
-        sets = [np.flatnonzero(column == value) for value in values]
-        pairs = zip(sets, values, strict=True)
-        got = "; ".join(f"{ranks_named(list(s))}: {form.format(v)}" for s, v in pairs)
+        sets = [np.flatnonzero(column == value) for value in np.unique(column)]
+        got = "; ".join(f"{ranks_named(list(s))}: {values[s[0]]}" for s in sets)
         raise RankError(f"{rule}; got {got}")

@@ -1,0 +1,111 @@
+"""Ranks that meet for different things, or with gradients that nobody corrected."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.pool import Pool
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+
+from hewfl import InvalidInputError
+from hewfl.torch import HewLocalSGD, RankError
+from hewfl.torch.wire import Wire
+
+pytestmark = pytest.mark.torch
+
+
+def make(rank: int, rule: str) -> tuple[Quadratic, torch.optim.Optimizer, HewLocalSGD]:
+    """A round every second step."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return module, optimizer, HewLocalSGD(module, optimizer, 2, rule, None, SMALL)
+
+
+def texts_of(outcomes: list[Any]) -> list[str]:
+    """The errors of all ranks, which must be alive and have a RankError each."""
+    assert all(outcome is not None for outcome in outcomes), "a process has ended"
+    assert [outcome[1][0] for outcome in outcomes] == ["RankError"] * len(outcomes)
+    return [outcome[1][1] for outcome in outcomes]
+
+
+def stepless(rank: int, _: int, by_hand: bool, in_store: bool) -> None:
+    """Rank 1 does no step under "het": it calls a round, or leaves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, "keeps_time", not in_store)
+        module, optimizer, local = make(rank, "het")
+        with local:
+            if rank == 1 and by_hand:
+                local.sync()
+            descend(module, optimizer, 0 if rank == 1 else 2)
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_rank_without_a_first_step_is_named(by_hand: bool, in_store: bool) -> None:
+    """Processes of their own: an abort of one must not spoil other tests."""
+    with Pool(3) as ranks:
+        texts = texts_of(ranks.outcomes(stepless, 3, by_hand, in_store))
+    there = "at a round" if by_hand else "leaving the loop"
+    rule = "all ranks must come to the same meeting; got ranks 0 and 2: "
+    assert texts == [f"{rule}at the first step; rank 1: {there}"] * 3
+
+
+def made_again(rank: int, _: int) -> None:
+    """Rank 1 constructs another one where rank 0 holds a round."""
+    module, optimizer, local = make(rank, "hom")
+    with local:
+        if rank == 1:
+            make(rank, "hom")
+        descend(module, optimizer, 2)
+
+
+def test_construction_is_no_round(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(made_again, 2)):
+        assert text.endswith("got rank 1: at construction; rank 0: at a round")
+
+
+def four_steps(rank: int, _: int, lost: bool) -> bytes:
+    """Perhaps after a first step whose gradients were not finite on rank 1."""
+    module, optimizer, local = make(rank, "het")
+    with local:
+        if lost:
+            module().backward()
+            if rank == 1:
+                module.parts[0].grad.fill_(torch.inf)
+            with pytest.raises(RankError, match="not finite on rank 1"):
+                optimizer.step()
+        descend(module, optimizer, 4)
+    return flat(module).tobytes()
+
+
+def test_control_variates_start_again_after_an_error(pool: Pool) -> None:
+    assert pool.run(four_steps, 2, True) == pool.run(four_steps, 2, False)
+
+
+def closed(rank: int, _: int, rule: str, named: bool) -> bool:
+    """A step by closure, which forms gradients itself; whether a round followed."""
+    module, optimizer, local = make(rank, rule)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = module()
+        loss.backward()
+        return loss
+
+    with local:
+        if named:
+            optimizer.step(closure=closure)
+        else:
+            optimizer.step(closure)
+    return local.last is not None
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_closures_are_refused_where_gradients_are_corrected(
+    pool: Pool, named: bool
+) -> None:
+    for fine, (kind, text, _) in pool.outcomes(closed, 2, "het", named):
+        assert not fine
+        assert kind == InvalidInputError.__name__
+        assert text.startswith("`closure` must be absent under a rule with control")
+    assert pool.run(closed, 2, "hom", named) == [True, True]
