@@ -9,7 +9,7 @@ from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, si
 from hewfl.core import native
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems import Softmax
-from hewfl.problems.cross_entropy import losses
+from hewfl.problems.cross_entropy import losses, losses_and_hits
 from hewfl.problems.softmax_branches import _LIBRARY
 from hewfl.sim.branches import run_branches
 from hewfl.sim.branches_reference import run_branches_reference
@@ -130,19 +130,35 @@ def test_whole_runs_agree_with_and_without_the_kernel() -> None:
         assert np.abs(a - b).max() <= 1e-11
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("lanes", "c", "b"), [(1, 2, 1), (3, 7, 255), (2, 10, 600)])
 def test_compiled_losses_equal_the_plain_twin(
-    lanes: int, c: int, b: int, rng: np.random.Generator
+    lanes: int, c: int, b: int, dtype: str, rng: np.random.Generator
 ) -> None:
     """Small and large scores, ties, and scores far below the largest."""
     labels = rng.integers(0, c, b)
     for scale in (0.0, 1e-8, 1.0, 30.0, 1e4):
-        scores = scale * rng.standard_normal((lanes, c, b))
+        scores = (scale * rng.standard_normal((lanes, c, b))).astype(dtype)
         fast = losses(scores, labels)
         with native.disabled():
             plain = losses(scores, labels)
         size = 1 + np.abs(plain).max()
         assert np.abs(fast - plain).max() <= 2 * np.finfo(np.float64).eps * size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_compiled_hits_are_those_of_argmax(
+    dtype: str, rng: np.random.Generator
+) -> None:
+    """Whole numbers, so that many scores are equal: the first of them counts."""
+    labels = rng.integers(0, 4, 700)
+    scores = rng.integers(-2, 2, (3, 4, 700)).astype(dtype)
+    lost, hits = losses_and_hits(scores, labels)
+    assert (hits == (np.argmax(scores, axis=1) == labels)).all()
+    assert (lost == losses(scores, labels)).all()
+    with native.disabled():
+        _, plain = losses_and_hits(scores, labels)
+    assert (hits == plain).all()
 
 
 def test_compiled_losses_name_what_is_not_finite(rng: np.random.Generator) -> None:
@@ -154,12 +170,18 @@ def test_compiled_losses_name_what_is_not_finite(rng: np.random.Generator) -> No
 
 def test_compiled_losses_check_their_buffers() -> None:
     assert _LIBRARY is not None
-    scores, found = np.zeros((1, 3, 4)), np.zeros((1, 4))
+    scores, found, none = np.zeros((1, 3, 4)), np.zeros((1, 4)), np.zeros(0, bool)
     for labels in ([0, 1, 2, 3], [0, -1, 2, 1]):
         with pytest.raises(ValueError, match="label is out of range"):
-            _LIBRARY.losses(3, scores, np.array(labels), found)
-    with pytest.raises(ValueError, match="wrong length"):
-        _LIBRARY.losses(3, scores, np.zeros(5, dtype=np.int64), found)
+            _LIBRARY.losses(8, 3, scores, np.array(labels), found, none)
+    fine = np.zeros(4, dtype=np.int64)
+    for size, given, hits in (
+        (8, np.zeros(5, dtype=np.int64), none),
+        (4, fine, none),
+        (8, fine, np.zeros(3, bool)),
+    ):
+        with pytest.raises(ValueError, match="wrong length"):
+            _LIBRARY.losses(size, 3, scores, given, found, hits)
 
 
 def test_client_losses_do_not_depend_on_the_kernel(rng: np.random.Generator) -> None:

@@ -25,8 +25,8 @@ typedef struct {
     void *tails, *tail_rows;    /* last columns of each sample, padded to a vector */
 } Branch;
 
-typedef void (*Losses)(const double *, const int64_t *, double *, Py_ssize_t, Py_ssize_t,
-                       Py_ssize_t);
+typedef void (*Losses)(const void *, const int64_t *, double *, uint8_t *, Py_ssize_t,
+                       Py_ssize_t, Py_ssize_t, int);
 typedef void (*Step)(const Branch *, const void *const *, const void *const *,
                      const int64_t *);
 
@@ -347,25 +347,28 @@ static PyObject *softmax_branches(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* losses(classes, scores, labels, out): doubles (lanes, classes, b), int64 (b,), doubles
- * (lanes, b)
+/* losses(size, classes, scores, labels, out, hits): floats or doubles (lanes, classes, b),
+ * by their size in bytes; int64 (b,); doubles (lanes, b); bytes (lanes, b) or empty
  */
 static PyObject *softmax_losses(PyObject *self, PyObject *args)
 {
     (void)self;
-    Py_ssize_t classes;
-    Py_buffer scores, labels, out;
-    if (!PyArg_ParseTuple(args, "ny*y*w*", &classes, &scores, &labels, &out))
+    Py_ssize_t size, classes;
+    Py_buffer scores, labels, out, hits;
+    if (!PyArg_ParseTuple(args, "nny*y*w*w*", &size, &classes, &scores, &labels, &out,
+                          &hits))
         return NULL;
     Py_ssize_t b = labels.len / 8, lanes = b ? out.len / 8 / b : 0;
     const int64_t *given = labels.buf;
-    int ok = classes > 0 && holds(&labels, b, 8) && holds(&out, lanes * b, 8) &&
-             holds(&scores, lanes * classes * b, 8);
+    int ok = classes > 0 && (size == 4 || size == 8) && holds(&labels, b, 8) &&
+             holds(&out, lanes * b, 8) && holds(&scores, lanes * classes * b, size) &&
+             (hits.len == 0 || holds(&hits, lanes * b, 1));
     for (Py_ssize_t j = 0; ok && j < b; j++)
         ok = given[j] >= 0 && given[j] < classes;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        choose_losses()(scores.buf, given, out.buf, lanes, classes, b);
+        choose_losses()(scores.buf, given, out.buf, hits.len ? hits.buf : NULL, lanes,
+                        classes, b, size == 4);
         Py_END_ALLOW_THREADS
     }
     else if (!PyErr_Occurred())
@@ -373,6 +376,7 @@ static PyObject *softmax_losses(PyObject *self, PyObject *args)
     PyBuffer_Release(&scores);
     PyBuffer_Release(&labels);
     PyBuffer_Release(&out);
+    PyBuffer_Release(&hits);
     if (!ok)
         return NULL;
     Py_RETURN_NONE;

@@ -1,7 +1,8 @@
 /* Losses of softmax regression from scores, for one kind of processor; T is double.
  *
  * Included after _softmax_branch.h, whose exponential it takes. CHUNK samples of one
- * lane at a time, so that their scores are read from the nearest cache.
+ * lane at a time, so that their scores are read from the nearest cache. Scores of float
+ * are widened as they are read.
  */
 
 /* log x for x >= 1: x = 2^k m, log m = 2 artanh((m - 1)/(m + 1)) by its series */
@@ -25,27 +26,58 @@ static inline __attribute__((always_inline)) TARGET double NAME(logarithm)(doubl
     return found + (x - x); /* NaN stays NaN */
 }
 
-/* out[lane][sample] = log sum_k exp S[lane][k][sample] - S[lane][label][sample] */
-static TARGET void NAME(losses)(const double *S, const int64_t *labels, double *out,
-                                Py_ssize_t lanes, Py_ssize_t c, Py_ssize_t b)
+/* entry i of the scores */
+static inline __attribute__((always_inline)) TARGET double NAME(score_at)(
+    const void *S, Py_ssize_t i, const int narrow)
 {
-    double top[CHUNK], total[CHUNK];
+    return narrow ? (double)((const float *)S)[i] : ((const double *)S)[i];
+}
+
+/* out[lane][sample] = log sum_k exp S[lane][k][sample] - S[lane][label][sample], and
+ * hits, unless NULL: whether the label is the first of the largest scores
+ */
+static inline __attribute__((always_inline)) TARGET void NAME(measure)(
+    const void *S, const int64_t *labels, double *out, uint8_t *hits, Py_ssize_t lanes,
+    Py_ssize_t c, Py_ssize_t b, const int narrow)
+{
+    double top[CHUNK], best[CHUNK], total[CHUNK];
     for (Py_ssize_t lane = 0; lane < lanes; lane++)
         for (Py_ssize_t from = 0; from < b; from += CHUNK) {
-            const double *s = S + lane * c * b + from;
+            const Py_ssize_t first = lane * c * b + from;
             Py_ssize_t count = b - from < CHUNK ? b - from : CHUNK;
             double *found = out + lane * b + from;
-            memcpy(top, s, (size_t)count * sizeof *top);
+            for (Py_ssize_t j = 0; j < count; j++) {
+                top[j] = NAME(score_at)(S, first + j, narrow);
+                best[j] = total[j] = 0;
+            }
             for (Py_ssize_t k = 1; k < c; k++)
-                for (Py_ssize_t j = 0; j < count; j++)
-                    top[j] = s[k * b + j] > top[j] ? s[k * b + j] : top[j];
-            memset(total, 0, sizeof total);
+                for (Py_ssize_t j = 0; j < count; j++) {
+                    double s = NAME(score_at)(S, first + k * b + j, narrow);
+                    best[j] = s > top[j] ? (double)k : best[j];
+                    top[j] = s > top[j] ? s : top[j];
+                }
             for (Py_ssize_t k = 0; k < c; k++)
-                for (Py_ssize_t j = 0; j < count; j++)
-                    total[j] += NAME(exponential)(s[k * b + j] - top[j]);
+                for (Py_ssize_t j = 0; j < count; j++) {
+                    double s = NAME(score_at)(S, first + k * b + j, narrow);
+                    total[j] += NAME(exponential)(s - top[j]);
+                }
             for (Py_ssize_t j = 0; j < count; j++)
                 found[j] = NAME(logarithm)(total[j]);
-            for (Py_ssize_t j = 0; j < count; j++)
-                found[j] += top[j] - s[labels[from + j] * b + j];
+            for (Py_ssize_t j = 0; j < count; j++) {
+                Py_ssize_t own = first + labels[from + j] * b + j;
+                found[j] += top[j] - NAME(score_at)(S, own, narrow);
+            }
+            for (Py_ssize_t j = 0; hits && j < count; j++)
+                hits[lane * b + from + j] = best[j] == (double)labels[from + j];
         }
+}
+
+static TARGET void NAME(losses)(const void *S, const int64_t *labels, double *out,
+                                uint8_t *hits, Py_ssize_t lanes, Py_ssize_t c,
+                                Py_ssize_t b, int narrow)
+{
+    if (narrow)
+        NAME(measure)(S, labels, out, hits, lanes, c, b, 1);
+    else
+        NAME(measure)(S, labels, out, hits, lanes, c, b, 0);
 }

@@ -11,9 +11,10 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 
 from hewfl.core import native
+from hewfl.core.checks import Array
 
 _LIBRARY = native.load("hewfl.problems._softmax")
 BLOCK = 2**20
@@ -37,17 +38,48 @@ def losses(
     scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
 ) -> Float64[Any, "lanes b"]:
     """ℓ = log Σ_k exp s_k − s_y; float64 from the scores on, compiled where it can."""
+    if _is_compiled(scores):
+        return _compiled(scores, labels, np.empty((0, 0), dtype=bool))
     xp = compat.array_namespace(scores)
     s = xp.astype(scores, xp.float64, copy=False)
-    if isinstance(s, np.ndarray) and _LIBRARY is not None and native.is_enabled():
-        found = np.empty((s.shape[0], s.shape[2]))
-        y = np.ascontiguousarray(labels, np.int64)
-        _LIBRARY.losses(s.shape[1], np.ascontiguousarray(s), y, found)
-        return found
     top = xp.max(s, axis=1)
     log_sum = xp.log(xp.sum(xp.exp(s - top[:, None, :]), axis=1))
     columns = xp.arange(s.shape[2], device=compat.device(s))
     return log_sum + (top - s[:, labels, columns])
+
+
+def losses_and_hits(
+    scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
+) -> tuple[Float64[Any, "lanes b"], Bool[Any, "lanes b"]]:
+    """`losses`, and whether the label is the first of the largest scores."""
+    if _is_compiled(scores):
+        hits = np.empty((scores.shape[0], scores.shape[2]), dtype=bool)
+        return _compiled(scores, labels, hits), hits
+    xp = compat.array_namespace(scores)
+    return losses(scores, labels), xp.argmax(scores, axis=1) == labels
+
+
+def _is_compiled(scores: Any) -> bool:
+    """Whether the kernel reads such scores."""
+    return (
+        _LIBRARY is not None
+        and native.is_enabled()
+        and isinstance(scores, np.ndarray)
+        and scores.dtype in (np.float32, np.float64)
+    )
+
+
+def _compiled(
+    scores: Float[Array, "lanes c b"],
+    labels: Int[Array, " b"],
+    hits: Bool[Array, "_ _"],
+) -> Float64[Array, "lanes b"]:
+    assert _LIBRARY is not None
+    lanes, c, b = scores.shape
+    s, y = np.ascontiguousarray(scores), np.ascontiguousarray(labels, np.int64)
+    found = np.empty((lanes, b))
+    _LIBRARY.losses(s.itemsize, c, s, y, found, hits)
+    return found
 
 
 def score_blocks(

@@ -21,7 +21,13 @@ from hewfl.core.checks import Array, Ints, invalid, nonnegative
 from hewfl.core.displacements import to_host
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.arrays import conform, gather, score, shares, spread, two_means
-from hewfl.problems.cross_entropy import losses, outer_sum, residuals, score_blocks
+from hewfl.problems.cross_entropy import (
+    losses,
+    losses_and_hits,
+    outer_sum,
+    residuals,
+    score_blocks,
+)
 from hewfl.problems.problem import Optimum
 from hewfl.problems.softmax_branches import compiled_branches, is_compiled
 from hewfl.problems.softmax_checks import check_ranges, check_samples
@@ -218,11 +224,12 @@ class Softmax:
         X, y = self.test
         right, lost = [], []
         for at, _, S in score_blocks(W, X, 0, X.shape[0]):
-            right.append(xp.astype(xp.argmax(S, axis=1) == y[at], xp.float64))
-            lost.append(losses(S, y[at]))
+            loss, hits = losses_and_hits(S, y[at])
+            lost.append(loss)
+            right.append(xp.astype(hits, xp.float64))
         accuracy = xp.mean(xp.concat(right, axis=1), axis=1)
-        loss = xp.mean(xp.concat(lost, axis=1), axis=1)
-        names = {"test_accuracy": accuracy, "test_loss": loss}
+        mean_loss = xp.mean(xp.concat(lost, axis=1), axis=1)
+        names = {"test_accuracy": accuracy, "test_loss": mean_loss}
         return {name: conform(value, anchors) for name, value in names.items()}
 
     def optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
