@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import HewFixed, HewHet, HewHom
+from hewfl import FedNova, HewFixed, HewHet, HewHom, Scaffold
 from hewfl.core.pieces import Pieces
 from hewfl.core.round import LocalPlan, PiecewiseRound, Roster, Round, Streaming
 
@@ -16,6 +16,9 @@ METHODS = [
     HewHet(2.0, 0.5, null_endpoint=True),
     HewFixed(2.0, 0.5),
     HewFixed(2.0, 0.5, corrected=True),
+    FedNova(2.0, 0.5),
+    FedNova(2.0, 0.5, by_size=False),
+    Scaffold(2.0, 0.5, server_step=0.7),
 ]
 
 

@@ -7,7 +7,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import (
+    Decision,
+    LocalPlan,
+    PiecewiseRound,
+    Roster,
+    Round,
+    Traffic,
+)
 
 
 @final
@@ -55,7 +62,16 @@ class FedNova:
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = τ_eff p_i/H_i."""
+        return self.weigh(round_, state), state
+
+    def weigh(self, round_: Round | PiecewiseRound, state: None) -> Decision:  # noqa: ARG002 - none
+        """The same, from displacements wherever they lie: they are not looked at."""
         H, m = round_.roster.horizons, round_.roster.data_sizes
         p = m / m.sum() if self.by_size else np.full(len(m), 1 / len(m))
         tau_eff = p @ H
-        return Decision(tau_eff * p / H, "weights by normalised steps"), state
+        return Decision(tau_eff * p / H, "weights by normalised steps")
+
+    def follow(
+        self, round_: Round | PiecewiseRound, state: None, *, owned: bool
+    ) -> None:
+        """There is no state."""

@@ -7,10 +7,18 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import (
+    Decision,
+    LocalPlan,
+    PiecewiseRound,
+    Roster,
+    Round,
+    Traffic,
+)
 from hewfl.core.variates import (
     ControlVariates,
     Start,
+    advanced,
     correction,
     start_variates,
     updated,
@@ -79,6 +87,23 @@ class Scaffold:
         self, round_: Round, state: ControlVariates
     ) -> tuple[Decision, ControlVariates]:
         """w_i = η_g/S; then c_i⁺ and c⁺."""
+        return self.weigh(round_, state), self.follow(round_, state, owned=False)
+
+    def weigh(
+        self,
+        round_: Round | PiecewiseRound,
+        state: ControlVariates,  # noqa: ARG002 - of the protocol
+    ) -> Decision:
+        """w_i = η_g/S, from displacements wherever they lie."""
         S = len(round_.roster.clients)
-        weights = np.full(S, self.server_step / S)
-        return Decision(weights, "equal weights"), updated(state, round_)
+        return Decision(np.full(S, self.server_step / S), "equal weights")
+
+    def follow(
+        self,
+        round_: Round | PiecewiseRound,
+        state: ControlVariates,
+        *,
+        owned: bool,
+    ) -> ControlVariates:
+        """c_i⁺ and c⁺."""
+        return advanced(state, round_) if owned else updated(state, round_)
