@@ -145,6 +145,14 @@ def test_standing_still_besides(rng: np.random.Generator) -> None:
         assert np.array_equal(found, np.vstack([matrix, np.zeros_like(matrix[:1])]))
 
 
+def test_standing_still_is_zero_under_a_finer_base(rng: np.random.Generator) -> None:
+    x = rng.standard_normal(5)
+    pieces = Pieces(((np.zeros(5, np.float32),),), x)
+    np.testing.assert_array_equal(pieces.with_null().row(1), np.zeros(5))
+    u = np.array([[0.0, 1.0]])
+    np.testing.assert_array_equal(combine(pieces.with_null(), u), np.zeros((1, 5)))
+
+
 def test_bad_pieces_are_named() -> None:
     a, b = np.zeros(3, np.float32), np.zeros(4, np.float32)
     with pytest.raises(InvalidInputError, match=r"`parts` must be at least one"):
@@ -157,6 +165,8 @@ def test_bad_pieces_are_named() -> None:
         Pieces(((a.astype(np.float16),),))
     with pytest.raises(InvalidInputError, match=r"`base` must be of shape \(3,\)"):
         Pieces(((a,),), b)
+    with pytest.raises(InvalidInputError, match=r"`base` must be .* got float16"):
+        Pieces(((a,),), a.astype(np.float16))
     with pytest.raises(InvalidInputError, match=r"a sum of 1 displacements; got \(2,"):
         post_local_weights(Pieces(((a,),)), OwnSum(np.ones(2)), 1.0)
 

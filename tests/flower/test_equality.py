@@ -11,7 +11,9 @@ from flwr.app import ArrayRecord
 
 from hewfl import (
     ChoiceHorizons,
+    FedAdp,
     FedAvg,
+    FedAWARE,
     Federation,
     FedNova,
     FedProx,
@@ -32,6 +34,7 @@ from tests.sim.toy import least_squares
 ROUNDS, SEED = 6, 3
 PROBLEM = least_squares(1, n=6, d=5)
 L = PROBLEM.smoothness
+NOISE = (1.0, 2.0, 4.0, 0.5, 3.0, 0.1)
 METHODS: list[Any] = [
     HewHom(L, 0.4),
     HewHet(L, 0.4),
@@ -42,6 +45,9 @@ METHODS: list[Any] = [
     FedAvg(L, 0.2),
     FedProx(L, 0.2, 0.5),
     MinibatchSGD(L, 0.2),
+    HewFixed(L, 0.4, variance=NOISE),
+    FedAWARE(L, 0.2),
+    FedAdp(L, 0.2),
 ]
 
 
@@ -93,7 +99,8 @@ def test_with_sampled_clients_and_momentum() -> None:
         "participation": SampledParticipation(3),
         "outer": Outer(0.9, momentum=0.5, nesterov=True),
     }
-    for method in (HewHet(L, 0.3), Scaffold(L, 0.1)):
+    fixed = HewFixed(L, 0.3, variance=NOISE)
+    for method in (HewHet(L, 0.3), Scaffold(L, 0.1), fixed):
         found, known = flower(method, **extra), engine(method, **extra)
         np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-10)
 

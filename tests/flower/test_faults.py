@@ -9,11 +9,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 from hewfl import (
+    EpochHorizons,
+    FedAdp,
+    FedAWARE,
+    FedNova,
     FixedHorizons,
     HewControl,
+    HewFixed,
     HewHet,
     HewHom,
     InvalidInputError,
@@ -21,8 +26,9 @@ from hewfl import (
     Scaffold,
 )
 from hewfl.flower import AlgorithmStrategy, HewStrategy, Options
+from hewfl.flower.layout import vector_of
 from hewfl.flower.protocol import TRAIN
-from hewfl.flower.replies import KINDS
+from hewfl.flower.replies import KINDS, STEP_SIZES
 from tests.flower.federation import StubGrid, Tamper, app_of
 from tests.sim.toy import least_squares
 
@@ -122,6 +128,21 @@ def numbers(**values: Any) -> Tamper:
     return lambda _, answer: [with_metrics(answer, **values)]
 
 
+def headed(text: str) -> ArrayRecord:
+    """A vector of zeros under a NumPy header of our own."""
+    head = text.encode()
+    data = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    data += np.zeros(D, np.float32).tobytes()
+    return ArrayRecord({"0": Array("float32", (D,), "numpy.ndarray", data)})
+
+
+HEAD = "{{'descr': '{}', 'fortran_order': False, 'shape': ({},)}}"
+DAMAGED = {  # and what reading them raises
+    "OverflowError": HEAD.format("<f4", 2**70),
+    "SyntaxError": HEAD.format("<f4,(", D),
+    "TokenError": "{",
+    "nothing": HEAD.format("<f4", -1),
+}
 NAN = set_to(displacement=vector(*[0.0] * (D - 1), np.nan))
 FAULTS: dict[str, tuple[Tamper, dict[str, int]]] = {
     "client raised": (
@@ -155,6 +176,14 @@ FAULTS: dict[str, tuple[Tamper, dict[str, int]]] = {
     "NaN examples": (numbers(num_examples=float("nan")), {"malformed": 1}),
     "huge examples": (numbers(num_examples=1e300), {"malformed": 1}),
     "someone else": (numbers(partition_id=1), {"malformed": 1}),
+    "more steps than ordered": (numbers(num_steps=3), {"malformed": 1}),
+    "zero step size": (numbers(step_size=0.0), {"malformed": 1}),
+    "tiny step size": (numbers(step_size=1e-300), {"malformed": 1}),
+    "huge step size": (numbers(step_size=1e300), {"malformed": 1}),
+    **{
+        f"damaged, {error}": (set_to(displacement=headed(head)), {"malformed": 1})
+        for error, head in DAMAGED.items()
+    },
 }
 
 
@@ -175,6 +204,61 @@ def test_a_bad_answer_is_left_out_and_counted(
     assert who in caplog.text
     kind = next(iter(counts))
     assert f"({kind})" in caplog.text
+
+
+def test_heads_of_our_own_are_read_where_they_are_right() -> None:
+    found = vector_of(headed(HEAD.format("<f4", D)), D)
+    np.testing.assert_array_equal(found, np.zeros(D))
+
+
+def test_a_damaged_gradient_at_the_start_is_left_out() -> None:
+    def damaged(grid: StubGrid) -> None:
+        record = headed(DAMAGED["TokenError"])
+        grid.tamper = lambda q, a: (
+            [changed(a, displacement=record)]
+            if q.metadata.message_type == "train.gradient"
+            and grid.partition_of(q) == VICTIM
+            else [a]
+        )
+
+    _, result = run(prepare=damaged, rounds=1)
+    assert result.train_metrics_clientapp[1]["clients"] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("offer", "heard"), [(2, [0, 1, 2, 4]), (None, [*range(N)])])
+def test_without_a_law_an_offer_bounds_the_steps(
+    offer: int | None, heard: list[int]
+) -> None:
+    def offering(grid: StubGrid) -> None:
+        for context in grid.nodes.values():
+            context.node_config.update({} if offer is None else {"local-steps": offer})
+
+    more = numbers(num_steps=3)
+    _, result = run(more, prepare=offering, horizons=None, method=HewHom(L, 0.4))
+    for metrics in result.train_metrics_clientapp.values():
+        assert metrics["clients"] == heard
+
+
+@pytest.mark.parametrize("size", STEP_SIZES)
+@pytest.mark.parametrize(
+    "method", [HewHom(L, 0.4), HewHet(L, 0.4), FedNova(L, 0.2), Scaffold(L, 0.2)]
+)
+def test_step_sizes_in_range_stay_in_floating_point(method: Any, size: float) -> None:
+    strategy, result = run(numbers(step_size=size), method=method, rounds=1)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["accepted"] == 1
+    assert metrics["clients"] == [*range(N)]
+    assert np.isfinite(strategy.state.anchor).all()
+
+
+def test_noise_by_client_goes_with_those_who_are_there() -> None:
+    v = (1.0, 2.0, 3.0, 4.0, 5.0)
+    method = HewFixed(L, 0.4, variance=v)
+    _, result = run(method=method, prepare=lambda grid: grid.disconnect(VICTIM))
+    worth = 1 / np.array([1.0, 2.0, 3.0, 5.0])  # equal steps and batches
+    for metrics in result.train_metrics_clientapp.values():
+        assert metrics["clients"] == [0, 1, 2, 4]
+        np.testing.assert_allclose(metrics["weights"], worth / worth.sum())
 
 
 def test_leaving_out_is_as_if_the_client_had_not_been_asked() -> None:
@@ -274,3 +358,22 @@ def test_starting_again_starts_from_the_beginning() -> None:
 def test_control_variates_need_a_population() -> None:
     with pytest.raises(InvalidInputError, match="`population` must be given"):
         HewStrategy(1.0, 1.0, corrected=True)
+
+
+@pytest.mark.parametrize("method", [FedAWARE(L, 0.2), FedAdp(L, 0.2)])
+def test_so_do_memories_of_clients(method: Any) -> None:
+    with pytest.raises(InvalidInputError, match="what it remembers of clients"):
+        AlgorithmStrategy(method)
+    AlgorithmStrategy(method, Options(population=2))
+
+
+def test_so_do_passes_over_the_data_of_a_client() -> None:
+    with pytest.raises(InvalidInputError, match=r"`population` .* for EpochHorizons"):
+        HewStrategy(1.0, 1.0, options=Options(horizons=EpochHorizons(1.0)))
+
+
+@pytest.mark.parametrize("population", [None, 3])
+def test_so_does_noise_by_client(population: int | None) -> None:
+    text = f"`variance` must be .*; got 2 numbers with population {population}"
+    with pytest.raises(InvalidInputError, match=text):
+        AlgorithmStrategy(HewFixed(L, 0.4, variance=(1.0, 2.0)), Options(population))

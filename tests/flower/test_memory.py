@@ -104,13 +104,23 @@ def test_displacements_and_endpoints_in_one_round() -> None:
     strategy, replies, ends = second_round(corrected=False)
     x = strategy.state.anchor
     sent = x.astype(np.float32)
-    for message, y in list(zip(replies, ends, strict=True))[::2]:
-        del message.content["arrays"]
-        message.content["displacement"] = ArrayRecord([y - sent])
+    moves = ends - sent.astype(np.float64)  # of endpoints, in full
+    for k in range(0, N, 2):
+        del replies[k].content["arrays"]
+        replies[k].content["displacement"] = ArrayRecord([ends[k] - sent])
+        moves[k] = ends[k] - sent
     _, metrics = strategy.aggregate_train(2, replies)
     assert metrics["clients"] == list(range(N))
-    step = np.array(metrics["weights"]) @ (ends - sent.astype(np.float64))
-    np.testing.assert_allclose(strategy.state.anchor, x + step, atol=1e-6)
+    step = np.array(metrics["weights"]) @ moves
+    np.testing.assert_allclose(strategy.state.anchor, x + step, atol=1e-12)
+
+
+def test_replies_are_used_up() -> None:
+    strategy, replies, _ = second_round(corrected=False)
+    strategy.aggregate_train(2, replies)
+    for message in replies:
+        assert len(message.content["arrays"]) == 0
+        assert message.content["metrics"]["num-examples"] == 10
 
 
 def test_a_rejected_round_leaves_control_variates_as_they_were() -> None:

@@ -41,6 +41,7 @@ from tests.flower.federation import StubGrid, app_of
 from tests.sim.toy import least_squares
 
 N, D, SEED = 6, 5, 4
+TABLE = np.asfortranarray(np.arange(6).reshape(2, 3))
 PROBLEM = least_squares(5, n=N, d=D)
 L = PROBLEM.smoothness
 METHODS: list[Any] = [
@@ -72,13 +73,16 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord(known | {"test_accuracy": 0.5, "seen": server_round})
 
 
+def model() -> ArrayRecord:
+    """Parameters, between arrays that are none."""
+    arrays = {"count": np.array(7), "w": np.zeros(D, np.float32), "at": TABLE}
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
 def start(strategy: AlgorithmStrategy, rounds: int, *, arrivals: int = 0) -> Any:
     """In a federation of its own: new node ids, nothing remembered."""
     grid = StubGrid(app_of(PROBLEM, SEED), N, seed=arrivals)
-    model = ArrayRecord(
-        {"w": Array(np.zeros(D, np.float32)), "count": Array(np.array([7]))}
-    )
-    return strategy.start(grid, model, rounds, evaluate_fn=evaluate)
+    return strategy.start(grid, model(), rounds, evaluate_fn=evaluate)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -102,7 +106,10 @@ def test_five_and_five_rounds_are_ten(
     assert resumed.state.anchor.tobytes() == known.state.anchor.tobytes()
     assert bytes_of(parts) == bytes_of(whole)
     assert sorted(result.train_metrics_clientapp) == [6, 7, 8, 9, 10]
-    assert result.arrays["count"].numpy() == np.array([7])
+    count, w, at = result.arrays.to_numpy_ndarrays()  # in their places
+    assert (count.shape, int(count)) == ((), 7)
+    np.testing.assert_array_equal(w, known.model()["w"].numpy())
+    np.testing.assert_array_equal(at, TABLE)
 
 
 def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
@@ -120,11 +127,8 @@ def test_stopped_in_the_middle_of_a_round(tmp_path: Path) -> None:
 
     strategy = AlgorithmStrategy(METHODS[1], options(parts))
     grid = StubGrid(app_of(PROBLEM, SEED), N)
-    model = ArrayRecord(
-        {"w": Array(np.zeros(D, np.float32)), "count": Array(np.array([7]))}
-    )
     with pytest.raises(StoppedError):
-        strategy.start(grid, model, 6, evaluate_fn=stop)
+        strategy.start(grid, model(), 6, evaluate_fn=stop)
     with (parts / f"seed-{SEED}" / "trace.jsonl").open("a") as file:
         file.write('{"round": 4, half a li')
     start(AlgorithmStrategy.resume(parts), 6)
@@ -169,6 +173,10 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     other = AlgorithmStrategy(HewHom(L, 0.5), options(tmp_path))
     with pytest.raises(DataError, match="its method is"):
         start(other, 2)
+    begin = ArrayRecord({name: model()[name] for name in ("w", "count", "at")})
+    again = AlgorithmStrategy(METHODS[0], options(tmp_path))
+    with pytest.raises(DataError, match="its layout is"):
+        again.start(StubGrid(app_of(PROBLEM, SEED), N), begin, 2)
     with pytest.raises(DataError, match="a run of HewHom, not of ScaffoldStrategy"):
         ScaffoldStrategy.resume(tmp_path)
     with pytest.raises(DataError, match="holds no run to resume"):

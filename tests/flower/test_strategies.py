@@ -1,6 +1,8 @@
 """What a round reports, how nodes are met, and stock Flower clients."""
 
+import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,9 @@ from hewfl.flower import (
     Options,
     client_app,
 )
-from hewfl.flower.protocol import TRAIN
+from hewfl.flower.contacts import BRIEF
+from hewfl.flower.protocol import INTRODUCE, TRAIN
+from hewfl.flower.replies import MOST_CLIENTS
 from tests.flower.federation import StubGrid, app_of, honest
 from tests.sim.toy import least_squares
 
@@ -49,7 +53,7 @@ ENDS = np.random.default_rng(8).standard_normal((N, D)).astype(np.float32)
 STEPS = (1, 2, 4, 8, 8)
 
 
-def stock_app(*, steps: bool = True, told: bool = True) -> ClientApp:
+def stock_app(*, steps: bool = True, told: bool = True, first: int = 0) -> ClientApp:
     """As Flower's templates write it: the model comes back, with its size."""
     app = ClientApp()
 
@@ -60,7 +64,7 @@ def stock_app(*, steps: bool = True, told: bool = True) -> ClientApp:
         ends = [model[0] + ENDS[i, :4].reshape(2, 2), model[1] + ENDS[i, 4:]]
         metrics = {"num-examples": 10 + i, "train_loss": float(i)}
         metrics |= {"num-steps": STEPS[i]} if steps else {}
-        metrics |= {"partition-id": i} if told else {}
+        metrics |= {"partition-id": first + i} if told else {}
         arrays = ArrayRecord(ends)
         content = RecordDict({"model": arrays, "numbers": MetricRecord(metrics)})
         return Message(content, reply_to=message)
@@ -118,6 +122,38 @@ def test_nameless_runs_can_be_kept_and_reported(tmp_path: Path) -> None:
     FedNovaStrategy(0.1, options=options).start(StubGrid(stock_app(), N), model(), 3)
     write_report([open_folder(tmp_path / "run")], tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size > 1000
+
+
+def test_told_numbers_are_bounded_and_take_no_room(tmp_path: Path) -> None:
+    first = MOST_CLIENTS - 3
+    strategy = FedNovaStrategy(0.1, options=Options(folder=tmp_path, **QUIET))
+    result = strategy.start(StubGrid(stock_app(first=first), N), model(), 1)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["clients"] == [first, first + 1, first + 2]
+    assert metrics["excluded-malformed"] == 2
+    known = json.loads((tmp_path / "seed-0" / "constants.json").read_text())
+    assert known["n"] == MOST_CLIENTS
+    assert known["samples"] == []
+
+
+def test_stock_clients_may_tell_arrays_by_place() -> None:
+    """A counter lies before the parameters, and is none."""
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # checked without flwr
+    def train(message: Message, context: Context) -> Message:
+        del context
+        count, w = message.content["arrays"].to_numpy_ndarrays()
+        metrics = MetricRecord({"num-examples": 1, "num-steps": 1})
+        arrays = ArrayRecord([count + 1, w + 1])
+        return Message(RecordDict({"a": arrays, "m": metrics}), reply_to=message)
+
+    begin = ArrayRecord([np.array([7]), np.zeros(2, np.float32)])
+    strategy = FedNovaStrategy(0.1, options=Options(**QUIET))
+    result = strategy.start(StubGrid(app, N), begin, 3)
+    count, w = result.arrays.to_numpy_ndarrays()
+    assert count == 7
+    np.testing.assert_allclose(w, [3.0, 3.0])
 
 
 def test_fednova_by_hand() -> None:
@@ -266,6 +302,34 @@ def test_a_node_without_a_partition_id_is_told_so(
     result = strategy.start(grid, ArrayRecord([np.zeros(2)]), 1)
     assert result.train_metrics_clientapp[1]["clients"] == [0]
     assert '--node-config "partition-id=0"' in caplog.text
+
+
+def test_only_newcomers_are_waited_for_in_full() -> None:
+    waits: list[tuple[int, float | None]] = []
+
+    class Watched(StubGrid):
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> Iterable[Message]:
+            out = list(messages)
+            if any(m.metadata.message_type == INTRODUCE for m in out):
+                waits.append((len(out), timeout))
+            return super().send_and_receive(out, timeout=timeout)
+
+    grid = Watched(slow(0.0), 3)
+    grid.tamper = lambda q, a: [] if grid.partition_of(q) == 1 else [a]
+    told = Options(population=4, wait_for=3, wait_seconds=60.0, **QUIET)
+
+    def newcomer(server_round: int, arrays: ArrayRecord) -> None:
+        del arrays
+        if server_round == 1:
+            grid.connect(3)
+
+    strategy = HewStrategy(1.0, 1.0, options=told)
+    begin = ArrayRecord([np.zeros(2)])
+    result = strategy.start(grid, begin, 2, evaluate_fn=newcomer)
+    assert waits == [(3, 60.0), (1, BRIEF), (1, 60.0), (1, BRIEF)]
+    assert result.train_metrics_clientapp[2]["clients"] == [0, 2, 3]
 
 
 def test_of_two_nodes_with_one_id_the_newer_is_believed(

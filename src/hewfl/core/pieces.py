@@ -50,6 +50,9 @@ class Pieces:
                 raise invalid("parts", "contiguous, of float32 or float64", kinds)
         if self.base is not None and len(self.base) != self.d:
             raise invalid("base", f"of shape ({self.d},)", self.base.shape)
+        if self.base is not None and not _is_lendable(self.base):
+            rule = "contiguous, of float32 or float64"
+            raise invalid("base", rule, self.base.dtype)
 
     @property
     def n(self) -> int:
@@ -150,13 +153,13 @@ class Pieces:
         return Displacements(self.astype(np.float64), np, self.n, self.d)
 
     def with_null(self) -> "Pieces":
-        """Standing still besides: Δ = 0 as one more client."""
+        """Standing still besides: Δ = 0 as one more client.
+
+        Its endpoint is the base itself, not rounded: x − x is zero to the bit.
+        """
         zeros = np.zeros(self.d, dtype=self.parts[0][0].dtype)
         null = zeros if self.base is None else self.base
-        added = tuple(
-            (*span.rows, null[span.lo : span.hi].astype(span.rows[0].dtype, copy=False))
-            for span in self.spans()
-        )
+        added = tuple((*span.rows, null[span.lo : span.hi]) for span in self.spans())
         return Pieces(added, self.base)
 
 

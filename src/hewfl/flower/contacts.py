@@ -19,6 +19,9 @@ from hewfl.flower.protocol import BATCH, EXAMPLES, INTRODUCE, OFFER, PARTITION
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
+BRIEF = 5.0
+"""Seconds for nodes that have not introduced themselves when they had the whole time;
+Flower looks for answers every three."""
 LARGEST = 2**53
 """Of counts: beyond, floating-point numbers are not whole for certain."""
 
@@ -50,11 +53,13 @@ class Book:
         contacts: by client: the partition id, or a number in order of appearance.
         connected: ids of the nodes that are there now.
         replaced: nodes whose client is now reached at a newer one.
+        awaited: nodes that once had the whole time to introduce themselves.
     """
 
     contacts: Mapping[int, Contact] = field(default_factory=dict)
     connected: frozenset[int] = frozenset()
     replaced: frozenset[int] = frozenset()
+    awaited: frozenset[int] = frozenset()
 
     def present(self) -> dict[int, Contact]:
         """The clients that can be asked now, in client order."""
@@ -77,7 +82,8 @@ def meet(
         book: whom we knew.
         population: n, if clients are to be known by name.
         needed: nodes to wait for.
-        seconds: how long, for them and then for their introductions.
+        seconds: how long, for them and then for introductions of nodes not asked
+            before; those that have once kept silent get `BRIEF` at most.
 
     Raises:
         InvalidInputError: names are needed and no node can give its own.
@@ -91,9 +97,9 @@ def meet(
         named = {first + k: Contact(node) for k, node in enumerate(strangers)}
         return replace(book, contacts={**book.contacts, **named})
     if strangers:
-        asked = [Message(RecordDict(), node, INTRODUCE) for node in strangers]
-        replies = list(grid.send_and_receive(asked, timeout=seconds))
+        replies = _introductions(grid, book, strangers, seconds)
         book = _introduced(book, replies, population)
+        book = replace(book, awaited=book.awaited.union(strangers))
         if not book.contacts and any(reply.has_error() for reply in replies):
             rule = (
                 "left out unless nodes can introduce themselves: build the ClientApp "
@@ -118,6 +124,20 @@ def _waited(grid: Grid, needed: int, seconds: float) -> list[int]:
     if len(nodes) < needed:
         log.warning("%d nodes of %d came in %g s", len(nodes), needed, seconds)
     return nodes
+
+
+def _introductions(
+    grid: Grid, book: Book, strangers: Iterable[int], seconds: float
+) -> list[Message]:
+    """What strangers answer: the new ones in time, then the silent ones briefly."""
+    replies: list[Message] = []
+    new = [node for node in strangers if node not in book.awaited]
+    silent = [node for node in strangers if node in book.awaited]
+    for nodes, limit in ((new, seconds), (silent, min(seconds, BRIEF))):
+        if nodes:
+            asked = [Message(RecordDict(), node, INTRODUCE) for node in nodes]
+            replies += grid.send_and_receive(asked, timeout=limit)
+    return replies
 
 
 def _introduced(book: Book, replies: Iterable[Message], n: int) -> Book:
@@ -149,22 +169,25 @@ def _contact(node: int, content: RecordDict, n: int) -> tuple[int, Contact]:
         InvalidInputError: a number is missing or out of range.
     """
     metrics = next(iter(content.metric_records.values()), MetricRecord())
-    client = whole(metrics, PARTITION, least=0)
-    if client >= n:
-        raise invalid(PARTITION, f"below the population of {n}", client)
+    client = whole(metrics, PARTITION, least=0, most=n - 1)
     sizes = whole(metrics, EXAMPLES), whole(metrics, BATCH)
     steps = whole(metrics, OFFER) if OFFER in metrics else None
     return client, Contact(node, *sizes, steps)
 
 
-def whole(metrics: MetricRecord, key: str, *, least: int = 1) -> int:
+def whole(
+    metrics: MetricRecord, key: str, *, least: int = 1, most: int = LARGEST
+) -> int:
     """A whole number out of a record.
 
     Raises:
-        InvalidInputError: it is missing, not whole, or too small.
+        InvalidInputError: it is missing, not whole, too small or too large.
     """
     value = metrics.get(key)
-    number = isinstance(value, int | float) and least <= value <= LARGEST
+    number = isinstance(value, int | float) and least <= value <= most
     if not number or value != int(value):
-        raise invalid(f'"{key}"', f"a whole number of at least {least}", repr(value))
+        limits = (
+            f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
+        )
+        raise invalid(f'"{key}"', f"a whole number {limits}", repr(value))
     return int(value)

@@ -198,15 +198,15 @@ class RunFolder:
 
     def close(self, rounds: int, book: Book, d: int, seconds: float) -> None:
         """Write constants, times and summary of a finished run."""
-        n = self._options.population or self._numbers()
+        population = self._options.population
         samples = {i: contact.examples for i, contact in book.contacts.items()}
         known = {
             "smoothness": self._run["method"].get("smoothness"),
             "objective": None,
             "pooled": None,
-            "n": n,
+            "n": population or self._numbers(),
             "d": d,
-            "samples": [samples.get(i, 0) for i in range(n)],
+            "samples": [samples.get(i, 0) for i in range(population or 0)],
         }
         write_json(self._seed / "constants.json", known)
         versions = {"hewfl": __version__, "flwr": metadata.version("flwr")}

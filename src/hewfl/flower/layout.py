@@ -29,11 +29,13 @@ class Layout:
         names: of the arrays of real numbers, in order.
         shapes: of each.
         kinds: of each, such as "float32".
+        order: names of all arrays of the model, those outside the vector included.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     kinds: tuple[str, ...]
+    order: tuple[str, ...]
 
     @property
     def d(self) -> int:
@@ -69,13 +71,14 @@ def layout_of(record: ArrayRecord) -> Layout:
         tuple(kept),
         tuple(a.shape for a in kept.values()),
         tuple(str(a.dtype) for a in kept.values()),
+        tuple(arrays),
     )
 
 
 def others_of(layout: Layout, record: ArrayRecord) -> dict[str, NDArray[Any]]:
     """The arrays of a model that are not in its vector."""
     names = [name for name in record if name not in layout.names]
-    return {name: record[name].numpy() for name in names}
+    return {name: np.asarray(record[name].numpy(), order="C") for name in names}
 
 
 def flat(layout: Layout, record: ArrayRecord) -> Float[Vector, " d"]:
@@ -102,7 +105,7 @@ def part(
         raise invalid(name, "among the arrays", f"{list(record)}"[:80])
     try:
         array = viewed(record[name])
-    except (TypeError, ValueError, EOFError) as error:
+    except Exception as error:  # a parser's own failures on bytes of others are many
         raise invalid(name, "an array in NumPy's format", error) from error
     if array.shape != shape:
         raise invalid(name, f"of shape {shape}", array.shape)
@@ -114,17 +117,18 @@ def part(
 def record_of(
     layout: Layout, vector: Float[Vector, " d"], others: Mapping[str, NDArray[Any]]
 ) -> ArrayRecord:
-    """The model that a vector stands for, rounded as `sent` does."""
-    record = ArrayRecord()
+    """The model that a vector stands for, rounded as `sent` does.
+
+    Arrays are in the order of the first model: stock clients tell them by place.
+    """
+    arrays = {name: Array(array) for name, array in others.items()}
     with np.errstate(over="ignore"):  # whoever makes a vector sees that it fits
         for (name, shape, place), kind in zip(
             layout.parts(), layout.kinds, strict=True
         ):
             part_ = vector[place].reshape(shape).astype(layout.dtype, copy=False)
-            record[name] = packed(part_.astype(kind, copy=False))
-    for name, array in others.items():
-        record[name] = Array(array)
-    return record
+            arrays[name] = packed(part_.astype(kind, copy=False))
+    return ArrayRecord({name: arrays[name] for name in layout.order})
 
 
 def packed(array: Float[Vector, "..."]) -> Array:
@@ -175,11 +179,16 @@ def _head(head: bytes) -> tuple[tuple[int, ...] | None, Any]:
     """Shape and kind of an array in NumPy's format; None for what is not plain.
 
     All clients send the same heads, and reading one takes longer than a small array.
+
+    Raises:
+        ValueError: a size is negative, which NumPy would take for "whatever fits".
     """
     stream = BytesIO(head)
     if np.lib.format.read_magic(stream) != (1, 0):
         return None, None
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"a header of shape {shape}")
     return (None, None) if fortran or dtype.hasobject else (shape, dtype)
 
 

@@ -4,9 +4,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, final
 
+import numpy as np
+
+from hewfl.controllers.control import HewControl
+from hewfl.controllers.fixed import HewFixed
 from hewfl.core.checks import invalid, positive
 from hewfl.core.round import Algorithm
-from hewfl.sim.federation import FullParticipation, Horizons, Participation
+from hewfl.sim.checkpoint import flatten
+from hewfl.sim.federation import (
+    EpochHorizons,
+    FullParticipation,
+    Horizons,
+    Participation,
+)
 from hewfl.sim.outer import Outer
 
 Holder = Literal["server", "node"]
@@ -20,7 +30,7 @@ class Options:
     Attributes:
         population: n, clients in all. Nodes then introduce themselves and are known by
             their partition id, 0 to n − 1. None: any Flower node takes part, nameless;
-            enough for methods without control variates.
+            enough for methods that remember nothing of single clients.
         horizons: law of the local steps; None leaves them to the nodes.
         participation: law of who is asked; drawn from the seed and the round.
         seed: of both laws, for training and for evaluation.
@@ -77,9 +87,40 @@ def check_method(algorithm: Algorithm[Any], options: Options) -> None:
     if algorithm.needs_losses or getattr(algorithm, "needs_oracle", False):
         rule = "a method that needs neither losses nor the true state"
         raise invalid("algorithm", rule, algorithm.name)
-    if options.population is None and algorithm.traffic.down > 1:
+    if options.population is None:
+        _check_nameless(algorithm, options)
+    _check_variance(algorithm, options.population)
+
+
+def _check_nameless(algorithm: Algorithm[Any], options: Options) -> None:
+    """Require nothing that belongs to clients by name."""
+    if _remembers_clients(algorithm):
         rule = (
-            f"given for {algorithm.name}: control variates belong to partition ids "
-            "0 to population − 1"
+            f"given for {algorithm.name}: what it remembers of clients belongs to "
+            "partition ids 0 to population − 1"
         )
         raise invalid("population", rule, None)
+    if isinstance(options.horizons, EpochHorizons):
+        rule = "given for EpochHorizons: nodes tell their examples in introductions"
+        raise invalid("population", rule, None)
+
+
+def _remembers_clients(algorithm: Algorithm[Any]) -> bool:
+    """Whether its state grows with the number of clients."""
+
+    def shapes(n: int) -> dict[str, tuple[int, ...]]:
+        given = np.zeros((n, 1)) if algorithm.needs_gradients else None
+        state = flatten(algorithm.init(n, 1, given))
+        return {name: array.shape for name, array in state.items()}
+
+    return shapes(2) != shapes(3)
+
+
+def _check_variance(algorithm: Algorithm[Any], population: int | None) -> None:
+    """Require noise of every client by name, where it is not one number for all."""
+    if not isinstance(algorithm, HewControl | HewFixed):
+        return
+    count = np.size(algorithm.variance)
+    if count not in (1, population):
+        rule = "one number, or one for each client of a `population` that is given"
+        raise invalid("variance", rule, f"{count} numbers with population {population}")

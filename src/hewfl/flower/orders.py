@@ -42,6 +42,7 @@ class Draft:
         config: what the user sends along.
         variates: c and all c_i where nodes hold them, else None.
         holders: which nodes do.
+        is_law: whether local steps are the server's law, and not what nodes offer.
     """
 
     t: int
@@ -52,6 +53,7 @@ class Draft:
     config: ConfigRecord
     variates: ControlVariates | None
     holders: Holders
+    is_law: bool
 
 
 Out = tuple[list[Message], list[Asked]]
@@ -64,11 +66,13 @@ def orders(draft: Draft, contacts: Mapping[int, Contact]) -> Out:
         shared[SERVER_VARIATE] = vector_record(draft.variates.server)
     messages, asked, rate = [], [], _rate(draft.config)
     for k, client in enumerate(map(int, draft.roster.clients)):
-        node = contacts[client].node
+        node, offer = contacts[client].node, contacts[client].steps
         content = _content(draft, k, node, shared)
         message = Message(content, node, TRAIN, group_id=str(draft.t + 1))
         eta, batch = draft.plan.step_sizes[k], draft.roster.batch_sizes[k]
-        told = (float(eta), int(batch), rate)
+        is_bound = draft.is_law or offer is not None
+        most = int(draft.roster.horizons[k]) if is_bound else None
+        told = (float(eta), int(batch), rate, most)
         asked.append(Asked(client, node, message.metadata, *told))
         messages.append(message)
     return messages, asked

@@ -7,8 +7,9 @@ A reply is left out, and the reason kept, when it is
     late        an answer to another round
     unknown     from nobody who was asked
     duplicate   several answers of one client that differ; equal ones count once
-    malformed   arrays of other names, shapes or kinds; numbers missing or out of
-                range, a partition id of someone else among them
+    malformed   arrays that cannot be read, or of other names, shapes or kinds; numbers
+                missing or out of range: a partition id of someone else, more steps
+                than ordered
     not-finite  NaN or infinite entries
 """
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.pieces import Pieces
 from hewfl.errors import InvalidInputError
-from hewfl.flower.contacts import whole
+from hewfl.flower.contacts import LARGEST, whole
 from hewfl.flower.layout import Layout, bad_entries, lendable, part, vector_of
 from hewfl.flower.protocol import (
     DISPLACEMENT,
@@ -45,6 +46,10 @@ KINDS = (
     "malformed",
     "not-finite",
 )
+MOST_CLIENTS = 2**20
+"""Partition ids that nameless nodes tell are below: reports have a place for each."""
+STEP_SIZES = (1e-30, 1e30)
+"""Of a client: with others the rules would leave floating point for all clients."""
 
 
 @final
@@ -69,6 +74,8 @@ class Asked:
         step_size: η_i, as sent.
         batch_size: b_i, as the node told.
         rate: step size that a stock client was sent as `lr`, if it was.
+        most_steps: H_i where it is the server's law or what the node offered to do;
+            None where nobody said anything, and a client does what it likes.
     """
 
     client: int
@@ -77,6 +84,7 @@ class Asked:
     step_size: float
     batch_size: int = 1
     rate: float | None = None
+    most_steps: int | None = None
 
 
 @final
@@ -164,10 +172,11 @@ def sift(  # noqa: PLR0913 - what is known of the round, and three questions
                 excluded.append(Exclusion(client, "not-finite", str(error)))
             except InvalidInputError as error:
                 excluded.append(Exclusion(client, "malformed", str(error)))
+        displacements = _pieces(rows, begin) if rows else None
     best = [answers[k] for k in kept]
     return Heard(
         clients[kept],
-        _pieces(rows, begin) if rows else None,
+        displacements,
         np.array([a.steps for a in best], dtype=np.int64),
         np.array([a.step_size for a in best], dtype=np.float64),
         np.array([a.size for a in best], dtype=np.int64),
@@ -264,16 +273,20 @@ class _NotFiniteError(Exception):
 def _read(question: Asked, content: RecordDict, *, named: bool) -> _Answer:
     """The numbers of a reply."""
     metrics = metrics_of(content)
-    told = whole(metrics, PARTITION, least=0) if PARTITION in metrics else None
+    told, top = None, LARGEST if named else MOST_CLIENTS - 1
+    if PARTITION in metrics:
+        told = whole(metrics, PARTITION, least=0, most=top)
     if named and told not in (None, question.client):
         raise invalid(f'"{PARTITION}"', f"{question.client}, who was asked", told)
     step_size = question.step_size
     if not isinstance(content.get(DISPLACEMENT), ArrayRecord):
         step_size = question.rate or step_size  # a stock client, which takes no orders
     if STEP_SIZE in metrics:
-        step_size = _positive(metrics, STEP_SIZE)
+        step_size = _step_size(metrics)
     offer = whole(metrics, OFFER) if OFFER in metrics else None
     steps, size = whole(metrics, DONE), whole(metrics, EXAMPLES)
+    if question.most_steps is not None and steps > question.most_steps:
+        raise invalid(f'"{DONE}"', f"at most the {question.most_steps} ordered", steps)
     return _Answer(question, content, metrics, steps, step_size, size, told, offer)
 
 
@@ -289,10 +302,11 @@ def metrics_of(content: RecordDict) -> MetricRecord:
     return records[METRICS] if METRICS in records else next(iter(records.values()))
 
 
-def _positive(metrics: MetricRecord, key: str) -> float:
-    value = metrics[key]
-    if not isinstance(value, int | float) or not 0 < value < np.inf:
-        raise invalid(f'"{key}"', "a positive finite number", repr(value))
+def _step_size(metrics: MetricRecord) -> float:
+    value, (least, most) = metrics[STEP_SIZE], STEP_SIZES
+    if not isinstance(value, int | float) or not least <= value <= most:
+        rule = f"a number from {least:g} to {most:g}"
+        raise invalid(f'"{STEP_SIZE}"', rule, repr(value))
     return float(value)
 
 
@@ -325,19 +339,28 @@ def _rows(content: RecordDict, layout: Layout, *, finite: bool) -> _Rows:
 
 
 def _pieces(rows: Sequence[_Rows], begin: Float[Array, " d"]) -> Pieces:
-    """All rows; endpoints are subtracted from only where others sent displacements."""
+    """All rows; endpoints are subtracted from only where others sent displacements.
+
+    In float64: a difference of float32 numbers may be beyond them.
+    """
     x = lendable(begin)
     if all(row.is_endpoint for row in rows):
         return Pieces(tuple(zip(*(row.views for row in rows), strict=True)), x)
     vectors = [
-        np.concatenate(row.views) - x if row.is_endpoint else row.views[0]
+        np.concatenate(row.views, dtype=np.float64) - x
+        if row.is_endpoint
+        else row.views[0]
         for row in rows
     ]
     return Pieces((tuple(vectors),))
 
 
 def let_go(replies: Iterable[Message]) -> None:
-    """Free the arrays of replies whose round is over: they are most of the memory."""
+    """Free the arrays of replies whose round is over: they are most of the memory.
+
+    The messages themselves are emptied, whoever else holds them: their ArrayRecords
+    have no arrays afterwards. Metrics stay.
+    """
     for message in replies:
         if message.has_content():
             for record in message.content.values():

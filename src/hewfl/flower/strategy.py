@@ -215,7 +215,8 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         if len(roster.clients) > 0:
             plan = self.algorithm.plan(roster, state.algorithm)
             held = _variates(state) if self._nodes_hold else None
-            draft = Draft(t, roster, plan, layout, arrays, config, held, self._holders)
+            known, is_law = self._holders, self.options.horizons is not None
+            draft = Draft(t, roster, plan, layout, arrays, config, held, known, is_law)
             messages, asked = orders(draft, self._book.contacts)
         begin = sent(layout, state.anchor)
         self._open = _Open(t, asked, absent, begin)
@@ -225,7 +226,10 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next model, None where the round is rejected, and all about the round."""
+        """The next model, None where the round is rejected, and all about the round.
+
+        The replies are used up: their ArrayRecords are emptied, to free the memory.
+        """
         assert self._open is not None, "`configure_train` comes first"
         opened, kept, self._open = self._open, self._known, None
         replies = list(replies)
