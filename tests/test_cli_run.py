@@ -1,5 +1,6 @@
 """Experiments from the command line, as a user types them."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,12 +10,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hewfl.cli import app
+from hewfl.cli.run import show_summary
+from hewfl.experiments.files import write_json
 from hewfl.experiments.lock import locked
+from hewfl.experiments.run import Folder
 from hewfl.experiments.spec import spec_from_table
-from tests.experiments.runs import TEXT
+from tests.experiments.runs import TEXT, small
 
 runner = CliRunner()
 
@@ -98,6 +103,22 @@ def test_mistakes_are_one_line(arguments: list[str], code: int, text: str) -> No
     assert "Traceback" not in result.output
 
 
+def test_warnings_are_one_line(place: Path) -> None:
+    (place / "file").write_bytes(b"")
+    command = [sys.executable, "-m", "hewfl.cli", "run", "small.toml", "--jobs", "0"]
+    given = {"HEWFL_CACHE": str(place / "file")}
+    done = subprocess.run(
+        [*command, "--set", "seeds=[0]"],
+        cwd=place,
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = f"warning: cannot write to the cache {place / 'file'} (Not a directory)"
+    assert done.stderr == f"{told}; set HEWFL_CACHE\n"
+
+
 def test_own_data_that_changed_are_noticed(place: Path) -> None:
     rows = [f"{i % 7},{i % 3},{i % 2}" for i in range(60)]
     own = place / "own.csv"
@@ -153,10 +174,32 @@ def test_one_damaged_run_does_not_hide_the_others(place: Path) -> None:
     bad = place / "runs" / "bad"
     bad.mkdir()
     (bad / "spec.toml").write_text("x")
-    listed = runner.invoke(app, ["ls"])
+    listed = runner.invoke(app, ["ls"], env={"COLUMNS": "200"})
     assert listed.exit_code == 0
     assert "small-" in listed.output
-    assert "cannot be" in listed.output
+    assert "the spec runs/bad/spec.toml is not TOML: " in listed.output
+    (good,) = place.glob("runs/small-*")
+    narrow = runner.invoke(app, ["ls"], env={"COLUMNS": "50"})
+    rows = [line for line in narrow.output.splitlines() if line.startswith("│")]
+    names = "".join(row.split("│")[1].strip() for row in rows)
+    assert names == f"bad{good.name}"  # whole, to be typed again
+    (good / "seed-0").mkdir()
+    (good / "seed-0" / "manifest.json").write_text("{")
+    listed = runner.invoke(app, ["ls"], env={"COLUMNS": "200"})
+    assert f"{good.name}/seed-0/manifest.json is damaged: " in listed.output
+
+
+def test_seeds_that_diverged_are_noted(place: Path) -> None:
+    some = {"mean": 0.5, "std": None, "seeds": [0.5, None, None]}
+    none = {"mean": None, "std": None, "seeds": [None] * 3}
+    finals = {"a": {"objective": some}, "b": {"objective": none}, "c": {}}
+    methods = [{"label": label, "final": final} for label, final in finals.items()]
+    summary = {"name": "x", "rounds": 1, "seeds": [0, 1, 2], "methods": methods}
+    write_json(place / "summary.json", summary)
+    text = io.StringIO()
+    show_summary(Folder(place, small()), Console(file=text, width=100))
+    rows = [" ".join(line.split()) for line in text.getvalue().splitlines()[4:7]]
+    assert rows == ["a 0.5000 (2 of 3 seeds diverged)", "b diverged", "c -"]
 
 
 def test_the_printed_spec_is_one() -> None:

@@ -97,5 +97,7 @@ def test_without_a_writable_cache_arrays_come_with_a_warning(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match=r"cannot cache set .*set HEWFL_CACHE"):
+    with pytest.warns(
+        UserWarning, match=r"cannot write to the cache .*set HEWFL_CACHE"
+    ):
         assert cached("set", KEY, parsed).train[0] is X

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hewfl.cli.demo import sentences
 from hewfl.experiments import summary
-from hewfl.experiments.claims import Claim, judge, pair
+from hewfl.experiments.claims import Claim, judge
 from hewfl.experiments.claims_deep import LEADERS, judge_cnn, judge_head
+from hewfl.experiments.compare import pair
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.momentum import extended_text
 from hewfl.experiments.paper import (
@@ -178,6 +180,37 @@ def test_a_method_that_diverged_is_behind() -> None:
     assert pair(results, "FedAvg", HEW_PLAIN, "objective").verdict == "worse"
     claims = judge({("mnist", "het-random"): results})
     assert claims[0].verdict == "agrees"
+
+
+def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels = {HEW_CORRECTED: 0.6, "FedAvg": np.nan, "FedNova": 0.5}
+    results = made(main_spec("mnist", "het-random"), levels)
+    monkeypatch.setattr(summary, "read_results", lambda *_: results)
+    found = summary.summarise(results.spec, {})
+    pairs = {
+        (p["first"], p["second"]): p
+        for p in found["pairs"]
+        if p["quantity"] == "objective"
+    }
+    assert len(pairs) == 3
+    ahead = pairs[HEW_CORRECTED, "FedAvg"]
+    assert ahead["verdict"] == "better"
+    assert (ahead["mean"], ahead["low"], ahead["seeds"]) == (None, None, 0)
+    assert pairs["FedAvg", "FedNova"]["verdict"] == "worse"
+    first, second, _ = sentences(found)
+    assert first == f"objective of {HEW_CORRECTED} less that of FedAvg: better"
+    assert "95 % interval -0.1" in second
+
+
+def test_a_quantity_that_nobody_measured_is_compared_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results = made(main_spec("mnist", "het-random"), {HEW_PLAIN: 0.6, "FedAvg": 0.5})
+    monkeypatch.setattr(summary, "read_results", lambda *_: results)
+    pairs = summary.summarise(results.spec, {})["pairs"]
+    assert [p["quantity"] for p in pairs] == ["objective", "test_accuracy"]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,17 @@ def test_line_2_runs_small(tmp_path: Path) -> None:
 
 @real
 @pytest.mark.data
+@pytest.mark.parametrize("fraction", [1e-6, 1 - 1e-6])
+def test_a_validation_part_has_rows_and_leaves_some(fraction: float) -> None:
+    spec = quick_deep(cnn_spec())
+    bad = replace(spec, data=replace(spec.data, validation_fraction=fraction))
+    rule = r"`data.validation_fraction` must be 0, or hold out at least one of \d+ rows"
+    with pytest.raises(InvalidInputError, match=rule):
+        build_problem(bad, 42)
+
+
+@real
+@pytest.mark.data
 def test_modules_refuse_a_common_pool() -> None:
     spec = quick_deep(cnn_spec())
     pool = replace(spec, clients=replace(spec.clients, partition="pool"))

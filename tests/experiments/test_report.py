@@ -262,6 +262,50 @@ def test_the_edge_of_a_grid_is_pointed_out(copy: Folder, tmp_path: Path) -> None
     assert "3 trials" in text
 
 
+def test_trials_are_told_as_measured(copy: Folder, tmp_path: Path) -> None:
+    tune = replace(copy.spec.tune, by="test_accuracy", tie=0.1, screen_rounds=2)
+    accurate = Folder(copy.path, replace(copy.spec, tune=tune))
+    file = copy.path / "tuning.json"
+    (choice,) = read_json(file)
+    trial = {"parameters": {"amplitude": 0.5}, "scores": [0.875, None]}
+    both = trial | {"tie_scores": [0.25, 0.5]}
+    write_json(file, [choice | {"table": [both], "screen": [both]}])
+    text = "".join(read(accurate, tmp_path).text)
+    assert text.count("amplitude = 0.50.875diverged0.250.5") == 2
+    assert "1 first trials" in text
+    assert "test_accuracy, seed 1objective, seed 0" in text
+    older = {k: v for k, v in choice.items() if k != "screen"}
+    negated = trial | {"scores": [-0.875, None]}
+    write_json(file, [older | {"table": [negated]}])
+    text = "".join(read(accurate, tmp_path).text)
+    assert "amplitude = 0.50.875diverged——" in text
+    assert "first trials" not in text
+
+
+def test_a_method_that_diverged_everywhere_is_worse(
+    copy: Folder, tmp_path: Path
+) -> None:
+    for seed in copy.spec.seeds:
+        trace = copy.of_seed(seed) / "trace.jsonl"
+        lines = [json.loads(line) for line in trace.read_text().splitlines()]
+        lines[-3] |= {
+            "objective": None
+        }  # HEW, the first of three, after the last round
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = "".join(read(copy, tmp_path).text)
+    assert "HEW—no seed in common▼ worse" in text
+
+
+def test_parts_of_epochs_have_columns(copy: Folder, tmp_path: Path) -> None:
+    file = copy.path / "summary.json"
+    summary = read_json(file)
+    one = {"mean": 0.25, "std": None, "seeds": [0.25]}
+    for method in summary["methods"]:
+        method["mass_by_horizon"] = {"2": one, "10": one, "0.5": one}
+    write_json(file, summary)
+    assert "H = 0.5H = 2H = 10" in "".join(read(copy, tmp_path).text)
+
+
 def test_divergence_is_said(copy: Folder, tmp_path: Path) -> None:
     file = copy.path / "summary.json"
     summary = read_json(file)

@@ -1,6 +1,7 @@
 """Stop and go on: same bits, whatever happened in between."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,13 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
-from hewfl.sim.checkpoint import flatten, load_checkpoint, unflatten
+from hewfl.sim.checkpoint import (
+    Saved,
+    flatten,
+    load_checkpoint,
+    save_checkpoint,
+    unflatten,
+)
 from tests.sim.test_engine import all_lanes
 from tests.sim.toy import least_squares
 
@@ -86,6 +93,17 @@ def test_a_killed_process_goes_on_as_if_nothing_had_been(
         assert (killed / name).read_bytes() == (calm / name).read_bytes(), name
 
 
+def test_the_manifest_comes_when_all_else_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trace.jsonl").write_text("a line\n")
+    order: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: order.append(os.fstat(file).st_ino))
+    save_checkpoint(tmp_path, Saved(3, {}, {"x": np.ones(2)}, 7))
+    names = ("trace.jsonl", "state-00000003.safetensors", "manifest.json")
+    assert order == [(tmp_path / name).stat().st_ino for name in names]
+
+
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     problem = least_squares()
@@ -121,8 +139,9 @@ def test_damaged_checkpoints_are_refused(stopped: Path) -> None:
     manifest.write_text(text)
     trace = stopped / "trace.jsonl"
     trace.write_text(trace.read_text()[:10])
-    with pytest.raises(DataError, match="damaged or shorter than its checkpoint"):
+    with pytest.raises(DataError, match="damaged or shorter than its checkpoint") as e:
         go_on(stopped)
+    assert str(e.value).endswith(f"; delete the folder {stopped} to begin anew")
 
 
 def test_another_run_is_refused(stopped: Path) -> None:

@@ -43,8 +43,7 @@ def demo(
             figure_run(results, output / "figure")
             made += [output / "figure.png", output / "figure.pdf"]
         summary = read_json(folder.path / "summary.json")
-        choices = read_json(folder.path / "tuning.json")
-    if any(choice["at_edge"] for choice in choices):
+    if any(choice.at_edge for choice in folder.choices):
         console.print(
             "These are the paper's grids. Where the best value is at the edge, a wider "
             "grid changes the ranking: see docs/experiments.md.",
@@ -61,10 +60,11 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     for pair in summary["pairs"]:
         if pair["first"] == HEW and pair["quantity"] == "objective":
             mean, low, high = pair["mean"], pair["low"], pair["high"]
-            lines.append(
-                f"objective of {HEW} less that of {pair['second']}: {mean:+.4f}, "
-                f"95 % interval {low:+.4f} to {high:+.4f}: {pair['verdict']}"
-            )
+            told = ""
+            if low is not None:  # both came through with two seeds or more
+                told = f"{mean:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}: "
+            start = f"objective of {HEW} less that of {pair['second']}"
+            lines.append(f"{start}: {told}{pair['verdict']}")
     audits = [m["audit"] for m in summary["methods"] if m["audit"] is not None]
     checks = sum(audit["checks"] for audit in audits)
     violations = sum(audit["violations"] for audit in audits)

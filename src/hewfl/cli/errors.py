@@ -1,7 +1,9 @@
 """How the command says what went wrong."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 
@@ -13,8 +15,10 @@ def one_line_errors() -> Iterator[None]:
     """Say our own errors in one line, and what the system refuses to do with a file.
 
     Others are bugs and keep their traceback. Exit code 2 for input that breaks a rule,
-    1 for everything else.
+    1 for everything else. Warnings are one line as well.
     """
+    before = warnings.formatwarning
+    warnings.formatwarning = _one_line
     try:
         yield
     except HewError as error:
@@ -25,3 +29,9 @@ def one_line_errors() -> Iterator[None]:
             raise
         typer.echo(f"error: {error.filename}: {error.strerror}", err=True)
         raise typer.Exit(1) from error
+    finally:
+        warnings.formatwarning = before
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    return f"warning: {message}\n"

@@ -1,18 +1,18 @@
 """`hewfl paper`: the paper's experiments and figures."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, final
+from typing import Annotated, Any, final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
-from hewfl.cli.run import ROOT, Jobs, Root, go
+from hewfl.cli.run import ROOT, Chunk, Jobs, Root, chunked, go
 from hewfl.experiments.claims import Claim
 from hewfl.experiments.claims_deep import judge_cnn, judge_head
 from hewfl.experiments.figures import figure_1, figure_2
@@ -42,6 +42,7 @@ from hewfl.experiments.run import Folder, folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 
 OUTPUT = Path("paper")
+"""Where results go, each part of the paper in a folder of its own."""
 
 
 class Figure(StrEnum):
@@ -86,6 +87,12 @@ def _draw_cnn(results: Results, output: Path) -> None:
 HEAD = Line(head_spec, _draw_head, judge_head)
 CNN = Line(cnn_spec, _draw_cnn, judge_cnn)
 LINES = {Figure.fig3: HEAD, Figure.fig4: HEAD, Figure.fig5: CNN, Figure.fig6: CNN}
+PARTS = {
+    **dict.fromkeys((Figure.fig1, Figure.fig2, Figure.all), "main"),
+    **dict.fromkeys((Figure.fig3, Figure.fig4), "head"),
+    **dict.fromkeys((Figure.fig5, Figure.fig6), "cnn"),
+    Figure.extended: "extended",
+}
 WANTED = {
     Figure.fig1: FIGURE_1,
     Figure.fig2: FIGURE_2,
@@ -94,20 +101,27 @@ WANTED = {
 }
 
 
-def paper(
+def paper(  # noqa: PLR0913 - the options of a command
     figure: Annotated[Figure, typer.Argument(help="Which part of the paper.")],
     *,
     root: Root = ROOT,
     jobs: Jobs = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for figures and tables.")
-    ] = OUTPUT,
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for figures and tables; paper/main, head, cnn or extended "
+            "if absent.",
+        ),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="numpy, cpu or cuda; as in a spec.")
     ] = None,
     small: Annotated[
         bool, typer.Option("--quick", help="Few samples, rounds and seeds.")
     ] = False,
+    client_chunk: Chunk = None,
 ) -> None:
     """Run the paper's experiments and draw their figures.
 
@@ -118,11 +132,19 @@ def paper(
     Stopped at any time and called again, it goes on where it was.
     """
     console = Console()
-    again = _command(figure, root, jobs, output, device, small=small)
+    asked = {
+        "--device": device,
+        "--client-chunk": client_chunk,
+        "--jobs": jobs,
+        "--root": None if root == ROOT else root,
+        "--output": output,
+    }
+    again = _command(figure, asked, small=small)
+    output = output or OUTPUT / PARTS[figure]
     with one_line_errors():
         if figure in LINES:
             line = LINES[figure]
-            spec = _on(line.spec(), device)
+            spec = chunked(_on(line.spec(), device), client_chunk)
             folder = folder_for(quick_deep(spec) if small else spec, root)
             go([folder], jobs, console, again=again)
             claims = _publish_line(line, folder, output)
@@ -131,7 +153,7 @@ def paper(
             folders: dict[tuple[str, str], Folder] = {}
             for data in DATA:
                 for regime in WANTED[figure]:
-                    spec = _on(make(data, regime), device)
+                    spec = chunked(_on(make(data, regime), device), client_chunk)
                     spec = quick(spec) if small else spec
                     folders[data, regime] = folder_for(spec, root)
             go(list(folders.values()), jobs, console, again=again)
@@ -173,22 +195,12 @@ def _publish_grid(
     return claims
 
 
-def _command(
-    figure: Figure,
-    root: Path,
-    jobs: int | None,
-    output: Path,
-    device: str | None,
-    *,
-    small: bool,
-) -> str:
+def _command(figure: Figure, asked: Mapping[str, Any], *, small: bool) -> str:
     """The command that goes on with what was stopped."""
     words = ["hewfl", "paper", figure.value]
     words += ["--quick"] if small else []
-    words += ["--device", device] if device is not None else []
-    words += ["--jobs", str(jobs)] if jobs is not None else []
-    words += ["--root", str(root)] if root != ROOT else []
-    words += ["--output", str(output)] if output != OUTPUT else []
+    for option, value in asked.items():
+        words += [] if value is None else [option, str(value)]
     return shlex.join(words)
 
 

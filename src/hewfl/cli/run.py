@@ -5,6 +5,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ from hewfl.experiments.run import (
     tune_all,
 )
 from hewfl.experiments.spec import Spec, spec_from_table
+from hewfl.experiments.summary import lost_seeds
 from hewfl.experiments.template import template
 
 ROOT = Path("runs")
@@ -46,25 +48,43 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a field, as in --set clients.n=10. Repeatable."),
 ]
+Chunk = Annotated[
+    str | None,
+    typer.Option(
+        help='Most models of a module stepped at once: a number, or "auto" for as many '
+        "as fit into memory. Sets problem.client_chunk."
+    ),
+]
 File = Annotated[Path, typer.Argument(help="A spec in TOML; `hewfl spec` prints one.")]
 
 
 def run(
-    file: File, *, root: Root = ROOT, jobs: Jobs = None, change: Changes = None
+    file: File,
+    *,
+    root: Root = ROOT,
+    jobs: Jobs = None,
+    change: Changes = None,
+    client_chunk: Chunk = None,
 ) -> None:
     """Tune and run an experiment; one that was begun goes on where it stopped."""
     with one_line_errors():
-        spec = read(file, change or [])
+        spec = chunked(read(file, change or []), client_chunk)
         go([folder_for(spec, root)], jobs, Console())
 
 
 def tune(
-    file: File, *, root: Root = ROOT, jobs: Jobs = None, change: Changes = None
+    file: File,
+    *,
+    root: Root = ROOT,
+    jobs: Jobs = None,
+    change: Changes = None,
+    client_chunk: Chunk = None,
 ) -> None:
     """Choose the hyper-parameters that a spec leaves open as grids, and stop there."""
     console = Console()
     with one_line_errors():
-        folder = folder_for(read(file, change or []), root)
+        spec = chunked(read(file, change or []), client_chunk)
+        folder = folder_for(spec, root)
         if folder.tuned is None:
             _say_resumed([folder], console)
             with _resumable([folder], None), Bars(console) as bars:
@@ -94,21 +114,24 @@ def ls(
 ) -> None:
     """List the runs in a folder and how far they are."""
     table = Table(title=f"runs in {root}", title_justify="left")
-    for name in ("run", "data", "methods", "seeds", "rounds", "state"):
-        table.add_column(name, justify="left" if name in ("run", "state") else "right")
+    table.add_column("run", overflow="fold")  # whole: `hewfl resume` wants it
+    for name in ("data", "methods", "seeds", "rounds"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
     found = sorted(root.glob("*/spec.toml"))
     for file in found:
         try:
             folder = open_folder(file.parent)
-        except HewError:
+            state = _state(folder)
+        except (HewError, OSError) as error:
             name = escape(file.parent.name)
-            table.add_row(name, *("-",) * 4, "[red]spec.toml cannot be read[/]")
+            table.add_row(name, *("-",) * 4, f"[red]{escape(str(error))}[/]")
             continue
         spec = folder.spec
         methods, seeds = len(spec.methods), len(spec.seeds)
         data, rounds = Path(spec.data.name).name, str(spec.rounds)
         row = (folder.path.name, data, str(methods), str(seeds), rounds)
-        table.add_row(*map(escape, row), _state(folder))
+        table.add_row(*map(escape, row), state)
     Console().print(table if found else f"no runs in {root}")
 
 
@@ -152,6 +175,24 @@ def read(file: Path, changes: Sequence[str]) -> Spec:
     return spec
 
 
+def chunked(spec: Spec, chunk: str | None) -> Spec:
+    """The spec with at most so many models of a module stepped at once.
+
+    Raises:
+        InvalidInputError: neither "auto" nor at least 1, or the spec has no module.
+    """
+    if chunk is None:
+        return spec
+    if not spec.problem.is_module:
+        rule = f'left out: problem.model = "{spec.problem.model}" does not use it'
+        raise invalid("--client-chunk", rule, repr(chunk))
+    if chunk == "auto":
+        return replace(spec, problem=replace(spec.problem, client_chunk="auto"))
+    if not chunk.isdecimal() or int(chunk) < 1:
+        raise invalid("--client-chunk", '"auto" or at least 1', repr(chunk))
+    return replace(spec, problem=replace(spec.problem, client_chunk=int(chunk)))
+
+
 def go(
     folders: Sequence[Folder],
     jobs: int | None,
@@ -186,15 +227,15 @@ def cores(jobs: int | None) -> int:
 
 def show_choices(folder: Folder, console: Console) -> None:
     """What tuning chose, with a warning where the best was at the end of a list."""
-    for choice in read_json(folder.path / "tuning.json", missing=True) or []:
-        values = ", ".join(f"{k} = {v}" for k, v in choice["parameters"].items())
-        edge = ", ".join(choice["at_edge"])
+    for choice in folder.choices:
+        values = ", ".join(f"{k} = {v}" for k, v in choice.parameters.items())
+        edge = ", ".join(choice.at_edge)
         warning = f" [yellow]({edge} at the edge of its grid)[/]" if edge else ""
-        if all(None in row["scores"] for row in choice["table"]):
+        if all(None in row["scores"] for row in choice.table):
             warning = (
                 " [red](no candidate came through the trials; try smaller steps)[/]"
             )
-        line = f"  {escape(choice['label'])}: {escape(values)}{warning}"
+        line = f"  {escape(choice.label)}: {escape(values)}{warning}"
         console.print(line, soft_wrap=True)
 
 
@@ -224,12 +265,14 @@ def show_summary(folder: Folder, console: Console) -> None:
 
 
 def _cell(key: str, value: Any) -> str:
-    if value is None or value["mean"] is None:
+    if value is None:
         return "-"
+    if value["mean"] is None:
+        return "diverged"
     if key == "scalars":
         return f"{value['mean']:,.0f}"
     spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
-    return f"{value['mean']:.4f}{spread}"
+    return f"{value['mean']:.4f}{spread}{lost_seeds(value)}"
 
 
 def _state(folder: Folder) -> str:

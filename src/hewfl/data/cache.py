@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, final
 import numpy as np
 
 from hewfl.data.dataset import Samples
-from hewfl.data.places import cache_root, file_sha256
+from hewfl.data.places import cache_root, file_sha256, warn_of_cache
 from hewfl.errors import DataError
 
 FORMAT = 1
@@ -54,8 +53,7 @@ def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed
     try:
         _publish(folder, list(key), parsed)
     except OSError as error:
-        text = f"cannot cache {name} in {folder.parent} ({error}); set HEWFL_CACHE"
-        warnings.warn(text, stacklevel=3)
+        warn_of_cache(error)
         return parsed
     return _opened(folder, list(key)) or parsed
 

@@ -8,7 +8,9 @@ import gzip
 import hashlib
 import os
 import sys
+import warnings
 import zlib
+from functools import cache
 from pathlib import Path
 
 from hewfl.data.catalogue import DataFile, Entry
@@ -29,6 +31,17 @@ def cache_root() -> Path:
         local = os.environ.get("LOCALAPPDATA")
         return (Path(local) if local else Path.home()) / "hewfl" / "Cache"
     return Path.home() / ".cache" / "hewfl"
+
+
+def warn_of_cache(error: OSError) -> None:
+    """Say, once, that the user cache cannot be written; work goes on without it."""
+    why = error.strerror or error
+    _warn(f"cannot write to the cache {cache_root()} ({why}); set HEWFL_CACHE")
+
+
+@cache  # Python forgets what it has shown whenever somebody changes the filters
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
 
 
 def download_root() -> Path:

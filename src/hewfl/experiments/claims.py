@@ -5,17 +5,13 @@ ahead. Heterogeneous data with equal H are in the paper's set-up but in no figur
 them there is nothing but that "only", and it is judged as such.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array
-from hewfl.errors import InvalidInputError
-from hewfl.experiments.compare import Comparison, compare
+from hewfl.experiments.compare import Comparison, compare, pair
 from hewfl.experiments.paper import (
     DATA,
     FIGURE_1,
@@ -26,7 +22,6 @@ from hewfl.experiments.paper import (
     hew_of,
 )
 from hewfl.experiments.results import Results
-from hewfl.experiments.tune import LARGER_IS_BETTER
 
 Verdict = Literal["agrees", "does not agree", "undecided"]
 Panels = Mapping[tuple[str, str], Results]
@@ -67,27 +62,6 @@ def against_others(results: Results, hew: str, quantity: str) -> dict[str, Compa
     """HEW against every method that is not HEW, on the same seeds."""
     others = [k for k in results.labels if k not in (HEW_PLAIN, HEW_CORRECTED)]
     return {label: pair(results, hew, label, quantity) for label in others}
-
-
-def pair(results: Results, first: str, second: str, quantity: str) -> Comparison:
-    """Two methods after the last round, seed by seed.
-
-    A method that diverged for every seed is behind one that did not.
-    """
-    better = quantity in LARGER_IS_BETTER
-    a, b = (_final(results, label, quantity) for label in (first, second))
-    if np.isfinite(a).any() and not np.isfinite(b).any():
-        return Comparison(math.nan, math.nan, math.nan, 0, "better")
-    if np.isfinite(b).any() and not np.isfinite(a).any():
-        return Comparison(math.nan, math.nan, math.nan, 0, "worse")
-    return compare(a, b, larger_is_better=better)
-
-
-def _final(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
-    try:
-        return results.final(label, quantity)
-    except InvalidInputError:  # not measured, as it diverged
-        return np.full(len(results.spec.seeds), np.nan)
 
 
 def _advantage(data: str, regime: str, results: Results) -> Claim:

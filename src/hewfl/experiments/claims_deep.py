@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
-from hewfl.experiments.claims import Claim, Verdict, pair
-from hewfl.experiments.compare import Comparison, compare
+from hewfl.experiments.claims import Claim, Verdict
+from hewfl.experiments.compare import Comparison, compare, pair
 from hewfl.experiments.paper import HEW_CORRECTED, HEW_PLAIN
 from hewfl.experiments.results import Results
 

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid
+from hewfl.errors import InvalidInputError
+from hewfl.experiments.results import Results
+from hewfl.experiments.tune import LARGER_IS_BETTER
 
 Verdict = Literal["better", "worse", "undecided"]
 LEVEL = 0.95
@@ -55,12 +58,33 @@ def compare(
     if count == 1:
         return Comparison(mean, -math.inf, math.inf, 1, "undecided")
     error = float(d.std(ddof=1)) / math.sqrt(count)
-    half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    half = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
     low, high = mean - half, mean + half
     verdict: Verdict = "undecided"
     if high < 0 or low > 0:
         verdict = "better" if (mean < 0) != larger_is_better else "worse"
     return Comparison(mean, low, high, count, verdict)
+
+
+def pair(results: Results, first: str, second: str, quantity: str) -> Comparison:
+    """Two methods after the last round, seed by seed.
+
+    A method that diverged for every seed is behind one that did not.
+    """
+    better = quantity in LARGER_IS_BETTER
+    a, b = (_final(results, label, quantity) for label in (first, second))
+    if np.isfinite(a).any() and not np.isfinite(b).any():
+        return Comparison(math.nan, math.nan, math.nan, 0, "better")
+    if np.isfinite(b).any() and not np.isfinite(a).any():
+        return Comparison(math.nan, math.nan, math.nan, 0, "worse")
+    return compare(a, b, larger_is_better=better)
+
+
+def _final(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
+    try:
+        return results.final(label, quantity)
+    except InvalidInputError:  # not measured, as it diverged
+        return np.full(len(results.spec.seeds), np.nan)
 
 
 def _values(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:

@@ -19,7 +19,7 @@ from hewfl.errors import InvalidInputError, MissingExtraError
 from hewfl.experiments.files import write_bytes
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.paper import DATA, FIGURE_1, FIGURE_2, TITLES
-from hewfl.experiments.results import GAPS, Results
+from hewfl.experiments.results import GAPS, Group, Results
 from hewfl.experiments.styles import Style, styles_of
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
@@ -323,7 +323,7 @@ def _draw_weight_table(axes: Any, results: Results) -> None:
     axes.grid(visible=False)
 
 
-def _share_of_clients(results: Results, label: str) -> dict[int, float]:
+def _share_of_clients(results: Results, label: str) -> dict[Group, float]:
     """Share of the clients with each horizon in the last round, mean over seeds."""
     lane = results.labels.index(label)
     last = [

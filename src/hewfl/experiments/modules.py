@@ -33,6 +33,9 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
         subsample=data.subsample,
     )
     held_out = round(data.validation_fraction * len(rows))
+    if data.validation_fraction and not 0 < held_out < len(rows):
+        rule = f"0, or hold out at least one of {len(rows)} rows and leave one"
+        raise invalid("data.validation_fraction", rule, data.validation_fraction)
     validation, training = rows[:held_out], rows[held_out:]
     shards = _shards(spec, row_labels(dataset, training), seed)
     order = training[np.concatenate(shards)]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hewfl.experiments.claims import Panels, pair
+from hewfl.experiments.claims import Panels
+from hewfl.experiments.compare import pair
 from hewfl.experiments.files import read_json
 from hewfl.experiments.paper import MOMENTA, TITLES, hew_of, under_momentum
 from hewfl.experiments.results import Results

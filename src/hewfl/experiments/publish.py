@@ -12,6 +12,7 @@ from hewfl.experiments.momentum import extended_text, momentum_text
 from hewfl.experiments.paper import TITLES
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Folder
+from hewfl.experiments.summary import lost_seeds
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
 COLUMNS = (
@@ -170,6 +171,4 @@ def _mean(value: Mapping[str, Any] | None) -> str:
     if value is None or value["mean"] is None:
         return "diverged"
     spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
-    lost = sum(seed is None for seed in value["seeds"])
-    note = f" ({lost} of {len(value['seeds'])} seeds diverged)" if lost else ""
-    return f"{value['mean']:.4f}{spread}{note}"
+    return f"{value['mean']:.4f}{spread}{lost_seeds(value)}"

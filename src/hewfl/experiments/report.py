@@ -22,7 +22,7 @@ from jaxtyping import Float64, Int64, UInt16
 
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
-from hewfl.experiments.compare import LEVEL, Comparison, compare
+from hewfl.experiments.compare import LEVEL, Comparison, pair
 from hewfl.experiments.figures import AXES, QUANTITIES, measured, positions
 from hewfl.experiments.files import read_json, write_text
 from hewfl.experiments.results import GAPS, Results, read_results
@@ -30,7 +30,7 @@ from hewfl.experiments.run import Folder
 from hewfl.experiments.spec import ClientsSpec, write_spec
 from hewfl.experiments.styles import Style, is_hew, style_sheet, styles_of
 from hewfl.experiments.summary import COMPARED, statistics
-from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.experiments.tune import LARGER_IS_BETTER, Choice, Trials
 from hewfl.version import __version__
 
 POINTS = 400
@@ -353,12 +353,8 @@ def _comparisons(run: _Run) -> _Html:
         others = [label for label in results.labels if label != best]
         if best is None or not others:
             continue
-        theirs = results.final(best, quantity)
         up = quantity in LARGER_IS_BETTER
-        found = {
-            label: compare(results.final(label, quantity), theirs, larger_is_better=up)
-            for label in others
-        }
+        found = {label: pair(results, label, best, quantity) for label in others}
         scale = _scale(found.values())
         rows = [
             [_name(run, label), *_difference(c, scale, run.styles[label].colour)]
@@ -383,7 +379,8 @@ def _difference(found: Comparison, scale: float, colour: str) -> list[str]:
     """A comparison as cells of a row: numbers, a small picture, a word."""
     if not math.isfinite(found.high):
         known = f"{found.mean:+.4g}" if found.seeds else "—"
-        return [known, "needs two seeds", "", _WORDS[found.verdict]]
+        why = "needs two seeds" if found.seeds else "no seed in common"
+        return [known, why, "", _WORDS[found.verdict]]
     low, mean, high = (
         90 + 85 * max(-1.0, min(1.0, v / scale))
         for v in (found.low, found.mean, found.high)
@@ -414,9 +411,9 @@ def _scale(found: Iterable[Comparison]) -> float:
 def _masses(run: _Run) -> _Html:
     """Final weights by horizon."""
     mass = {m["label"]: m["mass_by_horizon"] for m in run.summary["methods"]}
-    found = sorted({int(h) for own in mass.values() for h in own})
+    found = sorted({h for own in mass.values() for h in own}, key=float)
     rows = [
-        [_name(run, label), *(_plus_minus(own.get(str(h), _NOTHING)) for h in found)]
+        [_name(run, label), *(_plus_minus(own.get(h, _NOTHING)) for h in found)]
         for label, own in mass.items()
     ]
     head = ["method", *(f"H = {h}" for h in found)]
@@ -450,25 +447,16 @@ def _audit_sentence(method: Mapping[str, Any], L: str) -> _Html:
 
 def _tuning(run: _Run) -> _Html:
     """What was chosen from which grid, with a warning at its edge."""
-    choices = read_json(run.folder.path / "tuning.json", missing=True)
+    choices = run.folder.choices
     if not choices:
         return _tag("p", "Nothing was tuned: every hyper-parameter was given.")
     tune = run.folder.spec.tune
     grids = {m.label: m.grid for m in run.folder.spec.methods}
-    sign = -1 if tune.by in LARGER_IS_BETTER else 1
-    rows, trials = [], []
+    rows = []
     for choice in choices:
-        name, grid = _name(run, choice["label"]), grids[choice["label"]]
+        name, grid = _name(run, choice.label), grids[choice.label]
         lists = "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in grid.items())
-        rows.append([name, _values(choice["parameters"], grid), lists])
-        for trial in choice["table"]:
-            scores = [
-                "diverged" if score is None else f"{sign * score:.5g}"
-                for score in trial["scores"]
-            ]
-            trials.append([name, _values(trial["parameters"], grid), *scores])
-    head = ["method", "parameters", *(f"seed {seed}" for seed in tune.seeds)]
-    every = _table(head, trials, f"{tune.by} after {tune.rounds} rounds")
+        rows.append([name, _values(choice.parameters, grid), lists])
     caption = f"Chosen by the mean {tune.by} after {tune.rounds} rounds"
     if tune.tie:
         caption += f"; between means within {tune.tie:g}, by the mean {tune.tie_by}"
@@ -477,17 +465,46 @@ def _tuning(run: _Run) -> _Html:
             _edges(choices),
             _warning(_LEAK) if tune.by.startswith("test_") else "",
             _table(["method", "chosen", "grid"], rows, caption),
-            _tag("details", _tag("summary", f"{len(trials)} trials"), every),
+            _trials(run, {c.label: c.screen for c in choices}, first=True),
+            _trials(run, {c.label: c.table for c in choices}, first=False),
         )
     )
 
 
-def _edges(choices: Sequence[Mapping[str, Any]]) -> _Html:
+def _trials(run: _Run, trials: Mapping[str, Trials], *, first: bool) -> _Html:
+    """Every trial of a stage, folded; nothing where there are none."""
+    tune = run.folder.spec.tune
+    grids = {m.label: m.grid for m in run.folder.spec.methods}
+    seeds = tune.screen_seeds if first else tune.seeds
+    rounds = tune.screen_rounds if first else tune.rounds
+    rows = []
+    for label, own in trials.items():
+        for trial in own:
+            cells = [*map(_score, trial["scores"])]
+            if tune.tie:
+                cells += [*map(_score, trial["tie_scores"])] or ["—"] * len(seeds)
+            values = _values(trial["parameters"], grids[label])
+            rows.append([_name(run, label), values, *cells])
+    if not rows:
+        return _Html("")
+    asked = (tune.by, tune.tie_by) if tune.tie else (tune.by,)
+    head = ["method", "parameters"]
+    head += [f"{quantity}, seed {seed}" for quantity in asked for seed in seeds]
+    summary = f"{len(rows)} {'first trials' if first else 'trials'}"
+    table = _table(head, rows, f"After {rounds} rounds")
+    return _tag("details", _tag("summary", summary), table)
+
+
+def _score(score: float | None) -> str:
+    return "diverged" if score is None else f"{score:.5g}"
+
+
+def _edges(choices: Sequence[Choice]) -> _Html:
     """A warning where a wider grid might have done better."""
     found = [
-        f"{choice['label']} ({', '.join(choice['at_edge'])})"
+        f"{choice.label} ({', '.join(choice.at_edge)})"
         for choice in choices
-        if choice["at_edge"]
+        if choice.at_edge
     ]
     if not found:
         return _tag("p", "Every choice is inside its grid.")

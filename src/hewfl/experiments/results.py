@@ -1,5 +1,6 @@
 """The records of a run as arrays: methods × seeds × evaluated rounds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,13 @@ from jaxtyping import Float64, Int64
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
 from hewfl.experiments.files import read_json
+from hewfl.experiments.laws import check_horizons
 from hewfl.experiments.spec import Spec
+from hewfl.sim.federation import EpochHorizons
 from hewfl.sim.trace import RoundRecord, from_lines
 
+Group = int | float
+"""Local steps, or local epochs, which need not be whole."""
 GAPS = {"gap": "objective", "pooled_gap": "pooled"}
 """Distances from the least value, by the quantity they belong to."""
 
@@ -64,26 +69,30 @@ class Results:
         """A quantity of one method after the last round, seed by seed."""
         return self.curve(label, quantity)[:, -1]
 
-    def groups(self, seed: int, record: RoundRecord) -> tuple[int, ...]:
+    def groups(self, seed: int, record: RoundRecord) -> tuple[Group, ...]:
         """What the clients of a round are grouped by: local steps, or local epochs.
+
+        A client's epochs are those of the spec that stand for its steps, the most of
+        several; of none (a node that did less than it was asked) the nearest.
 
         Args:
             seed: position of the record's seed.
             record: of the round.
         """
-        if not self.counts_epochs:
+        law = check_horizons(self.spec.clients.horizons)
+        if not isinstance(law, EpochHorizons):
             return tuple(record.horizons)
+        choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
         pairs = zip(record.clients, record.horizons, strict=True)
-        return tuple(max(1, round(h * b / sizes[i])) for i, h in pairs)
+        return tuple(_epochs(choices, sizes[i], b, h) for i, h in pairs)
 
     @property
     def counts_epochs(self) -> bool:
         """Whether local work is a number of passes over a client's data."""
-        horizons = self.spec.clients.horizons
-        return isinstance(horizons, Mapping) and horizons["kind"] == "EpochHorizons"
+        return isinstance(check_horizons(self.spec.clients.horizons), EpochHorizons)
 
-    def mass(self, label: str) -> dict[int, Float64[Array, " seeds"]]:
+    def mass(self, label: str) -> dict[Group, Float64[Array, " seeds"]]:
         """Weight of the clients of each group in the last round, seed by seed."""
         lane = self.labels.index(label)
         last = [by_lane[lane][-1] for by_lane in self.records]
@@ -106,10 +115,12 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
     records = []
     for folder in seeds.values():
         try:
-            lines = (folder / "trace.jsonl").read_text(encoding="utf-8").splitlines()
-            flat = from_lines(lines)
+            flat = _read_trace(folder, lanes * (spec.rounds + 1))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise DataError(f"the trace in {folder} cannot be read: {error}") from error
+            summary, run = folder.parent / "summary.json", folder.parent
+            again = f"delete {folder} and, if it is there, {summary}; then resume {run}"
+            text = f"the trace in {folder} cannot be read: {error}; {again}"
+            raise DataError(text) from error
         records.append(tuple(tuple(flat[k::lanes]) for k in range(lanes)))
     every, last = spec.evaluate_every, spec.rounds
     points = sorted({*range(0, last + 1, every), last})
@@ -117,7 +128,25 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
     return Results(spec, np.array(points), tuple(records), known)
 
 
-def _mass(weights: Sequence[float], groups: Sequence[int], wanted: int) -> float:
+def _read_trace(folder: Path, least: int) -> list[RoundRecord]:
+    lines = (folder / "trace.jsonl").read_text(encoding="utf-8").splitlines()
+    found = from_lines(lines)
+    if len(found) < least:
+        raise ValueError(f"it has {len(found)} of {least} records")
+    return found
+
+
+def _epochs(choices: Sequence[float], m: int, b: int, h: int) -> Group:
+    """The number of epochs e with ⌈e m / b⌉ = h, as `EpochHorizons` counts steps."""
+
+    def distance(e: float) -> tuple[int, float]:
+        return abs(max(math.ceil(e * m / b), 1) - h), -e
+
+    found = min(choices, key=distance)
+    return int(found) if float(found).is_integer() else found
+
+
+def _mass(weights: Sequence[float], groups: Sequence[Group], wanted: Group) -> float:
     pairs = zip(weights, groups, strict=True)
     return float(sum(weight for weight, h in pairs if h == wanted))
 

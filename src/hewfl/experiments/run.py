@@ -2,7 +2,7 @@
 
     folder/spec.toml       the spec as asked for
     folder/tuned.toml      the same with the chosen hyper-parameters
-    folder/tuning.json     every candidate's score
+    folder/tuning.json     every candidate's scores
     folder/trials/         scores of single trials, until the choice is made
     folder/seed-0/         trace.jsonl, checkpoint and constants.json of a seed
     folder/summary.json    what came of it
@@ -31,10 +31,14 @@ from hewfl.experiments.spec import Spec, read_spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
+    Choice,
     Scores,
+    Trials,
     best_of,
     candidates_of,
     choose,
+    read_choices,
+    trial_tables,
     trial_tasks,
 )
 from hewfl.experiments.workers import Report, Task, execute
@@ -84,6 +88,11 @@ class Folder:
             return self.spec
         file = self.path / "tuned.toml"
         return read_spec(file) if file.exists() else None
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """What tuning found for each method with a grid, once it has."""
+        return read_choices(self.path / "tuning.json", self.spec.tune)
 
     @property
     def is_done(self) -> bool:
@@ -265,16 +274,19 @@ def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> Non
 def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
     todo = [folder for folder in folders if folder.tuned is None]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
+    screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
     for folder, scores in _trials(screened, trials, jobs, progress, screen=True):
         spec, tried = folder.spec, trials[folder.path]
+        screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
         trials[folder.path] = tuple(
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
     for folder, scores in _trials(todo, trials, jobs, progress, screen=False):
-        tuned, choices = choose(folder.spec, trials[folder.path], scores)
+        tried, screen = trials[folder.path], screens.get(folder.path, [])
+        tuned, choices = choose(folder.spec, tried, scores, screen)
         write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
         write_text(folder.path / "tuned.toml", write_spec(tuned))
     for folder in folders:
@@ -321,8 +333,10 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         if spec.problem.is_module:  # nothing to solve for
             continue
         for seed in spec.seeds:
+            if _constants_file(folder.of_seed(seed)).exists():
+                continue
             part = (c.n, c.partition, c.alpha, c.minimum)
-            key = (spec.data, spec.problem, spec.dtype, seed, part)
+            key = (spec.data, spec.problem, spec.dtype, spec.device, seed, part)
             name = f"{spec.data.name}, {c.partition}, seed {seed}"
             task = Task("constants", name, 1, solve_constants, (spec, seed))
             found.setdefault(key, task)
@@ -356,18 +370,18 @@ def run_seed(
     spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
 ) -> None:
     """One seed of a tuned spec, from where its folder says it is."""
-    if (folder / "constants.json").exists() and rounds_done(folder) == spec.rounds:
+    if _constants_file(folder).exists() and rounds_done(folder) == spec.rounds:
         on_round(spec.rounds)
         return
     problem = build_problem(spec, seed)
-    known = find_constants(spec, seed, problem)
+    smoothness = _settled_smoothness(spec, seed, problem, folder)
     observers: list[Observer] = []
     if spec.audit_every:
         observers.append(_every(spec.audit_every, pathwise_audit))
     simulate(
         problem,
         build_federation(spec),
-        lanes_of(spec, spec.methods, known.smoothness),
+        lanes_of(spec, spec.methods, smoothness),
         rounds=spec.rounds,
         seed=seed,
         start=start_of(problem),
@@ -378,14 +392,45 @@ def run_seed(
         checkpoint_every=CHECKPOINT_EVERY,
         on_round=on_round,
     )
-    sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
-    write_json(folder / "constants.json", asdict(known) | sizes)
+
+
+def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> float:
+    """The L of a seed, settled with all its constants before its first round.
+
+    They stay in the seed's folder: another L, if only by a bit, is another run.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = _constants_file(folder)
+    found = read_json(file, missing=True)
+    if found is None:
+        known = asdict(find_constants(spec, seed, problem))
+        sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
+        found = known | sizes
+        write_json(file, found)
+    try:
+        return float(found["smoothness"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: it has no L; delete {folder}") from error
+
+
+def _constants_file(folder: Path) -> Path:
+    return folder / "constants.json"
 
 
 def rounds_done(folder: Path) -> int:
-    """Rounds that the checkpoint of a seed holds."""
-    found = read_json(folder / "manifest.json", missing=True)
-    return 0 if found is None else int(found["round"])
+    """Rounds that the checkpoint of a seed holds.
+
+    Raises:
+        DataError: the checkpoint is damaged.
+    """
+    file = folder / "manifest.json"
+    found = read_json(file, missing=True)
+    try:
+        return 0 if found is None else int(found["round"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: {error!r}; delete {folder}") from error
 
 
 def _every(rounds: int, observer: Observer) -> Observer:

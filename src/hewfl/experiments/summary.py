@@ -11,10 +11,9 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array
 from hewfl.errors import InvalidInputError
-from hewfl.experiments.compare import compare
+from hewfl.experiments.compare import pair
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.tune import LARGER_IS_BETTER
 
 QUANTITIES = (
     *("objective", "gap", "pooled", "pooled_gap"),
@@ -87,21 +86,35 @@ def _audit(results: Results, lane: int) -> dict[str, Any] | None:
 
 
 def _pairs(results: Results) -> list[dict[str, Any]]:
-    """Every method against every later one, in the quantities that matter."""
+    """Every method against every later one, in the quantities that matter.
+
+    One that diverged for every seed is behind one that did not.
+    """
     found = []
     for quantity in COMPARED:
+        if not any(_is_measured(results, label, quantity) for label in results.labels):
+            continue
         for i, first in enumerate(results.labels):
             for second in results.labels[i + 1 :]:
-                try:
-                    a = results.final(first, quantity)
-                    b = results.final(second, quantity)
-                except InvalidInputError:
-                    continue
-                better = quantity in LARGER_IS_BETTER
-                outcome = asdict(compare(a, b, larger_is_better=better))
+                outcome = asdict(pair(results, first, second, quantity))
                 names = {"first": first, "second": second, "quantity": quantity}
                 found.append(names | {k: _finite(v) for k, v in outcome.items()})
     return found
+
+
+def _is_measured(results: Results, label: str, quantity: str) -> bool:
+    try:
+        results.final(label, quantity)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def lost_seeds(value: Mapping[str, Any]) -> str:
+    """A note behind a mean of `statistics` that not all seeds are in."""
+    seeds = value["seeds"]
+    lost = sum(seed is None for seed in seeds)
+    return f" ({lost} of {len(seeds)} seeds diverged)" if lost else ""
 
 
 def statistics(values: Float64[Array, " seeds"]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
+from hewfl.errors import DataError
 from hewfl.experiments.files import read_json, write_json
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.spec import Spec
+from hewfl.experiments.spec import Spec, TuneSpec
 from hewfl.experiments.workers import Task
 from hewfl.experiments.world import (
     build_federation,
@@ -29,6 +30,8 @@ Candidates = tuple[tuple[MethodSpec, ...], ...]
 """Those of every method with a grid, method by method."""
 Scores = Float64[Array, "candidates 2"]
 """The quantity that decides and the one that decides between equals; less is better."""
+Trials = tuple[Mapping[str, Any], ...]
+"""Those of one method: `parameters`, and `scores` and `tie_scores` seed by seed."""
 
 
 @final
@@ -40,13 +43,17 @@ class Choice:
         label: of the method.
         parameters: the best point of its grid.
         at_edge: those of them at the end of their list, where a wider list might help.
-        table: every candidate of the last trial with its score for each seed.
+        screen: every candidate of the first, shorter trial; empty if there was none.
+        table: every candidate of the last trial: for each seed, its `scores` in the
+            quantity that decides and its `tie_scores` in the one that decides between
+            equals, as measured; None where it diverged.
     """
 
     label: str
     parameters: Mapping[str, Any]
     at_edge: tuple[str, ...]
-    table: tuple[Mapping[str, Any], ...]
+    screen: Trials
+    table: Trials
 
 
 def candidates_of(spec: Spec) -> Candidates:
@@ -143,7 +150,10 @@ def best_of(
 
 
 def choose(
-    spec: Spec, candidates: Candidates, scores: Sequence[Scores]
+    spec: Spec,
+    candidates: Candidates,
+    scores: Sequence[Scores],
+    screen: Sequence[Trials] = (),
 ) -> tuple[Spec, tuple[Choice, ...]]:
     """The spec with the best candidate of each method, by the mean over the seeds.
 
@@ -151,15 +161,17 @@ def choose(
         spec: with grids.
         candidates: that were tried.
         scores: of `try_candidates`, one table per seed.
+        screen: `trial_tables` of the first trial, if there was one.
     """
-    table = np.stack([score[:, 0] for score in scores])
     grids = [method for method in spec.methods if method.grid]
-    choices, first = {}, 0
+    last = trial_tables(spec, candidates, scores)
+    first = screen or [()] * len(grids)
     winners = best_of(spec, candidates, scores, 1)
-    for method, part, (best,) in zip(grids, candidates, winners, strict=True):
-        own = table[:, first : first + len(part)]
-        first += len(part)
-        choices[method.label] = _choice(method, part, own, part[best])
+    choices = {}
+    for k, (method, (best,)) in enumerate(zip(grids, winners, strict=True)):
+        given = candidates[k][best].parameters
+        edges = _edges(method, given)
+        choices[method.label] = Choice(method.label, given, edges, first[k], last[k])
     methods = tuple(
         MethodSpec(m.method, m.label, choices[m.label].parameters)
         if m.label in choices
@@ -169,27 +181,83 @@ def choose(
     return spec.with_methods(methods), tuple(choices.values())
 
 
-def _choice(
-    method: MethodSpec,
-    candidates: Sequence[MethodSpec],
-    scores: Float64[Array, "seeds candidates"],
-    best: MethodSpec,
-) -> Choice:
-    edges = tuple(
+def read_choices(file: Path, how: TuneSpec) -> tuple[Choice, ...]:
+    """What a `tuning.json` says; nothing if there is none.
+
+    Args:
+        file: the file.
+        how: the spec's own words on tuning.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    found = read_json(file, missing=True) or []
+    try:
+        return tuple(_choice(entry, how) for entry in found)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{file} is damaged: {error!r}; delete it") from error
+
+
+def _choice(entry: Mapping[str, Any], how: TuneSpec) -> Choice:
+    """One entry.
+
+    Those without `screen` are of the first form, which had the quantity that decides
+    alone, negated where more is better.
+    """
+    table = tuple(entry["table"])
+    if "screen" not in entry:
+        sign = -1 if how.by in LARGER_IS_BETTER else 1
+        table = tuple(_of_first_form(row, sign) for row in table)
+    return Choice(
+        entry["label"],
+        entry["parameters"],
+        tuple(entry["at_edge"]),
+        tuple(entry.get("screen", ())),
+        table,
+    )
+
+
+def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
+    scores = [None if s is None else sign * s for s in trial["scores"]]
+    return {"parameters": trial["parameters"], "scores": scores, "tie_scores": []}
+
+
+def _edges(method: MethodSpec, chosen: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parameters at the end of their list; words have none."""
+    return tuple(
         name
         for name, values in method.grid.items()
         if len(values) > 1
         and not isinstance(values[0], str)
-        and best.parameters[name] in (values[0], values[-1])
+        and chosen[name] in (values[0], values[-1])
     )
-    table = tuple(
-        {
-            "parameters": dict(candidate.parameters),
-            "scores": [s if math.isfinite(s) else None for s in column.tolist()],
-        }
-        for candidate, column in zip(candidates, scores.T, strict=True)
-    )
-    return Choice(method.label, best.parameters, edges, table)
+
+
+def trial_tables(
+    spec: Spec, candidates: Candidates, scores: Sequence[Scores]
+) -> list[Trials]:
+    """The trials of each method as they are written down, with their own sign."""
+    names = (spec.tune.by, spec.tune.tie_by)
+    signs = np.array([-1.0 if name in LARGER_IS_BETTER else 1.0 for name in names])
+    by_candidate = np.stack(scores, axis=1) * signs  # candidates seeds 2
+    ends = np.cumsum([len(part) for part in candidates])
+    return [
+        tuple(
+            {
+                "parameters": dict(candidate.parameters),
+                "scores": _finite(row[:, 0]),
+                "tie_scores": _finite(row[:, 1]),
+            }
+            for candidate, row in zip(part, rows, strict=True)
+        )
+        for part, rows in zip(
+            candidates, np.split(by_candidate, ends[:-1]), strict=True
+        )
+    ]
+
+
+def _finite(values: Float64[Array, " seeds"]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _score(record: RoundRecord, quantity: str) -> float:

@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Any, Protocol, final, runtime_checkable
 
 from hewfl.core.checks import invalid
 
+_warned: dict[Any, int] = {}
+"""Warnings of workers that were shown; kept by `warnings`."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Set to one in every worker: processes share the cores, and bits do not depend on
 how many cores there are."""
@@ -76,33 +79,52 @@ def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
             min(jobs, max(1, len(tasks))), context, _begin, (news,)
         )
         try:
-            futures = [pool.submit(_work, k, task) for k, task in enumerate(tasks)]
-            _watch(futures, news, report)
-            return [future.result() for future in futures]
+            with _deaf_to_ctrl_c():
+                futures = [pool.submit(_work, k, task) for k, task in enumerate(tasks)]
+            _watch(tasks, futures, news, report)
         except BaseException:
             _stop(pool)
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+    _pass_on(news, report, set(range(len(tasks))))  # warnings that come last
+    return [future.result() for future in futures]
 
 
-def _watch(futures: Sequence[Future[Any]], news: Any, report: Report) -> None:
-    """Pass progress on until all is done; raise what the first failed task raised."""
-    waiting = set(futures)
+def _watch(
+    tasks: Sequence[Task], futures: Sequence[Future[Any]], news: Any, report: Report
+) -> None:
+    """Pass progress on until all is done; raise what the first failed task raised.
+
+    A result may overtake the news of its last steps: it counts as news of them all,
+    and what comes behind it is dropped.
+    """
+    number = {future: k for k, future in enumerate(futures)}
+    waiting, over = set(futures), set[int]()
     while waiting:
         done, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-        _pass_on(news, report)
+        _pass_on(news, report, over)
         for future in done:
             future.result()
-    _pass_on(news, report)
+            over.add(number[future])
+            report(number[future], tasks[number[future]].steps)
 
 
-def _pass_on(news: Any, report: Report) -> None:
+def _pass_on(news: Any, report: Report, over: set[int]) -> None:
+    """Report steps of tasks that are not over; give warnings as if they were our own.
+
+    Several workers may give the same one: it is shown once.
+    """
     while True:
         try:
-            report(*news.get_nowait())
+            task, told = news.get_nowait()
         except queue.Empty:
             return
+        if task is None:
+            text, category, file, line = told
+            warnings.warn_explicit(text, category, file, line, registry=_warned)
+        elif task not in over:
+            report(task, told)
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:
@@ -129,6 +151,22 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Workers started inside never hear Ctrl-C, not even while they import.
+
+    This process hears one that comes meanwhile when the block ends.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # ------------------------------------------------------------------ in the worker
 
 _news: Any = None
@@ -137,8 +175,21 @@ _news: Any = None
 def _begin(news: Any) -> None:
     global _news  # noqa: PLW0603 - set once, when the process starts
     _news = news
+    warnings.showwarning = _warn
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,  # noqa: ARG001 - as Python calls it
+    line: str | None = None,  # noqa: ARG001 - as Python calls it
+) -> None:
+    """Leave it to the main process to show a warning."""
+    _news.put((None, (str(message), category, filename, lineno)))
 
 
 def _end_with_parent() -> None:

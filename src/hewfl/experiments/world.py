@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -14,7 +14,7 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid
 from hewfl.data import Prepared, dirichlet_partition, iid_partition, load, prepare
-from hewfl.data.places import cache_root
+from hewfl.data.places import cache_root, warn_of_cache
 from hewfl.errors import MissingExtraError
 from hewfl.experiments.files import read_json, write_bytes, write_json
 from hewfl.experiments.laws import check_horizons, check_participation
@@ -25,7 +25,7 @@ from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.sim.federation import Federation
 from hewfl.sim.lanes import Lane
 
-VERSION = 1
+VERSION = 2
 """Of the stored constants; a change of their meaning raises it."""
 
 NAMES = {
@@ -170,15 +170,18 @@ def _prepared(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
 
 
 def _key(spec: Spec, seed: int, what: str) -> str:
-    """A name for one constant: everything it depends on, hashed."""
+    """A name for one constant: everything it depends on, hashed.
+
+    The partition orders the rows and the device sums them, so that even what is a mean
+    over all rows depends on both in its last bits.
+    """
     _, samples = _prepared(spec.data, seed, spec.dtype)
     given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
-    given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
-    if what == "objective":
-        c = spec.clients
-        given["clients"] = [c.n, c.partition]
-        if c.partition == "dirichlet":
-            given["clients"] += [c.alpha, c.minimum]
+    given |= {"samples": samples, "dtype": spec.dtype, "device": spec.device}
+    c = spec.clients
+    given |= {"clients": [c.n, c.partition], "what": [what, VERSION]}
+    if c.partition == "dirichlet":
+        given["clients"] += [c.alpha, c.minimum]
     text = json.dumps(given, sort_keys=True)
     return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
@@ -187,11 +190,31 @@ def _place(key: str) -> Path:
     return cache_root() / "constants" / f"{key}.json"
 
 
-def _kept(key: str, solve: Any) -> float:
-    found: Mapping[str, Any] | None = read_json(_place(key), missing=True)
+def _known(key: str) -> Mapping[str, Any] | None:
+    """What the cache holds of a constant; None also where no cache can be read."""
+    try:
+        found: Mapping[str, Any] | None = read_json(_place(key), missing=True)
+    except OSError:
+        return None
+    return found
+
+
+def _keep(key: str, found: Mapping[str, Any], model: bytes | None = None) -> None:
+    """Put a constant into the cache, if there is one that can be written."""
+    place = _place(key)
+    try:
+        if model is not None:
+            write_bytes(place.with_suffix(".f64"), model)
+        write_json(place, found)
+    except OSError as error:
+        warn_of_cache(error)
+
+
+def _kept(key: str, solve: Callable[[], float]) -> float:
+    found = _known(key)
     if found is None:
         found = {"value": float(solve())}
-        write_json(_place(key), found)
+        _keep(key, found)
     return float(found["value"])
 
 
@@ -199,15 +222,13 @@ def _optimum(
     key: str, problem: Softmax, start: Float64[Array, " d"] | None
 ) -> tuple[float, Float64[Array, " d"] | None]:
     """The least value, and the minimiser where it was solved for just now or kept."""
-    place, model = _place(key), _place(key).with_suffix(".f64")
-    found = read_json(place, missing=True)
+    pooled, found = key.startswith("pooled"), _known(key)
     if found is None:
-        pooled = key.startswith("pooled")
         solve = problem.pooled_optimum if pooled else problem.optimum
         best = solve(start)
-        if pooled:
-            write_bytes(model, best.x.tobytes())
         found = {"value": best.objective, "residual": best.residual}
-        write_json(place, found)
+        _keep(key, found, best.x.tobytes() if pooled else None)
+        return float(found["value"]), best.x
+    model = _place(key).with_suffix(".f64")
     x = np.frombuffer(model.read_bytes()) if model.exists() else None
     return float(found["value"]), x

@@ -3,7 +3,8 @@
 A run folder holds `trace.jsonl` (append-only), `state-<round>.safetensors` and
 `manifest.json`. The manifest is replaced atomically and last; it names the state file,
 its checksum and how much of the trace belongs to it. Whatever instant a process dies,
-manifest and state fit each other, and a longer trace is cut back. Nothing is pickled.
+manifest and state fit each other, and a longer trace is cut back. All three are on the
+disk before the manifest says so, for the power may go as well. Nothing is pickled.
 """
 
 import hashlib
@@ -82,7 +83,11 @@ class Saved:
 
 
 def save_checkpoint(folder: Path, saved: Saved) -> None:
-    """Write the state, then the manifest that makes it the current one."""
+    """Write the state, then the manifest that makes it the current one.
+
+    The trace that belongs to it was appended before; it is made sure of here.
+    """
+    _sync(folder / "trace.jsonl")
     data = save(dict(saved.arrays))
     name = f"state-{saved.round:08d}.safetensors"
     _write(folder / name, data)
@@ -100,6 +105,13 @@ def save_checkpoint(folder: Path, saved: Saved) -> None:
     for old in folder.glob("state-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)
+
+
+def _sync(trace: Path) -> None:
+    """Have the system put the trace on the disk, if there is one."""
+    if trace.exists():
+        with trace.open("r+b") as file:
+            os.fsync(file.fileno())
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -121,7 +133,7 @@ def load_checkpoint(folder: Path) -> Saved | None:
     path = folder / "manifest.json"
     if not path.exists():
         return None
-    again = "delete the folder to restart"
+    again = f"delete the folder {folder} to begin anew"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         form, own = manifest["format"], manifest.pop("manifest_sha256", None)
@@ -130,6 +142,7 @@ def load_checkpoint(folder: Path) -> Saved | None:
         raise DataError(text) from error
     if form != FORMAT:
         text = f"checkpoint {path} has format {form}; this version reads {FORMAT}"
+        text += f"; {again}"
         raise DataError(text)
     if own != _digest(manifest):
         text = f"checkpoint {path} is damaged: its checksum does not match; {again}"

@@ -141,7 +141,11 @@ class PoissonHorizons:
 @final
 @dataclass(frozen=True, slots=True)
 class EpochHorizons:
-    """Whole passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
+    """The steps of passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
+
+    Only the number of steps is that of whole passes. Samples are drawn with
+    replacement in every step, as under any other law: in one epoch some come twice
+    and some not at all.
 
     Attributes:
         epochs: how many, or a list to choose from afresh every round.

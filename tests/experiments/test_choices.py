@@ -1,0 +1,92 @@
+"""What tuning writes down: both stages, both quantities, as they were measured."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hewfl.errors import DataError
+from hewfl.experiments.run import Progress, folder_for, tune_all
+from hewfl.experiments.spec import TuneSpec, read_spec
+from hewfl.experiments.tune import (
+    LARGER_IS_BETTER,
+    candidates_of,
+    choose,
+    read_choices,
+    trial_tables,
+)
+from tests.experiments.runs import small
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+ACCURATE = TuneSpec(by="test_accuracy", tie=0.1, tie_by="test_loss")
+
+
+def test_scores_are_written_as_measured() -> None:
+    spec = replace(small(), tune=ACCURATE)
+    scores = [
+        np.array([[-0.7, 0.4], [-0.9, 0.3], [np.inf, np.inf]]),
+        np.array([[-0.8, 0.5], [-0.6, 0.2], [-0.5, 0.6]]),
+    ]
+    (trials,) = trial_tables(spec, candidates_of(spec), scores)
+    assert [t["parameters"]["amplitude"] for t in trials] == [0.25, 0.5, 1.0]
+    assert [t["scores"] for t in trials] == [[0.7, 0.8], [0.9, 0.6], [None, 0.5]]
+    assert [t["tie_scores"] for t in trials] == [[0.4, 0.5], [0.3, 0.2], [None, 0.6]]
+    _, (choice,) = choose(spec, candidates_of(spec), scores)
+    assert choice.parameters["amplitude"] == 0.5  # by the loss: 0.75 is a tie
+
+
+def test_the_first_trial_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    plain = small()
+    how = replace(plain.tune, screen_rounds=2, screen_seeds=(4,), keep=2)
+    folder = folder_for(replace(plain, tune=how), tmp_path)
+    tune_all([folder], jobs=0, progress=Progress())
+    (choice,) = folder.choices
+    assert [len(trial["scores"]) for trial in choice.screen] == [1, 1, 1]
+    assert [len(trial["scores"]) for trial in choice.table] == [2, 2]
+    best = sorted(choice.screen, key=lambda trial: trial["scores"])[:2]
+    kept = [trial["parameters"]["amplitude"] for trial in choice.table]
+    assert sorted(trial["parameters"]["amplitude"] for trial in best) == kept
+
+
+def test_files_of_the_first_form_are_read_with_the_true_sign(tmp_path: Path) -> None:
+    file = tmp_path / "tuning.json"
+    trial = {"parameters": {"amplitude": 1.0}, "scores": [-0.9, None]}
+    entry = {"label": "HEW", "parameters": {"amplitude": 1.0}, "at_edge": ["amplitude"]}
+    file.write_text(json.dumps([entry | {"table": [trial]}]))
+    (choice,) = read_choices(file, ACCURATE)
+    assert choice.screen == ()
+    assert choice.table[0]["scores"] == [0.9, None]
+    assert choice.table[0]["tie_scores"] == []
+    (choice,) = read_choices(file, TuneSpec())  # a loss was never negated
+    assert choice.table[0]["scores"] == [-0.9, None]
+    file.write_text(json.dumps([entry]))
+    with pytest.raises(DataError, match=r"tuning.json is damaged: KeyError"):
+        read_choices(file, ACCURATE)
+    assert read_choices(tmp_path / "none.json", ACCURATE) == ()
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted(RESULTS.rglob("tuning.json")),
+    ids=lambda file: str(file.parent.relative_to(RESULTS)),
+)
+def test_published_choices_are_the_best_of_their_trials(file: Path) -> None:
+    how = read_spec(file.with_name("tuned.toml")).tune
+    sign = -1 if how.by in LARGER_IS_BETTER else 1
+    choices = read_choices(file, how)
+    assert choices
+    for choice in choices:
+        scores = [
+            sign * np.array(trial["scores"], dtype=np.float64).mean()
+            for trial in choice.table
+        ]
+        tried = [trial["parameters"] for trial in choice.table]
+        chosen = scores[tried.index(choice.parameters)]
+        assert chosen <= np.nanmin(scores) + how.tie + 1e-12
+        if how.by in LARGER_IS_BETTER:
+            assert 0 <= sign * chosen <= 1

@@ -1,0 +1,97 @@
+"""The constants of a seed: solved once, kept in its folder, never another's."""
+
+import json
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hewfl.errors import DataError
+from hewfl.experiments import run
+from hewfl.experiments.overrides import overridden
+from hewfl.experiments.run import Folder, Progress, folder_for, run_all
+from hewfl.experiments.spec import Spec, spec_from_table
+from hewfl.experiments.world import build_problem, find_constants
+from hewfl.problems import Softmax
+from tests.experiments.runs import small, table
+from tests.experiments.test_folders import Stop, StopsAt, contents
+
+CHANGES = ("n=4", "alpha=0.4", "minimum=5", "partition=iid")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "constants"
+
+
+def one_seed() -> Spec:
+    """Nothing to tune, one seed."""
+    spec = small()
+    return replace(spec.with_methods(spec.methods[1:]), seeds=(0,))
+
+
+def test_each_partition_and_device_has_its_own(cache: Path) -> None:
+    changes = [[], *([f"clients.{change}"] for change in CHANGES), ["device=cpu"]]
+    for change in changes:
+        spec = spec_from_table(overridden(table(), change))
+        find_constants(spec, 0, build_problem(spec, 0))
+    kinds = Counter(file.name.partition("-")[0] for file in cache.glob("*.json"))
+    assert set(kinds) == {"smoothness", "pooled", "objective"}
+    assert set(kinds.values()) == {len(changes)}
+
+
+def stopped_after_one_round(root: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setattr(run, "CHECKPOINT_EVERY", 1)
+    folder = folder_for(one_seed(), root)
+    with pytest.raises(Stop):
+        run_all([folder], jobs=0, progress=StopsAt("rounds", 0))
+    return folder
+
+
+def test_a_resumed_seed_keeps_the_constants_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stopped_after_one_round(tmp_path / "stopped", monkeypatch)
+    calm = folder_for(one_seed(), tmp_path / "calm")
+    run_all([calm], jobs=0, progress=Progress())
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "another"))
+    monkeypatch.setattr(Softmax, "smoothness_estimate", lambda _: 123.0)
+    run_all([folder], jobs=0, progress=Progress())
+    assert contents(folder) == contents(calm)
+
+
+def test_damaged_constants_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stopped_after_one_round(tmp_path, monkeypatch)
+    file = folder.of_seed(0) / "constants.json"
+    file.write_text(json.dumps({"objective": 1.0}))
+    with pytest.raises(DataError) as error:
+        run_all([folder], jobs=0, progress=Progress())
+    assert f"{file} is damaged" in str(error.value)
+    assert f"delete {folder.of_seed(0)}" in str(error.value)
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_a_run_without_a_writable_cache_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """Neither parsed data nor constants can be kept, in any of the processes."""
+    rows = "\n".join(f"{i % 7},{i % 3},{i % 2}" for i in range(60))
+    (tmp_path / "own.csv").write_text(rows)
+    spec = replace(one_seed(), seeds=(0, 1))
+    data = replace(spec.data, name=str(tmp_path / "own.csv"), subsample=None)
+    spec = replace(spec, data=data, clients=replace(spec.clients, minimum=1))
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "file"))
+    folder = folder_for(spec, tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        run_all([folder], jobs=jobs, progress=Progress())
+    assert folder.is_done
+    (warning,) = caught
+    told = f"cannot write to the cache {tmp_path / 'file'} (Not a directory); set"
+    assert str(warning.message) == f"{told} HEWFL_CACHE"
