@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--device", help="also with torch tensors there (cuda)")
-    parser.add_argument("--json", type=Path, default=report.RESULTS / "paper.json")
+    parser.add_argument("--json", type=Path, help="paper_DATA.json if absent")
     options = parser.parse_args()
     cores, few = os.cpu_count() or 1, 1 if options.quick else 2
     counts = {"tuning": (few, 3 * 20), "run": (9 * few, 7 * 90)}
@@ -261,7 +261,7 @@ def main() -> None:
     print(f"{tried} candidates in the tuning, {kept} methods in the run\n")
     print(table(head, rows))
     saved = {"rounds": each, "regime": whole, "data": options.data, "machine": info}
-    report.save(options.json, saved)
+    report.save(options.json or report.RESULTS / f"paper_{options.data}.json", saved)
 
 
 if __name__ == "__main__":
