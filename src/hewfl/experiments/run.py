@@ -336,7 +336,7 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
             if _constants_file(folder.of_seed(seed)).exists():
                 continue
             part = (c.n, c.partition, c.alpha, c.minimum)
-            key = (spec.data, spec.problem, spec.dtype, spec.device, seed, part)
+            key = (spec.data, spec.problem, spec.dtype, seed, part)
             name = f"{spec.data.name}, {c.partition}, seed {seed}"
             task = Task("constants", name, 1, solve_constants, (spec, seed))
             found.setdefault(key, task)

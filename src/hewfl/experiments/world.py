@@ -114,7 +114,8 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
         return 1 / spec.problem.learning_rate
     if spec.problem.smoothness == "bound":
         return float(problem.smoothness)
-    return _kept(_key(spec, seed, "smoothness"), problem.smoothness_estimate)
+    key = _key(spec, seed, "smoothness")
+    return _kept(key, lambda: _pooled(spec, seed).smoothness_estimate())
 
 
 def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
@@ -122,12 +123,24 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     smoothness = find_smoothness(spec, seed, problem)
     if not spec.problem.optimum or spec.problem.is_module:
         return Constants(smoothness, None, None)
-    pooled, x = _optimum(_key(spec, seed, "pooled"), problem, None)
+    key = _key(spec, seed, "pooled")
+    pooled, x = _optimum(key, _pooled(spec, seed), None)
     if spec.clients.partition == "pool":
         return Constants(smoothness, pooled, pooled)
     start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
     objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
     return Constants(smoothness, objective, pooled)
+
+
+def _pooled(spec: Spec, seed: int) -> Softmax:
+    """All training rows as they were split, on the host.
+
+    What is a mean over them depends neither on the partition nor on the device, not
+    even in its last bit: regimes share it.
+    """
+    prepared, _ = _prepared(spec.data, seed, spec.dtype)
+    X, y, test = prepared.features, prepared.labels, prepared.test
+    return softmax_common_pool(X, y, 1, l2=spec.problem.l2, test=test)
 
 
 def _there(spec: Spec, array: Any) -> Any:
@@ -170,18 +183,15 @@ def _prepared(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
 
 
 def _key(spec: Spec, seed: int, what: str) -> str:
-    """A name for one constant: everything it depends on, hashed.
-
-    The partition orders the rows and the device sums them, so that even what is a mean
-    over all rows depends on both in its last bits.
-    """
+    """A name for one constant: everything it depends on, hashed."""
     _, samples = _prepared(spec.data, seed, spec.dtype)
     given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
-    given |= {"samples": samples, "dtype": spec.dtype, "device": spec.device}
-    c = spec.clients
-    given |= {"clients": [c.n, c.partition], "what": [what, VERSION]}
-    if c.partition == "dirichlet":
-        given["clients"] += [c.alpha, c.minimum]
+    given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
+    if what == "objective":
+        c = spec.clients
+        given["clients"] = [c.n, c.partition]
+        if c.partition == "dirichlet":
+            given["clients"] += [c.alpha, c.minimum]
     text = json.dumps(given, sort_keys=True)
     return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
