@@ -124,6 +124,25 @@ def lost_once(rank: int, _: int, *, cleared: bool) -> tuple[list[Any], list[str]
     return lost, [text for text in texts if "optimizer.state.clear()" in text]
 
 
+def rested(rank: int, _: int) -> list[int]:
+    """Nobody moves in the second period, as a warm-up schedule may have it."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    averager = HewAverager(module.parameters(), 1, options=SMALL)
+    rounds = []
+    for rate in (0.1, 0.0, 0.1):
+        optimizer.param_groups[0]["lr"] = rate
+        descend(module, optimizer, 1)
+        averager.average_parameters(optimizer.param_groups)
+        assert averager.last is not None
+        rounds.append(averager.last.round)
+    return rounds
+
+
+def test_the_last_report_outlives_a_period_at_rest(pool: Pool) -> None:
+    assert pool.run(rested, 2) == [[1, 1, 2]] * 2
+
+
 def kept(rank: int, ranks: int) -> tuple[list[Any], list[str]]:
     return lost_once(rank, ranks, cleared=False)
 

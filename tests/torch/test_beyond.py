@@ -1,4 +1,4 @@
-"""Finite displacements whose common model would be beyond its precision."""
+"""Finite displacements whose common model may be beyond its precision."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -6,10 +6,15 @@ from typing import Any, final
 import pytest
 import torch
 from tests.torch.pool import Pool
+from tests.torch.scenarios import Quadratic, descend
 from torch import nn
 
 from hewfl import Outer
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
+from hewfl.torch.hand_out import Distributor
+from hewfl.torch.layout import plan_layout
+from hewfl.torch.model import SharedModel, is_finite, largest
+from hewfl.torch.wire import Wire
 
 pytestmark = pytest.mark.torch
 KINDS = {torch.float16: 4e4, torch.bfloat16: 2e38, torch.float32: 2e38}
@@ -91,5 +96,129 @@ def test_every_rank_says_so_and_nothing_has_changed(
     for (models, texts), (twins, none) in zip(found, expected, strict=True):
         assert models == twins
         assert (len(texts), none) == (1, [])
-        assert texts[0].startswith("the model after round 2 would not be finite")
+        assert texts[0].startswith("the model after round 2, or a control variate,")
         assert "outer step size 2" in texts[0]
+
+
+def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
+    """Δ_1 is within float32, Δ_1/(η_1H_1) is not; c_i and c before and after."""
+    module = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with HewLocalSGD(module, optimizer, 10**9, "het") as local:
+        module.weight.grad = torch.ones(1, 2)
+        optimizer.step()
+        if rank == 1:
+            module.weight.data.fill_(5e37)
+        before = variates(local)
+        with pytest.raises(RankError) as caught:
+            local.sync()
+        after = variates(local)
+        local.load_state_dict(local.state_dict() | {"work": {"steps": 0}})
+    return str(caught.value), before, after
+
+
+def variates(local: HewLocalSGD) -> list[bytes]:
+    state = local.state_dict()["variates"]
+    return [bits(c) for c in state["own"] + state["server"]]
+
+
+def test_a_control_variate_beyond_its_precision_is_said_too(pool: Pool) -> None:
+    for text, before, after in pool.run(far_variate, 2):
+        assert text.startswith("the model after round 1, or a control variate, would")
+        assert before == after
+
+
+def near_the_end(rank: int, _: int) -> tuple[list[float], int]:
+    """Entries within float16 whose norm, the bound on a step, is not."""
+    module = nn.Linear(4, 4, bias=False).half()
+    nn.init.zeros_(module.weight)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    tried = 0
+
+    def counted(self: SharedModel, b: int, step: torch.Tensor) -> bool:
+        nonlocal tried
+        tried += 1
+        return original(self, b, step)
+
+    original = SharedModel.stays_finite
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SharedModel, "stays_finite", counted)
+        options = SyncOptions(bucket_bytes=8)  # four buckets
+        with HewLocalSGD(module, optimizer, 1, "equal", None, options):
+            for size in (1.0, 3e4 + 64 * rank):
+                module.weight.grad = torch.full((4, 4), -size).half()
+                optimizer.step()
+                if size == 1.0:
+                    assert tried == 0
+    return module.weight.detach().view(-1).tolist(), tried
+
+
+def test_a_bound_that_says_nothing_is_followed_by_a_trial(pool: Pool) -> None:
+    for entries, tried in pool.run(near_the_end, 2):
+        assert entries == [30032.0] * 16  # 1 + 30032, to the precision of float16
+        assert tried == 4
+
+
+def shared(outer: Outer) -> SharedModel:
+    """One rank's shards, after a first move where there is momentum."""
+    parameters = [nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))]
+    model = SharedModel(parameters, plan_layout(parameters, 1, 100), outer)
+    model.take()
+    model.follow(0)
+    model.moved_shard(0, torch.tensor([1.0, 1.0, -2.0]))
+    return model
+
+
+@pytest.mark.parametrize("far", [1e3, 8e37, 2e38, 3e38])
+@pytest.mark.parametrize(
+    "outer", [Outer(), Outer(0.7, 0.9, nesterov=True), Outer(2.0, 0.5)], ids=repr
+)
+def test_bounds_hold(outer: Outer, far: float) -> None:
+    """A step that the bound lets pass is finite at its worst; trials leave no mark."""
+    step = far * torch.tensor([1.0, -1.0, 1.0])
+    model = shared(outer)
+    finite = model.stays_finite(0, step.clone())
+    assert finite or not model.is_bounded(0, far)
+    assert model.is_bounded(0, 1e3)
+    twin = shared(outer)
+    for one in (model, twin):
+        one.moved_shard(0, torch.tensor([0.5, 0.25, 1.0]))
+    assert torch.equal(model.masters[0], twin.masters[0])
+
+
+def test_what_is_not_finite_has_no_largest_entry() -> None:
+    for value in (torch.nan, torch.inf, -torch.inf):
+        assert not is_finite(torch.tensor([1.0, value, 2.0]))
+    assert largest(torch.tensor([1.0, -7.0, 2.0])) == 7
+    assert largest(torch.zeros(0)) == 0
+
+
+def order(rank: int, _: int, rule: str) -> list[str]:
+    """What is done to buckets in the second half of a round."""
+    done: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((Distributor, "_sums"), (Wire, "handed_out")):
+            patch.setattr(owner, name, noted(getattr(owner, name), name, done))
+        module = Quadratic(rank, (torch.float32,))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        options = SyncOptions(bucket_bytes=100)  # two buckets
+        with HewLocalSGD(module, optimizer, 1, rule, None, options):
+            descend(module, optimizer, 1)
+            found = list(done)
+    return found
+
+
+def noted(function: Any, name: str, done: list[str]) -> Any:
+    def call(*arguments: Any) -> Any:
+        done.append(name)
+        return function(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize(("rule", "vectors"), [("hom", 1), ("het", 2)])
+def test_a_bucket_is_combined_while_the_one_before_travels(
+    pool: Pool, rule: str, vectors: int
+) -> None:
+    for found in pool.run(order, 2, rule):
+        assert found == (["_sums"] + ["handed_out"] * vectors) * 2

@@ -1,14 +1,16 @@
 """Ranks that meet for different things, or with gradients that nobody corrected."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.torch.pool import Pool
 from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 
 from hewfl import InvalidInputError
-from hewfl.torch import HewLocalSGD, RankError
+from hewfl.torch import HewLocalSGD, RankError, SyncOptions
 from hewfl.torch.wire import Wire
 
 pytestmark = pytest.mark.torch
@@ -50,18 +52,86 @@ def test_a_rank_without_a_first_step_is_named(by_hand: bool, in_store: bool) -> 
     assert texts == [f"{rule}at the first step; rank 1: {there}"] * 3
 
 
-def made_again(rank: int, _: int) -> None:
+def made_again(rank: int, _: int, in_store: bool) -> None:
     """Rank 1 constructs another one where rank 0 holds a round."""
-    module, optimizer, local = make(rank, "hom")
-    with local:
-        if rank == 1:
-            make(rank, "hom")
-        descend(module, optimizer, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, "keeps_time", not in_store)
+        module, optimizer, local = make(rank, "hom")
+        with local:
+            if rank == 1:
+                make(rank, "hom")
+            descend(module, optimizer, 2)
 
 
-def test_construction_is_no_round(pool: Pool) -> None:
-    for text in texts_of(pool.outcomes(made_again, 2)):
+@pytest.mark.parametrize("in_store", [False, True])
+def test_construction_is_no_round(pool: Pool, in_store: bool) -> None:
+    for text in texts_of(pool.outcomes(made_again, 2, in_store)):
         assert text.endswith("got rank 1: at construction; rank 0: at a round")
+
+
+def crossed(rank: int, _: int, in_store: bool) -> None:
+    """Two of one layout, whose rounds rank 1 holds in another order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, "keeps_time", not in_store)
+        jobs = [make(rank, "hom") for _ in range(2)]
+        for module, optimizer, local in jobs if rank == 0 else jobs[::-1]:
+            with local:
+                descend(module, optimizer, 2)
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_two_of_one_layout_are_told_apart(pool: Pool, in_store: bool) -> None:
+    for text in texts_of(pool.outcomes(crossed, 2, in_store)):
+        assert text == (
+            "all ranks must meet over the same HewLocalSGD or HewAverager of the group;"
+            " got rank 0: number 1; rank 1: number 2"
+        )
+
+
+def absent(rank: int, _: int, rule: str, last: str) -> None:
+    """Rank 2 does not come again after its `last` meeting, but lives on."""
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group([0, 1, 2], timeout=timedelta(seconds=1.5))
+    try:
+        come(rank, rule, last, group)
+        store.wait(["0 is through", "1 is through"], timedelta(seconds=20))
+    finally:
+        store.set(f"{rank} is through", "")
+
+
+def come(rank: int, rule: str, last: str, group: Any) -> None:
+    """To all meetings of a round; rank 2 to some."""
+    if rank == 2 and last == "none":
+        return
+    options = SyncOptions(bucket_bytes=64, timeout=timedelta(seconds=40))
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    local = HewLocalSGD(module, optimizer, 2, rule, group, options)
+    local.__enter__()  # never left: that would be a meeting
+    if rank == 2 and last == "construction":
+        return
+    descend(module, optimizer, 1 if rank == 2 else 2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "last", "place", "seen"),
+    [
+        ("hom", "none", "at construction", "not seen before"),
+        ("hom", "construction", "in round 0", "last seen at construction"),
+        ("het", "construction", "at the first step", "last seen at construction"),
+        ("het", "first step", "in round 0", "last seen at the first step"),
+    ],
+)
+def test_a_rank_that_misses_any_meeting_is_named(
+    pool: Pool, rule: str, last: str, place: str, seen: str
+) -> None:
+    """The group's own timeout of 1.5 s is the shorter one: what is said is measured."""
+    texts = texts_of(pool.outcomes(absent, 3, rule, last)[:2])
+    for rank, text in enumerate(texts):
+        start = f"rank {rank} broke off {place} after "
+        assert text.startswith(start)
+        assert float(text.removeprefix(start).split()[0]) < 20
+        assert f"because it never saw rank 2 ({seen}): " in text
 
 
 def four_steps(rank: int, _: int, lost: bool) -> bytes:

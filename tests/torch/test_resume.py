@@ -1,5 +1,6 @@
 """State dicts: a job cut in two ends on the same bits as an uninterrupted one."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,6 +109,31 @@ def test_states_of_other_jobs_are_refused(pool: Pool) -> None:
     assert "its layout is 5" in layout
 
 
+def twice(rank: int, _: int, rule: str) -> list[bytes]:
+    """Two rounds from one state, three times; torch's optimisers need a copy each."""
+    job = Job(rule, torch.float32)
+    module, optimizer, local = make(rank, job)
+    ends = []
+    with local:
+        descend(module, optimizer, 2 * (2 + rank))
+        parts = (module, optimizer, local)
+        held = [copy.deepcopy(part.state_dict()) for part in parts]
+        for _ in range(3):
+            module.load_state_dict(held[0])
+            optimizer.load_state_dict(copy.deepcopy(held[1]))
+            local.load_state_dict(held[2])
+            descend(module, optimizer, 2 * (2 + rank))
+            ends.append(flat(module).tobytes())
+    return ends
+
+
+@pytest.mark.parametrize("rule", ["hom", "het"])
+def test_a_state_may_be_loaded_twice(pool: Pool, rule: str) -> None:
+    """Training goes on in memory of its own, the outer momentum's included."""
+    for first, *others in pool.run(twice, 2, rule):
+        assert others == [first, first]
+
+
 def averaged(rank: int, _: int, stop: int | None) -> Array:
     """Model and optimiser are loaded before the averager is made."""
 
@@ -132,5 +158,55 @@ def averaged(rank: int, _: int, stop: int | None) -> Array:
 
 def test_averagers_resume_too(pool: Pool) -> None:
     whole, cut = pool.run(averaged, 2, None), pool.run(averaged, 2, 5)
+    for a, b in zip(whole, cut, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def rates(rank: int, _: int, order: str) -> Array:
+    """Learning rates fall by a schedule of each rank's own; cut after five steps."""
+    made = wrapped(rank)
+    if order == "whole":
+        scheduled(rank, made, range(12))
+        return flat(made[0])
+    scheduled(rank, made, range(5))
+    module, _, averager, optimizer = made
+    parts = (module, optimizer, averager)
+    held = [copy.deepcopy(part.state_dict()) for part in parts]
+    made = wrapped(rank, held[:2] if order == "before" else [])
+    module, _, averager, optimizer = made
+    if order == "after":
+        module.load_state_dict(held[0])
+        optimizer.load_state_dict(held[1])
+        optimizer.param_groups = optimizer.optim.param_groups
+    averager.load_state_dict(held[2])
+    scheduled(rank, made, range(5, 12))
+    return flat(module)
+
+
+def wrapped(rank: int, held: Sequence[dict[str, Any]] = ()) -> tuple[Any, ...]:
+    module = Quadratic(rank, (torch.float32,))
+    local = torch.optim.SGD(module.parameters(), lr=0.1)
+    for part, state in zip((module, local), held, strict=False):
+        part.load_state_dict(state)
+    options = SyncOptions(bucket_bytes=64, smoothness=1.0)
+    averager = HewAverager(module.parameters(), 3, options=options)
+    return module, local, averager, post_local(local, averager)
+
+
+def scheduled(rank: int, made: tuple[Any, ...], steps: range) -> None:
+    module, local, _, optimizer = made
+    for t in steps:
+        if t == 3:
+            for group in local.param_groups:
+                group["lr"] /= 2 + 3 * rank
+        descend(module, optimizer, 1)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_learning_rates_reach_averagers_in_torchs_wrapper(
+    pool: Pool, order: str
+) -> None:
+    """Whichever of the two documented ways they are loaded."""
+    whole, cut = pool.run(rates, 2, "whole"), pool.run(rates, 2, order)
     for a, b in zip(whole, cut, strict=True):
         assert a.tobytes() == b.tobytes()

@@ -10,6 +10,8 @@ from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.checks import invalid
 from hewfl.core.round import Algorithm
+from hewfl.torch.members import Members
+from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import Rule
@@ -25,7 +27,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
 
     Takes the place of `PeriodicModelAverager`, alone or in `PostLocalSGDOptimizer`: the
     same period and warm-up. It needs the parameters from the start, because weights
-    depend on how far each rank has moved; ranks take them from rank 0.
+    depend on how far each rank has moved; ranks take them from rank 0, frozen ones too.
 
         averager = HewAverager(model.parameters(), period=4, warmup_steps=100)
         optimizer = PostLocalSGDOptimizer(local_optimizer, averager)
@@ -77,7 +79,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         # Not ModelAverager.__init__, which would keep the process group alive.
         group = dist.group.WORLD if process_group is None else process_group
         self.step, self.period, self.warmup_steps = 0, period, warmup_steps
-        self._replica = Replica(list(params), group, chosen, options)
+        self._named = [(f"number {k}", p) for k, p in enumerate(params)]
+        self._replica = Replica(Members(self._named), group, chosen, options)
         self._work = Work()
         self.last: SyncReport | None = None
 
@@ -93,17 +96,18 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """Count a step; average where a period ends, as `PeriodicModelAverager` does.
 
         Args:
-            params: the model's parameters, or an optimiser's groups. The first group's
-                learning rate is η; without one all ranks' are taken to be equal.
+            params: the model's parameters, or an optimiser's groups. Their learning
+                rate is η, the mean over parameters where groups differ; without one
+                all ranks' are taken to be equal.
 
         Raises:
-            InvalidInputError: other parameters than at construction.
+            InvalidInputError: other parameters than at construction, or others of them
+                require gradients.
             RankError: ranks are missing or disagree.
         """
         given = list(params)
         self._check(given)
-        group = given[0]
-        rate = float(group["lr"]) if isinstance(group, dict) else 1.0
+        rate = mean_rate(given) if isinstance(given[0], dict) else 1.0
         if self.step < self.warmup_steps:
             if self.step == self.warmup_steps - 1:
                 self._replica.model.take()
@@ -111,9 +115,11 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         else:
             self._work = self._work.after_step(rate)
             if (self.step - self.warmup_steps) % self.period == 0:
-                self.last = self._replica.sync(self._work)
+                report = self._replica.sync(self._work)
                 self._work = Work()
-                self._warn_if_lost()
+                if report is not None:
+                    self.last = report
+                    self._warn_if_lost(report)
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,7 +132,10 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called; load model and optimiser as well.
 
-        In any order: both may be loaded before construction or after it.
+        In `PostLocalSGDOptimizer` load the local optimiser before it is wrapped: the
+        wrapper keeps the parameter groups it was made with, and hands their learning
+        rates on. If it is loaded later, follow it with
+        `optimizer.param_groups = optimizer.optim.param_groups`.
 
         Raises:
             DataError: the state belongs to another rank, model, rule or job size.
@@ -134,17 +143,18 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         self._work = load_replica_state(self._replica, state)
         self.step = int(state["step"])
 
-    def _warn_if_lost(self) -> None:
+    def _warn_if_lost(self, report: SyncReport) -> None:
         rank = self._replica.wire.rank
-        if self.last is not None and rank in self.last.excluded:
+        if rank in report.excluded:
             text = (
                 "round %d: the model of rank %d was not finite and is replaced by the "
                 "common one; HewAverager cannot drop the optimiser's state: clear it "
                 "(optimizer.state.clear()) if it has momentum"
             )
-            _log.warning(text, self.last.round, rank)
+            _log.warning(text, report.round, rank)
 
     def _check(self, given: list[Any]) -> None:
+        self._replica.members.check(self._named)
         tensors = [
             tensor
             for item in given

@@ -1,5 +1,6 @@
 """What goes wrong between ranks, said on every rank instead of a hang."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,28 +21,28 @@ class RankError(HewError, RuntimeError):
 
 @final
 class Attendance:
-    """A note of each rank's last round in the job's store, to name who is missing.
+    """A note of each rank's last meeting in the job's store, to name who is missing.
 
     Collectives that fail say that somebody is gone, not who. The store of the default
-    process group outlives them in most failures.
+    process group outlives them in most failures. Meetings are counted on the group,
+    whatever they are for: who has come to fewer is missing.
+
+    Attributes:
+        instance: how many were made on the group by this rank, this one included.
     """
 
     def __init__(self, group: str, rank: int, ranks: int) -> None:
-        """Take a name that others on the group take too, and nobody took before.
+        """Count one more on the group.
 
         Args:
             group: name of the process group.
             rank: of this process in it.
             ranks: n.
         """
-        self._rank, self._ranks, self._meetings = rank, ranks, 0
+        self._rank, self._ranks, self._meeting = rank, ranks, 0
         self._store: Any = distributed_c10d._get_default_store()
-        number = self._store.add(f"hewfl/{group}/instances of {rank}", 1)
-        self._name = f"hewfl/{group}/{number}"
-
-    def note(self, round_: int) -> None:
-        """This rank has come to a round."""
-        self._store.set(f"{self._name}/{self._rank}", str(round_))
+        self._name = f"hewfl/{group}"
+        self.instance: int = self._store.add(f"{self._name}/instances of {rank}", 1)
 
     def table(
         self, row: Float64[Array, " k"], timeout: timedelta
@@ -51,47 +52,64 @@ class Attendance:
         For backends whose collectives cannot be given up: on NCCL a missing rank is
         found here, before one of them is under way, by an error instead of an abort.
         """
-        self._meetings += 1
-        keys = [self._row_key(self._meetings, rank) for rank in range(self._ranks)]
+        keys = [self._row_key(self._meeting, rank) for rank in range(self._ranks)]
         self._store.set(keys[self._rank], row.tobytes().hex())
         self._store.wait(keys, timeout)
         rows = [bytes.fromhex(self._store.get(key).decode()) for key in keys]
-        if self._meetings > 2:  # all have come to the last, and so have read this one
-            self._store.delete_key(self._row_key(self._meetings - 2, self._rank))
+        if self._meeting > 2:  # all have come to the last, and so have read this one
+            self._store.delete_key(self._row_key(self._meeting - 2, self._rank))
         return np.stack([np.frombuffer(row) for row in rows])
 
     @contextmanager
-    def watched(self, round_: int, timeout: timedelta) -> Iterator[None]:
-        """Turn a failed collective into an error that names the missing ranks."""
+    def watched(self, place: str) -> Iterator[None]:
+        """Note that this rank has come; let a failure name those who have not.
+
+        Args:
+            place: where it has come to, in words.
+        """
+        began = time.monotonic()
         try:
+            self._note(place)
             yield
         except RankError:
             raise
         except RuntimeError as error:
-            who = self._missing(round_)
             text = (
-                f"round {round_} ended on rank {self._rank} because {who} (waited up "
-                f"to {timeout.total_seconds():g} s): {_first_line(error)}"
+                f"rank {self._rank} broke off {place} after "
+                f"{time.monotonic() - began:.1f} s because {self._missing()}: "
+                f"{_first_line(error)}"
             )
             raise RankError(text) from error
 
-    def _missing(self, round_: int) -> str:
+    def _note(self, place: str) -> None:
+        """Count this rank's meetings on the group, all instances together."""
+        self._meeting = self._store.add(f"{self._name}/meetings of {self._rank}", 1)
+        self._store.set(f"{self._name}/{self._rank}", f"{self._meeting} {place}")
+
+    def _missing(self) -> str:
         try:
             seen = [self._last(rank) for rank in range(self._ranks)]
         except RuntimeError:  # the store is gone as well
             return "the process that keeps the job's store is gone"
-        absent = [k for k, last in enumerate(seen) if last is None or last < round_]
-        if not absent:
-            return "a rank that had come to it broke off"
-        lasts = [f"{k} (last seen in round {seen[k]})" for k in absent]
+        lasts = [
+            f"{rank} ({place})"
+            for rank, (meeting, place) in enumerate(seen)
+            if meeting < self._meeting
+        ]
+        if not lasts:
+            return "a rank that had come as well broke off"
         return f"it never saw {ranks_named(lasts)}"
 
     def _row_key(self, meeting: int, rank: int) -> str:
         return f"{self._name}/meeting {meeting}/{rank}"
 
-    def _last(self, rank: int) -> int | None:
+    def _last(self, rank: int) -> tuple[int, str]:
+        """The last meeting that a rank has come to: its number, and in words."""
         key = f"{self._name}/{rank}"
-        return int(self._store.get(key)) if self._store.check([key]) else None
+        if not self._store.check([key]):
+            return 0, "not seen before"
+        meeting, place = self._store.get(key).decode().split(" ", 1)
+        return int(meeting), f"last seen {place}"
 
 
 def named(items: Sequence[object]) -> str:

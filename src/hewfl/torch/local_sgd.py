@@ -1,7 +1,8 @@
 """Exact-weight local SGD around a training loop that stays as it is."""
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -10,15 +11,28 @@ from typing import Any, final
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from hewfl.core.checks import invalid
 from hewfl.core.round import Algorithm
+from hewfl.torch import ddp
+from hewfl.torch.faults import named
+from hewfl.torch.members import Members
+from hewfl.torch.model import is_finite
+from hewfl.torch.optimizers import (
+    has_skipped,
+    is_plain_sgd,
+    mean_rate,
+    refuse_closure,
+    refuse_scaled,
+    require_one_rate,
+)
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import Rule
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
+
+_log = logging.getLogger("hewfl.torch")
 
 
 @final
@@ -31,18 +45,23 @@ class HewLocalSGD:
                 loss_of(model, batch).backward()
                 optimizer.step()  # every eighth is followed by a round
 
-    All ranks start from rank 0's parameters. Ranks may differ in `sync_every`; what
-    each has done is exchanged, not assumed. All must come to the same number of rounds
-    and leave the block together, which aggregates what is still pending. Buffers, such
-    as running means, stay local. A DistributedDataParallel module that spans the same
-    ranks stops averaging gradients inside the block.
+    All ranks start from rank 0's parameters, frozen ones included. Ranks may differ in
+    `sync_every`; what each has done is exchanged, not assumed. All must come to the
+    same number of rounds and leave the block together, which aggregates what is still
+    pending. Buffers, such as running means, stay local. DistributedDataParallel modules
+    that span the same ranks, the model or parts of it, neither average gradients nor
+    copy buffers inside the block.
+
+    Which parameters require gradients is fixed at construction; the optimiser must move
+    all of them and nothing else.
 
     Rules with control variates correct the gradients that `optimizer.step()` finds:
-    the first step of all ranks is a meeting, which none may miss, and closures are
-    refused.
+    the first step of all ranks is a meeting, which none may miss. They need one
+    learning rate for all groups; closures, sparse and scaled gradients are refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
-    goes on from the common model with its optimiser's state dropped.
+    goes on from the common model with its optimiser's state dropped. Buffers that are
+    not finite stay so; its log names them.
 
     Attributes:
         last: report of the last round, None before the first.
@@ -61,7 +80,8 @@ class HewLocalSGD:
 
         Args:
             model: plain or DistributedDataParallel.
-            optimizer: of its parameters; the learning rate of its first group is η.
+            optimizer: of its parameters that require gradients; η is its learning
+                rate, the mean over parameters where groups differ.
             sync_every: this rank's steps between rounds, or the time after which the
                 step under way is its last.
             rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
@@ -79,7 +99,11 @@ class HewLocalSGD:
         chosen = Rule(rule, options.smoothness, options.curvature_ratio)
         group = dist.group.WORLD if process_group is None else process_group
         self._model, self._optimizer, self._every = model, optimizer, sync_every
-        self._replica = Replica(list(model.parameters()), group, chosen, options)
+        members = Members(model.named_parameters())
+        members.check_optimizer(optimizer)
+        self._replica = Replica(members, group, chosen, options)
+        if chosen.is_corrected and self._replica.wire.rank == 0:
+            warn_unless_plain(optimizer)
         self._work, self._since = Work(), time.monotonic()
         self._open: ExitStack | None = None
         self.last: SyncReport | None = None
@@ -105,13 +129,20 @@ class HewLocalSGD:
         self._work = replace(self._work, tokens=self._work.tokens + tokens)
 
     def sync(self) -> SyncReport | None:
-        """Aggregate now; all ranks must. None if nobody has done a step."""
+        """Aggregate now; all ranks must. None if nobody has done a step.
+
+        Raises:
+            InvalidInputError: other parameters require gradients than at construction.
+            RankError: as in `Replica.sync`.
+        """
+        self._replica.members.check(self._model.named_parameters())
         report = self._replica.sync(self._work)
         self._work, self._since = Work(), time.monotonic()
         if report is not None:
             self.last = report
             if self._replica.wire.rank in report.excluded:
                 self._optimizer.state.clear()
+                warn_of_buffers(self._model)
         return report
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,8 +165,8 @@ class HewLocalSGD:
     def __enter__(self) -> "HewLocalSGD":
         """Follow the optimiser's steps."""
         self._open = ExitStack()
-        if self._spans(self._model):
-            self._open.enter_context(self._model.no_sync())
+        for module in ddp.spanning(self._model, self._replica.wire.group):
+            self._open.enter_context(ddp.on_its_own(module))
         hooks = [self._optimizer.register_step_post_hook(self._stepped)]
         if self._replica.variates is not None:
             hooks.append(self._optimizer.register_step_pre_hook(self._stepping))
@@ -157,17 +188,14 @@ class HewLocalSGD:
             self._work = replace(self._work, leaving=True)
             self.sync()
 
-    def _spans(self, model: torch.nn.Module) -> bool:
-        if not isinstance(model, DistributedDataParallel):
-            return False
-        ours = dist.get_process_group_ranks(self._replica.wire.group)
-        return set(dist.get_process_group_ranks(model.process_group)) == set(ours)
-
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> None:
         """Correct the gradients that the optimiser is about to use."""
         refuse_closure(optimizer, args, kwargs)
+        refuse_scaled(optimizer)
+        require_one_rate(optimizer.param_groups)
+        self._replica.members.check(self._model.named_parameters())
         variates = self._replica.variates
         assert variates is not None
         if not variates.started:
@@ -176,7 +204,9 @@ class HewLocalSGD:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Count the step; hold a round where it is due."""
-        self._work = self._work.after_step(float(optimizer.param_groups[0]["lr"]))
+        if has_skipped(optimizer):
+            return
+        self._work = self._work.after_step(mean_rate(optimizer.param_groups))
         if isinstance(self._every, int):
             due = self._work.steps >= self._every
         else:
@@ -185,24 +215,27 @@ class HewLocalSGD:
             self.sync()
 
 
-def refuse_closure(
-    optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """That a step uses the gradients at hand: a closure would form them anew.
+def warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
+    """Control variates suppose plain steps."""
+    if not is_plain_sgd(optimizer):
+        text = (
+            "control variates take displacement / (learning rate × steps) for a mean "
+            "gradient, which it is under SGD without momentum only: with this %s "
+            "training may diverge"
+        )
+        _log.warning(text, type(optimizer).__name__)
 
-    Args:
-        optimizer: whose step.
-        args: of its `step`, the optimiser itself included.
-        kwargs: the rest of them.
 
-    Raises:
-        InvalidInputError: a closure is among them.
-    """
-    given = [value for value in args if value is not optimizer]
-    for value in (*given, kwargs.get("closure")):
-        if callable(value):
-            rule = "absent under a rule with control variates, which correct gradients"
-            raise invalid("closure", rule + " before `optimizer.step()`", value)
+def warn_of_buffers(model: torch.nn.Module) -> None:
+    """Name the buffers that are not finite: nothing replaces them."""
+    lost = [
+        name
+        for name, buffer in model.named_buffers()
+        if buffer.is_floating_point() and not is_finite(buffer)
+    ]
+    if lost:
+        text = "buffers that are not finite stay so until they are reset: %s"
+        _log.warning(text, named(lost))
 
 
 def check_every(sync_every: Any) -> None:

@@ -1,6 +1,7 @@
 """The model all ranks share, this rank's shards of it, and its outer optimiser."""
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -72,17 +73,30 @@ class SharedModel:
         self.masters[b].grad = None
         return self.masters[b].to(self.anchor[b].dtype)
 
-    def kept(self, b: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Copies of what `moved_shard` changes, for `put_back`."""
-        master = self.masters[b]
-        memory = self.outer.state.get(master, {})
-        copies = {name: copy.deepcopy(value) for name, value in memory.items()}
-        return master.clone(), copies
+    def is_bounded(self, b: int, far: float) -> bool:
+        """Whether no step with entries up to `far` takes the shard out of range.
 
-    def put_back(self, b: int, kept: tuple[torch.Tensor, dict[str, Any]]) -> None:
-        """Undo `moved_shard`."""
-        self.masters[b].copy_(kept[0])
-        self.outer.state[self.masters[b]] = kept[1]
+        |m| ≤ β|m| + |s| and |move| ≤ γ (1 + β)|m|, with or without Nesterov. Half the
+        range is left to rounding. False means that it is not known.
+        """
+        master, (group,) = self.masters[b], self.outer.param_groups
+        beta, memory = group["momentum"], self.outer.state.get(master, {})
+        buffer = memory.get("momentum_buffer")
+        held = 0.0 if buffer is None else largest(buffer)
+        ahead = (1 + beta) * (beta * held + far)
+        reach = largest(master) + group["lr"] * ahead
+        widest, range_ = torch.finfo(master.dtype), torch.finfo(self.anchor[b].dtype)
+        return bool(ahead <= widest.max / 2 and reach <= range_.max / 2)
+
+    def stays_finite(self, b: int, step: torch.Tensor) -> bool:
+        """Whether `moved_shard` would be finite; nothing has changed afterwards."""
+        master = self.masters[b]
+        memory = copy.deepcopy(dict(self.outer.state.get(master, {})))
+        before = master.clone()
+        finite = is_finite(self.moved_shard(b, step))
+        master.copy_(before)
+        self.outer.state[master] = memory
+        return finite
 
     def take(self) -> None:
         """Let x = y."""
@@ -117,6 +131,14 @@ def shard_of(whole: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
     return whole.view(ranks, -1)[rank]
 
 
+def largest(tensor: torch.Tensor) -> float:
+    """max|x|, in one pass without temporaries; not finite if an entry is not."""
+    if tensor.numel() == 0:
+        return 0.0
+    low, high = torch.aminmax(tensor.detach())
+    return max(-float(low), float(high))
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether all entries are finite."""
-    return bool(torch.isfinite(tensor).all())
+    return math.isfinite(largest(tensor))

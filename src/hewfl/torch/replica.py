@@ -4,7 +4,8 @@
     2. shard j of every displacement goes to rank j, bucket by bucket;
     3. each rank forms the inner products of its shards; they are added up in float64;
     4. every rank solves the same small problem;
-    5. each rank moves its shard of the model, and shards are handed out to all.
+    5. once all know that the new model is finite, each rank moves its shard of it, and
+       shards are handed out to all.
 
 No rank ever holds all displacements: between 2 and 5 it has as many numbers as the
 model. As new models, not steps, are handed out, they are the same bits everywhere.
@@ -12,7 +13,8 @@ model. As new models, not steps, are handed out, they are the same bits everywhe
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -21,14 +23,14 @@ import torch.distributed as dist
 from jaxtyping import Float64, Int64
 
 from hewfl.core.checks import Array, Ints
-from hewfl.core.from_products import variate_weights
 from hewfl.core.round import Decision
 from hewfl.torch.collect import Collector
 from hewfl.torch.faults import Attendance, RankError, ranks_named
+from hewfl.torch.hand_out import Combination, Distributor
 from hewfl.torch.layout import digest, plan_layout
-from hewfl.torch.model import SharedModel, is_finite, shard_of
+from hewfl.torch.members import Members, form_of
+from hewfl.torch.model import SharedModel, is_finite
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.products import weighted_sum, weighted_sums
 from hewfl.torch.rules import Rule, decide
 from hewfl.torch.variates import RankVariates
 from hewfl.torch.wire import Wire, check_group, ring_bytes
@@ -42,9 +44,10 @@ _log = logging.getLogger("hewfl.torch")
 class Replica:
     """The common model, this rank's shards of it, and the way to the other ranks.
 
-    Construction gives all ranks the parameters of rank 0.
+    Construction gives all ranks the parameters of rank 0, frozen ones too.
 
     Attributes:
+        members: which parameters are shared.
         rule: how ranks are weighted.
         options: what all ranks share.
         wire: the way to the others.
@@ -55,17 +58,17 @@ class Replica:
 
     def __init__(
         self,
-        parameters: Sequence[torch.Tensor],
+        members: Members,
         group: Any,
         rule: Rule,
         options: SyncOptions,
     ) -> None:
-        moving = [p for p in parameters if p.requires_grad]
+        moving, frozen = list(members.shared.values()), members.frozen
         device = moving[0].device if moving else torch.device("cpu")
         check_group(group, device)
         ranks = dist.get_world_size(group)
         layout = plan_layout(moving, ranks, options.bucket_bytes)
-        self.rule, self.options, self.rounds = rule, options, 0
+        self.members, self.rule, self.options, self.rounds = members, rule, options, 0
         self.wire = Wire(group, device, options.timeout)
         self.model = SharedModel(moving, layout, options.outer)
         self.variates = None
@@ -75,14 +78,17 @@ class Replica:
         self._attendance = Attendance(group.group_name, self.wire.rank, ranks)
         self._same = (
             layout.parameters,
-            layout.signature,
+            digest(layout.signature, [form_of(p)[:2] for p in frozen]),
             digest(rule, options.outer),
         )
-        with self._watched():
-            self._meet(Meeting.CONSTRUCTION, Work())
+        with self._met(Meeting.CONSTRUCTION, Work()):
             self.model.take()
             for anchor in self.model.anchor:
                 self.wire.copied(anchor)
+            for parameter in frozen:
+                whole = parameter.detach().to(device).contiguous()
+                self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
+                parameter.detach().copy_(whole)
         self.model.follow(self.wire.rank)
 
     def sync(self, work: Work) -> SyncReport | None:
@@ -97,16 +103,19 @@ class Replica:
                 the model is as it was.
         """
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        with self._watched():
-            arrivals = self._meet(Meeting.ROUND, work)
+        with self._met(Meeting.ROUND, work) as arrivals:
             met = time.perf_counter()
             if len(arrivals.active) == 0:
                 return None
             collector = Collector(self.model, self.variates, self.wire)
             received, products, heard = collector.collected(arrivals)
             decision = decide(self.rule, products, heard, arrivals)
-            weights = self._over_ranks(heard, decision.weights)
-            self._hand_out(received, weights, heard, arrivals)
+            far = arrivals.travelled[heard]
+            how = Combination(heard, decision.weights, far, products)
+            distributor = Distributor(self.model, self.variates, self.wire)
+            if not distributor.is_safe(received, how):
+                raise self._beyond(decision)
+            distributor.hand_out(received, how)
         self.model.give()
         self.rounds += 1
         seconds = (time.perf_counter() - began, met - began)
@@ -123,8 +132,7 @@ class Replica:
         assert self.variates is not None
         self.variates.take_gradients(self.model.parameters)
         finite = all(is_finite(own) for own in self.variates.own)
-        with self._watched():
-            arrivals = self._meet(Meeting.FIRST_STEP, Work(finite=finite))
+        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as arrivals:
             lost = np.flatnonzero(~arrivals.finite).tolist()
             if lost:
                 text = f"the first gradient was not finite on {ranks_named(lost)}"
@@ -136,13 +144,16 @@ class Replica:
 
     # -------------------------------------------------------------- parts of a round
 
-    def _watched(self) -> Any:
-        return self._attendance.watched(self.rounds, self.options.timeout)
-
-    def _meet(self, meeting: Meeting, work: Work) -> Arrivals:
-        self._attendance.note(self.rounds)
-        row = to_row(meeting, self.rounds, work, self._same)
-        return from_table(self._table(row), SAME)
+    @contextmanager
+    def _met(self, meeting: Meeting, work: Work) -> Iterator[Arrivals]:
+        """The work of all ranks; failures from here on name who is missing."""
+        place = meeting.place
+        if meeting is Meeting.ROUND:
+            place = f"in round {self.rounds}"
+        with self._attendance.watched(place):
+            number = self._attendance.instance
+            row = to_row(meeting, number, self.rounds, work, self._same)
+            yield from_table(self._table(row), SAME)
 
     def _table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
         """One row of numbers from each rank, in `timeout` on any backend."""
@@ -150,86 +161,14 @@ class Replica:
             return self.wire.table(row)
         return self._attendance.table(row, self.options.timeout)
 
-    def _hand_out(
-        self,
-        received: list[torch.Tensor],
-        weights: Float64[Array, " n"],
-        heard: Int64[Ints, " s"],
-        arrivals: Arrivals,
-    ) -> None:
-        """Move this rank's shards and exchange them; variates along with the model.
-
-        Every rank moves its own variate where anchor and server's variate are still
-        the old ones, while the bucket before travels.
-        """
-        shards = self._moved(received, weights, heard, arrivals)
-        works: list[Any] = []
-        memory = self.model.scratch() if self.variates is not None else None
-        for b, (moved, next_) in enumerate(shards):
-            if self.variates is not None and memory is not None and next_ is not None:
-                if self.wire.rank in heard:
-                    displacement = self.model.displacement(b, memory)
-                    far = float(arrivals.travelled[self.wire.rank])
-                    self.variates.move(b, displacement, far)
-                works += self.wire.handed_out(next_, self.variates.server[b])
-            works += self.wire.handed_out(moved, self.model.anchor[b])
-        self.wire.wait(works)
-
-    def _moved(
-        self,
-        received: list[torch.Tensor],
-        weights: Float64[Array, " n"],
-        heard: Int64[Ints, " s"],
-        arrivals: Arrivals,
-    ) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """This rank's shards of the new model and of the server's next variate.
-
-        Finite displacements may take the model beyond its precision: ranks tell each
-        other before they hand anything out. Uses up `received`.
-
-        Raises:
-            RankError: on every rank, if a shard is not finite; nothing has changed.
-        """
-        shards: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        kept, lost = [], 0
-        for b in range(len(self.model.anchor)):
-            rows = received.pop(0)
-            kept.append(self.model.kept(b))
-            next_ = None
-            if self.variates is None:
-                step = weighted_sum(rows, weights)
-            else:
-                server = self.variates.server[b]
-                step, next_ = self._two_sums(server, rows, weights, heard, arrivals)
-                lost += not is_finite(next_)
-            moved = self.model.moved_shard(b, step)
-            lost += not is_finite(moved)
-            shards.append((moved, next_))
-        if self.wire.summed(np.array([float(lost)]))[0] > 0:
-            for b, before in enumerate(kept):
-                self.model.put_back(b, before)
-            text = (
-                f"the model after round {self.rounds + 1} would not be finite, though "
-                f"displacements are (outer step size {self.options.outer.step:g}, "
-                f"weights {weights.tolist()}): the model is left as it was"
-            )
-            raise RankError(text)
-        return shards
-
-    def _two_sums(
-        self,
-        server: torch.Tensor,
-        rows: torch.Tensor,
-        weights: Float64[Array, " n"],
-        heard: Int64[Ints, " s"],
-        arrivals: Arrivals,
-    ) -> list[torch.Tensor]:
-        """The step and the server's next variate, on this rank's shard of a bucket."""
-        rank, ranks = self.wire.rank, self.wire.ranks
-        kept, u = variate_weights(arrivals.travelled[heard], ranks)
-        both = np.zeros((2, ranks + 1))
-        both[0, :ranks], both[1, heard], both[1, ranks] = weights, u, kept
-        return weighted_sums(rows, shard_of(server, ranks, rank), both)
+    def _beyond(self, decision: Decision) -> RankError:
+        text = (
+            f"the model after round {self.rounds + 1}, or a control variate, would not "
+            f"be finite, though displacements are (outer step size "
+            f"{self.options.outer.step:g}, weights {decision.weights.tolist()}): all "
+            "is left as it was"
+        )
+        return RankError(text)
 
     def _over_ranks(
         self, heard: Int64[Ints, " s"], values: Float64[Array, " s"]

@@ -1,5 +1,6 @@
 """State dicts of one rank: tensors, numbers and text, one file per rank."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -60,7 +61,8 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     _fill([y.detach() for y in replica.model.parameters], state["parameters"])
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])
-    replica.model.outer.load_state_dict(state["outer"])
+    # A copy: torch would take the state's own momentum and go on writing into it.
+    replica.model.outer.load_state_dict(copy.deepcopy(state["outer"]))
     if replica.variates is not None:
         _fill(replica.variates.own, state["variates"]["own"])
         _fill(replica.variates.server, state["variates"]["server"])

@@ -5,7 +5,9 @@ from typing import final
 
 import torch
 
+from hewfl.core.checks import invalid
 from hewfl.torch.layout import Bucket, Layout, flat_view
+from hewfl.torch.model import is_finite
 
 
 @final
@@ -36,7 +38,7 @@ class RankVariates:
         """
         for b, bucket in enumerate(self._buckets):
             for piece in bucket.pieces:
-                g = _gradient(parameters[piece.parameter])
+                g = _gradient(piece.parameter, parameters)
                 values = g[piece.start : piece.start + piece.size]
                 self.own[b][piece.at : piece.at + piece.size] = values
             self.server[b].copy_(self.own[b])
@@ -48,22 +50,42 @@ class RankVariates:
         ):
             for piece in bucket.pieces:
                 here = slice(piece.at, piece.at + piece.size)
-                g = _gradient(parameters[piece.parameter])
+                g = _gradient(piece.parameter, parameters)
                 g[piece.start : piece.start + piece.size] += server[here] - own[here]
 
     def move(self, b: int, displacement: torch.Tensor, travelled: float) -> None:
         """c_i ← c_i − c − Δ_i/(η_iH_i), before the server's changes."""
         self.own[b].sub_(self.server[b]).add_(displacement, alpha=-1 / travelled)
 
+    def stays_finite(
+        self, b: int, displacement: torch.Tensor, travelled: float
+    ) -> bool:
+        """Whether c_i would be finite after `move`; nothing has changed afterwards."""
+        before = self.own[b].clone()
+        self.move(b, displacement, travelled)
+        finite = is_finite(self.own[b])
+        self.own[b].copy_(before)
+        return finite
+
 
 def _zeros(bucket: Bucket, ranks: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(bucket.shard * ranks, dtype=bucket.wide, device=device)
 
 
-def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """A flat view of the gradient, in the order of the parameter's memory."""
+def _gradient(k: int, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A flat view of a gradient, in the order of the parameter's memory.
+
+    A parameter that the loss did not use has gradient zero, which is corrected too.
+
+    Raises:
+        InvalidInputError: it is sparse.
+    """
+    parameter = parameters[k]
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.layout != torch.strided:
+        got = f"{parameter.grad.layout} for parameter number {k}"
+        raise invalid("gradients", "dense under a rule with control variates", got)
     elif parameter.grad.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
     return flat_view(parameter.grad)

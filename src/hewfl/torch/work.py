@@ -19,12 +19,10 @@ class Meeting(IntEnum):
     FIRST_STEP = 1
     ROUND = 2
 
-
-MEETINGS = {
-    Meeting.CONSTRUCTION: "at construction",
-    Meeting.FIRST_STEP: "at the first step",
-    Meeting.ROUND: "at a round",
-}
+    @property
+    def place(self) -> str:
+        """In words."""
+        return ("at construction", "at the first step", "at a round")[self]
 
 
 @final
@@ -35,7 +33,8 @@ class Work:
     Attributes:
         steps: H_i, steps of the local optimiser.
         tokens: samples or tokens seen, where the loop counts them.
-        travelled: η_iH_i, the sum of the learning rates of those steps.
+        travelled: η_iH_i, the sum of the learning rates of those steps, each the mean
+            over parameters where groups differ.
         leaving: whether the rank's loop has ended.
         finite: whether the gradients of its first step are, where ranks meet for them.
     """
@@ -69,11 +68,11 @@ class Arrivals:
 
 
 def to_row(
-    meeting: Meeting, round_: int, work: Work, same: tuple[int, ...]
+    meeting: Meeting, instance: int, round_: int, work: Work, same: tuple[int, ...]
 ) -> Float64[Array, " k"]:
     """Numbers for the wire; all but the work must agree on all ranks."""
     done = (work.leaving, work.finite, work.steps, work.tokens, work.travelled)
-    return np.array((meeting, round_, *done, *same), dtype=np.float64)
+    return np.array((meeting, instance, round_, *done, *same), dtype=np.float64)
 
 
 def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
@@ -82,27 +81,30 @@ def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
     Raises:
         RankError: on every rank alike, if they do not.
     """
-    meetings = [_place(*row[[0, 2]]) for row in table]
+    meetings = [_place(*row[[0, 3]]) for row in table]
     _require_one(table[:, 0], "all ranks must come to the same meeting", meetings)
-    rounds = [f"in round {round_:.0f}" for round_ in table[:, 1]]
-    _require_one(table[:, 1], "all ranks must be in the same round", rounds)
-    leaving = np.flatnonzero(table[:, 2] != 0)
+    numbers = [f"number {number:.0f}" for number in table[:, 1]]
+    rule = "all ranks must meet over the same HewLocalSGD or HewAverager of the group"
+    _require_one(table[:, 1], rule, numbers)
+    rounds = [f"in round {round_:.0f}" for round_ in table[:, 2]]
+    _require_one(table[:, 2], "all ranks must be in the same round", rounds)
+    leaving = np.flatnonzero(table[:, 3] != 0)
     if 0 < len(leaving) < len(table):
         text = (
-            f"{ranks_named(list(leaving))} left the loop after {table[0, 1]:.0f} "
+            f"{ranks_named(list(leaving))} left the loop after {table[0, 2]:.0f} "
             "rounds while others go on: all ranks must do the same number of rounds"
         )
         raise RankError(text)
     for k, what in enumerate(same):
-        values = [f"{value:.0f}" for value in table[:, 7 + k]]
-        _require_one(table[:, 7 + k], f"all ranks must have the same {what}", values)
-    steps, tokens = table[:, 4:6].T.astype(np.int64)
-    return Arrivals(steps, tokens, table[:, 6].copy(), table[:, 3] != 0)
+        values = [f"{value:.0f}" for value in table[:, 8 + k]]
+        _require_one(table[:, 8 + k], f"all ranks must have the same {what}", values)
+    steps, tokens = table[:, 5:7].T.astype(np.int64)
+    return Arrivals(steps, tokens, table[:, 7].copy(), table[:, 4] != 0)
 
 
 def _place(meeting: float, leaving: float) -> str:
     """Where a rank is, in words."""
-    return "leaving the loop" if leaving else MEETINGS[Meeting(int(meeting))]
+    return "leaving the loop" if leaving else Meeting(int(meeting)).place
 
 
 def _require_one(column: Float64[Array, " n"], rule: str, values: list[str]) -> None:

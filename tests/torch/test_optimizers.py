@@ -1,0 +1,164 @@
+"""What is read from the user's optimiser: learning rates, scales, skipped steps."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.pool import Pool
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from torch import nn
+
+from hewfl import InvalidInputError
+from hewfl.torch import HewLocalSGD
+from hewfl.torch.optimizers import mean_rate, require_one_rate
+
+pytestmark = pytest.mark.torch
+
+
+def groups(*pairs: tuple[float, int]) -> list[dict[str, Any]]:
+    return [{"lr": lr, "params": [nn.Parameter(torch.ones(n))]} for lr, n in pairs]
+
+
+def test_the_rate_of_a_step_is_the_mean_over_parameters() -> None:
+    assert mean_rate(groups((0.1, 3))) == 0.1
+    assert mean_rate(groups((0.1, 3), (0.1, 7))) == 0.1  # to the bit
+    assert mean_rate(groups((0.0, 3), (0.4, 1))) == pytest.approx(0.1)
+    assert mean_rate(groups((0.0, 3), (0.0, 1))) == 0
+    frozen = groups((0.1, 3), (0.4, 1))
+    frozen[0]["params"][0].requires_grad_(requires_grad=False)
+    assert mean_rate(frozen) == 0.4
+    require_one_rate(frozen)
+    with pytest.raises(InvalidInputError, match=r"`lr` must be the same .* \[0.1, 0.4"):
+        require_one_rate(groups((0.4, 3), (0.1, 1)))
+
+
+def first_at_rest(rank: int, _: int) -> tuple[int, float, Any]:
+    """The first group is at learning rate zero; the second trains."""
+    module = Quadratic(rank, (torch.float32,))
+    first, *others = module.parameters()
+    parts = [{"params": [first], "lr": 0.0}, {"params": others, "lr": 0.05}]
+    optimizer = torch.optim.SGD(parts, lr=0.1)
+    with HewLocalSGD(module, optimizer, 2, options=SMALL) as local:
+        descend(module, optimizer, 6)
+    return local.rounds, local._work.travelled, flat(module).tobytes()
+
+
+def test_a_first_group_at_rest_does_not_stop_rounds(pool: Pool) -> None:
+    found = pool.run(first_at_rest, 2)
+    assert found == [found[0]] * 2
+    assert found[0][0] == 3
+
+
+def unequal(rank: int, _: int) -> list[float]:
+    """Rates that come apart under control variates: said before anything moves."""
+    module = Quadratic(rank, (torch.float32,))
+    first, *others = module.parameters()
+    parts = [{"params": [first]}, {"params": others}]
+    optimizer = torch.optim.SGD(parts, lr=0.1)
+    local = HewLocalSGD(module, optimizer, 2, "het", None, SMALL)
+    with local:
+        descend(module, optimizer, 2)
+        start = flat(module)
+        optimizer.param_groups[1]["lr"] = 0.05
+        with pytest.raises(InvalidInputError, match="`lr` must be the same in all"):
+            descend(module, optimizer, 1)
+    return [local.rounds, float(abs(flat(module) - start).max())]
+
+
+def test_control_variates_need_one_rate(pool: Pool) -> None:
+    assert pool.run(unequal, 2) == [[1, 0.0]] * 2
+
+
+def logged(rank: int, _: int, rule: str, kind: str) -> list[str]:
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a class for one line
+    log = logging.getLogger("hewfl.torch")
+    log.addHandler(handler)
+    module = Quadratic(rank, (torch.float32,))
+    made: Any = {
+        "plain": lambda: torch.optim.SGD(module.parameters(), lr=0.01),
+        "momentum": lambda: torch.optim.SGD(module.parameters(), 0.01, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(module.parameters(), lr=0.01),
+    }
+    optimizer = made[kind]()
+    with HewLocalSGD(module, optimizer, 2, rule, None, SMALL):
+        descend(module, optimizer, 4)
+    log.removeHandler(handler)
+    return texts
+
+
+@pytest.mark.parametrize("kind", ["plain", "momentum", "adam"])
+@pytest.mark.parametrize("rule", ["hom", "het"])
+def test_momentum_under_control_variates_is_warned_of_once(
+    pool: Pool, rule: str, kind: str
+) -> None:
+    first, second = pool.run(logged, 2, rule, kind)
+    assert second == []
+    assert len(first) == (rule == "het" and kind != "plain")
+    assert all(text.endswith("training may diverge") for text in first)
+
+
+def scaled(rank: int, _: int, rule: str, how: str) -> Any:
+    """Four steps of torch's GradScaler; one is skipped where gradients overflow."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, fused=how != "loop")
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with HewLocalSGD(module, optimizer, 10**9, rule, None, SMALL) as local:
+        for t in range(4):
+            optimizer.zero_grad()
+            scaler.scale(module()).backward()
+            if t == 2 and how != "loop":
+                module.parts[0].grad.fill_(torch.inf)
+            if how == "unscaled":
+                scaler.unscale_(optimizer)
+            if t != 2 or how != "loop":
+                scaler.step(optimizer)
+                scaler.update()
+        report = local.sync()
+    assert report is not None
+    return report.steps, flat(module)
+
+
+def test_fused_steps_that_scale_themselves_are_refused(pool: Pool) -> None:
+    for fine, (kind, text, _) in pool.outcomes(scaled, 2, "het", "fused"):
+        assert not fine
+        assert kind == InvalidInputError.__name__
+        assert text.startswith(
+            "`gradients` must be unscaled before a step under a rule"
+        )
+        assert text.endswith("got a scale of 1024")
+
+
+@pytest.mark.parametrize(
+    ("rule", "how"), [("hom", "fused"), ("hom", "unscaled"), ("het", "unscaled")]
+)
+def test_steps_skipped_by_a_scaler_do_not_count(
+    pool: Pool, rule: str, how: str
+) -> None:
+    """Gradients divided before the step, or where nothing corrects them, are fine."""
+    found, expected = pool.run(scaled, 2, rule, how), pool.run(scaled, 2, rule, "loop")
+    for (steps, model), (_, twin) in zip(found, expected, strict=True):
+        assert steps == (3, 3)
+        assert model == pytest.approx(twin, rel=1e-5)
+
+
+def sparse(rank: int, _: int, rule: str) -> int:
+    module = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with HewLocalSGD(module, optimizer, 1, rule) as local:
+        module(torch.tensor([rank, 1])).pow(2).sum().backward()
+        optimizer.step()
+    return local.rounds
+
+
+def test_sparse_gradients_cannot_be_corrected(pool: Pool) -> None:
+    assert pool.run(sparse, 2, "hom") == [1, 1]
+    for fine, (kind, text, _) in pool.outcomes(sparse, 2, "het"):
+        assert not fine
+        assert kind == InvalidInputError.__name__
+        assert text == (
+            "`gradients` must be dense under a rule with control variates; got "
+            "torch.sparse_coo for parameter number 0"
+        )
