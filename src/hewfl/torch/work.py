@@ -96,8 +96,12 @@ def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
         )
         raise RankError(text)
     for k, what in enumerate(same):
-        values = [f"{value:.0f}" for value in table[:, 8 + k]]
-        _require_one(table[:, 8 + k], f"all ranks must have the same {what}", values)
+        column = table[:, 8 + k]
+        kinds = np.unique(column, return_inverse=True)[1]
+        values = [f"variant {kind + 1}" for kind in kinds]  # a digest says nothing
+        if what.startswith("number"):
+            values = [f"{value:.0f}" for value in column]
+        _require_one(column, f"all ranks must have the same {what}", values)
     steps, tokens = table[:, 5:7].T.astype(np.int64)
     return Arrivals(steps, tokens, table[:, 7].copy(), table[:, 4] != 0)
 
