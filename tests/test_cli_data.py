@@ -87,6 +87,18 @@ def test_check_of_a_file(tmp_path: Path) -> None:
     assert "own[1].csv" in result.output
 
 
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_labels_in_another_column_are_pointed_out_as_an_option(
+    tmp_path: Path, command: str
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("species,a,b\nx,1,0\ny,2,1\n")
+    result = run(command, str(own))
+    assert "column 'species' (if that is the label: --label species)" in result.stderr
+    own.write_text("0,1,it's\n5,6,1\n7,8,0\n")
+    assert """pass --label 'it'"'"'s' if they are""" in run(command, str(own)).stderr
+
+
 def test_show_is_the_partition_of_the_training_part() -> None:
     words = ("--clients", "7", "--alpha", "0.4", "--seed", "3", "--minimum", "20")
     shown = json.loads(run("show", "digits", *words, "--json").output)

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app, paper, run
 from hewfl.errors import DataError
+from hewfl.experiments.claims import Claim
 from hewfl.experiments.spec import Spec
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -76,7 +77,9 @@ def test_client_chunk_is_refused_by_name(
 @pytest.mark.parametrize(
     ("figures", "part"),
     [
-        (("fig1", "fig2", "all"), "main"),
+        (("fig1",), "fig1"),
+        (("fig2",), "fig2"),
+        (("all",), "main"),
         (("fig3", "fig4"), "head"),
         (("fig5", "fig6"), "cnn"),
         (("extended",), "extended"),
@@ -88,19 +91,73 @@ def test_each_part_of_the_paper_has_its_folder(
     def nothing(*_: Any, **__: Any) -> None:
         """Instead of the run."""
 
-    def publish(*given: Any) -> list[Any]:
-        outputs.append(given[-1])
+    def publish(*given: Any, small: bool) -> list[Any]:
+        outputs.append((given[-1], small))
         return []
 
-    outputs: list[Path] = []
+    outputs: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(paper, "require_extras", nothing)
     monkeypatch.setattr(paper, "go", nothing)
     monkeypatch.setattr(paper, "_publish_line", publish)
     monkeypatch.setattr(paper, "_publish_grid", publish)
     for figure in figures:
         result = runner.invoke(app, ["paper", figure])
         assert f"figures and tables in paper/{part}" in result.output
-    runner.invoke(app, ["paper", figures[0], "--output", "mine"])
-    assert outputs == [Path("paper") / part] * len(figures) + [Path("mine")]
+    runner.invoke(app, ["paper", figures[0], "--quick"])
+    runner.invoke(app, ["paper", figures[0], "--quick", "--output", "mine"])
+    home = Path("paper")
+    small = [(home / f"{part}-quick", True), (Path("mine"), True)]
+    assert outputs == [(home / part, False)] * len(figures) + small
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "told"),
+    [
+        *(
+            ("matplotlib", [figure], "figures need matplotlib: pip install 'hewfl[re")
+            for figure in ("fig1", "fig2", "all", "fig3", "fig5")
+        ),
+        ("torch", ["fig4"], "hewfl paper fig4 needs PyTorch: pip install 'hewfl[torch"),
+        ("torch", ["fig6"], "hewfl paper fig6 needs PyTorch"),
+        ("torch", ["extended", "--device", "cpu"], "extended --device cpu needs PyTor"),
+        ("matplotlib", ["extended"], "it began"),
+        ("torch", ["fig1"], "it began"),
+    ],
+)
+def test_what_is_not_installed_is_said_before_anything_is_run(
+    monkeypatch: pytest.MonkeyPatch, module: str, words: list[str], told: str
+) -> None:
+    def begin(*_: Any, **__: Any) -> None:
+        raise DataError("it began")
+
+    def found(name: str) -> object:
+        return None if name == module else object()
+
+    monkeypatch.setattr(paper, "go", begin)
+    monkeypatch.setattr(paper, "find_spec", found)
+    result = runner.invoke(app, ["paper", *words])
+    assert result.exit_code == 1
+    assert result.output.startswith("error: ")
+    assert told in result.output
+    assert ("it began" in result.output) == (told == "it began")
+
+
+@pytest.mark.parametrize("quick", [[], ["--quick"]])
+def test_claims_that_were_not_run_and_quick_runs_are_said(
+    monkeypatch: pytest.MonkeyPatch, quick: list[str]
+) -> None:
+    def nothing(*_: Any, **__: Any) -> None:
+        """Instead of the run."""
+
+    def publish(*_: Any, **__: Any) -> list[Claim]:
+        return [Claim("A is ahead", "not run", "not run: A")]
+
+    monkeypatch.setattr(paper, "go", nothing)
+    monkeypatch.setattr(paper, "require_extras", nothing)
+    monkeypatch.setattr(paper, "_publish_line", publish)
+    result = runner.invoke(app, ["paper", "fig3", *quick])
+    assert "A is ahead: not run\n" in result.output
+    assert ("decides nothing" in result.output) == bool(quick)
 
 
 @pytest.mark.parametrize(

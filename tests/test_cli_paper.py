@@ -93,8 +93,12 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(place: Path) -> No
         times = json.loads((output / "panels" / panel / "times.json").read_text())
         assert times["resumed"]
         assert times["runs"] == 4
-    claims = (output / "claims.md").read_text().splitlines()[2:]
-    assert len(claims) == 8  # an advantage or none, and uneven weights, of each panel
+    claims = (output / "claims.md").read_text()
+    assert claims.startswith("A claim of an advantage agrees when HEW has a lower")
+    assert "2 seeds, 10 rounds. They are of `--quick`" in claims
+    assert (
+        claims.count("\n| ") == 2 + 8
+    )  # an advantage or none, and uneven weights, of each panel
     again = paper(place, "fig2")
     assert again.output.count(": done before") == 4
 
@@ -135,7 +139,9 @@ def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -
     table = (output / "results.md").read_text()
     assert "| objective | momentum 0 | momentum 0.5 | momentum 0.8 |" in table
     assert table.count("| FedExP |") == 2
-    assert "| mnist, heterogeneous, random H | **" in (output / "claims.md").read_text()
+    claims = (output / "claims.md").read_text()
+    assert claims.startswith("These runs: 2 seeds, 10 rounds. They are of `--quick`")
+    assert "| mnist, heterogeneous, random H | **" in claims
 
 
 @pytest.mark.torch
@@ -154,7 +160,9 @@ def test_the_lines(
     assert claim in result.output
     made = {f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
     assert names(place / figure) == TABLES | KEPT | made
-    assert claim in (place / figure / "claims.md").read_text()
+    claims = (place / figure / "claims.md").read_text()
+    assert f"| {claim} |" in claims
+    assert "These runs: 2 seeds, 3 rounds. They are of `--quick`" in claims
     table = (place / figure / "results.md").read_text()
     assert "| validation accuracy | test accuracy | validation loss |" in table
     assert "diverged" not in table

@@ -92,6 +92,7 @@ def test_fields_can_be_changed(place: Path) -> None:
         ),
         (["run", "small.toml", "--root", "small.toml"], 1, "small.toml"),
         (["report", "nowhere", "-o", "."], 2, "`--output` must be a file"),
+        (["ls", "nosuch"], 2, "`root` must be a folder that holds runs; got 'nosuch'"),
         (["resume", "nowhere"], 1, "nowhere is not a run"),
         (["report", "nowhere"], 1, "nowhere is not a run"),
     ],
@@ -179,14 +180,52 @@ def test_one_damaged_run_does_not_hide_the_others(place: Path) -> None:
     assert "small-" in listed.output
     assert "the spec runs/bad/spec.toml is not TOML: " in listed.output
     (good,) = place.glob("runs/small-*")
-    narrow = runner.invoke(app, ["ls"], env={"COLUMNS": "50"})
-    rows = [line for line in narrow.output.splitlines() if line.startswith("│")]
-    names = "".join(row.split("│")[1].strip() for row in rows)
-    assert names == f"bad{good.name}"  # whole, to be typed again
+    long = good.with_name("a name of some length " * 3)
+    good.rename(long)
+    for width in ("50", "80"):
+        narrow = runner.invoke(app, ["ls"], env={"COLUMNS": width})
+        rows = [line for line in narrow.output.splitlines() if line.startswith("│")]
+        names = [name for row in rows if (name := row.split("│")[1].strip())]
+        assert names == [long.name.strip(), "bad"]  # whole, to be typed again
+    long.rename(good)
     (good / "seed-0").mkdir()
     (good / "seed-0" / "manifest.json").write_text("{")
     listed = runner.invoke(app, ["ls"], env={"COLUMNS": "200"})
     assert f"{good.name}/seed-0/manifest.json is damaged: " in listed.output
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("summary.json", "{", "summary.json is damaged: Expecting"),
+        ("summary.json", "[]", "summary.json is damaged: it is no summary; delete it"),
+        ("tuned.toml", "x", "tuned.toml is damaged: "),
+        ("seed-1/manifest.json", "{}", "seed-1/manifest.json is damaged: "),
+        ("seed-1/constants.json", "{", "seed-1/constants.json is damaged: "),
+    ],
+)
+def test_a_finished_run_with_a_damaged_file_is_not_called_done(
+    place: Path, file: str, text: str, told: str
+) -> None:
+    tuned = runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
+    assert tuned.exit_code == 0
+    (folder,) = (place / "runs").iterdir()
+    write_json(folder / "summary.json", {"methods": []})
+    assert "done" in runner.invoke(app, ["ls"], env={"COLUMNS": "250"}).output
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text(text)
+    listed = runner.invoke(app, ["ls"], env={"COLUMNS": "250"}).output
+    assert f"{folder.name}/{told}" in listed
+    assert "done" not in listed
+
+
+def test_labels_in_another_column_are_pointed_out_as_the_command_takes_them(
+    place: Path,
+) -> None:
+    (place / "own.csv").write_text("the kind,a,b\nx,1,0\ny,2,1\n")
+    words = ["run", "small.toml", "--jobs", "0", "--set", "data.name=own.csv"]
+    result = runner.invoke(app, words)
+    assert "if that is the label: --set 'data.label=the kind')" in result.output
 
 
 def test_seeds_that_diverged_are_noted(place: Path) -> None:
@@ -237,5 +276,8 @@ def test_the_demo_makes_a_page(place: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "0 violations" in result.output
     assert "95 % interval" in result.output
+    assert (
+        "a wider grid changes the ranking: see docs/results/README.md" in result.output
+    )
     assert (place / "hewfl-demo" / "report.html").stat().st_size > 10_000
     assert (place / "hewfl-demo" / "figure.png").exists()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.conformance.rounds import make_round, step_of, subset
+from tests.sim.unchecked import unchecked
 from tests.tolerances import GAP, WEIGHTS
 
 import hewfl
@@ -402,4 +403,12 @@ def float_fields() -> Iterator[Any]:
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_bad_hyper_parameters_are_refused(case: Case, name: str, value: float) -> None:
     with pytest.raises(InvalidInputError, match=f"`{name}` must be .*; got {value}"):
+        dataclasses.replace(case.algorithm, **{name: value})  # type: ignore[type-var]  # a protocol of dataclasses
+
+
+@pytest.mark.parametrize(("case", "name"), list(float_fields()))
+@pytest.mark.parametrize("value", ["1", None, True])
+def test_what_is_no_number_is_refused(case: Case, name: str, value: Any) -> None:
+    text = f"`{name}` must be .*; got {value!r}"
+    with unchecked(), pytest.raises(InvalidInputError, match=text):
         dataclasses.replace(case.algorithm, **{name: value})  # type: ignore[type-var]  # a protocol of dataclasses

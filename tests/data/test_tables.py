@@ -1,4 +1,5 @@
 import gzip
+import io
 import sys
 from pathlib import Path
 
@@ -70,11 +71,17 @@ def test_a_header_of_numbers_needs_the_label(tmp_path: Path) -> None:
             None,
             r"'x' in line 2, column 'kind' \(if that is the label: label='kind'",
         ),
-        ("1,nan,0\n1,2,1\n", None, "features must be finite; got nan in row 0, col"),
+        ("1,nan,0\n1,2,1\n", None, "must be finite; got 'nan' in line 1, column 2$"),
+        ("a,b,c\n1,2,0\n\n1,-inf,1\n", None, "got '-inf' in line 4, column 'b'$"),
+        ("a,b,c\n1,2,0\n1e999,1,1\n", None, "got '1e999' in line 3, column 'a'$"),
         ("1,2,0\n1,2,0\n", None, "labels must be of at least two classes; got only 0"),
-        ("1,2,0\n1,2,0.5\n", None, "labels must be whole numbers or texts; got"),
-        ("1,2,0\n1,2,inf\n", None, "labels must be whole numbers or texts; got"),
-        ("1,2,a\n1,2,\n", None, "labels must be whole numbers or texts; got .*row 1"),
+        ("1,2,0\n1,2,0.5\n", None, "or texts; got 0.5 in line 2, column 3$"),
+        ("a,b,c\n1,2,0\n\n1,2,inf\n", None, "texts; got inf in line 4, column 'c'$"),
+        (
+            "1,2,a\n1,2,\n",
+            None,
+            "labels must be whole numbers or texts; got '' in line",
+        ),
         (CSV, "sort", "must have one column 'sort'; got 0 among a, kind, b"),
         ("1,2,0\n", "kind", "must have a header to find column 'kind' by name"),
     ],
@@ -92,9 +99,13 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="must be UTF-8 text"):
         load(tmp_path / "own.csv")
-    (tmp_path / "own.csv.gz").write_bytes(gzip.compress(CSV.encode())[:-12])
+    (tmp_path / "own.csv.gz").write_bytes(gzip.compress(b"\xff\xfe\x00"))
     with pytest.raises(DataError, match="must be UTF-8 text"):
         load(tmp_path / "own.csv.gz")
+    for content in (gzip.compress(CSV.encode())[:-12], CSV.encode()):
+        (tmp_path / "own.csv.gz").write_bytes(content)
+        with pytest.raises(DataError, match="must be a gzip file, as its name says"):
+            load(tmp_path / "own.csv.gz")
 
 
 def test_npz_with_a_test_part(tmp_path: Path) -> None:
@@ -131,7 +142,10 @@ def test_npz_with_a_test_part(tmp_path: Path) -> None:
             },
             "X_test must be as wide as X; got 3 and 2",
         ),
-        ({"X": np.array([[{}]]), "y": [0]}, "must be an NPZ file of numbers; got"),
+        (
+            {"X": np.array([[{}]]), "y": [0]},
+            "must be an NPZ file of numbers; got objects$",
+        ),
     ],
 )
 def test_bad_npz_files(tmp_path: Path, arrays: dict[str, object], told: str) -> None:
@@ -141,9 +155,12 @@ def test_bad_npz_files(tmp_path: Path, arrays: dict[str, object], told: str) -> 
 
 
 def test_bytes_that_are_no_npz(tmp_path: Path) -> None:
-    for content in (b"", b"nothing of the kind", b"PK\x03\x04"):
+    array = io.BytesIO()
+    np.save(array, np.ones(2))
+    for content in (b"", b"nothing of the kind", b"PK\x03\x04", array.getvalue()):
         (tmp_path / "own.npz").write_bytes(content)
-        with pytest.raises(DataError, match="must be an NPZ file of numbers"):
+        told = "must be an NPZ file of numbers; got no zip archive, or half of one$"
+        with pytest.raises(DataError, match=told):
             load(tmp_path / "own.npz")
 
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +57,26 @@ def test_rates_of_a_module() -> None:
     assert exact.algorithm.smoothness == pytest.approx(1 / (5 * rate * h))
     with pytest.raises(InvalidInputError, match="`rate_scale` must be a positive"):
         MethodSpec("FedAvg", "a", {"step_scale": 2.0, "rate_scale": 0.0}).lane(1.0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("medium_cnn", "784 and at most 10"),
+        ("classifier_head", "768 and at most 4"),
+    ],
+)
+def test_a_model_for_other_data_is_refused_by_name(model: Any, told: str) -> None:
+    spec = cnn_spec()
+    data, problem = replace(spec.data, name="digits"), spec.problem
+    spec = replace(spec, data=data, problem=replace(problem, model=model))
+    with pytest.raises(InvalidInputError) as error:
+        build_problem(spec, 0)
+    text = str(error.value)
+    assert text.startswith("`problem.model` must be one for data.name = 'digits' (")
+    assert "digits has 64 features and 10 classes" in text
+    assert text.endswith(f'; {model} is for {told}); got "{model}"')
 
 
 def ran(spec: Spec, root: Path) -> Results:

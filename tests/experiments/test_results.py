@@ -72,6 +72,25 @@ def test_a_trace_that_is_not_whole_says_what_to_do(
     assert contents(copy) == whole
 
 
+@pytest.mark.parametrize("text", ["rounds = ", "rounds = 0"])
+def test_a_damaged_choice_says_what_to_delete(
+    copy: Folder, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    whole, tuned = contents(copy), copy.path / "tuned.toml"
+    tuned.write_text(text)
+    with pytest.raises(DataError) as error:
+        assert copy.tuned
+    summary = copy.path / "summary.json"
+    told = f"delete it and, if it is there, {summary}; then resume {copy.path}"
+    assert str(error.value).startswith(f"{tuned} is damaged: ")
+    assert str(error.value).endswith(told)
+    tuned.unlink()
+    summary.unlink()
+    run_all([copy], jobs=0, progress=Progress())
+    assert contents(copy) == whole
+
+
 def test_a_manifest_without_its_round_is_said(copy: Folder) -> None:
     (copy.path / "summary.json").unlink()
     manifest = copy.of_seed(0) / "manifest.json"

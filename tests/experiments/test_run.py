@@ -261,3 +261,15 @@ def test_comparisons_are_paired() -> None:
     assert larger.verdict == "better"
     assert compare([1.0, 2.0], [1.5, 1.5]).verdict == "undecided"
     assert compare([1.0, np.nan], [2.0, 1.0]).seeds == 1
+
+
+@pytest.mark.parametrize("larger", [False, True])
+def test_differences_without_a_spread_decide_nothing(larger: bool) -> None:
+    rows = np.array([640, 701]) / 800
+    found = compare(rows - 1 / 800, rows, larger_is_better=larger)
+    assert found.verdict == "undecided"
+    assert found.mean == pytest.approx(-0.00125)
+    assert found.high - found.low < 1e-12
+    assert compare([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]).verdict == "undecided"
+    little = [1.0, 1.0, 1.0 + 1e-12]  # far above rounding, and it varies
+    assert compare(little, [2.0, 2.0, 2.0]).verdict == "better"

@@ -1,5 +1,7 @@
 """Specs: what is read is what is meant, and mistakes are named."""
 
+import dataclasses
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 
 from hewfl import InvalidInputError, Outer
 from hewfl.errors import DataError
+from hewfl.experiments.laws import HORIZONS, PARTICIPATION
 from hewfl.experiments.methods import METHODS, MethodSpec
 from hewfl.experiments.overrides import overridden
 from hewfl.experiments.paper import (
@@ -74,7 +77,7 @@ def test_the_digest_sees_every_change() -> None:
         ),
         (
             'clients.horizons={kind="ChoiceHorizons", choices=[0]}',
-            "`clients.horizons.choices` must be a list of numbers of at least 1",
+            "`clients.horizons.choices` must be a list of ",
         ),
         (
             'clients.horizons={kind="EpochHorizons", epochs=[]}',
@@ -122,6 +125,8 @@ def test_mistakes_are_named(change: str, text: str) -> None:
     ("method", "text"),
     [
         ({"method": "FedAvgg"}, "`methods[0].method` must be one of HewHom"),
+        ({"method": "Scafold"}, "(did you mean `Scaffold`?); got 'Scafold'"),
+        ({"method": 3}, "UniformLocalSGD; got 3"),
         ({}, "`methods[0].method` must be one of"),
         ({"method": "FedAvg"}, "`methods.FedAvg.step_scale` must be given"),
         ({"method": "FedAvg", "step": 1}, "`methods[0].step` must be one of"),
@@ -220,6 +225,22 @@ def test_the_template_is_a_spec_and_explains_every_field() -> None:
         meanings = documented(record)
         assert set(meanings) == set(record.__dataclass_fields__)
         assert all(len(meaning) > 1 for meaning in meanings.values())
+    comment = text.partition("# What is compared.")[2].partition("\n\n")[0]
+    assert set(METHODS) <= set(re.findall(r"\w+", comment))
+
+
+def test_the_docs_list_methods_and_laws_with_their_fields() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text("utf-8")
+    told = text.partition("## Methods and laws")[2].partition("\n## ")[0]
+    for name in METHODS:
+        assert f"`{name}`" in told
+    rows = {line.split("`")[1]: line for line in told.splitlines() if "| `" in line}
+    for name, law in HORIZONS.items():
+        for field in dataclasses.fields(law):
+            assert f"`{field.name}`" in rows[name]
+    for name, law in PARTICIPATION.items():
+        for word in (name, *(f.name for f in dataclasses.fields(law))):
+            assert f"`{word}`" in told
 
 
 def test_the_paper_s_grid() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.problems import Quadratic, random_quadratic
+from tests.sim.unchecked import unchecked
 
 ROUNDING = 1e-11
 
@@ -145,6 +146,9 @@ def test_bad_arrays_are_refused(changes: dict[str, Any], text: str) -> None:
     ("changes", "text"),
     [
         ({"n": 0}, "`n, d` must be at least 1"),
+        ({"n": 2.5}, "`n` must be a whole number; got 2.5"),
+        ({"d": "2"}, "`d` must be a whole number; got '2'"),
+        ({"seed": -1}, "`seed` must be at least 0; got -1"),
         ({"smoothness": -1.0}, "`smoothness` must be a positive finite number"),
         ({"conditioning": 0.5}, "`conditioning` must be at least 1; got 0.5"),
         ({"heterogeneity": -1.0}, "`heterogeneity` must be a nonnegative"),
@@ -156,5 +160,5 @@ def test_bad_arrays_are_refused(changes: dict[str, Any], text: str) -> None:
 )
 def test_bad_recipes_are_refused(changes: dict[str, Any], text: str) -> None:
     arguments = {"seed": 0, "n": 3, "d": 2, **changes}
-    with pytest.raises(InvalidInputError, match=text):
+    with unchecked(), pytest.raises(InvalidInputError, match=text):
         random_quadratic(**arguments)

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from hewfl import InvalidInputError
 from hewfl.errors import SolverError
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
+from tests.sim.unchecked import unchecked
 
 Array = NDArray[Any]
 ROUNDING = 1e-12
@@ -230,7 +231,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"partition": [[0.5]]}, r"`partition\[0\]` must be a nonempty vector of rows"),
     ({"partition": [[0, 6]]}, r"`partition\[0\]` must be rows from 0 to 5; got 6"),
     ({"l2": -1.0}, "`l2` must be a nonnegative finite number; got -1.0"),
-    ({"dtype": "float16"}, '`dtype` must be "float32" or "float64"; got float16'),
+    ({"dtype": "float16"}, '`dtype` must be "float32" or "float64"; got \'float16\''),
     ({"test": (X[:, :2], Y)}, "`test features` must be of 4 columns like `features`"),
     ({"test": (X, Y - 9)}, "`test labels` must be from 0"),
 ]
@@ -276,6 +277,15 @@ def test_bad_fields_are_refused(changes: dict[str, Any], text: str) -> None:
         Softmax(**{**good, **changes})
 
 
-def test_an_empty_pool_of_clients_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="`n` must be at least 1; got 0"):
-        softmax_common_pool(X, Y, 0, l2=0.1)
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"n": 0}, "`n` must be at least 1; got 0"),
+        ({"n": "2"}, "`n` must be a whole number; got '2'"),
+        ({"test": X}, "`test` must be a pair of features and labels; got ndarray"),
+    ],
+)
+def test_a_bad_pool_of_clients_is_refused(changes: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"X": X, "y": Y, "n": 2, "l2": 0.1}
+    with unchecked(), pytest.raises(InvalidInputError, match=text):
+        softmax_common_pool(**given | changes)

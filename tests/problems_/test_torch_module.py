@@ -23,12 +23,13 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
-from hewfl.errors import SolverError
+from hewfl.errors import DataError, SolverError
 from hewfl.problems.problem import Branching, Problem
 from hewfl.problems.torch_arrays import torch_from_arrays
 from hewfl.problems.torch_layout import flatten, layout_of, unflatten
 from hewfl.problems.torch_module import TorchModule
 from hewfl.problems.torch_training import Training
+from tests.sim.unchecked import unchecked
 
 pytestmark = pytest.mark.torch
 Array = NDArray[Any]
@@ -260,9 +261,7 @@ def test_any_loss_and_integer_features() -> None:
     found = problem.evaluate(problem.start[None])
     assert set(found) == {"train_loss"}
     federation = Federation(ChoiceHorizons((1, 3)), 4)
-    trace = simulate(
-        problem, federation, [FedAvg(20.0, 1.0)], rounds=8, seed=0, start=problem.start
-    )
+    trace = simulate(problem, federation, [FedAvg(20.0, 1.0)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
     assert losses[0] is not None
     assert losses[-1] is not None
@@ -323,6 +322,28 @@ def test_methods_learn_in_the_engine() -> None:
     for path in accuracy[:3]:
         assert path[0] < 0.3
         assert path[-1] > 0.6
+
+
+def test_a_run_starts_at_the_module(tmp_path: Path) -> None:
+    """Of two layers without biases that are zero, neither ever gets a gradient."""
+    layers = nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False)
+    problem = small(module=nn.Sequential(*layers), training=Training())
+
+    def played(**given: Any) -> Array:
+        federation = Federation(ChoiceHorizons((1, 2)), 4)
+        lanes = [FedAvg(10.0, 1.0)]
+        trace = simulate(problem, federation, lanes, rounds=2, seed=0, **given)
+        return np.asarray(trace.anchors[0])
+
+    zero = np.zeros(problem.d)
+    assert (played(start=zero) == zero).all()
+    moved = played(checkpoint=tmp_path)
+    assert moved.any()
+    assert (moved != problem.start).any()
+    tensor = torch.tensor(problem.start, requires_grad=True)
+    assert (played(start=tensor, checkpoint=tmp_path) == moved).all()
+    with pytest.raises(DataError, match="another run: its start is"):
+        played(start=zero, checkpoint=tmp_path)
 
 
 def test_routes_agree_over_rounds() -> None:
@@ -392,6 +413,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"partition": [[0, 40]]}, r"`partition\[0\]` must be rows from 0 to 39; got 40"),
     ({"parts": {"test": (X, Y - 9)}}, "`test labels` must be from 0 to 2; got -9"),
     ({"training": Training(route="graph")}, "`training.route` must be auto, stacked"),
+    ({"normalise": 5}, r"`normalise` must be \(mean, deviation\); got 5"),
+    ({"normalise": (0.0, 0.0)}, r"`normalise\[1\]` must be positive; got 0.0"),
+    ({"partition": 5}, "`partition` must be one list of rows per client; got 5"),
+    ({"partition": [[[0], []]]}, r"`partition\[0\]` must be a nonempty vector of row"),
+    ({"X": ["a"]}, r"`features` must be an array of numbers; got \['a'\]"),
+    ({"parts": (X, Y)}, "`parts` must be features and labels by name; got tuple"),
+    ({"parts": {"v": X}}, r"`parts\['v'\]` must be a pair of features and labels"),
+    ({"module": "net"}, "`module` must be a torch.nn.Module; got 'net'"),
+    ({"module": nn.ReLU}, "`module` must be a torch.nn.Module; got <class"),
+    ({"training": {"clip": 1.0}}, "`training` must be a Training; got {'clip': 1.0}"),
+    ({"device": "gpu"}, '`device` must be a device .*"cpu" or "cuda"; got \'gpu\''),
+    ({"device": "cuda:99"}, "`device` must be a device that torch has here"),
+    ({"device": 1.5}, "`device` must be a device that torch has here, .*; got 1.5"),
 ]
 
 
@@ -399,7 +433,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_bad_problems_are_refused(changes: dict[str, Any], text: str) -> None:
     given: dict[str, Any] = {"module": mlp(4, 5, 3), "X": X, "y": Y}
     given |= {"partition": [np.arange(40)]} | changes
-    with pytest.raises(InvalidInputError, match=text):
+    with unchecked(), pytest.raises(InvalidInputError, match=text):
         torch_from_arrays(**given)
 
 
@@ -409,10 +443,13 @@ def test_bad_problems_are_refused(changes: dict[str, Any], text: str) -> None:
         ({"weight_decay": -1.0}, "`weight_decay` must be a nonnegative finite number"),
         ({"clip": 0.0}, "`clip` must be a positive finite number; got 0.0"),
         ({"client_chunk": 0}, '`client_chunk` must be "auto" or at least 1; got 0'),
+        ({"client_chunk": "few"}, "`client_chunk` must be .*; got 'few'"),
+        ({"client_chunk": 2.5}, "`client_chunk` must be .*; got 2.5"),
+        ({"clip": "5"}, "`clip` must be a positive finite number; got '5'"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidInputError, match=text):
+    with unchecked(), pytest.raises(InvalidInputError, match=text):
         Training(**changes)
 
 

@@ -69,7 +69,7 @@ class FedAWARE:
         """Check ranges."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
-        if not 0 < self.alpha <= 1:
+        if positive("alpha", self.alpha) > 1:
             raise invalid("alpha", "above 0 and at most 1", self.alpha)
         positive("server_step", self.server_step)
 

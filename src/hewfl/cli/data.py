@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hewfl.cli.errors import one_line_errors
+from hewfl.cli.errors import as_option, one_line_errors
 from hewfl.core.checks import Ints, invalid
 from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
@@ -140,7 +140,7 @@ def check(
     wanted, found = names or here, []
     for name in wanted:
         known = label if name not in CATALOGUE else None  # for files among the names
-        with contextlib.suppress(typer.Exit), one_line_errors():
+        with contextlib.suppress(typer.Exit), one_line_errors(as_option):
             found.append(check_dataset(name, label=known))
     if found or as_json:
         _print_datasets(found, as_json=as_json)
@@ -255,7 +255,7 @@ def show(  # noqa: PLR0913 - options of a command
 
     The defaults are the paper's: 20 clients, label skew with concentration 0.2.
     """
-    with one_line_errors():
+    with one_line_errors(as_option):
         dataset = load(name, label=label)
         labels = row_labels(dataset, split_rows(dataset, seed)[0])
         with called({"n": "--clients", "alpha": "--alpha"}):

@@ -46,7 +46,7 @@ def demo(
     if any(choice.at_edge for choice in folder.choices):
         console.print(
             "These are the paper's grids. Where the best value is at the edge, a wider "
-            "grid changes the ranking: see docs/experiments.md.",
+            "grid changes the ranking: see docs/results/README.md.",
             soft_wrap=True,
         )
     for line in sentences(summary):

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -13,6 +14,7 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.run import ROOT, Chunk, Jobs, Root, chunked, go
+from hewfl.errors import MissingExtraError
 from hewfl.experiments.claims import Claim
 from hewfl.experiments.claims_deep import judge_cnn, judge_head
 from hewfl.experiments.figures import figure_1, figure_2
@@ -43,6 +45,8 @@ from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 
 OUTPUT = Path("paper")
 """Where results go, each part of the paper in a folder of its own."""
+QUICK = "-quick"
+"""Behind the folder's name, so that a first look replaces no results."""
 
 
 class Figure(StrEnum):
@@ -88,7 +92,9 @@ HEAD = Line(head_spec, _draw_head, judge_head)
 CNN = Line(cnn_spec, _draw_cnn, judge_cnn)
 LINES = {Figure.fig3: HEAD, Figure.fig4: HEAD, Figure.fig5: CNN, Figure.fig6: CNN}
 PARTS = {
-    **dict.fromkeys((Figure.fig1, Figure.fig2, Figure.all), "main"),
+    Figure.fig1: "fig1",
+    Figure.fig2: "fig2",
+    Figure.all: "main",
     **dict.fromkeys((Figure.fig3, Figure.fig4), "head"),
     **dict.fromkeys((Figure.fig5, Figure.fig6), "cnn"),
     Figure.extended: "extended",
@@ -111,8 +117,9 @@ def paper(  # noqa: PLR0913 - the options of a command
         typer.Option(
             "--output",
             "-o",
-            help="Folder for figures and tables; paper/main, head, cnn or extended "
-            "if absent.",
+            help="Folder for figures and tables. If absent, in paper: fig1; fig2; main "
+            "for all; head for fig3, fig4; cnn for fig5, fig6; extended; with -quick "
+            "behind it under --quick.",
         ),
     ] = None,
     device: Annotated[
@@ -140,14 +147,15 @@ def paper(  # noqa: PLR0913 - the options of a command
         "--output": output,
     }
     again = _command(figure, asked, small=small)
-    output = output or OUTPUT / PARTS[figure]
+    output = output or OUTPUT / (PARTS[figure] + (QUICK if small else ""))
     with one_line_errors():
         if figure in LINES:
             line = LINES[figure]
             spec = chunked(_on(line.spec(), device), client_chunk)
             folder = folder_for(quick_deep(spec) if small else spec, root)
+            require_extras(figure, spec)
             go([folder], jobs, console, again=again)
-            claims = _publish_line(line, folder, output)
+            claims = _publish_line(line, folder, output, small=small)
         else:
             make = extended_spec if figure == Figure.extended else main_spec
             folders: dict[tuple[str, str], Folder] = {}
@@ -156,19 +164,38 @@ def paper(  # noqa: PLR0913 - the options of a command
                     spec = chunked(_on(make(data, regime), device), client_chunk)
                     spec = quick(spec) if small else spec
                     folders[data, regime] = folder_for(spec, root)
+            require_extras(figure, spec)
             go(list(folders.values()), jobs, console, again=again)
-            claims = _publish_grid(figure, folders, output)
+            claims = _publish_grid(figure, folders, output, small=small)
     if claims:
-        console.print("\nthe paper's claims")
+        note = ", by a --quick run, which decides nothing" if small else ""
+        console.print(f"\nthe paper's claims{note}", highlight=False)
     for claim in claims:
         told = f"  {escape(claim.statement)}: [bold]{claim.verdict}[/]"
         console.print(told, soft_wrap=True)
     console.print(f"figures and tables in {output}", highlight=False)
 
 
-def _publish_line(line: Line, folder: Folder, output: Path) -> list[Claim]:
+def require_extras(figure: Figure, spec: Spec) -> None:
+    """Require what the runs and the figures need, before an hour is spent on them.
+
+    Raises:
+        MissingExtraError: matplotlib or PyTorch is not installed.
+    """
+    if figure != Figure.extended and find_spec("matplotlib") is None:
+        raise MissingExtraError("figures need matplotlib: pip install 'hewfl[report]'")
+    needs_torch = spec.problem.is_module or spec.device != "numpy"
+    if needs_torch and find_spec("torch") is None:
+        why = f"hewfl paper {figure.value}"
+        why += "" if spec.problem.is_module else f" --device {spec.device}"
+        raise MissingExtraError(f"{why} needs PyTorch: pip install 'hewfl[torch]'")
+
+
+def _publish_line(
+    line: Line, folder: Folder, output: Path, *, small: bool
+) -> list[Claim]:
     """Both figures of a line, its tables and its page."""
-    claims = publish_line(folder, output, line.judge)
+    claims = publish_line(folder, output, line.judge, is_quick=small)
     (results,) = panels_of({("", ""): folder}).values()
     line.draw(results, output)
     write_report([folder], output / "report.html")
@@ -176,14 +203,18 @@ def _publish_line(line: Line, folder: Folder, output: Path) -> list[Claim]:
 
 
 def _publish_grid(
-    figure: Figure, folders: dict[tuple[str, str], Folder], output: Path
+    figure: Figure,
+    folders: dict[tuple[str, str], Folder],
+    output: Path,
+    *,
+    small: bool,
 ) -> list[Claim]:
     """What was asked for of the grid: figures, tables and the page."""
     if figure == Figure.extended:
-        publish_extended(folders, output)
+        publish_extended(folders, output, is_quick=small)
         claims = []
     else:
-        claims = publish_grid(folders, output)
+        claims = publish_grid(folders, output, is_quick=small)
     panels = panels_of(folders)
     if figure in (Figure.fig1, Figure.all):
         figure_1(panels, output / "figure1")

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hewfl.cli.errors import one_line_errors
+from hewfl.cli.errors import as_change, one_line_errors
 from hewfl.cli.progress import Bars
 from hewfl.core.checks import invalid
 from hewfl.errors import DataError, HewError
@@ -37,6 +38,11 @@ from hewfl.experiments.summary import lost_seeds
 from hewfl.experiments.template import template
 
 ROOT = Path("runs")
+COLUMNS = ("run", "data", "methods", "seeds", "rounds")
+"""Of `hewfl ls`, before the state."""
+STATE = 24
+"""Least width of the state, the column that is wrapped; a narrower terminal cuts
+lines itself."""
 Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 Jobs = Annotated[
     int | None,
@@ -67,7 +73,7 @@ def run(
     client_chunk: Chunk = None,
 ) -> None:
     """Tune and run an experiment; one that was begun goes on where it stopped."""
-    with one_line_errors():
+    with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
         go([folder_for(spec, root)], jobs, Console())
 
@@ -82,7 +88,7 @@ def tune(
 ) -> None:
     """Choose the hyper-parameters that a spec leaves open as grids, and stop there."""
     console = Console()
-    with one_line_errors():
+    with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
         folder = folder_for(spec, root)
         if folder.tuned is None:
@@ -112,27 +118,28 @@ def resume(
 def ls(
     root: Annotated[Path, typer.Argument(help="Folder that holds runs.")] = ROOT,
 ) -> None:
-    """List the runs in a folder and how far they are."""
-    table = Table(title=f"runs in {root}", title_justify="left")
-    table.add_column("run", overflow="fold")  # whole: `hewfl resume` wants it
-    for name in ("data", "methods", "seeds", "rounds"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
-    found = sorted(root.glob("*/spec.toml"))
-    for file in found:
-        try:
-            folder = open_folder(file.parent)
-            state = _state(folder)
-        except (HewError, OSError) as error:
-            name = escape(file.parent.name)
-            table.add_row(name, *("-",) * 4, f"[red]{escape(str(error))}[/]")
-            continue
-        spec = folder.spec
-        methods, seeds = len(spec.methods), len(spec.seeds)
-        data, rounds = Path(spec.data.name).name, str(spec.rounds)
-        row = (folder.path.name, data, str(methods), str(seeds), rounds)
-        table.add_row(*map(escape, row), state)
-    Console().print(table if found else f"no runs in {root}")
+    """List the runs in a folder and how far they are.
+
+    Specs, summaries, checkpoints' manifests and constants are read, traces are not.
+    """
+    with one_line_errors():
+        if root != ROOT and not root.is_dir():
+            raise invalid("root", "a folder that holds runs", repr(str(root)))
+    rows = [_row(file.parent) for file in sorted(root.glob("*/spec.toml"))]
+    if not rows:
+        typer.echo(f"no runs in {root}")
+        return
+    table = Table(title=f"runs in {escape(str(root))}", title_justify="left")
+    table.add_column("run", no_wrap=True)  # whole: `hewfl resume` wants it
+    for name in COLUMNS[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
+    for cells, state in rows:
+        table.add_row(*map(escape, cells), state)
+    columns = zip(COLUMNS, *(cells for cells, _ in rows), strict=True)
+    widths = [3 + max(map(cell_len, column)) for column in columns]
+    console = Console()
+    Console(width=max(console.width, sum(widths) + STATE)).print(table)
 
 
 def spec() -> None:
@@ -275,8 +282,31 @@ def _cell(key: str, value: Any) -> str:
     return f"{value['mean']:.4f}{spread}{lost_seeds(value)}"
 
 
+def _row(path: Path) -> tuple[tuple[str, ...], str]:
+    """A run's cells, and its state or what is wrong with it."""
+    try:
+        folder = open_folder(path)
+        spec, state = folder.spec, _state(folder)
+    except (HewError, OSError) as error:
+        return (path.name, *("-",) * 4), f"[red]{escape(str(error))}[/]"
+    numbers = (len(spec.methods), len(spec.seeds), spec.rounds)
+    return (path.name, Path(spec.data.name).name, *map(str, numbers)), state
+
+
 def _state(folder: Folder) -> str:
+    """What is done of a run and who is at it.
+
+    Raises:
+        DataError: a file is damaged, of those that are quick to read.
+    """
+    for seed in folder.spec.seeds:
+        read_json(folder.of_seed(seed) / "constants.json", missing=True)
     if folder.is_done:
+        _how_far(folder)
+        file = folder.path / "summary.json"
+        summary = read_json(file)
+        if not isinstance(summary, dict) or "methods" not in summary:
+            raise DataError(f"{file} is damaged: it is no summary; delete it")
         return "[green]done[/]"
     holder = holder_of(folder.path)
     running = "" if holder is None else f", {escape(holder)} is at it"

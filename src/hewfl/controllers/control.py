@@ -16,7 +16,7 @@ from hewfl.core.certificate import (
     round_bound,
     variance_bound,
 )
-from hewfl.core.checks import Array, invalid, nonnegative
+from hewfl.core.checks import Array, invalid, nonnegative, nonnegatives
 from hewfl.core.control import predictive_control
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
@@ -76,8 +76,7 @@ class HewControl:
         """Check ranges."""
         check_variant(self.variant)
         nonnegative("tracking", self.tracking)
-        if np.min(self.variance) < 0:
-            raise invalid("variance", "nonnegative", self.variance)
+        nonnegatives("variance", self.variance)
         if self.source not in ("surrogate", "caps", "oracle"):
             rule = "one of surrogate, caps, oracle"
             raise invalid("source", rule, repr(self.source))

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.core.checks import Array, invalid, nonnegative, positive, positives
 from hewfl.core.round import (
     Decision,
     LocalPlan,
@@ -57,8 +57,7 @@ class HewFixed:
         positive("smoothness", self.smoothness)
         positive("amplitude", self.amplitude)
         nonnegative("power", self.power)
-        if not np.min(self.variance) > 0:
-            raise invalid("variance", "positive", self.variance)
+        positives("variance", self.variance)
         if self.start not in ("zero", "gradient"):
             raise invalid("start", "one of zero, gradient", repr(self.start))
 

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.checks import Array, invalid, nonnegative, positive
 from hewfl.core.curvature import Curvature, first_curvature, updated_curvature
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 
@@ -48,7 +48,7 @@ class OnlineCurvature:
         if not isinstance(self.rule, HewHom | HewHet):
             raise invalid("rule", "HewHom or HewHet", repr(self.rule))
         beta, phi = self.curvature_memory, self.curvature_floor
-        if not 0 <= beta < 1:
+        if nonnegative("curvature_memory", beta) >= 1:
             raise invalid("curvature_memory", "at least 0 and below 1", beta)
         if positive("curvature_floor", phi) > 1:
             raise invalid("curvature_floor", "at most 1", phi)

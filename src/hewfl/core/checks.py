@@ -1,5 +1,7 @@
 """Argument checks that speak one language: name, rule, value."""
 
+import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,12 @@ else:  # at run time shape checks want the class, and ArrayLike is beyond them
 def invalid(name: str, rule: str, value: object) -> InvalidInputError:
     """The one form of an input error: «`name` must be rule; got value»."""
     return InvalidInputError(f"`{name}` must be {rule}; got {value}")
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: its `repr`, cut short, with NumPy's numbers plain."""
+    with np.printoptions(legacy="1.25"):  # 0.5, where NumPy 2 has np.float64(0.5)
+        return repr(value)[:80]
 
 
 def as_float64(name: str, value: ArrayLike) -> Float64[Array, "..."]:
@@ -86,6 +94,19 @@ def nonnegative(name: str, value: float) -> float:
     return _scalar(name, value, "a nonnegative finite number", positive=False)
 
 
+def whole(name: str, value: int, *, least: int | None = None) -> int:
+    """Require one whole number, not below `least`; a bool is none."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise invalid(name, "a whole number", shown(value)) from error
+    if isinstance(value, bool):
+        raise invalid(name, "a whole number", value)
+    if least is not None and number < least:
+        raise invalid(name, f"at least {least}", number)
+    return number
+
+
 def _all(
     name: str, rule: str, array: Float64[Array, "..."], met: ArrayLike
 ) -> Float64[Array, "..."]:
@@ -96,10 +117,18 @@ def _all(
 
 
 def _scalar(name: str, value: float, rule: str, *, positive: bool) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise invalid(name, rule, repr(value)) from error
-    if not np.isfinite(number) or number < 0 or (positive and number == 0):
-        raise invalid(name, rule, repr(value))
+    number = value if type(value) is float else _number(value)
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        raise invalid(name, rule, shown(value))
     return number
+
+
+def _number(value: Any) -> float:
+    """A scalar as a float; NaN for all that is none, such as "1", True and [1.0]."""
+    no_number = isinstance(value, str | bytes | bool | np.bool_ | complex)
+    if no_number or getattr(value, "ndim", 0) > 0:
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return float("nan")

@@ -1,6 +1,6 @@
 """Samples with their labels: what every source is turned into."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -70,12 +70,21 @@ def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m 
     return np.asarray(features, wanted)
 
 
+def _row(row: int) -> str:
+    return f"row {row} (from 0)"
+
+
 def coded_labels(
-    where: str, parts: Sequence[Any]
+    where: str, parts: Sequence[Any], place: Callable[[int], str] = _row
 ) -> tuple[list[Int64[Ints, " _"]], tuple[str, ...]]:
     """Labels of any kind as whole numbers from 0, and the names they stand for.
 
     Numbers are ordered as numbers, texts as texts. Parts share one coding.
+
+    Args:
+        where: the source's name.
+        parts: labels of each part.
+        place: what a row, counted through the parts, is called in the source.
 
     Raises:
         DataError: labels are neither texts nor whole numbers, or are all the same.
@@ -90,7 +99,7 @@ def coded_labels(
         wrong = np.full(len(values), kind not in "biu")
     if wrong.any():
         row = int(np.argmax(wrong))
-        found = f"{values[row]!r} in row {row} (from 0)"
+        found = f"{values[row : row + 1].tolist()[0]!r} in {place(row)}"
         raise DataError(f"{where}: labels must be whole numbers or texts; got {found}")
     known, codes = np.unique(
         values.astype(np.int64) if kind == "f" else values, return_inverse=True

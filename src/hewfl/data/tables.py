@@ -8,8 +8,10 @@ import csv
 import gzip
 import importlib
 import io
+import math
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,8 @@ def read_table(path: Path, label: str | None = None) -> Labelled:
 
 def _read_csv(path: Path, label: str | None) -> Labelled:
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        text = content.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        text = _content(path).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} must be UTF-8 text; got {error}") from error
     first = next(csv.reader(io.StringIO(text, newline="")), [])
     if len(first) < 2:
@@ -88,16 +87,60 @@ def _read_csv(path: Path, label: str | None) -> Labelled:
     except ValueError as error:
         found = _first_mistake(text, names, len(first), column) or str(error)
         raise DataError(f"{path}: {found}") from error
+    if not np.isfinite(table).all():
+        wrong = _first_mistake(text, names, len(first), column, finite=True)
+        raise DataError(f"{path}: {wrong}")
     if names is None and not _is_number(labels[0]) and all(map(_is_number, labels[1:])):
         text = f"first row must be data or names; got label {labels[0]!r} above numbers"
         raise DataError(f"{path}: {text}; pass label={labels[0]!r} if they are names")
-    return _labelled(path, np.delete(table, column, axis=1), np.array(labels))
+
+    def place(row: int) -> str:
+        return f"{_line(text, row, names)}, column {_name(names, column)}"
+
+    features = np.delete(table, column, axis=1)
+    return _labelled(path, features, np.array(labels), place)
+
+
+def _line(text: str, row: int, names: list[str] | None) -> str:
+    """Where the file has a row of data; empty lines and the header do not count."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    lines = [reader.line_num for fields in reader if fields]
+    return f"line {lines[row if names is None else row + 1]}"
+
+
+def _name(names: list[str] | None, column: int) -> int | str:
+    """What errors call a column: its name, or its number from 1."""
+    return column + 1 if names is None else repr(names[column].strip())
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        text = f"{path} must be a gzip file, as its name says; got {error}"
+        raise DataError(text) from error
 
 
 def _first_mistake(
-    text: str, names: list[str] | None, width: int, column: int
+    text: str,
+    names: list[str] | None,
+    width: int,
+    column: int,
+    *,
+    finite: bool = False,
 ) -> str | None:
-    """What is wrong with the first row that is not like the others."""
+    """What is wrong with the first row that is not like the others.
+
+    Args:
+        text: of the file.
+        names: its header, if it has one.
+        width: fields of a row.
+        column: of the labels.
+        finite: whether all fields are numbers, and one that is not finite is wanted.
+    """
     reader = csv.reader(io.StringIO(text, newline=""))
     for k, row in enumerate(reader):
         line = f"line {reader.line_num}"
@@ -105,10 +148,14 @@ def _first_mistake(
             rule = f"rows must have {width} fields, as the first has"
             return f"{rule}; got {len(row)} in {line}"
         for j, field in enumerate(row):
-            if j == column or (k == 0 and names is not None) or _is_number(field):
+            if j == column or (k == 0 and names is not None):
                 continue
-            name = j + 1 if names is None else repr(names[j].strip())
+            if _is_number(field) and (not finite or math.isfinite(float(field))):
+                continue
+            name = _name(names, j)
             found = f"got {field!r} in {line}, column {name}"
+            if finite:
+                return f"features must be finite; {found}"
             hint = f" (if that is the label: label={name})" if names else ""
             return f"features must be numbers; {found}{hint if field.strip() else ''}"
     return None
@@ -136,24 +183,29 @@ def _label_column(
     return stripped.index(label)
 
 
-def _labelled(path: Path, features: Any, labels: Any) -> Labelled:
+def _labelled(
+    path: Path, features: Any, labels: Any, *place: Callable[[int], str]
+) -> Labelled:
     """One part, with the labels coded: as numbers if every one of them is one."""
     features = checked_features(str(path), features, labels)
     if labels.dtype.kind == "U" and all(_is_number(text) for text in np.unique(labels)):
         labels = labels.astype(np.float64)
-    (codes,), classes = coded_labels(str(path), [labels])
+    (codes,), classes = coded_labels(str(path), [labels], *place)
     return (features, codes), None, classes
 
 
 def _read_npz(path: Path) -> Labelled:
+    rule = "an NPZ file of numbers"
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path} must be {rule}; got no zip archive, or half of one")
     try:
         # `np.load` leaves a path it cannot read open, so the file is ours
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(
-            f"{path} must be an NPZ file of numbers; got {error}"
-        ) from error
+        # NumPy's advice, to allow pickles, is none for data of unknown origin
+        found = "objects" if "allow_pickle" in str(error) else str(error)
+        raise DataError(f"{path} must be {rule}; got {found}") from error
     tests = {"X_test", "y_test"} & set(arrays)
     if not {"X", "y"} <= set(arrays) or len(tests) == 1:
         rule, found = "X, y and, if any, X_test, y_test", ", ".join(arrays) or "none"

@@ -3,7 +3,8 @@
 Which algorithm "HEW" is there the text does not say (erratum E-28), so every claim
 about it is judged for both. A claim of several comparisons agrees if all of them do,
 does not if one is clearly the other way round, and is undecided otherwise, by paired
-intervals over the seeds in the last round; the paper speaks of whole curves.
+intervals over the seeds in the last round; the paper speaks of whole curves. One about
+methods that were not run is not judged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -129,7 +130,7 @@ def _missing(results: Results, labels: Iterable[str]) -> list[str]:
 
 
 def _not_run(statement: str, missing: Sequence[str]) -> Claim:
-    return Claim(statement, "undecided", f"not run: {', '.join(missing)}")
+    return Claim(statement, "not run", f"not run: {', '.join(missing)}")
 
 
 def _verdict(outcomes: Iterable[Comparison]) -> Verdict:

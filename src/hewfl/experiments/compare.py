@@ -16,6 +16,8 @@ from hewfl.experiments.tune import LARGER_IS_BETTER
 Verdict = Literal["better", "worse", "undecided"]
 LEVEL = 0.95
 """Of the confidence intervals."""
+ROUNDING = 8 * float(np.finfo(np.float64).eps)
+"""Spread of differences, relative to what was compared, that is none."""
 
 
 @final
@@ -29,7 +31,8 @@ class Comparison:
         high: the other end.
         seeds: pairs that count; those where either is not finite do not.
         verdict: whether the first is better, as less is better; undecided where the
-            interval holds zero or there are fewer than two pairs.
+            interval holds zero, there are fewer than two pairs, or the differences are
+            equal up to rounding: what does not vary has no error to judge by.
     """
 
     mean: float
@@ -50,18 +53,22 @@ def compare(
     a, b = _values("first", first), _values("second", second)
     if a.shape != b.shape:
         raise invalid("second", f"of shape {a.shape} like `first`", b.shape)
-    d = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
+    d = a - b
     count = len(d)
     if count == 0:
         return Comparison(math.nan, math.nan, math.nan, 0, "undecided")
     mean = float(d.mean())
     if count == 1:
         return Comparison(mean, -math.inf, math.inf, 1, "undecided")
-    error = float(d.std(ddof=1)) / math.sqrt(count)
+    deviation = float(d.std(ddof=1))
+    error = deviation / math.sqrt(count)
     half = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
     low, high = mean - half, mean + half
     verdict: Verdict = "undecided"
-    if high < 0 or low > 0:
+    scale = float(np.abs([a, b]).max())
+    if deviation > ROUNDING * scale and (high < 0 or low > 0):
         verdict = "better" if (mean < 0) != larger_is_better else "worse"
     return Comparison(mean, low, high, count, verdict)
 

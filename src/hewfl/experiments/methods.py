@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, final
 
 from hewfl import baselines
@@ -105,7 +106,9 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
         raise invalid(where, "a table", repr(table))
     method = table.get("method")
     if method not in METHODS:
-        rule = f"one of {', '.join(METHODS)}"
+        near = get_close_matches(str(method), METHODS, n=1)
+        hint = f" (did you mean `{near[0]}`?)" if near else ""
+        rule = f"one of {', '.join(METHODS)}{hint}"
         raise invalid(path(where, "method"), rule, repr(method))
     known = (*_parameters(method), *OUTER, RATE)
     check_names(table, ("method", "label", "grid", *known), where)

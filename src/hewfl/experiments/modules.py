@@ -6,6 +6,7 @@ import numpy as np
 
 from hewfl.core.checks import invalid
 from hewfl.data import dirichlet_partition, iid_partition, load, split_rows
+from hewfl.data.dataset import Dataset
 from hewfl.data.partition import Partition
 from hewfl.data.prepare import row_labels
 from hewfl.experiments.spec import Spec
@@ -13,6 +14,9 @@ from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_models import classifier_head, medium_cnn
 from hewfl.problems.torch_module import TorchModule
 from hewfl.problems.torch_training import Training
+
+SHAPES = {"medium_cnn": (784, 10), "classifier_head": (768, 4)}
+"""Features and classes that the models are made for."""
 
 
 def build_module(spec: Spec, seed: int) -> TorchModule:
@@ -25,6 +29,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     if device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
     dataset = load(data.name, label=data.label)
+    _check_fit(spec, dataset)
     rows, test_rows = split_rows(
         dataset,
         seed,
@@ -72,6 +77,17 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
             client_chunk=wanted.client_chunk,
         ),
     )
+
+
+def _check_fit(spec: Spec, dataset: Dataset) -> None:
+    """Require data of the shape that the model is made for."""
+    features, classes = SHAPES[spec.problem.model]
+    found = (dataset.features.shape[1], len(dataset.classes))
+    if found[0] != features or found[1] > classes:
+        has = f"{dataset.name} has {found[0]} features and {found[1]} classes"
+        wants = f"{spec.problem.model} is for {features} and at most {classes}"
+        rule = f"one for data.name = {spec.data.name!r} ({has}; {wants})"
+        raise invalid("problem.model", rule, f'"{spec.problem.model}"')
 
 
 def _shards(spec: Spec, labels: Any, seed: int) -> Partition:

@@ -12,6 +12,7 @@ from hewfl.experiments.momentum import extended_text, momentum_text
 from hewfl.experiments.paper import TITLES
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Folder
+from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import lost_seeds
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
@@ -29,6 +30,22 @@ SHOWN = {
 KEPT = ("spec.toml", "tuned.toml", "tuning.json", "times.json")
 """Files of a run that a published result needs beside its numbers."""
 Key = tuple[str, str]
+GRID_RULES = (
+    "A claim of an advantage agrees when HEW has a lower objective than every other "
+    "method and a lower accuracy than none, by 95 % paired intervals over the seeds. "
+    "It does not agree when HEW's objective is clearly higher than that of one of "
+    "them. A claim of no clear advantage agrees when HEW is not ahead of all of them, "
+    "which little data makes easy: few seeds or rounds leave most comparisons "
+    "undecided. "
+    "Weights are not uniform when those of one horizon group are clearly not 1/n."
+)
+LINE_RULES = (
+    "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
+    "the seeds in the last round; it does not agree when one is clearly the other way "
+    "round, and is undecided otherwise. One about methods that were not run is not "
+    "judged."
+)
+"""What verdicts mean, at the head of claims.md."""
 
 
 def panels_of(folders: Mapping[Key, Folder]) -> Panels:
@@ -42,7 +59,9 @@ def panels_of(folders: Mapping[Key, Folder]) -> Panels:
     return found
 
 
-def publish_grid(folders: Mapping[Key, Folder], output: Path) -> list[Claim]:
+def publish_grid(
+    folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+) -> list[Claim]:
     """Write all that a result of the main grid needs; return the claims.
 
     That is table.csv, summary.json, results.md and claims.md, and for each panel its
@@ -50,23 +69,33 @@ def publish_grid(folders: Mapping[Key, Folder], output: Path) -> list[Claim]:
     """
     claims = judge(panels_of(folders))
     _write_numbers(folders, output, without=())
-    write_text(output / "claims.md", _claims_text(claims))
+    (spec, *_) = (folder.spec for folder in folders.values())
+    head = f"{GRID_RULES}\n\n{amount(spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", _claims_text(head, claims))
     write_text(output / "results.md", _tables_text(folders))
     return claims
 
 
-def publish_extended(folders: Mapping[Key, Folder], output: Path) -> None:
+def publish_extended(
+    folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+) -> None:
     """The same for the extended comparison, about which the paper claims nothing.
 
     Its summary leaves out the comparisons of all pairs: 64 methods have 2,016 of them.
     """
     _write_numbers(folders, output, without=("pairs",))
-    write_text(output / "claims.md", extended_text(panels_of(folders)))
+    (spec, *_) = (folder.spec for folder in folders.values())
+    head = f"{amount(spec, is_quick=is_quick)}\n\n"
+    write_text(output / "claims.md", head + extended_text(panels_of(folders)))
     write_text(output / "results.md", momentum_text(folders))
 
 
 def publish_line(
-    folder: Folder, output: Path, judged: Callable[[Results], list[Claim]]
+    folder: Folder,
+    output: Path,
+    judged: Callable[[Results], list[Claim]],
+    *,
+    is_quick: bool,
 ) -> list[Claim]:
     """The same for one deep-learning line, its spec and times beside the tables."""
     key = (folder.spec.data.name, folder.spec.name)
@@ -74,7 +103,8 @@ def publish_line(
     claims = judged(results)
     _write_table({key: folder}, output)
     _copy(folder, output, (*KEPT, "summary.json"))
-    write_text(output / "claims.md", _claims_text(claims))
+    head = f"{LINE_RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", _claims_text(head, claims))
     write_text(output / "results.md", _tables_text({key: folder}))
     return claims
 
@@ -133,8 +163,17 @@ def _numbers(final: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     return cells
 
 
-def _claims_text(claims: Sequence[Claim]) -> str:
-    lines = ["| the paper's claim | our runs | because |", "| --- | --- | --- |"]
+def amount(spec: Spec, *, is_quick: bool) -> str:
+    """How much the verdicts rest on."""
+    told = f"These runs: {len(spec.seeds)} seeds, {spec.rounds} rounds."
+    if is_quick:
+        told += " They are of `--quick`, a first look that decides nothing."
+    return told
+
+
+def _claims_text(head: str, claims: Sequence[Claim]) -> str:
+    lines = [head, ""]
+    lines += ["| the paper's claim | our runs | because |", "| --- | --- | --- |"]
     lines += [f"| {c.statement} | **{c.verdict}** | {c.because} |" for c in claims]
     return "\n".join(lines) + "\n"
 

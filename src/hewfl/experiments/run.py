@@ -23,7 +23,7 @@ from hewfl.core.checks import invalid
 from hewfl.data import CATALOGUE
 from hewfl.data.places import file_sha256
 from hewfl.data.tables import SUFFIXES
-from hewfl.errors import DataError
+from hewfl.errors import DataError, HewError
 from hewfl.experiments.circumstances import Watch, circumstances
 from hewfl.experiments.files import read_json, write_json, write_text
 from hewfl.experiments.lock import locked
@@ -83,11 +83,22 @@ class Folder:
 
     @property
     def tuned(self) -> Spec | None:
-        """The spec with its hyper-parameters chosen, once they are."""
+        """The spec with its hyper-parameters chosen, once they are.
+
+        Raises:
+            DataError: the file is damaged.
+        """
         if self.spec.is_tuned:
             return self.spec
         file = self.path / "tuned.toml"
-        return read_spec(file) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return read_spec(file)
+        except HewError as error:
+            summary = self.path / "summary.json"
+            again = f"delete it and, if it is there, {summary}; then resume {self.path}"
+            raise DataError(f"{file} is damaged: {error}; {again}") from error
 
     @property
     def choices(self) -> tuple[Choice, ...]:

@@ -31,7 +31,7 @@ class DataSpec:
 
     Attributes:
         name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path of
-            a CSV, NPZ or Parquet file.
+            a CSV, NPZ or Parquet file, relative to the folder that the command runs in.
         label: column of the labels in a CSV or Parquet file; the last by default.
         split: `shuffled` pools all published parts and splits them anew, by seed;
             `published` keeps the publisher's test part.
@@ -134,7 +134,8 @@ class ClientsSpec:
         batch_size: samples of a local step.
         horizons: local steps: a number, a list with one per client, or a table with
             `kind` = "FixedHorizons", "ChoiceHorizons", "PoissonHorizons",
-            "EpochHorizons" or "TimedHorizons" and that law's own fields.
+            "EpochHorizons" or "TimedHorizons" and that law's own fields, listed in
+            docs/experiments.md.
         participation: "full", a number of clients sampled each round, or a table with
             `kind` and that law's own fields.
     """

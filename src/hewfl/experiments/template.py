@@ -6,6 +6,7 @@ import re
 import textwrap
 from typing import Any
 
+from hewfl.experiments.methods import METHODS
 from hewfl.experiments.spec import ClientsSpec, DataSpec, ProblemSpec, Spec, TuneSpec
 from hewfl.experiments.tables import write_toml
 
@@ -15,11 +16,13 @@ SECTIONS = {
     "clients": ClientsSpec,
     "tune": TuneSpec,
 }
-METHODS = """\
-# What is compared. Every algorithm of the library can be named; its hyper-parameters
-# are fields, and so are `momentum`, `nesterov` and `outer_step` of the outer optimiser.
-# Lists in [methods.grid] are searched by tuning.
-
+WHAT = (
+    f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
+    "are fields, and so are `momentum`, `nesterov` and `outer_step` of the outer "
+    "optimiser: FedAvgM is FedAvg with `momentum`. Lists in [methods.grid] are "
+    "searched by tuning."
+)
+EXAMPLE = """\
 [[methods]]
 method = "HewHom"
 label = "HEW"
@@ -48,7 +51,8 @@ def template() -> str:
         meanings = documented(record)
         for field in dataclasses.fields(record):
             lines += _field(field.name, field.default, meanings[field.name])
-    return "\n".join(lines) + "\n\n" + METHODS
+    lines += ["", *_comment(WHAT), ""]
+    return "\n".join(lines) + "\n" + EXAMPLE
 
 
 def documented(record: type[Any]) -> dict[str, str]:
@@ -59,8 +63,12 @@ def documented(record: type[Any]) -> dict[str, str]:
 
 
 def _field(name: str, value: Any, meaning: str) -> list[str]:
-    comment = textwrap.wrap(meaning, 84, initial_indent="# ", subsequent_indent="# ")
+    comment = _comment(meaning)
     if value is None:
         return [*comment, f"# {name} ="]
     plain = list(value) if isinstance(value, tuple) else value
     return [*comment, write_toml({name: plain}).strip()]
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 84, initial_indent="# ", subsequent_indent="# ")

@@ -1,12 +1,13 @@
 """What the problems need of an array library: NumPy and torch, on their device."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64, Num
 
-from hewfl.core.checks import Ints
+from hewfl.core.checks import ArrayLike, Ints, invalid, shown
 from hewfl.core.displacements import to_host
 
 
@@ -18,6 +19,48 @@ def conform(array: Any, like: Any) -> Any:
     if compat.array_namespace(array) is not xp:
         array = xp.asarray(to_host(array), copy=True)  # torch refuses read-only memory
     return compat.to_device(array, compat.device(like))
+
+
+def shards_of(partition: Sequence[ArrayLike], m: int) -> list[Int64[Ints, " k"]]:
+    """The rows of each client, out of m.
+
+    Raises:
+        InvalidInputError: there is no client, or one's rows are none of the m.
+    """
+    found = [_rows(i, rows, m) for i, rows in enumerate(_listed(partition))]
+    if not found:
+        raise invalid("partition", "one list of rows per client", "an empty one")
+    return found
+
+
+def _listed(partition: object) -> Iterable[Any]:
+    if not isinstance(partition, Iterable):
+        raise invalid("partition", "one list of rows per client", shown(partition))
+    return partition
+
+
+def _rows(client: int, rows: ArrayLike, m: int) -> Int64[Ints, " k"]:
+    name, rule = f"partition[{client}]", "a nonempty vector of rows"
+    try:
+        found = np.asarray(rows)
+    except ValueError as error:  # ragged
+        raise invalid(name, rule, shown(rows)) from error
+    if found.ndim != 1 or len(found) == 0 or found.dtype.kind not in "iu":
+        raise invalid(name, rule, shown(rows))
+    if found.min() < 0 or found.max() >= m:
+        bad = found[(found < 0) | (found >= m)][0]
+        raise invalid(name, f"rows from 0 to {m - 1}", bad)
+    return found.astype(np.int64)
+
+
+def check_pair(name: str, given: object) -> None:
+    """Require features and labels, two arrays in a tuple or a list.
+
+    Raises:
+        InvalidInputError: otherwise.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise invalid(name, "a pair of features and labels", type(given).__name__)
 
 
 def gather(

@@ -10,6 +10,7 @@ from hewfl.core.checks import (
     invalid,
     nonnegative,
     positive,
+    whole,
 )
 from hewfl.problems.quadratic import Quadratic
 
@@ -53,6 +54,7 @@ def random_quadratic(  # noqa: PLR0913 - one keyword for each constant it sets
     >>> problem.variance_bounds().round(12).tolist()
     [0.0, 1.0, 4.0, 9.0]
     """
+    seed, n, d = whole("seed", seed, least=0), whole("n", n), whole("d", d)
     if n < 1 or d < 1:
         raise invalid("n, d", "at least 1", (n, d))
     L, kappa = (

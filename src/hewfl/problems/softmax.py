@@ -17,7 +17,7 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
-from hewfl.core.checks import Array, Ints, invalid, nonnegative
+from hewfl.core.checks import Array, Ints, invalid, nonnegative, whole
 from hewfl.core.displacements import to_host
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.arrays import conform, gather, score, shares, spread, two_means
@@ -69,8 +69,7 @@ class Softmax:
 
     def __post_init__(self) -> None:
         """Check ranges and that the arrays fit together."""
-        if self.classes < 2:
-            raise invalid("classes", "at least 2", self.classes)
+        whole("classes", self.classes, least=2)
         nonnegative("l2", self.l2)
         check_samples("", self.features, self.labels, self.classes)
         check_ranges(self.offsets, self.data_sizes, self.features.shape[0])

@@ -5,10 +5,9 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Int64
 
-from hewfl.core.checks import ArrayLike, Ints, invalid, nonnegative
-from hewfl.problems.arrays import conform
+from hewfl.core.checks import ArrayLike, invalid, nonnegative, shown, whole
+from hewfl.problems.arrays import check_pair, conform, shards_of
 from hewfl.problems.softmax import Softmax
 from hewfl.problems.softmax_checks import check_samples
 
@@ -47,9 +46,7 @@ def softmax_from_arrays(
     (2, 4, 2.6)
     """
     features, labels, classes, held_out = _converted(X, y, test, dtype)
-    shards = [_rows(i, rows, len(features)) for i, rows in enumerate(partition)]
-    if not shards:
-        raise invalid("partition", "one list of rows per client", "an empty one")
+    shards = shards_of(partition, len(features))
     order = conform(np.concatenate(shards), features)
     sizes = np.array([len(rows) for rows in shards])
     xp = compat.array_namespace(features)
@@ -79,8 +76,7 @@ def softmax_common_pool(
     round to round (erratum E-14). The rows are stored once. Arguments are those of
     `softmax_from_arrays`.
     """
-    if n < 1:
-        raise invalid("n", "at least 1", n)
+    n = whole("n", n, least=1)
     features, labels, classes, held_out = _converted(X, y, test, dtype)
     zeros = np.zeros(n, dtype=np.int64)
     sizes = np.full(n, len(features))
@@ -92,6 +88,8 @@ def _converted(
     X: Any, y: Any, test: Samples | None, dtype: Any
 ) -> tuple[Any, Any, int, Samples | None]:
     """Arrays of one library and precision, checked, and the number of classes."""
+    if test is not None:
+        check_pair("test", test)
     sets = [("", X, y)] if test is None else [("", X, y), ("test ", *test)]
     library = X if compat.is_array_api_obj(X) else np.zeros(0)
     found: list[Samples] = []
@@ -126,18 +124,8 @@ def _features(name: str, value: Any, dtype: Any) -> Any:
     else:
         known = str(dtype).rpartition(".")[2].rstrip("'>")
         if known not in ("float32", "float64"):
-            raise invalid("dtype", '"float32" or "float64"', dtype)
+            raise invalid("dtype", '"float32" or "float64"', shown(dtype))
         wanted = getattr(xp, known)
     if not xp.isdtype(array.dtype, ("bool", "real floating", "integral")):
         raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
     return xp.astype(array, wanted, copy=False)
-
-
-def _rows(client: int, rows: ArrayLike, m: int) -> Int64[Ints, " k"]:
-    name, found = f"partition[{client}]", np.asarray(rows)
-    if found.ndim != 1 or len(found) == 0 or found.dtype.kind not in "iu":
-        raise invalid(name, "a nonempty vector of rows", repr(rows)[:80])
-    if found.min() < 0 or found.max() >= m:
-        bad = found[(found < 0) | (found >= m)][0]
-        raise invalid(name, f"rows from 0 to {m - 1}", bad)
-    return found.astype(np.int64)

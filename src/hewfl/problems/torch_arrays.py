@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.core.checks import ArrayLike, invalid
+from hewfl.core.checks import ArrayLike, invalid, shown
 from hewfl.core.displacements import to_host
+from hewfl.problems.arrays import check_pair, shards_of
 from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_checks import check_tensors
+from hewfl.problems.torch_checks import check_device, check_norms, check_tensors
 from hewfl.problems.torch_module import TorchModule
 from hewfl.problems.torch_training import Loss, Training, cross_entropy
 
@@ -42,7 +43,7 @@ def torch_from_arrays(  # noqa: PLR0913 - the public door: all but four are opti
         device: where everything is to run, such as "cuda".
 
     Raises:
-        InvalidInputError: rows, shapes, or the module break a rule.
+        InvalidInputError: rows, shapes, the module or the device break a rule.
 
     >>> X = np.arange(8, dtype=np.float32).reshape(4, 2)
     >>> layer = torch.nn.Linear(2, 3)
@@ -50,12 +51,13 @@ def torch_from_arrays(  # noqa: PLR0913 - the public door: all but four are opti
     >>> problem.n, problem.d
     (2, 9)
     """
-    features, labels = _tensors(X, y, "cpu")
+    check_norms(module)
+    check_device(device)
+    features, labels = _tensors("", X, y, "cpu")
     check_tensors("", features, labels, normalise)
-    shards = [_rows(i, rows, len(features)) for i, rows in enumerate(partition)]
-    if not shards:
-        raise invalid("partition", "one list of rows per client", "an empty one")
-    order, sizes = torch.cat(shards), np.array([len(rows) for rows in shards])
+    shards = shards_of(partition, len(features))
+    order = torch.tensor(np.concatenate(shards))
+    sizes = np.array([len(rows) for rows in shards])
     return TorchModule(
         module,
         features[order].to(device),
@@ -63,23 +65,32 @@ def torch_from_arrays(  # noqa: PLR0913 - the public door: all but four are opti
         offsets=np.cumsum(sizes) - sizes,
         data_sizes=sizes,
         loss=loss,
-        parts={k: _tensors(*part, device) for k, part in (parts or {}).items()},
+        parts={} if parts is None else _parts(parts, device),
         normalise=normalise,
         training=Training() if training is None else training,
     )
 
 
-def _tensors(X: Any, y: Any, device: Any) -> tuple[Any, Any]:
+def _tensors(kind: str, X: Any, y: Any, device: Any) -> tuple[Any, Any]:
     """Tensors of their own, there; whole numbers among the labels as int64."""
-    features, labels = (torch.tensor(to_host(array), device=device) for array in (X, y))
+    features = _tensor(f"{kind}features", X, device)
+    labels = _tensor(f"{kind}labels", y, device)
     return features, labels if labels.is_floating_point() else labels.long()
 
 
-def _rows(client: int, rows: ArrayLike, m: int) -> Any:
-    name, found = f"partition[{client}]", np.asarray(rows)
-    if found.ndim != 1 or len(found) == 0 or found.dtype.kind not in "iu":
-        raise invalid(name, "a nonempty vector of rows", repr(rows)[:80])
-    if found.min() < 0 or found.max() >= m:
-        bad = found[(found < 0) | (found >= m)][0]
-        raise invalid(name, f"rows from 0 to {m - 1}", bad)
-    return torch.tensor(found.astype(np.int64))
+def _tensor(name: str, array: Any, device: Any) -> Any:
+    try:
+        return torch.tensor(to_host(array), device=device)
+    except (TypeError, ValueError, AttributeError) as error:  # texts; ragged; no array
+        raise invalid(name, "an array of numbers", shown(array)) from error
+
+
+def _parts(given: object, device: Any) -> dict[str, tuple[Any, Any]]:
+    if not isinstance(given, Mapping):
+        rule = "features and labels by name"
+        raise invalid("parts", rule, type(given).__name__)
+    found = {}
+    for name, part in given.items():
+        check_pair(f"parts[{name!r}]", part)
+        found[name] = _tensors(f"{name} ", part[0], part[1], device)
+    return found

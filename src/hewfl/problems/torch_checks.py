@@ -4,18 +4,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hewfl.core.checks import invalid
+from hewfl.core.checks import as_float64, invalid, positives, shown
+from hewfl.core.displacements import to_host
 from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_layout import flatten
 from hewfl.problems.torch_training import Network, as_inputs, cross_entropy
 
 
 def check_norms(module: Any) -> None:
-    """No layer keeps statistics of what it has seen.
+    """It is a module, and no layer keeps statistics of what it has seen.
 
     Raises:
         InvalidInputError: naming the layer and what to use instead.
     """
+    if not isinstance(module, torch.nn.Module):
+        raise invalid("module", "a torch.nn.Module", shown(module))
     for name, layer in module.named_modules():
         if getattr(layer, "track_running_stats", False):
             rule = (
@@ -24,6 +27,19 @@ def check_norms(module: Any) -> None:
             )
             found = f"{type(layer).__name__} at {name or 'the top'!r}"
             raise invalid("module", rule, found)
+
+
+def check_device(device: Any) -> None:
+    """Torch has it on this machine.
+
+    Raises:
+        InvalidInputError: otherwise.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError) as error:  # the last: no CUDA
+        rule = 'a device that torch has here, such as "cpu" or "cuda"'
+        raise invalid("device", rule, shown(device)) from error
 
 
 def check_tensors(
@@ -49,9 +65,20 @@ def check_tensors(
     if labels.device != features.device:
         rule = f"on the device of `{names[0]}`, {features.device}"
         raise invalid(names[1], rule, labels.device)
+    _check_normalise(normalise)
     if features.dtype == torch.uint8 and normalise is None:
         rule = "(mean, deviation) where features are bytes"
         raise invalid("normalise", rule, normalise)
+
+
+def _check_normalise(given: object) -> None:
+    """None, or a finite mean and a positive deviation."""
+    if given is None:
+        return
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise invalid("normalise", "(mean, deviation)", shown(given))
+    as_float64("normalise[0]", to_host(given[0]))
+    positives("normalise[1]", to_host(given[1]))
 
 
 def check_pass(

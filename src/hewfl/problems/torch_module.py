@@ -17,7 +17,7 @@ from typing import Any, Never, final
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
-from hewfl.core.checks import Array, Ints, invalid
+from hewfl.core.checks import Array, Ints, invalid, shown
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.errors import SolverError
 from hewfl.problems.arrays import conform, two_means
@@ -80,6 +80,8 @@ class TorchModule:
     def __post_init__(self) -> None:
         """Check that module, loss and samples fit together."""
         check_norms(self.module)
+        if not isinstance(self.training, Training):
+            raise invalid("training", "a Training", shown(self.training))
         object.__setattr__(self, "module", copy.deepcopy(self.module))
         sets = {"": (self.features, self.labels)}
         sets |= {f"{name} ": part for name, part in self.parts.items()}
@@ -112,7 +114,7 @@ class TorchModule:
 
     @cached_property
     def start(self) -> Float64[Array, " d"]:
-        """The module's own parameters, for `simulate(…, start=problem.start)`."""
+        """The module's own parameters, where `simulate` starts by default."""
         vector = flatten(layout_of(self.module), self.module.state_dict())
         found: Array = vector.double().cpu().numpy()
         return found

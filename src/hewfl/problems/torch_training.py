@@ -14,9 +14,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, final, get_args
 
+import numpy as np
 from jaxtyping import Float, Int
 
-from hewfl.core.checks import invalid, nonnegative, positive
+from hewfl.core.checks import invalid, nonnegative, positive, shown
 from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_dropout import DropoutKey, with_keyed_dropout
 from hewfl.problems.torch_layout import Layout, layout_of, unflatten
@@ -72,8 +73,9 @@ class Training:
             rule = f"one of {', '.join(get_args(Route))}"
             raise invalid("route", rule, repr(self.route))
         chunk = self.client_chunk
-        if chunk != "auto" and chunk < 1:
-            raise invalid("client_chunk", '"auto" or at least 1', repr(chunk))
+        counts = isinstance(chunk, int | np.integer) and not isinstance(chunk, bool)
+        if chunk != "auto" and not (counts and int(chunk) >= 1):
+            raise invalid("client_chunk", '"auto" or at least 1', shown(chunk))
 
 
 @final

@@ -12,7 +12,8 @@ One round reads as in the design:
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +21,16 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy.typing import DTypeLike
 
-from hewfl.core.checks import Array, Mask, invalid
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    Mask,
+    as_float64,
+    invalid,
+    shown,
+    whole,
+)
+from hewfl.core.displacements import to_host
 from hewfl.core.round import Algorithm, Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Problem
@@ -33,7 +43,7 @@ from hewfl.sim.checkpoint import (
 )
 from hewfl.sim.draws import draw
 from hewfl.sim.federation import Federation
-from hewfl.sim.lanes import Lane, LaneState, Observer, Setting
+from hewfl.sim.lanes import Lane, LaneState, Observer, Setting, is_algorithm
 from hewfl.sim.play import evaluated, play, record_of
 from hewfl.sim.trace import RoundRecord, Trace, from_lines, to_line
 
@@ -48,11 +58,11 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     *,
     rounds: int,
     seed: int,
-    start: Float64[Array, " d"] | None = None,
+    start: ArrayLike | None = None,
     dtype: DTypeLike = np.float64,
     evaluate_every: int | None = 1,
     observers: Sequence[Observer] = (),
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
     checkpoint_every: int = 1,
     on_round: Callable[[int], None] | None = None,
 ) -> Trace:
@@ -64,7 +74,8 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         algorithms: the lanes; plain algorithms get the plain outer step.
         rounds: T.
         seed: all random numbers of round t come from (seed, t).
-        start: x_0; zero by default.
+        start: x_0. By default the problem's own `start` where it has one, as a
+            `TorchModule` has; zero otherwise.
         dtype: precision of the local branches; models and weights are float64.
         evaluate_every: rounds between evaluations; start and end are always evaluated.
             None: never, and a lane that diverges is noticed only by its displacements.
@@ -80,19 +91,24 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         InvalidInputError: an argument breaks a rule.
         DataError: the checkpoint is damaged or belongs to another run.
     """
-    lanes = [a if isinstance(a, Lane) else Lane(a) for a in algorithms]
-    _check(lanes, rounds, evaluate_every, checkpoint_every)
-    setting = Setting(problem, federation, lanes, seed, np.dtype(dtype))
-    states, silent = _first_states(setting, start)
+    lanes, rounds = _lanes(algorithms), whole("rounds", rounds, least=0)
+    if evaluate_every is not None:
+        whole("evaluate_every", evaluate_every, least=1)
+    whole("checkpoint_every", checkpoint_every, least=1)
+    if not _is_listed(observers):
+        raise invalid("observers", "a list of functions", shown(observers))
+    setting = _setting(problem, federation, lanes, seed, dtype)
+    folder = _folder(checkpoint)
+    states, silent = _first_states(setting, _start(problem, start))
     run = _fingerprint(setting, states[0].anchor)
     evaluate = evaluate_every is not None
     first, records = 0, _started(setting, states, silent, evaluate=evaluate)
-    log = _Log(checkpoint)
-    saved = None if checkpoint is None else load_checkpoint(checkpoint)
+    log = _Log(folder)
+    saved = None if folder is None else load_checkpoint(folder)
     if saved is not None:
         _same_run(saved.run, run)
         if rounds < saved.round:
-            rule = f"at least the {saved.round} that {checkpoint} holds"
+            rule = f"at least the {saved.round} that {folder} holds"
             raise invalid("rounds", rule, rounds)
         first, records = saved.round, log.cut(saved.trace_bytes)
         states = list(unflatten(tuple(states), saved.arrays))
@@ -104,9 +120,9 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         states, news = play(setting, states, t, observers, evaluate=evaluate)
         records.extend(news)
         log.append(news)
-        if checkpoint is not None and _is_due(t + 1, rounds, checkpoint_every):
+        if folder is not None and _is_due(t + 1, rounds, checkpoint_every):
             arrays = flatten(tuple(states))
-            save_checkpoint(checkpoint, Saved(t + 1, run, arrays, log.size))
+            save_checkpoint(folder, Saved(t + 1, run, arrays, log.size))
         if on_round is not None:
             on_round(t + 1)
     return Trace(
@@ -149,20 +165,66 @@ def _started(
     return evaluated(setting, states, 0, notes)
 
 
-def _check(
-    lanes: Sequence[Lane],
-    rounds: int,
-    evaluate_every: int | None,
-    checkpoint_every: int,
-) -> None:
-    if len(lanes) == 0:
+def _lanes(algorithms: Sequence[Algorithm[Any] | Lane]) -> list[Lane]:
+    if not _is_listed(algorithms):
+        raise invalid("algorithms", "a list of algorithms or lanes", shown(algorithms))
+    lanes = []
+    for k, given in enumerate(algorithms):
+        if not isinstance(given, Lane) and not is_algorithm(given):
+            rule = "an algorithm, such as FedAvg(L, 0.1), or a lane"
+            raise invalid(f"algorithms[{k}]", rule, shown(given))
+        lanes.append(given if isinstance(given, Lane) else Lane(given))
+    if not lanes:
         raise invalid("algorithms", "at least one", "none")
-    if rounds < 0:
-        raise invalid("rounds", "at least 0", rounds)
-    if evaluate_every is not None and evaluate_every < 1:
-        raise invalid("evaluate_every", "at least 1", evaluate_every)
-    if checkpoint_every < 1:
-        raise invalid("checkpoint_every", "at least 1", checkpoint_every)
+    return lanes
+
+
+def _is_listed(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def _setting(
+    problem: Problem,
+    federation: Federation,
+    lanes: Sequence[Lane],
+    seed: int,
+    dtype: DTypeLike,
+) -> Setting:
+    if not hasattr(problem, "minibatch_gradients"):
+        rule = "a federated problem, such as hewfl.problems.Softmax"
+        raise invalid("problem", rule, shown(problem))
+    if not isinstance(federation, Federation):
+        rule = "a Federation, such as Federation(FixedHorizons(4))"
+        raise invalid("federation", rule, shown(federation))
+    try:
+        precision = np.dtype(dtype)
+    except TypeError:
+        precision = np.dtype(object)
+    if precision.kind != "f":
+        raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
+    return Setting(problem, federation, lanes, whole("seed", seed, least=0), precision)
+
+
+def _folder(checkpoint: object) -> Path | None:
+    if checkpoint is None:
+        return None
+    if not isinstance(checkpoint, str | PathLike) or Path(checkpoint).is_file():
+        raise invalid("checkpoint", "a folder", shown(checkpoint))
+    return Path(checkpoint)
+
+
+def _start(problem: Problem, start: ArrayLike | None) -> Float64[Array, " d"]:
+    """x_0 in memory of its own: as given, else the problem's, else zero."""
+    name, given = "start", start
+    if given is None:
+        name, given = "problem.start", getattr(problem, "start", None)
+    if given is None:
+        return np.zeros(problem.d)
+    is_array = hasattr(given, "__dlpack__")  # a tensor may be on a GPU
+    x = np.array(as_float64(name, to_host(given) if is_array else given))
+    if x.shape != (problem.d,):
+        raise invalid(name, f"of shape ({problem.d},)", x.shape)
+    return x
 
 
 def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]:
@@ -200,15 +262,10 @@ def _same_run(found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
 
 
 def _first_states(
-    setting: Setting, start: Float64[Array, " d"] | None
+    setting: Setting, x: Float64[Array, " d"]
 ) -> tuple[list[LaneState], tuple[int, ...]]:
     """The states before round 1, and clients whose first gradient was not finite."""
     n, d = setting.problem.n, setting.problem.d
-    x = np.zeros(d) if start is None else np.array(start, dtype=np.float64)
-    if x.shape != (d,):
-        raise invalid("start", f"of shape ({d},)", x.shape)
-    if not np.isfinite(x).all():
-        raise invalid("start", "finite", f"{x[~np.isfinite(x)][0]}")
     gradients = None
     silent: Bool[Mask, " n"] = np.zeros(n, dtype=bool)
     if any(lane.algorithm.needs_gradients for lane in setting.lanes):

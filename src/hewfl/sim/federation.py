@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64, Num
 
-from hewfl.core.checks import Ints, invalid, positive
+from hewfl.core.checks import (
+    Array,
+    Ints,
+    as_float64,
+    invalid,
+    nonnegative,
+    positive,
+    shown,
+    whole,
+)
 from hewfl.core.round import Roster
 
 _ROSTER, _HORIZONS, _SETUP = 1, 2, 3
@@ -74,8 +83,9 @@ class ChoiceHorizons:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if len(self.choices) == 0 or min(self.choices) < 1:
-            raise invalid("choices", "a list of numbers of at least 1", self.choices)
+        rule = "a list of whole numbers of at least 1"
+        if np.ndim(_check_wholes("choices", self.choices, rule)) != 1:
+            raise invalid("choices", rule, shown(self.choices))
 
     def draw(
         self,
@@ -107,14 +117,17 @@ class PoissonHorizons:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        _check_list("probabilities", self.probabilities)
+        _check_list("rates", self.rates)
         for rate in self.rates:
             positive("rates", rate)
         if len(self.rates) != len(self.probabilities):
             raise invalid("probabilities", "one per rate", self.probabilities)
         if abs(sum(self.probabilities) - 1) > 1e-9 or min(self.probabilities) < 0:
             raise invalid("probabilities", "a distribution", self.probabilities)
-        if not 1 <= self.least <= self.most:
-            raise invalid("least", f"from 1 to `most` = {self.most}", self.least)
+        least, most = whole("least", self.least), whole("most", self.most)
+        if not 1 <= least <= most:
+            raise invalid("least", f"from 1 to `most` = {most}", least)
 
     def draw(
         self,
@@ -155,8 +168,10 @@ class EpochHorizons:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for value in np.atleast_1d(np.asarray(self.epochs, dtype=np.float64)):
-            positive("epochs", float(value))
+        epochs = np.atleast_1d(as_float64("epochs", self.epochs))
+        _check_list("epochs", epochs)
+        for value in epochs:
+            positive("epochs", value)
 
     def draw(
         self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
@@ -185,6 +200,8 @@ class TimedHorizons:
     def __post_init__(self) -> None:
         """Check ranges."""
         positive("budget", self.budget)
+        nonnegative("jitter", self.jitter)
+        _check_list("speeds", self.speeds)
         for speed in self.speeds:
             positive("speeds", speed)
 
@@ -234,8 +251,7 @@ class SampledParticipation:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if self.count < 1:
-            raise invalid("count", "at least 1", self.count)
+        whole("count", self.count, least=1)
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """`count` of n clients."""
@@ -254,14 +270,16 @@ class RandomParticipation:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        p = np.asarray(self.probability, dtype=np.float64)
+        p = as_float64("probability", self.probability)
         if not ((p >= 0) & (p <= 1)).all():
-            raise invalid("probability", "from 0 to 1", self.probability)
+            raise invalid("probability", "from 0 to 1", shown(self.probability))
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """Those whose coin fell right."""
-        coins = generator(seed, _ROSTER, t).random(n)
-        return np.flatnonzero(coins < np.asarray(self.probability))
+        p = np.asarray(self.probability)
+        if p.ndim and p.shape != (n,):
+            raise invalid("probability", f"one number or {n} of them", p.tolist())
+        return np.flatnonzero(generator(seed, _ROSTER, t).random(n) < p)
 
 
 # ------------------------------------------------------------------ the federation
@@ -283,7 +301,14 @@ class Federation:
     participation: Participation = field(default_factory=FullParticipation)
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check kinds and ranges."""
+        if isinstance(self.horizons, type) or not isinstance(self.horizons, Horizons):
+            rule = "a law of local steps, such as FixedHorizons(4)"
+            raise invalid("horizons", rule, shown(self.horizons))
+        who = self.participation
+        if isinstance(who, type) or not isinstance(who, Participation):
+            rule = "a law of participation, such as SampledParticipation(2)"
+            raise invalid("participation", rule, shown(who))
         _check_wholes("batch_size", self.batch_size)
 
     def roster(self, seed: int, t: int, sizes: Int64[Ints, " n"]) -> Roster:
@@ -307,10 +332,22 @@ class Federation:
         )
 
 
-def _check_wholes(name: str, given: int | Sequence[int]) -> None:
-    values = np.asarray(given)
-    whole = values.dtype.kind in "iu" or (
-        values.dtype.kind == "f" and bool((values == np.floor(values)).all())
-    )
-    if values.size == 0 or not whole or values.min() < 1:
-        raise invalid(name, "whole numbers of at least 1", given)
+def _check_wholes(
+    name: str, given: int | Sequence[int], rule: str = "whole numbers of at least 1"
+) -> Num[Ints, "..."]:
+    try:
+        values = np.asarray(given)
+    except ValueError as error:  # ragged
+        raise invalid(name, rule, shown(given)) from error
+    real = values.dtype.kind in "iuf" and values.size > 0
+    if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
+        raise invalid(name, rule, shown(given))
+    if values.min() < 1:
+        raise invalid(name, rule, shown(given))
+    return values
+
+
+def _check_list(name: str, given: Sequence[float] | Float64[Array, "..."]) -> None:
+    values = as_float64(name, given)
+    if values.ndim != 1 or values.size == 0:
+        raise invalid(name, "a list of numbers", shown(given))

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.round import Algorithm, Decision, Round
 from hewfl.problems.problem import Problem
 from hewfl.sim.federation import Federation
@@ -24,6 +24,14 @@ class Lane:
     outer: Outer = field(default_factory=Outer)
     label: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check kinds."""
+        if not is_algorithm(self.algorithm):
+            rule = "an algorithm, such as FedAvg(L, 0.1)"
+            raise invalid("algorithm", rule, shown(self.algorithm))
+        if not isinstance(self.outer, Outer):
+            raise invalid("outer", "an Outer", shown(self.outer))
+
     @property
     def name(self) -> str:
         """What tables call it."""
@@ -31,6 +39,11 @@ class Lane:
             return self.label
         momentum = self.outer.momentum
         return self.algorithm.name + (f", momentum {momentum:g}" if momentum else "")
+
+
+def is_algorithm(value: object) -> bool:
+    """Whether it is an algorithm; the class of one is none."""
+    return isinstance(value, Algorithm) and not isinstance(value, type)
 
 
 @final

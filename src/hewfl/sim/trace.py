@@ -8,9 +8,12 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, invalid
+from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.round import Traffic
 from hewfl.sim.ledger import Ledger, ledger
+
+NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
+"""Fields of a record that have a curve."""
 
 
 @final
@@ -93,8 +96,15 @@ class Trace:
         """
         values = [_value(record, quantity) for record in self.of(lane)]
         if all(value is None for value in values):
-            raise invalid("quantity", "one that was measured", repr(quantity))
+            rule = f"one that was measured: {', '.join(self._measured(lane))}"
+            raise invalid("quantity", rule, shown(quantity))
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+    def _measured(self, lane: int | str) -> list[str]:
+        """What `curve` knows of a lane, in the order first met."""
+        records = self.of(lane)
+        own = [k for k in NUMBERS if any(getattr(r, k) is not None for r in records)]
+        return list(dict.fromkeys([*own, *(k for r in records for k in _more(r))]))
 
     def _index(self, lane: int | str) -> int:
         if isinstance(lane, str):
@@ -114,11 +124,15 @@ class Trace:
         return last
 
 
-def _value(record: RoundRecord, quantity: str) -> float | None:
+def _value(record: RoundRecord, quantity: str) -> float | int | None:
     for source in (record.metrics, record.observed):
         if quantity in source:
             return source[quantity]
-    return getattr(record, quantity, None)
+    return getattr(record, quantity) if quantity in NUMBERS else None
+
+
+def _more(record: RoundRecord) -> list[str]:
+    return [*record.metrics, *record.observed]
 
 
 def to_line(record: RoundRecord) -> str:
