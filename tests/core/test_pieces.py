@@ -13,7 +13,7 @@ from hewfl.core.gram import NATIVE_CLIENTS, own_products, round_products
 from hewfl.core.pieces import Pieces, as_vectors
 from hewfl.core.post_local import OwnSum
 from hewfl.core.round import LocalPlan, PiecewiseRound, Roster, Round
-from hewfl.core.variates import ControlVariates, advanced, updated
+from hewfl.core.variates import ControlVariates, updated
 from hewfl.errors import InvalidInputError
 
 LENGTHS = (1, 300, 5, 257, 1024)
@@ -206,7 +206,7 @@ def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
     by_hand[[1, 2, 4]] -= server + per_gradient
     np.testing.assert_allclose(expected.clients, by_hand, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(expected.server, by_hand.mean(axis=0), atol=1e-13)
-    found = advanced(variates, round_)
+    found = updated(variates, round_, owned=True)
     assert found is variates
     np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
     np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
@@ -237,5 +237,5 @@ def test_variates_that_may_overflow_are_left_alone(
         round_ = replace(round_, displacements=Pieces((rows,), x))
     own = variates.clients.copy()
     with pytest.raises(InvalidInputError, match="below 1e\\+290 in size"):
-        advanced(variates, round_)
+        updated(variates, round_, owned=True)
     assert np.array_equal(variates.clients, own)

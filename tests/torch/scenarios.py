@@ -4,8 +4,10 @@ Rank i minimises ½‖A_i y − b_i‖² with full gradients, so that a round de
 but the start, the step sizes and the steps of each rank.
 """
 
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, final
@@ -22,6 +24,19 @@ Array = NDArray[np.float64]
 SHAPES = ((7, 3), (5,), (2, 2, 3), (1,), (11,))
 SMALL = SyncOptions(bucket_bytes=64)  # several buckets
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
+
+
+@contextmanager
+def log_texts() -> Iterator[list[str]]:
+    """What hewfl.torch logs in this process, text by text."""
+    texts: list[str] = []
+    handler, log = logging.Handler(), logging.getLogger("hewfl.torch")
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a class for one line
+    log.addHandler(handler)
+    try:
+        yield texts
+    finally:
+        log.removeHandler(handler)
 
 
 def quadratic(rank: int, size: int = SIZE) -> tuple[Array, Array]:

@@ -1,6 +1,5 @@
 """The averager behind torch's own optimiser wrapper."""
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat, post_local
+from tests.torch.scenarios import (
+    SMALL,
+    Quadratic,
+    descend,
+    flat,
+    log_texts,
+    post_local,
+)
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewAverager, HewLocalSGD
@@ -103,24 +109,19 @@ def lost_once(rank: int, _: int, *, cleared: bool) -> tuple[list[Any], list[str]
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
     averager = HewAverager(module.parameters(), 1, options=SMALL)
-    texts: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a class for one line
-    log = logging.getLogger("hewfl.torch")
-    log.addHandler(handler)
     lost = []
-    for t in range(3):
-        optimizer.zero_grad()
-        module().backward()
-        if rank == 1 and t == 0:
-            module.parts[0].grad.fill_(torch.nan)
-        optimizer.step()
-        averager.average_parameters(optimizer.param_groups)
-        assert averager.last is not None
-        lost.append(averager.last.excluded)
-        if cleared and rank in averager.last.excluded:
-            optimizer.state.clear()
-    log.removeHandler(handler)
+    with log_texts() as texts:
+        for t in range(3):
+            optimizer.zero_grad()
+            module().backward()
+            if rank == 1 and t == 0:
+                module.parts[0].grad.fill_(torch.nan)
+            optimizer.step()
+            averager.average_parameters(optimizer.param_groups)
+            assert averager.last is not None
+            lost.append(averager.last.excluded)
+            if cleared and rank in averager.last.excluded:
+                optimizer.state.clear()
     return lost, [text for text in texts if "optimizer.state.clear()" in text]
 
 

@@ -1,6 +1,5 @@
 """What goes wrong between ranks is said on every rank, in time."""
 
-import logging
 import os
 import time
 from datetime import timedelta
@@ -10,7 +9,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Plan, Quadratic, Seen, descend, play
+from tests.torch.scenarios import (
+    SMALL,
+    Plan,
+    Quadratic,
+    Seen,
+    descend,
+    log_texts,
+    play,
+)
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
@@ -266,18 +273,12 @@ def spoiled_means(rank: int, _: int) -> list[str]:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    texts: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a class for one line
-    log = logging.getLogger("hewfl.torch")
-    log.addHandler(handler)
-    with HewLocalSGD(module, optimizer, 1) as local:
+    with log_texts() as texts, HewLocalSGD(module, optimizer, 1) as local:
         x = torch.randn(3, 4)
         if rank == 1:
             x[0, 0] = torch.inf
         module(x).pow(2).sum().backward()
         optimizer.step()
-    log.removeHandler(handler)
     assert local.last is not None
     assert local.last.excluded == (1,)
     return [text for text in texts if "buffers" in text]

@@ -1,12 +1,11 @@
 """What is read from the user's optimiser: learning rates, scales, skipped steps."""
 
-import logging
 from typing import Any
 
 import pytest
 import torch
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat, log_texts
 from torch import nn
 
 from hewfl import InvalidInputError
@@ -71,11 +70,6 @@ def test_control_variates_need_one_rate(pool: Pool) -> None:
 
 
 def logged(rank: int, _: int, rule: str, kind: str) -> list[str]:
-    texts: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]  # a class for one line
-    log = logging.getLogger("hewfl.torch")
-    log.addHandler(handler)
     module = Quadratic(rank, (torch.float32,))
     made: Any = {
         "plain": lambda: torch.optim.SGD(module.parameters(), lr=0.01),
@@ -83,9 +77,8 @@ def logged(rank: int, _: int, rule: str, kind: str) -> list[str]:
         "adam": lambda: torch.optim.Adam(module.parameters(), lr=0.01),
     }
     optimizer = made[kind]()
-    with HewLocalSGD(module, optimizer, 2, rule, None, SMALL):
+    with log_texts() as texts, HewLocalSGD(module, optimizer, 2, rule, None, SMALL):
         descend(module, optimizer, 4)
-    log.removeHandler(handler)
     return texts
 
 

@@ -18,7 +18,6 @@ from hewfl.core.round import (
 from hewfl.core.variates import (
     ControlVariates,
     Start,
-    advanced,
     correction,
     start_variates,
     updated,
@@ -106,4 +105,4 @@ class Scaffold:
         owned: bool,
     ) -> ControlVariates:
         """c_i⁺ and c⁺."""
-        return advanced(state, round_) if owned else updated(state, round_)
+        return updated(state, round_, owned=owned)

@@ -19,7 +19,6 @@ from hewfl.core.round import (
 from hewfl.core.variates import (
     ControlVariates,
     Start,
-    advanced,
     correction,
     start_variates,
     updated,
@@ -120,4 +119,4 @@ class HewFixed:
         """The control variates of the next round, if any."""
         if state is None:
             return None
-        return advanced(state, round_) if owned else updated(state, round_)
+        return updated(state, round_, owned=owned)

@@ -19,7 +19,6 @@ from hewfl.core.round import (
 from hewfl.core.variates import (
     ControlVariates,
     Start,
-    advanced,
     correction,
     start_variates,
     updated,
@@ -99,6 +98,4 @@ class HewHet:
         owned: bool,
     ) -> ControlVariates:
         """The control variates of the next round."""
-        if owned:
-            return advanced(state, round_)
-        return updated(state, round_)  # Alg. 2, l. 9, 12-14, 18
+        return updated(state, round_, owned=owned)  # Alg. 2, l. 9, 12-14, 18

@@ -57,7 +57,10 @@ def correction(variates: ControlVariates, roster: Roster) -> Float64[Array, "s d
 
 
 def updated(
-    variates: ControlVariates, round_: Round | PiecewiseRound
+    variates: ControlVariates,
+    round_: Round | PiecewiseRound,
+    *,
+    owned: bool = False,
 ) -> ControlVariates:
     """The variates after a round, from what was sent anyway.
 
@@ -66,31 +69,33 @@ def updated(
 
     It equals c_i − c + (x − y_i)/(η_i H_i), so Δ_i alone travels up (erratum E-17).
     Inactive clients keep theirs.
+
+    Args:
+        variates: before the round.
+        round_: what was sent.
+        owned: change the arrays passed in, which the caller gives up; for servers that
+            cannot hold the variates of all clients twice.
+
+    Raises:
+        InvalidInputError: arrays are `owned`, and a term is so large that a sum might
+            not be finite; nothing has been written then.
     """
-    own = ControlVariates(variates.server.copy(), variates.clients.copy())
+    own = variates
+    if owned:
+        _check_sizes(variates, round_)
+    else:
+        own = ControlVariates(variates.server.copy(), variates.clients.copy())
     _advance(own, round_)
     return own
 
 
-def advanced(
-    variates: ControlVariates, round_: Round | PiecewiseRound
-) -> ControlVariates:
-    """The same in the arrays passed in, which the caller gives up.
-
-    For servers that cannot hold the variates of all clients twice.
-
-    Raises:
-        InvalidInputError: a term is so large that a sum might not be finite; nothing
-            has been written then.
-    """
+def _check_sizes(variates: ControlVariates, round_: Round | PiecewiseRound) -> None:
     ground = round_.plan.step_sizes * round_.roster.horizons
     largest = as_vectors("displacements", round_.displacements).largest()
     with np.errstate(over="ignore"):
         top = max(variates.server.max(), -variates.server.min(), largest / ground.min())
     if not top < LARGE:
         raise invalid("Δ_i/(η_i H_i) and c", f"below {LARGE:g} in size", top)
-    _advance(variates, round_)
-    return variates
 
 
 def _advance(variates: ControlVariates, round_: Round | PiecewiseRound) -> None:
