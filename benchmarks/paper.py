@@ -43,7 +43,7 @@ from hewfl.experiments.paper import main_methods, main_spec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.world import build_federation, build_problem
 from hewfl.problems import Softmax
-from hewfl.sim.outer import outer_step
+from hewfl.server.outer import outer_step
 
 TUNED = {
     "HewHom": {"amplitude": 8.0, "curvature_ratio": 1.1},

@@ -1,10 +1,13 @@
 """One seed for all tests, one hypothesis profile: the same run everywhere."""
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from hewfl.core import native
 
 settings.register_profile(
     "hewfl",
@@ -20,3 +23,15 @@ settings.load_profile("hewfl")
 def rng() -> np.random.Generator:
     """A generator; HEWFL_TEST_SEED sweeps it."""
     return np.random.default_rng(int(os.environ.get("HEWFL_TEST_SEED", "7")))
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def path(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The compiled kernels, then their NumPy twins."""
+    if request.param == "numpy":
+        with native.disabled():
+            yield request.param
+    elif native.is_available():
+        yield request.param
+    else:
+        pytest.skip("the compiled kernels are switched off or not built")

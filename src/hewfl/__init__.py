@@ -11,6 +11,7 @@ The server solves for the weights of a round instead of fixing them by a rule:
 Every answer carries a certificate that the caller can recompute.
 """
 
+from hewfl.aggregate.post_local import combine, data_gap, post_local_weights
 from hewfl.baselines import (
     FedAdp,
     FedAvg,
@@ -30,8 +31,6 @@ from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
-from hewfl.core.control import predictive_control
-from hewfl.core.post_local import combine, data_gap, post_local_weights
 from hewfl.core.records import (
     ClientProfile,
     ControlSolution,
@@ -40,8 +39,6 @@ from hewfl.core.records import (
     UpperState,
 )
 from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round, Traffic
-from hewfl.core.simplex import solve_simplex_qp
-from hewfl.core.threshold import threshold_weights
 from hewfl.errors import (
     DataError,
     HewError,
@@ -49,9 +46,8 @@ from hewfl.errors import (
     MissingExtraError,
     SolverError,
 )
-from hewfl.sim.engine import simulate
-from hewfl.sim.fedavgm import FedAvgM
-from hewfl.sim.federation import (
+from hewfl.predictive.control import predictive_control
+from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
     Federation,
@@ -62,9 +58,13 @@ from hewfl.sim.federation import (
     SampledParticipation,
     TimedHorizons,
 )
+from hewfl.server.outer import Outer
+from hewfl.server.trace import Trace
+from hewfl.sim.engine import simulate
+from hewfl.sim.fedavgm import FedAvgM
 from hewfl.sim.lanes import Lane
-from hewfl.sim.outer import Outer
-from hewfl.sim.trace import Trace
+from hewfl.solver.simplex import solve_simplex_qp
+from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
 
 __all__ = [

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from tests.conformance.rounds import make_roster, step_of
 
 from hewfl import InvalidInputError
+from hewfl.aggregate.variates import ControlVariates
 from hewfl.baselines import Scaffold
 from hewfl.core.round import LocalPlan, Roster, Round
-from hewfl.core.variates import ControlVariates
 
 Array = NDArray[np.floating[Any]]
 

@@ -19,8 +19,8 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
+from hewfl.aggregate.curvature import updated_curvature
 from hewfl.controllers.online import OnlineCurvature
-from hewfl.core.curvature import updated_curvature
 from hewfl.experiments.methods import method_from_table, method_table
 from hewfl.problems import random_quadratic
 from hewfl.sim.audit import pathwise_audit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hewfl import FedNova, HewFixed, HewHet, HewHom, Scaffold
-from hewfl.core.pieces import Pieces
+from hewfl.aggregate.pieces import Pieces
 from hewfl.core.round import LocalPlan, PiecewiseRound, Roster, Round, Streaming
 
 METHODS = [

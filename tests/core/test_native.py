@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import problems
 
+from hewfl.aggregate.gram import round_products
 from hewfl.core import native
-from hewfl.core.active_set import active_set
-from hewfl.core.columns import corral
 from hewfl.core.displacements import as_displacements
-from hewfl.core.gram import round_products
+from hewfl.solver.active_set import active_set
+from hewfl.solver.columns import corral
 
 needs_kernels = pytest.mark.skipif(
     not native.is_available(),

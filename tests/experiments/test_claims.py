@@ -22,7 +22,7 @@ from hewfl.experiments.paper import (
 from hewfl.experiments.paper_deep import cnn_spec, head_spec
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
-from hewfl.sim.trace import RoundRecord
+from hewfl.server.trace import RoundRecord
 
 NOISE = np.array([0.0, 1e-4, -1e-4, 2e-4, -2e-4, 1e-4, 0.0])
 """Of the seeds, shared by all methods up to a little."""

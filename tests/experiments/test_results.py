@@ -11,8 +11,8 @@ import pytest
 from hewfl.errors import DataError
 from hewfl.experiments.results import Results
 from hewfl.experiments.run import Folder, Progress, open_folder, run_all
-from hewfl.sim.federation import EpochHorizons
-from hewfl.sim.trace import RoundRecord
+from hewfl.server.federation import EpochHorizons
+from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
 from tests.experiments.test_folders import contents
 from tests.experiments.test_report import hostile_run, results_of

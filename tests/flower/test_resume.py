@@ -36,7 +36,7 @@ from hewfl.flower import (
     Options,
     ScaffoldStrategy,
 )
-from hewfl.sim.trace import from_lines
+from hewfl.server.trace import from_lines
 from tests.flower.federation import StubGrid, app_of
 from tests.sim.toy import least_squares
 

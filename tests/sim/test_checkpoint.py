@@ -21,7 +21,7 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
-from hewfl.sim.checkpoint import (
+from hewfl.server.checkpoint import (
     Saved,
     flatten,
     load_checkpoint,

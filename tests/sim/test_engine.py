@@ -39,7 +39,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.controllers.online import OnlineCurvature
-from hewfl.core.certificate import Variant
+from hewfl.predictive.certificate import Variant
 from hewfl.sim.audit import control_audit, pathwise_audit
 from hewfl.sim.branches import run_branches
 from hewfl.sim.branches_reference import run_branches_reference

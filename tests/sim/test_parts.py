@@ -18,10 +18,10 @@ from hewfl import (
     TimedHorizons,
     Traffic,
 )
+from hewfl.server.ledger import Charge, charge
+from hewfl.server.outer import outer_step
+from hewfl.server.trace import RoundRecord, from_lines, to_line
 from hewfl.sim.draws import draw
-from hewfl.sim.ledger import Charge, charge
-from hewfl.sim.outer import outer_step
-from hewfl.sim.trace import RoundRecord, from_lines, to_line
 
 SIZES = np.array([5, 50, 20, 7, 1])
 OFFSETS = np.cumsum(SIZES) - SIZES

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.core.certificate import round_bound
-from hewfl.core.coefficients import Variant
+from hewfl.predictive.certificate import round_bound
+from hewfl.predictive.coefficients import Variant
 from hewfl.theory.comparators import (
     best_comparator,
     comparator_coefficients,

@@ -18,9 +18,9 @@ from hewfl import (
     Traffic,
 )
 from hewfl.core.round import LocalPlan
+from hewfl.server.ledger import charge
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import draw
-from hewfl.sim.ledger import charge
 from hewfl.theory.counts import Algorithm, communication, round_work
 from hewfl.theory.systems import System
 

@@ -15,13 +15,13 @@ from hewfl import (
     ProblemBounds,
     UpperState,
 )
-from hewfl.core.certificate import VARIANTS, Variant, round_bound
+from hewfl.aggregate.variates import ControlVariates, correction, updated
 from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round
-from hewfl.core.threshold import threshold_weights
-from hewfl.core.variates import ControlVariates, correction, updated
+from hewfl.predictive.certificate import VARIANTS, Variant, round_bound
 from hewfl.problems.quadratic import Quadratic
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import draw
+from hewfl.solver.threshold import threshold_weights
 from hewfl.theory.degeneration import (
     central_path,
     central_round_hypotheses,

@@ -4,9 +4,9 @@ import pytest
 from mpmath import mpf
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.core.certificate import VARIANTS, Variant, round_bound
 from hewfl.core.checks import Array
-from hewfl.core.control import predictive_control
+from hewfl.predictive.certificate import VARIANTS, Variant, round_bound
+from hewfl.predictive.control import predictive_control
 from hewfl.theory.one_step_bound import (
     advantage,
     branch_sq_radius,

@@ -4,7 +4,7 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.core.checks import Array
-from hewfl.core.tracking import predictable_tracking
+from hewfl.predictive.tracking import predictable_tracking
 from hewfl.theory.participation import absent_tracking, propagated_tracking
 from hewfl.theory.systems import System
 

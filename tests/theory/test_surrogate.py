@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.core.coefficients import Variant
-from hewfl.core.control import predictive_control
+from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.control import predictive_control
 from hewfl.theory.statement import all_hold
 from hewfl.theory.surrogate import surrogate_system, surrogate_under
 from hewfl.theory.systems import System

@@ -6,9 +6,13 @@ import torch
 from torch import nn
 
 from hewfl import InvalidInputError, Outer
-from hewfl.core.from_products import isometric_copy, variate_weights, vector_products
+from hewfl.aggregate.from_products import (
+    isometric_copy,
+    variate_weights,
+    vector_products,
+)
+from hewfl.aggregate.variates import ControlVariates, updated
 from hewfl.core.round import LocalPlan, Roster, Round
-from hewfl.core.variates import ControlVariates, updated
 from hewfl.torch.layout import plan_layout
 from hewfl.torch.model import SharedModel
 from hewfl.torch.products import (

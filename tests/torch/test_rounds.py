@@ -22,9 +22,9 @@ from hewfl import (
     StepWeighted,
     UniformLocalSGD,
 )
+from hewfl.aggregate.variates import ControlVariates
 from hewfl.core.round import Algorithm, LocalPlan, Roster, Round
-from hewfl.core.variates import ControlVariates
-from hewfl.sim.outer import outer_step
+from hewfl.server.outer import outer_step
 from hewfl.torch import SyncOptions
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ import torch
 
 from hewfl.flower import Moment
 from hewfl.problems import Softmax
-from hewfl.sim.federation import generator
+from hewfl.server.federation import generator
 
 _STREAM = 11
 

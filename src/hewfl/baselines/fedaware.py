@@ -6,8 +6,8 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from hewfl.aggregate.post_local import post_local_weights
 from hewfl.core.checks import Array, Mask, invalid, positive
-from hewfl.core.post_local import post_local_weights
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 
 

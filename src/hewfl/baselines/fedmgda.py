@@ -6,9 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.aggregate.post_local import post_local_weights
 from hewfl.baselines.box_simplex import solve_box_simplex
 from hewfl.core.checks import Array, nonnegative, positive
-from hewfl.core.post_local import post_local_weights
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 
 

@@ -6,6 +6,13 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.aggregate.variates import (
+    ControlVariates,
+    Start,
+    correction,
+    start_variates,
+    updated,
+)
 from hewfl.core.checks import Array, invalid, positive
 from hewfl.core.round import (
     Decision,
@@ -14,13 +21,6 @@ from hewfl.core.round import (
     Roster,
     Round,
     Traffic,
-)
-from hewfl.core.variates import (
-    ControlVariates,
-    Start,
-    correction,
-    start_variates,
-    updated,
 )
 
 

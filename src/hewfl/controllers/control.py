@@ -7,7 +7,17 @@ from typing import ClassVar, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.certificate import (
+from hewfl.aggregate.variates import (
+    ControlVariates,
+    Start,
+    correction,
+    start_variates,
+    updated,
+)
+from hewfl.core.checks import Array, invalid, nonnegative, nonnegatives
+from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
+from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.predictive.certificate import (
     Variant,
     check_variant,
     clipped_gap,
@@ -16,19 +26,9 @@ from hewfl.core.certificate import (
     round_bound,
     variance_bound,
 )
-from hewfl.core.checks import Array, invalid, nonnegative, nonnegatives
-from hewfl.core.control import predictive_control
-from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
-from hewfl.core.threshold import threshold_weights
-from hewfl.core.tracking import predictable_tracking
-from hewfl.core.variates import (
-    ControlVariates,
-    Start,
-    correction,
-    start_variates,
-    updated,
-)
+from hewfl.predictive.control import predictive_control
+from hewfl.predictive.tracking import predictable_tracking
+from hewfl.solver.threshold import threshold_weights
 
 Source = Literal["surrogate", "caps", "oracle"]
 

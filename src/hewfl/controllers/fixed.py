@@ -7,6 +7,13 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.aggregate.variates import (
+    ControlVariates,
+    Start,
+    correction,
+    start_variates,
+    updated,
+)
 from hewfl.core.checks import Array, invalid, nonnegative, positive, positives
 from hewfl.core.round import (
     Decision,
@@ -15,13 +22,6 @@ from hewfl.core.round import (
     Roster,
     Round,
     Traffic,
-)
-from hewfl.core.variates import (
-    ControlVariates,
-    Start,
-    correction,
-    start_variates,
-    updated,
 )
 
 

@@ -5,9 +5,16 @@ from typing import ClassVar, final
 
 from jaxtyping import Float64
 
+from hewfl.aggregate.post_local import post_local_weights
+from hewfl.aggregate.variates import (
+    ControlVariates,
+    Start,
+    correction,
+    start_variates,
+    updated,
+)
 from hewfl.controllers.hom import check_post_local, with_null
 from hewfl.core.checks import Array, invalid
-from hewfl.core.post_local import post_local_weights
 from hewfl.core.round import (
     Decision,
     LocalPlan,
@@ -15,13 +22,6 @@ from hewfl.core.round import (
     Roster,
     Round,
     Traffic,
-)
-from hewfl.core.variates import (
-    ControlVariates,
-    Start,
-    correction,
-    start_variates,
-    updated,
 )
 
 

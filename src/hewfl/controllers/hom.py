@@ -6,9 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float, Float64
 
+from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.post_local import OwnSum, post_local_weights
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.pieces import Pieces
-from hewfl.core.post_local import OwnSum, post_local_weights
 from hewfl.core.round import (
     Decision,
     LocalPlan,

@@ -5,10 +5,10 @@ from typing import Any, final
 
 from jaxtyping import Float64
 
+from hewfl.aggregate.curvature import Curvature, first_curvature, updated_curvature
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.core.checks import Array, invalid, nonnegative, positive
-from hewfl.core.curvature import Curvature, first_curvature, updated_curvature
 from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
 
 
@@ -28,7 +28,7 @@ class OnlineCurvature:
 
     For models without a known L. `rule.smoothness` is then 1/learning rate: it sets the
     step sizes for good, and is the guess ℓ̂ starts from. ℓ̂_t is the secant estimate of
-    `hewfl.core.curvature`; round t is in it, and successive server steps are all it
+    `hewfl.aggregate.curvature`; round t is in it, and successive server steps are all it
     needs. Nothing certifies that ℓ̂_t is above the curvature, so the weights are exact
     for their model and the model is no bound: `pathwise_audit` does not judge it.
 

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar, final, runtime_checkable
 
 from jaxtyping import Float, Float64, Int64
 
+from hewfl.aggregate.pieces import Pieces
 from hewfl.core.checks import Array, Ints
-from hewfl.core.pieces import Pieces
 
 State = TypeVar("State")
 

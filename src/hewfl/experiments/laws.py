@@ -5,7 +5,7 @@ from typing import Any
 
 from hewfl.core.checks import invalid
 from hewfl.experiments.tables import called, from_list, from_table, is_whole
-from hewfl.sim.federation import (
+from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
     FixedHorizons,

@@ -17,8 +17,8 @@ from hewfl.core.checks import invalid, positive
 from hewfl.core.records import ProblemBounds
 from hewfl.core.round import Algorithm
 from hewfl.experiments.tables import called, check_names, from_table, path
+from hewfl.server.outer import Outer
 from hewfl.sim.lanes import Lane
-from hewfl.sim.outer import Outer
 
 METHODS: dict[str, type[Any]] = {
     method.__name__: method

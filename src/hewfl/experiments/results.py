@@ -14,8 +14,8 @@ from hewfl.errors import DataError
 from hewfl.experiments.files import read_json
 from hewfl.experiments.laws import check_horizons
 from hewfl.experiments.spec import Spec
-from hewfl.sim.federation import EpochHorizons
-from hewfl.sim.trace import RoundRecord, from_lines
+from hewfl.server.federation import EpochHorizons
+from hewfl.server.trace import RoundRecord, from_lines
 
 Group = int | float
 """Local steps, or local epochs, which need not be whole."""

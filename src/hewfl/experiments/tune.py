@@ -22,8 +22,8 @@ from hewfl.experiments.world import (
     lanes_of,
     start_of,
 )
+from hewfl.server.trace import RoundRecord
 from hewfl.sim.engine import simulate
-from hewfl.sim.trace import RoundRecord
 
 LARGER_IS_BETTER = ("test_accuracy", "validation_accuracy")
 Candidates = tuple[tuple[MethodSpec, ...], ...]

@@ -22,7 +22,7 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import DataSpec, Spec
 from hewfl.experiments.tables import called
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
-from hewfl.sim.federation import Federation
+from hewfl.server.federation import Federation
 from hewfl.sim.lanes import Lane
 
 VERSION = 2

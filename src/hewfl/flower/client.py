@@ -18,9 +18,9 @@ from flwr.clientapp import ClientApp
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from hewfl.aggregate.variates import ControlVariates, correction, updated
 from hewfl.core.checks import Array, invalid, positive
 from hewfl.core.round import LocalPlan, Roster, Round
-from hewfl.core.variates import ControlVariates, correction, updated
 from hewfl.errors import DataError
 from hewfl.flower.branch import Branch, Gradient, Moment, run_branch
 from hewfl.flower.layout import flat, layout_of, vector_of, vector_record

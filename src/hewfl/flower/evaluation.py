@@ -17,7 +17,7 @@ from hewfl.flower.contacts import Contact, log, whole
 from hewfl.flower.options import Options
 from hewfl.flower.protocol import ARRAYS, CONFIG, EXAMPLES, METRICS, OWN, ROUND
 from hewfl.flower.replies import metrics_of
-from hewfl.sim.federation import generator
+from hewfl.server.federation import generator
 
 _STREAM = 7
 """Of random numbers, apart from the engine's."""

@@ -36,16 +36,16 @@ from hewfl.experiments.tables import from_table, to_table
 from hewfl.flower.contacts import Book
 from hewfl.flower.layout import Layout
 from hewfl.flower.options import Options
-from hewfl.sim.checkpoint import (
+from hewfl.server.checkpoint import (
     Saved,
     flatten,
     load_checkpoint,
     save_checkpoint,
     unflatten,
 )
+from hewfl.server.outer import Outer
+from hewfl.server.trace import RoundRecord, from_lines, to_line
 from hewfl.sim.lanes import LaneState
-from hewfl.sim.outer import Outer
-from hewfl.sim.trace import RoundRecord, from_lines, to_line
 from hewfl.version import __version__
 
 _OTHER = "other:"

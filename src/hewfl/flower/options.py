@@ -10,14 +10,14 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.core.checks import invalid, positive
 from hewfl.core.round import Algorithm
-from hewfl.sim.checkpoint import flatten
-from hewfl.sim.federation import (
+from hewfl.server.checkpoint import flatten
+from hewfl.server.federation import (
     EpochHorizons,
     FullParticipation,
     Horizons,
     Participation,
 )
-from hewfl.sim.outer import Outer
+from hewfl.server.outer import Outer
 
 Holder = Literal["server", "node"]
 

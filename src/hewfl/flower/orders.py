@@ -6,8 +6,8 @@ from typing import final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from hewfl.aggregate.variates import ControlVariates
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.core.variates import ControlVariates
 from hewfl.flower.contacts import Contact
 from hewfl.flower.layout import Layout, vector_record
 from hewfl.flower.protocol import (

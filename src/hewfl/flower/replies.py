@@ -22,8 +22,8 @@ from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 
+from hewfl.aggregate.pieces import Pieces
 from hewfl.core.checks import Array, Ints, invalid
-from hewfl.core.pieces import Pieces
 from hewfl.errors import InvalidInputError
 from hewfl.flower.contacts import LARGEST, whole
 from hewfl.flower.layout import Layout, bad_entries, lendable, part, vector_of

@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from hewfl.aggregate.pieces import Pieces
 from hewfl.core.checks import Array, Ints
-from hewfl.core.pieces import Pieces
 from hewfl.core.round import (
     Algorithm,
     Decision,
@@ -29,10 +29,10 @@ from hewfl.flower.layout import Layout, is_sendable
 from hewfl.flower.options import Options
 from hewfl.flower.replies import Exclusion, Heard
 from hewfl.flower.step import stepped
-from hewfl.sim.checkpoint import flatten
-from hewfl.sim.federation import SampledParticipation
+from hewfl.server.checkpoint import flatten
+from hewfl.server.federation import SampledParticipation
+from hewfl.server.ledger import charge
 from hewfl.sim.lanes import LaneState
-from hewfl.sim.ledger import charge
 
 
 @final

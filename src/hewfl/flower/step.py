@@ -7,14 +7,14 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.post_local import OwnSum, combine
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom, mean_gradient
 from hewfl.core.checks import Array
-from hewfl.core.pieces import Pieces
-from hewfl.core.post_local import OwnSum, combine
 from hewfl.core.round import Algorithm, Decision, PiecewiseRound
+from hewfl.server.outer import Outer, outer_step
 from hewfl.sim.lanes import LaneState
-from hewfl.sim.outer import Outer, outer_step
 
 RANGE = 2**16
 """Entries of a vector that are stepped at a time."""

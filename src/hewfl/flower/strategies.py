@@ -2,11 +2,11 @@
 
 from typing import final
 
+from hewfl.aggregate.variates import Start
 from hewfl.baselines.fednova import FedNova
 from hewfl.baselines.scaffold import Scaffold
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
-from hewfl.core.variates import Start
 from hewfl.flower.options import Options
 from hewfl.flower.strategy import AlgorithmStrategy
 

@@ -36,8 +36,8 @@ from hewfl.flower.rounds import (
     draw_roster,
     first_state,
 )
+from hewfl.server.trace import RoundRecord
 from hewfl.sim.lanes import LaneState
-from hewfl.sim.trace import RoundRecord
 
 Own = TypeVar("Own", bound="AlgorithmStrategy")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import Roster
-from hewfl.sim.federation import generator
+from hewfl.server.federation import generator
 
 _SAMPLES = 4
 

@@ -34,18 +34,18 @@ from hewfl.core.displacements import to_host
 from hewfl.core.round import Algorithm, Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Problem
-from hewfl.sim.checkpoint import (
+from hewfl.server.checkpoint import (
     Saved,
     flatten,
     load_checkpoint,
     save_checkpoint,
     unflatten,
 )
+from hewfl.server.federation import Federation
+from hewfl.server.trace import RoundRecord, Trace, from_lines, to_line
 from hewfl.sim.draws import draw
-from hewfl.sim.federation import Federation
 from hewfl.sim.lanes import Lane, LaneState, Observer, Setting, is_algorithm
 from hewfl.sim.play import evaluated, play, record_of
-from hewfl.sim.trace import RoundRecord, Trace, from_lines, to_line
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""

@@ -1,8 +1,8 @@
 """FedAvgM: FedAvg under server momentum, by its own name."""
 
 from hewfl.baselines import FedAvg
+from hewfl.server.outer import Outer
 from hewfl.sim.lanes import Lane
-from hewfl.sim.outer import Outer
 
 
 def FedAvgM(  # noqa: N802 - named like the method it makes

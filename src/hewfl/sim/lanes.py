@@ -11,8 +11,8 @@ from jaxtyping import Float64
 from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.round import Algorithm, Decision, Round
 from hewfl.problems.problem import Problem
-from hewfl.sim.federation import Federation
-from hewfl.sim.outer import Outer
+from hewfl.server.federation import Federation
+from hewfl.server.outer import Outer
 
 
 @final

@@ -13,12 +13,12 @@ from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.errors import HewError
 from hewfl.problems.problem import Problem
+from hewfl.server.ledger import charge
+from hewfl.server.outer import outer_step
+from hewfl.server.trace import RoundRecord
 from hewfl.sim.branches import run_branches
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Lane, LaneState, Observer, Setting, Step
-from hewfl.sim.ledger import charge
-from hewfl.sim.outer import outer_step
-from hewfl.sim.trace import RoundRecord
 
 DIVERGED = 1e12
 """A lane whose objective leaves this range is stopped; so is one that is not finite."""

@@ -24,11 +24,11 @@ that are empty or do not fit each other are named, as are those out of range.
 The names exported here are functions and records; no module is called like one of them.
 """
 
-from hewfl.core.coefficients import (
+from hewfl.predictive.coefficients import (
     VARIANTS,
     Variant,
 )
-from hewfl.core.tracking import (
+from hewfl.predictive.tracking import (
     Tracking,
     predictable_tracking,
     realised_tracking,

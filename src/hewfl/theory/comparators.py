@@ -21,7 +21,8 @@ from hewfl.core.checks import (
     invalid,
     nonnegatives,
 )
-from hewfl.core.coefficients import (
+from hewfl.core.shapes import broadcasting
+from hewfl.predictive.coefficients import (
     Situation,
     Variant,
     check_variant,
@@ -29,9 +30,8 @@ from hewfl.core.coefficients import (
     mean_penalty,
     variance_bound,
 )
-from hewfl.core.shapes import broadcasting
-from hewfl.core.threshold import threshold_weights
-from hewfl.core.tracking import Tracking, predictable_tracking
+from hewfl.predictive.tracking import Tracking, predictable_tracking
+from hewfl.solver.threshold import threshold_weights
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System

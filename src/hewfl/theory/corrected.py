@@ -26,9 +26,9 @@ from hewfl.core.checks import (
     nonnegatives,
     positives,
 )
-from hewfl.core.coefficients import Variant, horizon_factors
 from hewfl.core.shapes import broadcasting
-from hewfl.core.tracking import Tracking, realised_tracking
+from hewfl.predictive.coefficients import Variant, horizon_factors
+from hewfl.predictive.tracking import Tracking, realised_tracking
 from hewfl.theory.comparators import best_comparator, noise_term, simplex_weights
 from hewfl.theory.recursion import (
     State,

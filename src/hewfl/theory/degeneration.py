@@ -13,12 +13,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.certificate import (
-    Variant,
-    clipped_gap,
-    gain,
-    variance_bound,
-)
+from hewfl.aggregate.variates import ControlVariates
 from hewfl.core.checks import (
     Array,
     ArrayLike,
@@ -30,7 +25,12 @@ from hewfl.core.checks import (
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Roster, Round
 from hewfl.core.shapes import broadcasting
-from hewfl.core.variates import ControlVariates
+from hewfl.predictive.certificate import (
+    Variant,
+    clipped_gap,
+    gain,
+    variance_bound,
+)
 from hewfl.theory.comparators import simplex_weights
 from hewfl.theory.statement import Hypothesis, at_most
 

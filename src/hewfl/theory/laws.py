@@ -19,14 +19,14 @@ from hewfl.core.checks import (
     nonnegatives,
     positives,
 )
-from hewfl.core.coefficients import (
+from hewfl.core.shapes import broadcasting
+from hewfl.predictive.coefficients import (
     VARIANTS,
     Variant,
     mean_penalty,
     variance_bound,
 )
-from hewfl.core.shapes import broadcasting
-from hewfl.core.tracking import Tracking, tracking_cap
+from hewfl.predictive.tracking import Tracking, tracking_cap
 from hewfl.theory.comparator_rates import comparator_rate, comparator_recursion
 from hewfl.theory.comparators import best_comparator, comparator_coefficients
 from hewfl.theory.corrected import (

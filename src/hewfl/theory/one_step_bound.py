@@ -2,8 +2,8 @@
 
     E[F(x_{t+1}) − F*] ≤ J = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)
 
-The formulas are those of `hewfl.core.coefficients`; the three sets of constants are
-described at `hewfl.core.certificate`. Beyond their hypotheses they are still evaluated:
+The formulas are those of `hewfl.predictive.coefficients`; the three sets of constants are
+described at `hewfl.predictive.certificate`. Beyond their hypotheses they are still evaluated:
 a theorem says where it holds, it does not refuse to be computed.
 """
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core import coefficients
 from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonnegatives
-from hewfl.core.coefficients import Situation, Variant, check_variant
 from hewfl.core.shapes import broadcasting
+from hewfl.predictive import coefficients
+from hewfl.predictive.coefficients import Situation, Variant, check_variant
 from hewfl.theory.statement import Bound, Hypothesis, at_most
 from hewfl.theory.systems import System
 
@@ -31,7 +31,7 @@ LEAST = 2.0**-200
 """Amplitudes below this one are not searched for descent."""
 _HALVINGS = 64
 _SIMPLEX = 1e-9
-"""How far from one the weights may sum, as in `hewfl.core.certificate`."""
+"""How far from one the weights may sum, as in `hewfl.predictive.certificate`."""
 
 
 @broadcasting

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, Mask
-from hewfl.core.coefficients import VARIANTS, Variant
 from hewfl.errors import InvalidInputError
+from hewfl.predictive.coefficients import VARIANTS, Variant
 from hewfl.theory.comparator_rates import comparator_rate
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.corrected import PostLocal, corrected_coefficients, corrected_rate

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
-from hewfl.core.coefficients import Variant
 from hewfl.core.shapes import broadcasting
-from hewfl.core.tracking import predictable_tracking, server_move
+from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.tracking import predictable_tracking, server_move
 from hewfl.theory.systems import System, client_mask
 
 

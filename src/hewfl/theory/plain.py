@@ -24,8 +24,8 @@ from hewfl.core.checks import (
     nonnegatives,
     positives,
 )
-from hewfl.core.coefficients import Variant, horizon_factors
 from hewfl.core.shapes import broadcasting
+from hewfl.predictive.coefficients import Variant, horizon_factors
 from hewfl.theory.comparators import uniform_mean_noise, uniform_noise_of_mean
 from hewfl.theory.corrected import (
     PostLocal,

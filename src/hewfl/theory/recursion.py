@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
-from hewfl.core.tracking import Tracking, tracking_cap
+from hewfl.predictive.tracking import Tracking, tracking_cap
 from hewfl.theory.scalar import printed_scalar_rate, scalar_rate
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 

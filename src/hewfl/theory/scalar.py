@@ -16,8 +16,8 @@ from hewfl.core.checks import (
     positives,
     wholes,
 )
-from hewfl.core.coefficients import flow_decrease
 from hewfl.core.shapes import broadcasting
+from hewfl.predictive.coefficients import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 
 # ------------------------------------------------------------------ lem:gap

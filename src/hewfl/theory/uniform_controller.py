@@ -12,11 +12,11 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core import tracking
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
-from hewfl.core.coefficients import Variant, check_variant, horizon_factors
 from hewfl.core.shapes import broadcasting
-from hewfl.core.tracking import Tracking, predictable_tracking
+from hewfl.predictive import tracking
+from hewfl.predictive.coefficients import Variant, check_variant, horizon_factors
+from hewfl.predictive.tracking import Tracking, predictable_tracking
 from hewfl.theory.recursion import State, Trajectory, played
 from hewfl.theory.statement import Hypothesis, at_most, below
 from hewfl.theory.systems import System
@@ -66,7 +66,7 @@ def uniform(
         β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (h₂ϑ³ + ϑ²/(2n)) M/L                     sharp
         the same with β = 0 and a = ϑ(1 − 2h₁ϑ²)/(2LR²)                      absorbed
 
-    and tracking by `hewfl.core.tracking.predictable_tracking`. The last two sets are
+    and tracking by `hewfl.predictive.tracking.predictable_tracking`. The last two sets are
     T5: T1 to T3 joined with lem:cancellation, for ϑ ≤ 1. The mean move is
     −(ϑ/L)∇F + r̄, so by T2 it gains −(ϑ/2L)‖∇F‖² + (L/2ϑ)‖r̄‖². By T3
 

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from hewfl.sim.outer import Outer
+from hewfl.server.outer import Outer
 from hewfl.torch.layout import Layout, flat_view
 
 
@@ -22,7 +22,7 @@ class SharedModel:
         masters: this rank's shards of x, in float32 at least, so that small steps are
             not lost to bfloat16.
         outer: torch's SGD on the masters. With the aggregated step for a negative
-            gradient it is `hewfl.sim.outer`; its memory is this rank's shards only.
+            gradient it is `hewfl.server.outer`; its memory is this rank's shards only.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import final
 
 from hewfl.core.checks import invalid
-from hewfl.sim.outer import Outer
+from hewfl.server.outer import Outer
 
 
 @final

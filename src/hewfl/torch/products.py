@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
+from hewfl.aggregate.from_products import vector_products
+from hewfl.aggregate.gram import RoundProducts
+from hewfl.aggregate.post_local import combine
 from hewfl.core.checks import Array
-from hewfl.core.from_products import vector_products
-from hewfl.core.gram import RoundProducts
-from hewfl.core.post_local import combine
 from hewfl.torch import cuda_gram
 
 

@@ -6,14 +6,14 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Int64
 
+from hewfl.aggregate.from_products import isometric_copy
+from hewfl.aggregate.gram import RoundProducts
+from hewfl.aggregate.variates import ControlVariates
 from hewfl.baselines import FedAvg, FedNova, StepWeighted, UniformLocalSGD
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.core.checks import Ints, invalid, positive
-from hewfl.core.from_products import isometric_copy
-from hewfl.core.gram import RoundProducts
 from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round
-from hewfl.core.variates import ControlVariates
 from hewfl.torch.work import Arrivals
 
 NAMES = ("hom", "het", "equal", "steps", "tokens", "fednova")

@@ -14,7 +14,7 @@ from hewfl.torch.model import is_finite
 class RankVariates:
     """c_i and c, bucket by bucket, in float32 at least.
 
-    The plain twin is `hewfl.core.variates`, which holds all c_i in one place.
+    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place.
 
     Attributes:
         own: c_i.

@@ -1,0 +1,120 @@
+"""Curvature seen along the server's own path, where no L is known.
+
+    ℓ_t = ‖g_t − g_{t−1}‖ / ‖x_t − x_{t−1}‖,     g_t = −(1/|S|) Σ_i Δ_i/(η_i H_i)
+
+the secant of the mean local gradient, which every round brings anyway. Without noise it
+is the curvature met on the way, in the convex theory at most L. Noise of variance V in
+each g adds 2V/‖x_t − x_{t−1}‖² to its square, so it errs upwards: to a larger Λ, which
+is the cautious side. Where noise outweighs the change of the gradient, as with few
+sampled clients and short steps, it measures noise and not curvature. Gradients along a
+branch of several steps are those of points further down: there it errs downwards, by
+the share of the gradient that the branch takes away.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.aggregate.post_local import combine
+from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.round import Round
+
+STILL = 1e-12
+"""A move shorter than this share of the model is rounding, not a step."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Curvature:
+    """What is known of the curvature after some rounds.
+
+    Attributes:
+        value: the estimate; the guess it started from until two rounds were seen.
+        anchor: x of the last round seen.
+        gradient: g of that round.
+        met: whether there was such a round.
+    """
+
+    value: float
+    anchor: Float64[Array, " d"]
+    gradient: Float64[Array, " d"]
+    met: bool
+
+
+def first_curvature(guess: float, d: int) -> Curvature:
+    """Before the first round.
+
+    Raises:
+        InvalidInputError: the guess is not a positive finite number.
+    """
+    return Curvature(positive("guess", guess), np.zeros(d), np.zeros(d), met=False)
+
+
+def mean_local_gradient(round_: Round) -> Float64[Array, " d"]:
+    """−(1/|S|) Σ_i Δ_i/(η_i H_i), as in Algorithm 3, l. 9.
+
+    With corrected branches it is the mean of g_i − c_i + c: what absent clients would
+    have said is then in it as they said it last.
+    """
+    ground = round_.plan.step_sizes * round_.roster.horizons
+    weights = -1 / (ground * len(ground))
+    return np.asarray(combine(round_.displacements, weights, wide=True))
+
+
+def updated_curvature(
+    known: Curvature,
+    round_: Round,
+    *,
+    memory: float = 0.8,
+    most: float = 4.0,
+    floor: float = 0.0,
+) -> Curvature:
+    """The estimate after one more round.
+
+        value ← max(floor, value^β · clip(ℓ_t, value/κ, κ value)^(1−β))
+
+    A geometric mean, so that halvings and doublings weigh the same; one round moves the
+    estimate by a factor of κ^(1−β) at most, however noisy: 1.32 by default, so that a
+    guess a hundred times wrong is mended in 17 rounds. A round whose step or secant is
+    zero or not finite leaves the value as it is.
+
+    Args:
+        known: from the rounds before; `first_curvature(1 / learning_rate, d)` at first.
+        round_: what the server saw.
+        memory: β in [0, 1).
+        most: κ > 1.
+        floor: the estimate never goes below it.
+
+    Raises:
+        InvalidInputError: a number is out of range.
+    """
+    positive("value", known.value)
+    if not 0 <= memory < 1:
+        raise invalid("memory", "at least 0 and below 1", memory)
+    if not most > 1:
+        raise invalid("most", "above 1", most)
+    if not 0 <= floor < np.inf:
+        raise invalid("floor", "a nonnegative finite number", floor)
+    with np.errstate(all="ignore"):  # what is not finite teaches nothing
+        x, g = round_.anchor, mean_local_gradient(round_)
+        if not (np.isfinite(x).all() and np.isfinite(g).all()):
+            return known
+        secant = _secant(known, x, g)
+    if not (np.isfinite(secant) and secant > 0):
+        return Curvature(known.value, x, g, met=True)
+    seen = min(max(secant, known.value / most), known.value * most)
+    value = known.value**memory * seen ** (1 - memory)
+    return Curvature(max(floor, value), x, g, met=True)
+
+
+def _secant(
+    known: Curvature, x: Float64[Array, " d"], g: Float64[Array, " d"]
+) -> float:
+    """ℓ_t; zero where there was no round before, or no step since."""
+    if not known.met:
+        return 0.0
+    step = float(np.linalg.norm(x - known.anchor))
+    change = float(np.linalg.norm(g - known.gradient))
+    return change / step if step > STILL * float(np.linalg.norm(x)) else 0.0

@@ -1,0 +1,316 @@
+"""Gram matrix and slope of a round from the data, in one pass and in float64.
+
+With r one of the shortest displacements and c_i = Δ_i − r,
+
+    ⟨g, Σw_iΔ_i⟩ + (Λ/2)‖Σw_iΔ_i‖² = ⟨q, w⟩ + (Λ/2) wᵀGw + offset     for Σw_i = 1,
+    G_ij = ⟨c_i, c_j⟩,    q_i = ⟨c_i, g + Λr⟩,    offset = ⟨g, r⟩ + (Λ/2)‖r‖².
+
+The shift keeps the digits that a common part of all displacements, or one very long
+one, would take from the Gram matrix.
+
+Where g = Σ u_jΔ_j is itself a sum of displacements, with U = Σ u_j,
+
+    q_i = Σ_j u_j G_ij + (U + Λ) ⟨c_i, r⟩,
+    offset = Σ_j u_j ⟨c_j, r⟩ + (U + Λ/2) ‖r‖²
+
+need no pass for g; their rounding is of the size of G's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
+
+from hewfl.aggregate.pieces import Pieces
+from hewfl.core.checks import Array, invalid
+from hewfl.core.displacements import (
+    ZEROS,
+    Displacements,
+    Span,
+    as_wide,
+    host_rows,
+    to_host,
+)
+from hewfl.core.native import library
+
+NATIVE_CLIENTS = 160
+"""Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
+STACK = 2**19
+"""Entries of the float64 block that BLAS is given: 4 MiB."""
+OUTLYING = 1e-4
+"""Squared distances below this share betray an origin far outside."""
+ORIGINS = 3
+"""Passes spent on a better origin; one is enough unless several rows are long."""
+_SAFE = (1e-70, 1e70)
+"""Sizes whose squares and products stay well inside the range of float64."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RoundProducts:
+    """All that the weights depend on: (G, q, offset) times a power of two.
+
+    Attributes:
+        gram: G · 2^−exponent.
+        linear: q · 2^−exponent.
+        offset: offset · 2^−exponent.
+        exponent: zero unless the data is outside 1e±70.
+    """
+
+    gram: Float64[Array, "n n"]
+    linear: Float64[Array, " n"]
+    offset: float
+    exponent: int
+
+
+def round_products(
+    displacements: Displacements | Pieces, reference: Any, curvature: float
+) -> RoundProducts:
+    """One pass over the data; a second one only where squares would overflow.
+
+    Raises:
+        InvalidInputError: a displacement or the reference is not finite.
+    """
+    sample = displacements.sample()
+    with np.errstate(all="ignore"):
+        begin = as_wide(displacements.xp, reference[: min(2048, displacements.d)])
+        slope = float(np.abs(to_host(begin)).max())
+        found, origin = _from_best_origin(
+            displacements, reference, curvature, sample, slope
+        )
+    top = float(np.diagonal(found.gram).max())
+    if _is_finite(found) and (top > 1e-200 or found.exponent != 0):
+        return found
+    sizes = _true_sizes(displacements, reference)
+    if sizes[0] == 0:
+        return found
+    return _products(displacements, reference, curvature, origin, sizes)
+
+
+def own_products(
+    displacements: Displacements | Pieces, u: Float64[Array, " n"], curvature: float
+) -> RoundProducts | None:
+    """The same for g = Σ u_jΔ_j, which is not formed.
+
+    None where numbers are so large or small that g has to be looked at.
+    """
+    with np.errstate(all="ignore"):
+        sample = displacements.sample()
+        found, _ = _from_best_origin(displacements, None, 1.0, sample, 0.0)
+        G, cr, rr, U = found.gram, found.linear, 2 * found.offset, float(u.sum())
+        linear = G @ u + (U + curvature) * cr
+        offset = float(u @ cr + (U + 0.5 * curvature) * rr)
+    whole = RoundProducts(G, linear, offset, found.exponent)
+    is_seen = float(np.diagonal(G).max()) > 1e-200 or found.exponent != 0
+    return whole if is_seen and _is_finite(whole) else None
+
+
+def _is_finite(found: RoundProducts) -> bool:
+    return bool(np.isfinite(found.gram).all() and np.isfinite(found.linear).all())
+
+
+def _from_best_origin(
+    displacements: Displacements | Pieces,
+    reference: Any,
+    curvature: float,
+    sample: Float64[Array, "n k"],
+    slope: float,
+) -> tuple[RoundProducts, int]:
+    """Products around a short row, and which one it is."""
+    size = float(np.abs(sample).max())
+    shrunk = np.ldexp(sample, -_exponent(size))
+    origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
+    found = _products(displacements, reference, curvature, origin, (size, slope))
+    for _ in range(ORIGINS):
+        nearer = _nearer_origin(found.gram, origin)
+        if nearer is None:
+            break
+        origin = nearer
+        found = _products(displacements, reference, curvature, origin, (size, slope))
+    return found, origin
+
+
+def _nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
+    """Another origin where this one lies far outside the others, None where not.
+
+    The sample may have missed what makes a row long. Then all differences to it are
+    long and alike: the row nearest to it is much nearer to the rest.
+    """
+    lengths = np.diagonal(G)
+    if len(G) < 3 or not np.isfinite(G).all():
+        return None
+    others = np.flatnonzero(np.arange(len(G)) != origin)
+    nearest = int(others[np.argmin(lengths[others])])
+    rest = others[others != nearest]
+    apart = lengths[rest] + lengths[nearest] - 2 * G[rest, nearest]
+    return nearest if np.median(apart) < OUTLYING * np.median(lengths[rest]) else None
+
+
+def slope_at(g: Any, curvature: float, r: Any) -> Any:
+    """G + Λr with the rounding error of Λr added back, for when the two cancel.
+
+    Dekker's product: both factors are split in halves whose products are exact.
+    """
+    product = curvature * r
+    top = _halves(curvature)
+    high = r * 134217729.0
+    high = high - (high - r)
+    low = r - high
+    error = ((top[0] * high - product) + top[0] * low + top[1] * high) + top[1] * low
+    return (g + product) + error
+
+
+def _halves(number: float) -> tuple[float, float]:
+    high = number * 134217729.0  # 2²⁷ + 1
+    high = high - (high - number)
+    return high, number - high
+
+
+def _exponent(size: float) -> int:
+    """Power of two to divide by; zero where no harm can come."""
+    if size == 0 or not np.isfinite(size) or _SAFE[0] < size < _SAFE[1]:
+        return 0
+    return int(np.clip(np.frexp(size)[1], -1000, 1000))
+
+
+def _true_sizes(
+    displacements: Displacements | Pieces, reference: Any
+) -> tuple[float, float]:
+    """Largest entries of all data; the place to find what is not finite."""
+    for i in range(displacements.n):
+        row = to_host(as_wide(displacements.xp, displacements.row(i)))
+        if not np.isfinite(row).all():
+            bad = row[~np.isfinite(row)][0]
+            raise invalid("displacements", "finite", f"{bad} for client {i}")
+    slope = np.abs(to_host(as_wide(displacements.xp, reference)))
+    if not np.isfinite(slope).all():
+        bad = slope[~np.isfinite(slope)][0]
+        raise invalid("reference", "finite", bad)
+    largest = max(
+        float(np.abs(to_host(displacements.block(lo, hi))).max())
+        for lo, hi in displacements.blocks()
+    )
+    return largest, float(slope.max())
+
+
+def _products(
+    displacements: Displacements | Pieces,
+    reference: Any,
+    curvature: float,
+    origin: int,
+    sizes: tuple[float, float],
+) -> RoundProducts:
+    """Products of c_i 2^−a and h 2^−b, brought to the common factor 2^−2a.
+
+    A reference of None counts as zero.
+    """
+    a = _exponent(sizes[0])
+    b = _exponent(max(sizes[1], curvature * sizes[0]))
+    n, native = displacements.n, library()
+    spans = None if native is None else displacements.spans()
+    zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
+    g = zeros if reference is None else host_rows([reference])
+    if native is None or spans is None or g is None:
+        products, gr, rr = _portable(
+            displacements, reference, curvature, origin, (a, b)
+        )
+    else:
+        by = _compiled if n <= NATIVE_CLIENTS else _stacked
+        lent = (g[0][0], g[1])
+        products, gr, rr = by(native, list(spans), lent, curvature, origin, (a, b))
+    with np.errstate(over="ignore"):
+        linear = np.ldexp(products[:n, n], b - a)
+        offset = float(np.ldexp(gr, b - a) + 0.5 * curvature * rr)
+    return RoundProducts(products[:n, :n], linear, offset, 2 * a)
+
+
+def _compiled(
+    native: Any,
+    spans: list[Span],
+    reference: tuple[NDArray[Any], bytes],
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """The same by the compiled kernel; the origin's own zero row is put back after."""
+    g, code = reference
+    n = len(spans[0].rows)
+    order = [origin, *(i for i in range(n) if i != origin)]
+    upper, offset = np.zeros((n, n)), np.zeros(2)
+    factors = (2.0 ** -scales[0], 2.0 ** -scales[1])
+    for span in spans:
+        rows = [*(span.rows[i] for i in order), g[span.lo : span.hi]]
+        codes = bytes(span.codes[i] for i in order) + code
+        length = span.hi - span.lo
+        given = (rows, codes, length, curvature, *factors, upper, offset)
+        native.gram(*given, *span.lent_base)
+    products = np.zeros((n + 1, n + 1))
+    kept = np.array([*order[1:], n])
+    products[np.ix_(kept, kept)] = upper + np.triu(upper, 1).T
+    return products, float(offset[0]), float(offset[1])
+
+
+def _stacked(
+    native: Any,
+    spans: list[Span],
+    reference: tuple[NDArray[Any], bytes],
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """The same by BLAS, block by block onto one triangle; blocks go across spans."""
+    n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
+    width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
+    stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")
+    g_all = Span(0, d, [reference[0]], reference[1], None)
+    factor, slope_factor = 2.0 ** -scales[0], 2.0 ** -scales[1]
+    for span in spans:
+        lo = span.lo
+        while lo < span.hi:
+            at = lo % width
+            hi = min(span.hi, lo - at + width)
+            r = span.wide(origin, lo - span.lo, hi - span.lo)
+            g = g_all.wide(0, lo, hi) if len(reference[0]) else np.zeros(hi - lo)
+            where = (lo - span.lo, hi - lo, origin, factor, width)
+            native.shifted(span.rows, span.codes, *where, stack.ravel()[at:])
+            stack[n, at : at + hi - lo] = slope_at(g, curvature, r) * slope_factor
+            gr += float(np.dot(g * slope_factor, r * factor))
+            rr += float(np.dot(r * factor, r * factor))
+            if hi == d:
+                stack[:, at + hi - lo :] = 0.0
+            if hi == d or hi % width == 0:
+                products = dsyrk(1.0, stack.T, 1.0, products, trans=1, overwrite_c=1)
+            lo = hi
+    return np.triu(products) + np.triu(products, 1).T, gr, rr
+
+
+def _portable(
+    displacements: Displacements | Pieces,
+    reference: Any,
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """Inner products of c_1, …, c_n, h in the array library of the data."""
+    xp, n = displacements.xp, displacements.n
+    products = np.zeros((n + 1, n + 1))
+    gr = rr = 0.0
+    for lo, hi in displacements.blocks():
+        X = displacements.block(lo, hi)
+        if isinstance(X, np.ndarray):
+            xp = np
+        r = X[origin, :]
+        g = xp.zeros_like(r)
+        if reference is not None:
+            g = xp.asarray(as_wide(displacements.xp, reference[lo:hi]))
+        c = (X - r[None, :]) * 2.0 ** -scales[0]
+        h = slope_at(g, curvature, r) * 2.0 ** -scales[1]
+        stack = xp.concat([c, h[None, :]], axis=0)
+        products += to_host(xp.matmul(stack, xp.matrix_transpose(stack)))
+        r = r * 2.0 ** -scales[0]
+        gr += float(xp.vecdot(g * 2.0 ** -scales[1], r))
+        rr += float(xp.vecdot(r, r))
+    return products, gr, rr

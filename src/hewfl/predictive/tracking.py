@@ -1,0 +1,189 @@
+"""How stale control variates can get: the recursion of the tracking bound.
+
+With u ≥ E[F(x) − F*] and χ ≥ max_i E‖e_i‖², e_i = c_i − ∇F_i(x), the bound after a
+round is χ⁺ = A + Bu + Cχ. A renewed c_i misses the gradient at the new anchor by its
+own noise, by the drift of its branch and by the server's move; three squares, hence
+
+    E‖e_i⁺‖² ≤ 3 (noise + drift + move),     M_i = v_i²/(H_i b_i),  M = max_i M_i,
+
+    noise = M,
+    drift = θ²(8h₁Lu + 16h₁χ + 2h₂M),                           θ ≤ 1  (T1, T3)
+    move  = θ²(8Lu + 16χ + 2M)             weights fixed before the draws,
+    move  = θ²(8Lu + 8(n + 1)χ + 2ΣM_j)    weights chosen afterwards (erratum E-01).
+
+A weight chosen afterwards can always favour the branch that went astray, so the noise
+and the mismatch of all branches count, not those of the worst one.
+
+Arrays broadcast; the client axis of `noise` and `horizon` is last and is reduced.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    invalid,
+    nonnegatives,
+    positives,
+    wholes,
+)
+from hewfl.core.shapes import broadcasting
+from hewfl.predictive.coefficients import Variant, check_variant, horizon_factors
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Tracking:
+    """Coefficients of χ⁺ = A + Bu + Cχ, or of one summand of it.
+
+    Attributes:
+        noise: A ≥ 0.
+        gap: B ≥ 0.
+        tracking: C ≥ 0.
+    """
+
+    noise: Float64[Array, "..."]
+    gap: Float64[Array, "..."]
+    tracking: Float64[Array, "..."]
+
+    def after(self, gap: ArrayLike, tracking: ArrayLike) -> Float64[Array, "..."]:
+        """A + Bu + Cχ; infinite once it outgrows the number range."""
+        A, B, C = self.noise, self.gap, self.tracking
+        u, chi = np.asarray(gap, np.float64), np.asarray(tracking, np.float64)
+        with np.errstate(over="ignore"):
+            return np.asarray(A + B * u + C * chi)
+
+
+@broadcasting
+def predictable_tracking(
+    amplitude: ArrayLike,
+    noise: ArrayLike,
+    horizon: ArrayLike,
+    smoothness: ArrayLike,
+    *,
+    variant: Variant = "paper",
+) -> Tracking:
+    """Tracking when the weights are fixed before the round (prop:sur-track).
+
+        A = 6M,   B = 144Lθ²,   C = 288θ²                                     paper
+        A = 3M(1 + 2h₂θ² + 2θ²),   B = 24(1 + h₁)Lθ²,   C = 48(1 + h₁)θ²      the others
+
+    The first set is true for θ ≤ 1/√3, where it is no smaller than the second (E-04);
+    the second for θ ≤ 1. The paper puts the end of the box for θ; the largest amplitude
+    played is valid and smaller (E-33).
+
+    Args:
+        amplitude: θ ≥ 0, the largest over the clients.
+        noise: M_i ≥ 0, clients last.
+        horizon: H_i, clients last.
+        smoothness: L.
+        variant: which constants.
+    """
+    theta = nonnegatives("amplitude", amplitude)
+    L = positives("smoothness", smoothness)
+    M = nonnegatives("noise", noise).max(-1)
+    if check_variant(variant) == "paper":
+        return _tracking(6 * M, 144 * L * theta**2, 288 * theta**2)
+    h1, h2 = _longest(horizon)
+    A = 3 * M * (1 + 2 * h2 * theta**2 + 2 * theta**2)
+    B, C = 24 * (1 + h1) * L * theta**2, 48 * (1 + h1) * theta**2
+    return _tracking(A, B, C)
+
+
+@broadcasting
+def realised_tracking(
+    amplitude: ArrayLike,
+    noise: ArrayLike,
+    horizon: ArrayLike,
+    smoothness: ArrayLike,
+    *,
+    printed: bool = False,
+) -> Tracking:
+    """Tracking when the weights are chosen after the draws (lem:realized-het-tracking).
+
+        A = 3M(1 + 2h₂θ²) + 6θ²ΣM_j,   B = 24(1 + h₁)Lθ²,   C = (48h₁ + 24(n + 1))θ²
+
+    for θ ≤ 1. The printed set is that of fixed weights, 6M, 144Lθ², 288θ². It is false
+    in general (erratum E-01); it is no smaller than ours, whatever H_i and M_i,
+    exactly for n ≤ 10 and θ² ≤ 1/(2n + 1).
+
+    Args:
+        amplitude: θ ≥ 0, common to all clients.
+        noise: M_i ≥ 0, clients last.
+        horizon: H_i, clients last.
+        smoothness: L.
+        printed: return the paper's coefficients.
+    """
+    if printed:
+        return predictable_tracking(amplitude, noise, horizon, smoothness)
+    theta = nonnegatives("amplitude", amplitude)
+    L = positives("smoothness", smoothness)
+    M_i = nonnegatives("noise", noise)
+    M, n = M_i.max(-1), M_i.shape[-1]
+    h1, h2 = _longest(horizon)
+    A = 3 * M * (1 + 2 * h2 * theta**2) + 6 * theta**2 * M_i.sum(-1)
+    B, C = 24 * (1 + h1) * L * theta**2, (48 * h1 + 24 * (n + 1)) * theta**2
+    return _tracking(A, B, C)
+
+
+@broadcasting
+def server_move(
+    amplitude: ArrayLike,
+    noise: ArrayLike,
+    smoothness: ArrayLike,
+    *,
+    variant: Variant = "paper",
+) -> Tracking:
+    """The summands of L²E‖x⁺ − x‖² when the weights are fixed before the round.
+
+    24Lθ²u + 48θ²χ + 8θ²M     paper
+    8Lθ²u + 16θ²χ + 2θ²M      the others, θ ≤ 2H (T1)
+    """
+    theta = nonnegatives("amplitude", amplitude)
+    L = positives("smoothness", smoothness)
+    M = nonnegatives("noise", noise).max(-1)
+    k = (8, 24, 48) if check_variant(variant) == "paper" else (2, 8, 16)
+    A, B, C = k[0] * theta**2 * M, k[1] * L * theta**2, k[2] * theta**2
+    return _tracking(A, B, C)
+
+
+@broadcasting
+def tracking_cap(
+    recursion: Tracking, start: ArrayLike, cap: ArrayLike
+) -> Float64[Array, "..."]:
+    """The level the tracking bound never passes (lem:sur-chi-cap, eq:chi-bar-main).
+
+        χ̄ = max{χ₀, (A + B f̄)/(1 − C)}
+
+    Q̄ of cor:realized-het-rate is the same for the recursion of Q.
+
+    Args:
+        recursion: A, B, C.
+        start: χ₀ ≥ 0.
+        cap: f̄.
+
+    Raises:
+        InvalidInputError: C ≥ 1, where the recursion grows without end (erratum E-04).
+    """
+    C = recursion.tracking
+    if (C >= 1).any():
+        rule = "a recursion with C < 1; take a smaller amplitude"
+        raise invalid("recursion", rule, f"C = {C[C >= 1].flat[0]}")
+    level = (recursion.noise + recursion.gap * nonnegatives("cap", cap)) / (1 - C)
+    return np.asarray(np.maximum(nonnegatives("start", start), level))
+
+
+def _tracking(A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Tracking:
+    return Tracking(np.asarray(A), np.asarray(B), np.asarray(C))
+
+
+def _longest(
+    horizon: ArrayLike,
+) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    """The largest h₁ and h₂; both grow with H."""
+    h1, h2 = horizon_factors(wholes("horizon", horizon, least=1))
+    return np.asarray(h1.max(-1)), np.asarray(h2.max(-1))

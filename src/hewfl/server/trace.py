@@ -1,0 +1,151 @@
+"""What a run leaves behind: one record per lane and round, as JSON lines."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, invalid, shown
+from hewfl.core.round import Traffic
+from hewfl.server.ledger import Ledger, ledger
+
+NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
+"""Fields of a record that have a curve."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One lane after one round; round 0 is the start.
+
+    Attributes:
+        round: rounds done.
+        lane: index of the lane.
+        objective: (1/n) Σ F_i, the paper's F; None in rounds without evaluation.
+        pooled: mean over all training samples.
+        metrics: what the problem measures besides, such as test accuracy.
+        scalars: numbers sent since the start.
+        paper_scalars: the same in the paper's count.
+        clients: who took part and was heard.
+        horizons: their local steps.
+        weights: what they were given.
+        gap: certificate of the weights.
+        status: one sentence.
+        excluded: clients left out because their displacement was not finite.
+        observed: what the observers say.
+    """
+
+    round: int
+    lane: int
+    objective: float | None = None
+    pooled: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scalars: int = 0
+    paper_scalars: int = 0
+    clients: Sequence[int] = ()
+    horizons: Sequence[int] = ()
+    weights: Sequence[float] = ()
+    gap: float = 0.0
+    status: str = "start"
+    excluded: Sequence[int] = ()
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A comparison: its lanes and all their records, in order of round, then lane.
+
+    Attributes:
+        lanes: `repr` of each lane, which holds every hyper-parameter.
+        names: what tables call them; numbered where two lanes share a name.
+        records: what happened.
+        anchors: final models, one row per lane.
+        traffic: what each lane's method sends in a round.
+        population: number of clients.
+    """
+
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    records: tuple[RoundRecord, ...]
+    anchors: Float64[Array, "lanes d"]
+    traffic: tuple[Traffic, ...]
+    population: int
+
+    def ledger(self, lane: int | str) -> Ledger:
+        """What one lane sent, in total and client by client."""
+        index = self._index(lane)
+        start, *rounds = self.of(index)
+        contacted = [(*r.clients, *r.excluded) for r in rounds]
+        n, d = self.population, self.anchors.shape[1]
+        first = start.scalars // n
+        return ledger(self.traffic[index], contacted, n, d, at_start=first)
+
+    def of(self, lane: int | str) -> tuple[RoundRecord, ...]:
+        """The records of one lane, by index or by name."""
+        index = self._index(lane)
+        return tuple(record for record in self.records if record.lane == index)
+
+    def curve(self, lane: int | str, quantity: str) -> Float64[Array, " points"]:
+        """A quantity over rounds: a field of the record, a metric or an observation.
+
+        Rounds in which it was not measured are NaN.
+        """
+        values = [_value(record, quantity) for record in self.of(lane)]
+        if all(value is None for value in values):
+            rule = f"one that was measured: {', '.join(self._measured(lane))}"
+            raise invalid("quantity", rule, shown(quantity))
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+    def _measured(self, lane: int | str) -> list[str]:
+        """What `curve` knows of a lane, in the order first met."""
+        records = self.of(lane)
+        own = [k for k in NUMBERS if any(getattr(r, k) is not None for r in records)]
+        return list(dict.fromkeys([*own, *(k for r in records for k in _more(r))]))
+
+    def _index(self, lane: int | str) -> int:
+        if isinstance(lane, str):
+            if lane not in self.names:
+                raise invalid("lane", f"one of {', '.join(self.names)}", repr(lane))
+            return self.names.index(lane)
+        if not 0 <= lane < len(self.names):
+            raise invalid("lane", f"from 0 to {len(self.names) - 1}", lane)
+        return lane
+
+    def final(self, quantity: str = "objective") -> dict[str, float]:
+        """The last measured value of a quantity, lane by lane."""
+        last = {}
+        for lane, name in enumerate(self.names):
+            curve = self.curve(lane, quantity)
+            last[name] = float(curve[~np.isnan(curve)][-1])
+        return last
+
+
+def _value(record: RoundRecord, quantity: str) -> float | int | None:
+    for source in (record.metrics, record.observed):
+        if quantity in source:
+            return source[quantity]
+    return getattr(record, quantity) if quantity in NUMBERS else None
+
+
+def _more(record: RoundRecord) -> list[str]:
+    return [*record.metrics, *record.observed]
+
+
+def to_line(record: RoundRecord) -> str:
+    """One line of JSON; floats keep every bit."""
+    return json.dumps(asdict(record), separators=(",", ":")) + "\n"
+
+
+def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
+    """The records of a file written by `to_line`."""
+    return [_record(json.loads(line)) for line in lines]
+
+
+def _record(values: dict[str, Any]) -> RoundRecord:
+    for name in ("clients", "horizons", "weights", "excluded"):
+        values[name] = tuple(values[name])
+    return RoundRecord(**values)

@@ -1,0 +1,110 @@
+"""One problem with many clients: start small, switch when the support is large."""
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.linalg import lapack
+
+from hewfl.core.checks import Array
+from hewfl.solver.active_set import INDEPENDENT, Found
+from hewfl.solver.columns import Index, column_generation, corral
+from hewfl.solver.schur import schur_pivoting
+
+FIRST_PIVOTS = 48
+"""Exchanges after which a support is called large; measured in benchmarks/solvers."""
+SLACK = 1e-10
+"""Negative curvature allowed for rounding, relative to a median diagonal entry."""
+MOSTLY_RIGHT = 0.3
+"""Share of indices a first exchange may move before the support is called small."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DenseColumns:
+    """A matrix at hand, as columns to generate from."""
+
+    H: Float64[Array, "n n"]
+    linear: Float64[Array, " n"]
+
+    @property
+    def diagonal(self) -> Float64[Array, " n"]:
+        """H_ii."""
+        return np.diagonal(self.H)
+
+    def block(self, rows: Index, columns: Index) -> Float64[Array, "k m"]:
+        """H restricted to rows × columns."""
+        return self.H[np.ix_(rows, columns)]
+
+    def gradient(self, members: Index, weights: Array) -> Float64[Array, " n"]:
+        """H w + c for w supported on `members`."""
+        gradient: Array = self.H[members].T @ weights + self.linear
+        return gradient
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LiftedFactor:
+    """Upper factor R of H + σ11ᵀ, which is H as far as the simplex can see.
+
+    Attributes:
+        factor: R.
+        independent: whether the pivots prove the columns affinely independent.
+        semidefinite: whether H ⪰ 0 up to rounding: only v = (H + σ11ᵀ)⁻¹1 could be a
+            direction of negative curvature, and vᵀHv is not negative.
+    """
+
+    factor: Float64[Array, "n n"]
+    independent: bool
+    semidefinite: bool
+
+
+def lifted_factor(H: Float64[Array, "n n"]) -> LiftedFactor:
+    """Factorise H + σ11ᵀ with σ the median diagonal entry."""
+    lift = float(np.median(np.diagonal(H)) or np.mean(np.diagonal(H)) or 1.0)
+    K = H + lift  # symmetric, so its transpose is the column-major copy LAPACK wants
+    corner = np.diagonal(K).copy()
+    factor, info = lapack.dpotrf(K.T, clean=0, overwrite_a=1)
+    if info != 0 or not (np.diagonal(factor) ** 2 > INDEPENDENT * corner).all():
+        return LiftedFactor(factor, independent=False, semidefinite=False)
+    v, _ = lapack.dpotrs(factor, np.ones(len(H)))
+    total = float(v.sum())
+    lowest = total * (1.0 - lift * total) / float(v @ v)  # vᵀHv / vᵀv
+    return LiftedFactor(factor, independent=True, semidefinite=lowest >= -SLACK * lift)
+
+
+def solve_large(
+    H: Float64[Array, "n n"],
+    c: Float64[Array, " n"],
+    start: Float64[Array, " n"] | None = None,
+    lifted: LiftedFactor | None = None,
+) -> Found:
+    """Minimise ⟨c, w⟩ + ½ wᵀHw over the simplex for n in the hundreds and above.
+
+    Args:
+        H: symmetric positive semidefinite, largest entry near one.
+        c: linear term on the same scale.
+        start: weights near the answer.
+        lifted: the factor of H + σ11ᵀ, where it is known already.
+    """
+    c = c - c[np.argmin(0.5 * np.diagonal(H) + c)]
+    guess = np.ones(len(c), dtype=np.bool_) if start is None else start > 0
+    pivots = 0
+    if lifted is not None and lifted.independent:
+        w, pivots, solved = schur_pivoting(H, c, lifted.factor, guess, MOSTLY_RIGHT)
+        if solved:
+            return Found(w, pivots, solved=True, independent=True)
+    if start is None or np.count_nonzero(start) <= FIRST_PIVOTS:
+        found = corral(H, c, start, FIRST_PIVOTS)
+        pivots += found.pivots
+        if found.solved:
+            return replace(found, pivots=pivots)
+    lifted = lifted_factor(H) if lifted is None else lifted
+    if lifted.independent:
+        w, sweeps, solved = schur_pivoting(H, c, lifted.factor, guess)
+        pivots += sweeps
+        if solved:
+            return Found(w, pivots, solved=True, independent=True)
+    found = column_generation(DenseColumns(H, c), max(64, len(c) // 8))
+    return replace(found, pivots=pivots + found.pivots)

@@ -1,0 +1,263 @@
+"""The least-norm point of an optimal face: the one minimiser everybody can agree on.
+
+Minimisers of ⟨c, w⟩ + ½ wᵀHw over the simplex need not be unique (equal clients, more
+clients than dimensions), but all of them share Hw, so they are
+
+    { v ≥ 0 : Fᵀv = Fᵀw },     rows of F: the columns on the face, lifted by a one.
+
+Its point of least norm is unique, moves with a permutation of the clients, and gives
+equal clients equal weight (erratum E-13).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack, qr
+
+from hewfl.core.checks import Array, Ints
+from hewfl.solver.active_set import OPTIMALITY, seen_from
+
+Index = Int64[Ints, " _"]
+
+FACE = 1e-12
+"""An index is on the optimal face when its reduced cost is below this × error scale."""
+RANK = 1e-11
+"""Squared relative distance below which a column counts as dependent on others. It lies
+above float32 rounding of the data and below real differences between clients; the
+least-norm minimiser jumps with rank, so this number is part of its definition."""
+SETTLED = 1e-10
+"""What the tie rule may add to a relative reduced cost: columns of very unequal length
+leave this much rounding in the face."""
+SHORTEST = 1e-9
+"""Relative duality gap above which a point is not called the one of least norm."""
+EXACT = 1e-13
+"""And to the gap, relative to the size of the objective."""
+EPS = float(np.finfo(np.float64).eps)
+_NEWTON_STEPS = 60
+
+UNIQUE = "optimal: the minimiser is unique"
+LEAST_NORM = "optimal: least-norm point of a face of minimisers"
+UNSETTLED = "optimal: one of several minimisers, the least-norm one was not resolved"
+
+
+@runtime_checkable
+class Faced(Protocol):
+    """A quadratic on the simplex whose optimal face can be asked for."""
+
+    @property
+    def size(self) -> float:
+        """Magnitude of the objective over the simplex."""
+
+    def reduced_costs(
+        self, w: Float64[Array, " n"]
+    ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
+        """∇_i − ⟨w, ∇⟩ and its error scale e_i."""
+
+    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+        """The same weights with rounding errors of the face removed."""
+
+    def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
+        """Orthonormal row space of the columns on a face, None if independent."""
+
+
+def settle_ties(
+    problem: Faced, w: Float64[Array, " n"], *, independent: bool
+) -> tuple[Float64[Array, " n"], str]:
+    """The least-norm minimiser, given any minimiser.
+
+    Args:
+        problem: the quadratic.
+        w: a minimiser.
+        independent: whether the support of w is known to be affinely independent.
+
+    Returns:
+        Weights, and a sentence on uniqueness.
+    """
+    cost, scale = problem.reduced_costs(w)
+    E = np.flatnonzero((cost <= FACE * scale) | (w > 0))
+    if independent and len(E) == np.count_nonzero(w):
+        return w, UNIQUE
+    basis = problem.face_basis(E)
+    if basis is None:
+        return w, UNIQUE
+    settled = np.zeros_like(w)
+    settled[E], gap = least_norm_weights(basis, w[E])
+    if gap > SHORTEST:
+        return w, UNSETTLED
+    cost, scale = problem.reduced_costs(settled)
+    if (cost < -OPTIMALITY * scale).any():
+        settled = problem.level(settled)
+        cost, scale = problem.reduced_costs(settled)
+    if (cost < -SETTLED * scale).any() or -cost.min() > EXACT * problem.size:
+        return w, UNSETTLED
+    return settled, LEAST_NORM
+
+
+def row_space_of_factor(rows: Float64[Array, "m d"]) -> Float64[Array, "m r"] | None:
+    """The same from the columns themselves, for m > d."""
+    lengths = np.einsum("ij,ij->i", rows, rows)
+    apart = rows - rows[int(np.argmin(lengths))]
+    size = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+    far = size > np.sqrt(RANK * (lengths + lengths.min()))
+    size = np.where(far, size, size.max() or 1.0)
+    unit = np.where(far[:, None], apart, 0.0) / size[:, None]
+    values, vectors = np.linalg.eigh(unit.T @ unit)
+    kept = values > RANK * max(values[-1], 1.0)
+    if np.count_nonzero(kept) >= len(rows) - 1:
+        return None
+    basis = np.ones((len(rows), np.count_nonzero(kept) + 1))
+    basis[:, :-1] = unit @ (vectors[:, kept] / np.sqrt(values[kept]))
+    basis[:, :-1] *= size[:, None] / np.median(size)
+    return _orthonormal(basis, size)
+
+
+def _orthonormal(
+    basis: Float64[Array, "m r"], size: Float64[Array, " k"]
+) -> Float64[Array, "m r"]:
+    """Columns made orthonormal; `size` tells how unequal the rows are.
+
+    A Cholesky factor does for rows of one size. For very unequal ones, Householder
+    reflections with rows sorted and columns pivoted keep the digits of short rows.
+    """
+    basis = basis / np.linalg.norm(basis, axis=0)
+    if len(size) == 0 or size.max() < 1e3 * size.min():
+        factor, info = lapack.dpotrf(basis.T @ basis)
+        if info == 0 and np.diagonal(factor).min() > 1e-4:
+            return np.asarray(blas.dtrsm(1.0, factor, basis, side=1))
+        return np.asarray(np.linalg.qr(basis)[0])
+    order = np.argsort(-np.abs(basis).max(axis=1), kind="stable")
+    rotated = qr(basis[order], mode="economic", pivoting=True)[0]
+    sorted_back = np.empty_like(rotated)
+    sorted_back[order] = rotated
+    return sorted_back
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Pivoted:
+    """Pivoted Cholesky of a face seen from its shortest column, on unit diagonal.
+
+    Attributes:
+        origin: that column.
+        others: the rest.
+        M: inner products of their differences to it.
+        size: their distances from it, zero where they coincide with it.
+        factor: lower factor of M on unit diagonal, rows in `order`.
+        order: pivots first.
+        rank: how many columns are independent of those before them.
+    """
+
+    origin: int
+    others: list[int]
+    M: Float64[Array, "k k"]
+    size: Float64[Array, " k"]
+    factor: Float64[Array, "k k"]
+    order: NDArray[np.integer]
+    rank: int
+
+
+def _pivoted(H: Float64[Array, "m m"]) -> _Pivoted:
+    """Factorise a face given by its Gram matrix."""
+    diagonal = np.diagonal(H)
+    origin = int(np.argmin(diagonal))
+    others = [i for i in range(len(H)) if i != origin]
+    M = seen_from(H, origin, others, others)
+    apart = np.diagonal(M) > RANK * (diagonal[others] + diagonal[origin])
+    size = np.sqrt(np.where(apart, np.diagonal(M), 1.0))
+    unit = M * np.outer(apart / size, apart / size)
+    factor, order, rank, _ = lapack.dpstrf(unit, tol=RANK, lower=1)
+    size = np.where(apart, size, 0.0)
+    return _Pivoted(origin, others, M, size, factor, order - 1, int(rank))
+
+
+def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
+    """Orthonormal row space of a face from its Gram matrix, None if independent.
+
+    Columns are seen from the shortest of them. Rank is decided on unit diagonal, where
+    a long column cannot hide the others; one subspace iteration then removes what the
+    dropped directions left behind.
+    """
+    m = len(H)
+    face = _pivoted(H)
+    rank, order, size = face.rank, face.order, face.size
+    if rank == m - 1:
+        return None
+    inner = np.zeros((m - 1, rank))  # range of the factor: rows I, then L₂L₁⁻¹
+    if rank > 0:
+        head, rest = face.factor[:rank, :rank], face.factor[rank:, :rank]
+        tail, _ = lapack.dtrtrs(head, rest.T, 1, 1)
+        inner[order[:rank]] = np.eye(rank)
+        inner[order[rank:]] = tail.T
+        apart = np.where(size > 0, size, np.inf)[:, None]
+        inner = face.M @ (inner / apart)
+        inner[size == 0] = 0.0
+    basis = np.ones((m, rank + 1))  # the last column: Σv_i = 1
+    basis[face.others, :rank] = inner
+    basis[face.origin, :rank] = 0.0
+    return _orthonormal(basis, size[size > 0])
+
+
+def levelled(
+    H: Float64[Array, "m m"], gradient: Float64[Array, " m"], v: Float64[Array, " m"]
+) -> Float64[Array, " m"]:
+    """Weights v > 0 moved by a Newton step on an independent part of the face.
+
+    Long columns carry tiny weights that the projection knows only absolutely; this
+    brings back their relative digits.
+    """
+    face = _pivoted(H)
+    if face.rank == 0:
+        return v
+    chosen = face.order[: face.rank]
+    part, size = np.array(face.others)[chosen], face.size[chosen]
+    rest = (gradient[face.origin] - gradient[part]) / size
+    step, _ = lapack.dpotrs(face.factor[: face.rank, : face.rank], rest, lower=1)
+    step /= size
+    moved = v.copy()
+    moved[part] += step
+    moved[face.origin] -= step.sum()
+    return moved if (moved > 0).all() else v
+
+
+def least_norm_weights(
+    basis: Float64[Array, "m r"], weights: Float64[Array, " m"]
+) -> tuple[Float64[Array, " m"], float]:
+    """Project zero onto {v ≥ 0 : Vᵀv = Vᵀw} by a semismooth Newton method on the dual.
+
+        max_y  ⟨b, y⟩ − ½‖(Vy)₊‖²,     v = (Vy)₊,     b = Vᵀw
+
+    Args:
+        basis: V, orthonormal columns spanning the row space; 1 must lie in it.
+        weights: w, any minimiser on the face.
+
+    Returns:
+        v, and its duality gap ½‖v‖² − (⟨b, y⟩ − ½‖(Vy)₊‖²) relative to ½‖v‖².
+    """
+    b = basis.T @ weights
+    y, residual = b, np.inf
+    v = np.maximum(basis @ y, 0.0)
+    value = b @ y - 0.5 * (v @ v)
+    for _ in range(_NEWTON_STEPS):
+        rest = b - basis.T @ v
+        last, residual = residual, float(np.linalg.norm(rest))
+        if residual == 0.0 or (residual < 1e-12 and residual >= 0.5 * last):
+            break
+        active = basis[v > 0]
+        hessian = active.T @ active
+        hessian[np.diag_indices_from(hessian)] += 1e-15 + 1e-6 * min(residual, 1.0) ** 2
+        step, _ = lapack.dpotrs(lapack.dpotrf(hessian, overwrite_a=1)[0], rest)
+        slope, length = float(rest @ step), 1.0
+        while True:
+            trial = y + length * step
+            v_trial = np.maximum(basis @ trial, 0.0)
+            value_trial = b @ trial - 0.5 * (v_trial @ v_trial)
+            if value_trial >= value + 1e-4 * length * slope - 1e-16 or length < 1e-8:
+                break
+            length *= 0.5
+        y, v, value = trial, v_trial, value_trial
+    gap = abs(float(0.5 * (v @ v) - value)) / max(float(0.5 * (v @ v)), 1e-300)
+    v = np.where(v > 4 * len(v) * EPS * v.max(), v, 0.0)  # rounding is no weight
+    return v / v.sum(), gap

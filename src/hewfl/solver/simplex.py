@@ -1,0 +1,356 @@
+"""The exact weight problem: a convex quadratic on the simplex, solved and certified.
+
+    min over w ∈ Δ_n of  ⟨q, w⟩ + (Λ/2) wᵀ G w
+
+Small problems go through block pivoting with the active set behind it, all problems of
+a stack together; large ones start as an active set, move to block pivoting from one
+factorisation when the support turns out large, and to column generation when G is
+singular. Whatever produced the weights, the same test accepts them, the same tie rule
+settles them, and the same certificate leaves with them.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from hewfl.aggregate.gram import RoundProducts
+from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
+from hewfl.core.native import library
+from hewfl.core.records import SimplexSolution
+from hewfl.errors import SolverError
+from hewfl.solver.active_set import Found, active_set, is_independent
+from hewfl.solver.large import lifted_factor, solve_large
+from hewfl.solver.least_norm import UNIQUE, Faced, settle_ties
+from hewfl.solver.pivoting import block_pivoting
+from hewfl.solver.weight_problem import Quadratic, scaled
+
+SMALL = 256
+"""Up to this many clients a problem is solved whole; measured in benchmarks/solvers."""
+ACCEPTED = 1e-9
+"""A reduced cost below −this × error scale is a failure, never an answer."""
+
+
+def solve_simplex_qp(
+    gram: ArrayLike,
+    linear: ArrayLike,
+    *,
+    curvature: ArrayLike = 1.0,
+    start: ArrayLike | None = None,
+) -> SimplexSolution:
+    """Weights that minimise a round's quadratic model over the simplex, exactly.
+
+        w* = argmin over w ∈ Δ_n of  ⟨q, w⟩ + (Λ/2) wᵀ G w
+
+    Among several minimisers the one of least norm is returned: it is unique, moves with
+    a permutation of the clients and gives equal clients equal weight (erratum E-13).
+    Leading batch dimensions are solved together.
+
+    Args:
+        gram: G, symmetric positive semidefinite up to the rounding of its dtype,
+            shape (*batch, n, n).
+        linear: q, shape (*batch, n).
+        curvature: Λ > 0, one number or one per problem.
+        start: weights near the answer, such as last round's; changes the time taken,
+            not the answer.
+
+    Returns:
+        Weights with value, multipliers and certified gap.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+        SolverError: the optimality test failed; the text gives the residual.
+
+    >>> import numpy as np
+    >>> solution = solve_simplex_qp(np.diag([1.0, 1.0, 4.0]), np.zeros(3))
+    >>> np.round(solution.weights, 4)
+    array([0.4444, 0.4444, 0.1111])
+    >>> bool(solution.gap < 1e-15), solution.status
+    (True, 'optimal: the minimiser is unique')
+    """
+    stack = _stack(gram, linear, curvature, start)
+    if stack.n > SMALL:
+        answer = _solve_large(stack)
+    elif library() is not None:
+        answer = _solve_compiled(stack)
+    else:
+        answer = _solve_plain(stack)
+    return answer.reshaped(stack.batch)
+
+
+def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
+    """The same for inner products formed by hewfl: semidefinite by construction."""
+    G, q = products.gram, products.linear
+    if len(q) > SMALL:
+        problem = scaled(G, q, curvature)
+        answer = _finish([problem], [solve_large(problem.H, problem.c)])
+        solution = answer.reshaped(())
+    else:
+        solution = solve_simplex_qp(G, q, curvature=curvature)
+    k = products.exponent
+    return replace(
+        solution,
+        value=np.asarray(np.ldexp(solution.value + products.offset, k)),
+        gap=np.asarray(np.ldexp(solution.gap, k)),
+        multipliers=np.ldexp(solution.multipliers, k),
+    )
+
+
+# ------------------------------------------------------------------ arguments
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Checked arguments, batch dimensions flattened."""
+
+    batch: tuple[int, ...]
+    G: Float64[Array, "b n n"]
+    q: Float64[Array, "b n"]
+    curvature: Float64[Array, " b"]
+    start: Float64[Array, "b n"] | None
+    tolerance: float
+
+    @property
+    def n(self) -> int:
+        return int(self.q.shape[1])
+
+
+def _array(name: str, value: ArrayLike) -> NDArray[Any]:
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        return value
+    return as_float64(name, value)
+
+
+def _stack(
+    gram: ArrayLike, linear: ArrayLike, curvature: ArrayLike, start: ArrayLike | None
+) -> _Stack:
+    G, q = _array("gram", gram), _array("linear", linear)
+    if G.ndim < 2 or G.shape[-1] != G.shape[-2] or G.shape[-1] == 0:
+        raise invalid("gram", "square, of shape (*batch, n, n), n ≥ 1", G.shape)
+    if q.shape != G.shape[:-1]:
+        raise invalid("linear", f"of shape {G.shape[:-1]} like `gram`", q.shape)
+    batch, n = q.shape[:-1], q.shape[-1]
+    if 0 in batch:
+        raise invalid("gram", "a stack of at least one problem", G.shape)
+    return _Stack(
+        batch,
+        np.ascontiguousarray(G).reshape(-1, n, n),
+        np.ascontiguousarray(q).reshape(-1, n),
+        _curvature(curvature, batch),
+        None if start is None else _start(start, (*batch, n)).reshape(-1, n),
+        _tolerance(gram),
+    )
+
+
+def _tolerance(gram: ArrayLike) -> float:
+    """Asymmetry and negative curvature that the rounding of a dtype explains."""
+    if isinstance(gram, np.ndarray) and gram.dtype == np.float64:
+        return 1e-10
+    kind = str(getattr(gram, "dtype", "float64"))
+    if "float32" in kind:
+        return 1e-4
+    return 5e-2 if "float16" in kind else 1e-10  # bfloat16 too
+
+
+def _curvature(curvature: ArrayLike, batch: tuple[int, ...]) -> Float64[Array, " b"]:
+    if isinstance(curvature, float) and 0 < curvature < math.inf:  # nearly always
+        return np.full(math.prod(batch), curvature)
+    value = as_float64("curvature", curvature)
+    if (value <= 0).any():
+        raise invalid("curvature", "a positive finite number", value.min())
+    if value.ndim == 0:
+        return np.full(math.prod(batch), value)
+    if value.shape != batch:
+        raise invalid("curvature", f"one number, or of shape {batch}", value.shape)
+    return value.reshape(-1).copy()
+
+
+def _start(start: ArrayLike, shape: tuple[int, ...]) -> Float64[Array, "..."]:
+    weights = np.array(as_float64("start", start), order="C")
+    if weights.shape != shape:
+        raise invalid("start", f"of shape {shape}", weights.shape)
+    if (weights < 0).any() or not (weights.sum(-1) > 0).all():
+        raise invalid("start", "nonnegative with a positive sum", weights.min())
+    return weights
+
+
+def _check_finite(stack: _Stack) -> None:
+    as_float64("gram", stack.G)
+    as_float64("linear", stack.q)
+
+
+def _check_symmetric(G: Float64[Array, "n n"], tolerance: float, where: str) -> None:
+    if np.array_equal(G, G.T):
+        return
+    size = _sizes(G)
+    skew = np.abs(G - G.T) / size / size[:, None]
+    i, j = (int(k) for k in np.unravel_index(np.argmax(skew), skew.shape))
+    if skew[i, j] > tolerance:
+        got = f"{G[i, j]} at ({i}, {j}) and {G[j, i]} at ({j}, {i}){where}"
+        raise invalid("gram", "symmetric", got)
+
+
+def _check_semidefinite(G: Float64[Array, "n n"], tolerance: float, where: str) -> None:
+    """By a factorisation on unit diagonal, where no long column hides the others."""
+    size = _sizes(G)
+    unit = G / size
+    unit /= size[:, None]
+    unit[np.diag_indices_from(unit)] += tolerance
+    _, info = lapack.dpotrf(unit.T, overwrite_a=1)
+    if info != 0:
+        got = f"a negative leading minor of order {info}{where}"
+        raise invalid("gram", "positive semidefinite", got)
+
+
+def _sizes(G: Float64[Array, "n n"]) -> Float64[Array, " n"]:
+    diagonal = np.abs(np.diagonal(G))
+    size = np.sqrt(np.maximum(diagonal, np.ldexp(diagonal.max(), -100)))
+    return np.where(size > 0, size, 1.0)
+
+
+def _check_gram(stack: _Stack) -> None:
+    _check_finite(stack)
+    for t, G in enumerate(stack.G):
+        where = f" (problem {t})" if len(stack.G) > 1 else ""
+        _check_symmetric(G, stack.tolerance, where)
+        _check_semidefinite(G, stack.tolerance, where)
+
+
+# ------------------------------------------------------------------ answers
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Results of a stack before its batch dimensions come back."""
+
+    weights: Float64[Array, "b n"]
+    multipliers: Float64[Array, "b n"]
+    value: Float64[Array, " b"]
+    gap: Float64[Array, " b"]
+    iterations: Int64[Ints, " b"]
+    notes: set[str]
+    finite: bool
+
+    def reshaped(self, batch: tuple[int, ...]) -> SimplexSolution:
+        if not self.finite:
+            got = "a product beyond the range of float64"
+            raise invalid("curvature", "such that curvature × gram is finite", got)
+        full = (*batch, self.weights.shape[1])
+        return SimplexSolution(
+            weights=self.weights.reshape(full),
+            value=self.value.reshape(batch),
+            gap=self.gap.reshape(batch),
+            multipliers=self.multipliers.reshape(full),
+            support=(self.weights > 0).reshape(full),
+            iterations=self.iterations.reshape(batch),
+            status="; ".join(sorted(self.notes)),
+        )
+
+
+def accept(problem: Faced, found: Found) -> None:
+    """A reduced cost that stays negative is a failure, never an answer."""
+    if found.solved:
+        return
+    cost, scale = problem.reduced_costs(found.weights)
+    residual = float((-cost / scale).max())
+    if residual > ACCEPTED:
+        text = (
+            f"the simplex problem was not solved: relative residual {residual:.1e} "
+            f"above {ACCEPTED:.0e}; the Gram matrix is probably indefinite"
+        )
+        raise SolverError(text)
+
+
+# ------------------------------------------------------------------ the three paths
+
+
+def _solve_compiled(stack: _Stack) -> _Answer:
+    """All small problems in one compiled call; ties are settled one by one."""
+    native = library()
+    assert native is not None
+    count, n = stack.q.shape
+    w = np.zeros((count, n)) if stack.start is None else stack.start
+    z, info = np.empty((count, n)), np.empty((count, 4))
+    pivots = np.empty(count, dtype=np.int64)
+    data = (stack.G, stack.q, stack.curvature)
+    warm = stack.start is not None
+    lowest, unique, finite = native.solve(
+        *data, w, z, info, pivots, count, n, warm, stack.tolerance
+    )
+    if lowest == -2:
+        _check_gram(stack)
+        raise invalid("gram", "positive semidefinite", "a matrix at the edge of it")
+    value, gap = info[:, 0], info[:, 1]
+    notes = {UNIQUE} if unique > 0 else set()
+    for t in np.flatnonzero(info[:, 3] == 0) if unique < count else ():
+        problem = scaled(stack.G[t], stack.q[t], float(stack.curvature[t]))
+        independent = bool(info[t, 2])
+        accept(problem, Found(w[t], 0, bool(pivots[t] >= 0), independent))
+        w[t], note = settle_ties(problem, w[t], independent=independent)
+        z[t], value[t], gap[t] = problem.certificate(w[t])
+        notes.add(note)
+    done = np.maximum(pivots, 0)
+    return _Answer(w, z, value, gap, done, notes, finite=bool(finite))
+
+
+def _solve_plain(stack: _Stack) -> _Answer:
+    """Small problems without the compiled kernels."""
+    _check_gram(stack)
+    problems = _problems(stack)
+    return _finish(problems, _solve_small(problems, stack.start))
+
+
+def _solve_large(stack: _Stack) -> _Answer:
+    """One after the other; a factorisation proves the matrix semidefinite, too."""
+    _check_finite(stack)
+    found, problems = [], _problems(stack)
+    for t, problem in enumerate(problems):
+        where = f" (problem {t})" if len(problems) > 1 else ""
+        _check_symmetric(stack.G[t], stack.tolerance, where)
+        lifted = lifted_factor(problem.H)
+        if not lifted.semidefinite:
+            _check_semidefinite(stack.G[t], stack.tolerance, where)
+        start = None if stack.start is None else stack.start[t]
+        found.append(solve_large(problem.H, problem.c, start, lifted))
+    return _finish(problems, found)
+
+
+def _problems(stack: _Stack) -> list[Quadratic]:
+    each = zip(stack.G, stack.q, stack.curvature, strict=True)
+    return [scaled(G, q, float(curvature)) for G, q, curvature in each]
+
+
+def _finish(problems: list[Quadratic], found: list[Found]) -> _Answer:
+    """Accept or refuse, settle ties, certify."""
+    w, z = np.empty((2, len(problems), len(problems[0].c)))
+    value, gap = np.empty((2, len(problems)))
+    notes = set()
+    for t, (problem, result) in enumerate(zip(problems, found, strict=True)):
+        accept(problem, result)
+        independent = result.independent
+        w[t], note = settle_ties(problem, result.weights, independent=independent)
+        z[t], value[t], gap[t] = problem.certificate(w[t])
+        notes.add(note)
+    pivots = np.array([result.pivots for result in found], dtype=np.int64)
+    finite = bool(np.isfinite(value).all())
+    return _Answer(w, z, value, gap, pivots, notes, finite)
+
+
+def _solve_small(problems: list[Quadratic], start: Array | None) -> list[Found]:
+    """Block pivoting for the stack, the active set for what it leaves."""
+    H = np.stack([p.H for p in problems])
+    c = np.stack([p.c - p.c[np.argmin(0.5 * np.diagonal(p.H) + p.c)] for p in problems])
+    guess = np.ones(c.shape, dtype=np.bool_) if start is None else start > 0
+    weights, sweeps, solved = block_pivoting(H, c, guess)
+    return [
+        Found(weights[t], int(sweeps[t]), True, is_independent(H[t], weights[t]))
+        if solved[t]
+        else active_set(H[t], c[t])
+        for t in range(len(c))
+    ]

@@ -1,0 +1,241 @@
+"""Displacements where they lie: the same answers as from a matrix of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl import combine, data_gap, post_local_weights
+from hewfl.aggregate.gram import NATIVE_CLIENTS, own_products, round_products
+from hewfl.aggregate.pieces import Pieces, as_vectors
+from hewfl.aggregate.post_local import OwnSum
+from hewfl.aggregate.variates import ControlVariates, updated
+from hewfl.core import native
+from hewfl.core.round import LocalPlan, PiecewiseRound, Roster, Round
+from hewfl.errors import InvalidInputError
+
+LENGTHS = (1, 300, 5, 257, 1024)
+CERTIFIED = 1e-12
+"""Gap of the weights, as `data_gap` finds it, in units of the objective's size."""
+
+
+@pytest.fixture(params=["kernels", "NumPy"])
+def _by(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "kernels":
+        yield
+        return
+    with native.disabled():
+        yield
+
+
+pytestmark = pytest.mark.usefixtures("_by")
+
+
+def in_pieces(
+    rng: np.random.Generator, n: int, kind: Any = np.float32, *, based: bool = True
+) -> tuple[Pieces, Any]:
+    """Clients that end near each other, and the matrix of their displacements."""
+    d = sum(LENGTHS)
+    x = rng.standard_normal(d).astype(kind)
+    ends = (x - 0.1 * rng.standard_normal((n, d)) - 0.1).astype(kind)
+    cuts = np.cumsum(LENGTHS)[:-1]
+    if not based:
+        ends = (ends - x).astype(kind)
+    parts = tuple(
+        tuple(np.ascontiguousarray(row) for row in part)
+        for part in np.split(ends, cuts, axis=1)
+    )
+    matrix = ends.astype(np.float64) - (x.astype(np.float64) if based else 0)
+    return Pieces(parts, x if based else None), matrix
+
+
+@pytest.mark.parametrize("based", [True, False])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 2, 5, NATIVE_CLIENTS + 9])
+def test_products_are_those_of_the_matrix(
+    n: int, kind: Any, based: bool, rng: np.random.Generator
+) -> None:
+    pieces, matrix = in_pieces(rng, n, kind, based=based)
+    g = rng.standard_normal(matrix.shape[1])
+    found = round_products(pieces, g, 1.7)
+    known = round_products(as_vectors("displacements", matrix), g, 1.7)
+    size = max(float(np.abs(known.gram).max()), 1e-3)
+    assert np.abs(found.gram - known.gram).max() <= 1e-13 * size
+    unit = max(float(np.abs(known.linear).max()), size)
+    assert np.abs(found.linear - known.linear).max() <= 1e-12 * unit
+    assert found.offset == pytest.approx(known.offset, rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 7, NATIVE_CLIENTS + 9])
+@pytest.mark.parametrize("ground", [1e-3, 1.0, 1e3])
+def test_a_reference_that_is_not_formed(
+    n: int, ground: float, rng: np.random.Generator
+) -> None:
+    pieces, matrix = in_pieces(rng, n)
+    u = -rng.uniform(0.5, 2.0, n) / (n * ground)
+    g, L = u @ matrix, 1.25
+    found = post_local_weights(pieces, OwnSum(u), L)
+    known = post_local_weights(matrix, g, L)
+    size = np.abs(matrix @ g).max() + L * (matrix**2).sum(axis=1).max()
+    for weights in (found.weights, known.weights):
+        assert data_gap(matrix, g, L, weights) <= CERTIFIED * size
+    assert data_gap(pieces, OwnSum(u), L, found.weights) <= CERTIFIED * size
+    assert float(found.value) == pytest.approx(float(known.value), abs=1e-11 * size)
+    np.testing.assert_allclose(found.weights, known.weights, atol=1e-8)
+
+
+def test_it_is_formed_where_products_cannot_tell(rng: np.random.Generator) -> None:
+    one, matrix = in_pieces(rng, 1)
+    assert own_products(one, np.array([-1.0]), 1.0) is None  # no differences at all
+    assert post_local_weights(one, OwnSum(np.array([-1.0])), 1.0).weights == [1.0]
+    tiny = matrix * 1e-200
+    both = np.vstack([tiny, 2 * tiny])
+    u = np.array([-0.5, -0.5])
+    found = post_local_weights(both, OwnSum(u), 1.25)
+    known = post_local_weights(both, u @ both, 1.25)
+    np.testing.assert_allclose(found.weights, known.weights, atol=1e-9)
+
+
+def test_a_part_of_the_clients(rng: np.random.Generator) -> None:
+    pieces, matrix = in_pieces(rng, 6)
+    u = -np.ones(6) / 6
+    found = post_local_weights(pieces, OwnSum(u), 1.25, active=[1, 2, 5])
+    known = post_local_weights(matrix, u @ matrix, 1.25, active=[1, 2, 5])
+    np.testing.assert_allclose(found.weights, known.weights, atol=1e-9)
+
+
+def test_many_clients_of_few_parameters(rng: np.random.Generator) -> None:
+    d, n = 3, 1200
+    x = rng.standard_normal(d).astype(np.float32)
+    ends = (x - 0.1 * rng.standard_normal((n, d))).astype(np.float32)
+    pieces = Pieces((tuple(ends),), x)
+    u = -np.ones(n) / n
+    matrix = ends.astype(np.float64) - x
+    found = post_local_weights(pieces, OwnSum(u), 1.25)
+    assert data_gap(matrix, u @ matrix, 1.25, found.weights) <= 1e-12
+
+
+@pytest.mark.parametrize("based", [True, False])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_sums(kind: Any, based: bool, rng: np.random.Generator) -> None:
+    pieces, matrix = in_pieces(rng, 6, kind, based=based)
+    W = rng.standard_normal((2, 6))
+    W[:, 2] = 0.0
+    found = combine(pieces, W)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, W @ matrix, atol=1e-13)
+    room = np.full((2, matrix.shape[1]), np.nan)
+    assert combine(pieces, W, out=room) is room
+    assert np.array_equal(room, found)
+    np.testing.assert_allclose(combine(pieces, W[0]), found[0], atol=1e-13)
+    here = pieces.columns(200, 700)
+    np.testing.assert_allclose(combine(here, W), (W @ matrix)[:, 200:700], atol=1e-13)
+    narrow = matrix.astype(np.float32)
+    once = combine(narrow, W[0])
+    assert once.dtype == np.float32
+    np.testing.assert_allclose(once, W[0] @ narrow.astype(np.float64), rtol=1e-6)
+
+
+def test_standing_still_besides(rng: np.random.Generator) -> None:
+    for based in (True, False):
+        pieces, matrix = in_pieces(rng, 3, based=based)
+        found = pieces.with_null().astype(np.float64)
+        assert np.array_equal(found, np.vstack([matrix, np.zeros_like(matrix[:1])]))
+
+
+def test_standing_still_is_zero_under_a_finer_base(rng: np.random.Generator) -> None:
+    x = rng.standard_normal(5)
+    pieces = Pieces(((np.zeros(5, np.float32),),), x)
+    np.testing.assert_array_equal(pieces.with_null().row(1), np.zeros(5))
+    u = np.array([[0.0, 1.0]])
+    np.testing.assert_array_equal(combine(pieces.with_null(), u), np.zeros((1, 5)))
+
+
+def test_bad_pieces_are_named() -> None:
+    a, b = np.zeros(3, np.float32), np.zeros(4, np.float32)
+    with pytest.raises(InvalidInputError, match=r"`parts` must be at least one"):
+        Pieces(())
+    with pytest.raises(InvalidInputError, match=r"of one length for 2 clients; got 2"):
+        Pieces(((a, b),))
+    with pytest.raises(InvalidInputError, match=r"for 2 clients; got 1 rows"):
+        Pieces(((a, a), (b,)))
+    with pytest.raises(InvalidInputError, match=r"float32 or float64; got \['float16'"):
+        Pieces(((a.astype(np.float16),),))
+    with pytest.raises(InvalidInputError, match=r"`base` must be of shape \(3,\)"):
+        Pieces(((a,),), b)
+    with pytest.raises(InvalidInputError, match=r"`base` must be .* got float16"):
+        Pieces(((a,),), a.astype(np.float16))
+    with pytest.raises(InvalidInputError, match=r"a sum of 1 displacements; got \(2,"):
+        post_local_weights(Pieces(((a,),)), OwnSum(np.ones(2)), 1.0)
+
+
+def test_what_is_not_finite_is_found(rng: np.random.Generator) -> None:
+    pieces, _ = in_pieces(rng, 3)
+    pieces.parts[3][1][7] = np.nan
+    with pytest.raises(InvalidInputError, match="nan for client 1"):
+        post_local_weights(pieces, OwnSum(-np.ones(3)), 1.0)
+
+
+# ------------------------------------------------------------------ control variates
+
+
+def a_round(rng: np.random.Generator) -> tuple[PiecewiseRound, Round, ControlVariates]:
+    """Clients 1, 2 and 4 of five."""
+    pieces, matrix = in_pieces(rng, 3)
+    d = matrix.shape[1]
+    H = np.array([1, 2, 5])
+    roster = Roster(np.array([1, 2, 4]), H, np.ones(3, int), np.ones(3, int), 5)
+    plan = LocalPlan(np.array([0.3, 0.1, 0.7]))
+    clients = rng.standard_normal((5, d))
+    variates = ControlVariates(clients.mean(axis=0), clients)
+    anchor = np.zeros(d)
+    known = Round(anchor, matrix, roster, plan)
+    return PiecewiseRound(anchor, pieces, roster, plan), known, variates
+
+
+def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
+    round_, known, variates = a_round(rng)
+    own, server = variates.clients.copy(), variates.server.copy()
+    expected = updated(variates, known)
+    assert np.array_equal(variates.clients, own)
+    ground = np.array([0.3, 0.2, 3.5])
+    per_gradient = known.displacements / ground[:, None]
+    by_hand = own.copy()
+    by_hand[[1, 2, 4]] -= server + per_gradient
+    np.testing.assert_allclose(expected.clients, by_hand, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(expected.server, by_hand.mean(axis=0), atol=1e-13)
+    found = updated(variates, round_, owned=True)
+    assert found is variates
+    np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
+    np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
+
+
+def test_variates_have_the_same_bits_without_kernels(rng: np.random.Generator) -> None:
+    round_, known, variates = a_round(rng)
+    ours = updated(variates, known).clients, updated(variates, round_).clients
+    with native.disabled():
+        twin = updated(variates, known).clients, updated(variates, round_).clients
+    assert np.array_equal(ours[0], twin[0])
+    assert np.array_equal(ours[1], twin[1])
+
+
+@pytest.mark.parametrize("where", ["server", "step", "data"])
+def test_variates_that_may_overflow_are_left_alone(
+    where: str, rng: np.random.Generator
+) -> None:
+    round_, _, variates = a_round(rng)
+    if where == "server":
+        variates.server[3] = -1e300
+    if where == "step":
+        plan = LocalPlan(np.array([0.3, 1e-300, 0.7]))
+        round_ = replace(round_, plan=plan)
+    if where == "data":
+        x = np.zeros(round_.displacements.d)
+        rows = tuple(np.full(len(x), s) for s in (1e300, 1.0, 1.0))
+        round_ = replace(round_, displacements=Pieces((rows,), x))
+    own = variates.clients.copy()
+    with pytest.raises(InvalidInputError, match="below 1e\\+290 in size"):
+        updated(variates, round_, owned=True)
+    assert np.array_equal(variates.clients, own)
