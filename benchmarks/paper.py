@@ -75,7 +75,7 @@ def plain(
         model = torch.nn.Linear(X.shape[1], c, bias=False)
         torch.nn.init.zeros_(model.weight)
         rule = lane.algorithm
-        state = rule.init(n, d, np.zeros((n, d)) if rule.needs_gradients else None)
+        state = rule.init(n, d, np.zeros((n, d)) if rule.demands.gradients else None)
         memory: Any = np.zeros(d)
         if every:
             evaluated(problem, model)
@@ -109,7 +109,7 @@ def plain(
                     optimiser.step()
                 moved.append(local.weight.detach().numpy().ravel() - x)
             decision, state = rule.decide(
-                Round(x, np.stack(moved), roster, plan, None), state
+                matrix_round(x, np.stack(moved), roster, plan, None), state
             )
             step = decision.step
             step = decision.weights @ np.stack(moved) if step is None else step

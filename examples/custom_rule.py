@@ -13,13 +13,13 @@ from hewfl import (
     Algorithm,
     ChoiceHorizons,
     Decision,
+    Demands,
     FedAvg,
     Federation,
     HewHom,
     LocalPlan,
     Roster,
     Round,
-    Traffic,
     simulate,
 )
 from hewfl.problems import random_quadratic
@@ -34,9 +34,7 @@ class Agreeing:
     step_scale: float
 
     name: ClassVar[str] = "Agreeing"
-    traffic: ClassVar[Traffic] = Traffic()
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands()
 
     def init(self, n: int, d: int, gradients: Any) -> None:
         """There is no state."""
@@ -45,10 +43,10 @@ class Agreeing:
         return LocalPlan(self.step_scale / (self.smoothness * roster.horizons))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
-        D = round_.displacements
-        mean = D.mean(axis=0)
-        lengths = np.linalg.norm(D, axis=1) * np.linalg.norm(mean)
-        cosine = np.maximum(D @ mean / np.maximum(lengths, 1e-300), 0.0) + 1e-12
+        G = round_.displacements.gram()  # ⟨Δ_i, Δ_j⟩, wherever the vectors lie
+        with_mean, mean_sq = G.mean(axis=1), G.mean()
+        lengths = np.sqrt(np.diagonal(G) * mean_sq)
+        cosine = np.maximum(with_mean / np.maximum(lengths, 1e-300), 0.0) + 1e-12
         return Decision(cosine / cosine.sum(), "weights by agreement"), state
 
 

@@ -31,6 +31,8 @@ from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
+from hewfl.core.algorithm import Algorithm, Demands, Traffic
+from hewfl.core.displacements import Displacements
 from hewfl.core.records import (
     ClientProfile,
     ControlSolution,
@@ -38,7 +40,7 @@ from hewfl.core.records import (
     SimplexSolution,
     UpperState,
 )
-from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.errors import (
     DataError,
     HewError,
@@ -47,6 +49,7 @@ from hewfl.errors import (
     SolverError,
 )
 from hewfl.predictive.control import predictive_control
+from hewfl.server.fedavgm import FedAvgM
 from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -59,10 +62,9 @@ from hewfl.server.federation import (
     TimedHorizons,
 )
 from hewfl.server.outer import Outer
+from hewfl.server.state import Lane
 from hewfl.server.trace import Trace
 from hewfl.sim.engine import simulate
-from hewfl.sim.fedavgm import FedAvgM
-from hewfl.sim.lanes import Lane
 from hewfl.solver.simplex import solve_simplex_qp
 from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
@@ -74,6 +76,8 @@ __all__ = [
     "ControlSolution",
     "DataError",
     "Decision",
+    "Demands",
+    "Displacements",
     "EpochHorizons",
     "FedAWARE",
     "FedAdp",

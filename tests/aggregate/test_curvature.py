@@ -13,6 +13,7 @@ from hewfl.aggregate.curvature import (
     mean_local_gradient,
     updated_curvature,
 )
+from hewfl.aggregate.rows import matrix_round
 from hewfl.core.round import LocalPlan, Roster, Round
 
 Array = NDArray[Any]
@@ -25,7 +26,7 @@ def round_at(x: Array, gradients: Array) -> Round:
     roster = Roster(np.arange(s), np.arange(1, s + 1), ones, ones, s)
     eta = 0.1 + np.arange(s)
     ground = eta * roster.horizons
-    return Round(x, -gradients * ground[:, None], roster, LocalPlan(eta))
+    return matrix_round(x, -gradients * ground[:, None], roster, LocalPlan(eta))
 
 
 TILT = np.array([[1.0], [-2.0], [1.0]])

@@ -9,11 +9,12 @@ import pytest
 
 from hewfl import combine, data_gap, post_local_weights
 from hewfl.aggregate.gram import NATIVE_CLIENTS, own_products, round_products
-from hewfl.aggregate.pieces import Pieces, as_vectors
-from hewfl.aggregate.post_local import OwnSum
-from hewfl.aggregate.variates import ControlVariates, updated
+from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.variates import ControlVariates, kept, settled
 from hewfl.core import native
-from hewfl.core.round import LocalPlan, PiecewiseRound, Roster, Round
+from hewfl.core.displacements import OwnSum
+from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.errors import InvalidInputError
 
 LENGTHS = (1, 300, 5, 257, 1024)
@@ -60,7 +61,7 @@ def test_products_are_those_of_the_matrix(
     pieces, matrix = in_pieces(rng, n, kind, based=based)
     g = rng.standard_normal(matrix.shape[1])
     found = round_products(pieces, g, 1.7)
-    known = round_products(as_vectors("displacements", matrix), g, 1.7)
+    known = round_products(as_displacements("displacements", matrix), g, 1.7)
     size = max(float(np.abs(known.gram).max()), 1e-3)
     assert np.abs(found.gram - known.gram).max() <= 1e-13 * size
     unit = max(float(np.abs(known.linear).max()), size)
@@ -181,7 +182,7 @@ def test_what_is_not_finite_is_found(rng: np.random.Generator) -> None:
 # ------------------------------------------------------------------ control variates
 
 
-def a_round(rng: np.random.Generator) -> tuple[PiecewiseRound, Round, ControlVariates]:
+def a_round(rng: np.random.Generator) -> tuple[Round, Round, ControlVariates]:
     """Clients 1, 2 and 4 of five."""
     pieces, matrix = in_pieces(rng, 3)
     d = matrix.shape[1]
@@ -191,32 +192,35 @@ def a_round(rng: np.random.Generator) -> tuple[PiecewiseRound, Round, ControlVar
     clients = rng.standard_normal((5, d))
     variates = ControlVariates(clients.mean(axis=0), clients)
     anchor = np.zeros(d)
-    known = Round(anchor, matrix, roster, plan)
-    return PiecewiseRound(anchor, pieces, roster, plan), known, variates
+    known = matrix_round(anchor, matrix, roster, plan)
+    return Round(anchor, pieces, roster, plan), known, variates
 
 
 def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
     round_, known, variates = a_round(rng)
     own, server = variates.clients.copy(), variates.server.copy()
-    expected = updated(variates, known)
+    expected = variates.after(known)
     assert np.array_equal(variates.clients, own)
     ground = np.array([0.3, 0.2, 3.5])
-    per_gradient = known.displacements / ground[:, None]
+    per_gradient = known.displacements.matrix() / ground[:, None]
     by_hand = own.copy()
     by_hand[[1, 2, 4]] -= server + per_gradient
     np.testing.assert_allclose(expected.clients, by_hand, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(expected.server, by_hand.mean(axis=0), atol=1e-13)
-    found = updated(variates, round_, owned=True)
-    assert found is variates
+    held = kept(variates)
+    noted = held.after(round_)
+    assert np.array_equal(noted.clients, own)  # only noted so far
+    found = settled(noted)
+    assert found.clients is variates.clients
     np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
     np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
 
 
 def test_variates_have_the_same_bits_without_kernels(rng: np.random.Generator) -> None:
     round_, known, variates = a_round(rng)
-    ours = updated(variates, known).clients, updated(variates, round_).clients
+    ours = variates.after(known).clients, variates.after(round_).clients
     with native.disabled():
-        twin = updated(variates, known).clients, updated(variates, round_).clients
+        twin = variates.after(known).clients, variates.after(round_).clients
     assert np.array_equal(ours[0], twin[0])
     assert np.array_equal(ours[1], twin[1])
 
@@ -237,5 +241,5 @@ def test_variates_that_may_overflow_are_left_alone(
         round_ = replace(round_, displacements=Pieces((rows,), x))
     own = variates.clients.copy()
     with pytest.raises(InvalidInputError, match="below 1e\\+290 in size"):
-        updated(variates, round_, owned=True)
+        settled(kept(variates).after(round_))
     assert np.array_equal(variates.clients, own)

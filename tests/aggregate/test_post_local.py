@@ -20,7 +20,7 @@ from hewfl import (
     post_local_weights,
     solve_simplex_qp,
 )
-from hewfl.aggregate import low_rank, post_local
+from hewfl.aggregate import low_rank, rows
 
 Array = NDArray[np.float64]
 
@@ -192,7 +192,7 @@ def test_many_clients_few_parameters_never_form_the_gram_matrix(
         pytest.fail("the whole Gram matrix was formed")
 
     monkeypatch.setattr(low_rank.DataColumns, "block", spying)
-    monkeypatch.setattr(post_local, "round_products", forbidden)
+    monkeypatch.setattr(rows, "round_products", forbidden)
     solution = post_local_weights(D, g, 1.5)
     assert 0 < largest < n * n / 50
     assert float(solution.gap) <= GAP * 1.5 * float((D**2).sum(1).max())

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from tests.tolerances import GAP, PERMUTATION, WEIGHTS
 
 from hewfl import SolverError, solve_simplex_qp
+from hewfl.aggregate.rows import as_rows
 from hewfl.baselines.box_simplex import box_simplex_gap, solve_box_simplex
+from hewfl.core.displacements import RoundProducts
 
 Array = NDArray[np.floating[Any]]
 
@@ -18,6 +20,10 @@ Array = NDArray[np.floating[Any]]
 def box(centre: Array, radius: float) -> tuple[Array, Array, Array]:
     """Lower and upper ends within a radius of a centre, and the centre."""
     return np.maximum(centre - radius, 0.0), np.minimum(centre + radius, 1.0), centre
+
+
+def products(vectors: Array) -> RoundProducts:
+    return as_rows("vectors", vectors).products()
 
 
 def unit_rows(rng: np.random.Generator, n: int, d: int, kind: str) -> Array:
@@ -38,7 +44,7 @@ def unit_rows(rng: np.random.Generator, n: int, d: int, kind: str) -> Array:
 def test_a_bound_that_holds() -> None:
     # u = e_1, e_1, e_2: free weights ¼, ¼, ½; in |λ − ⅓| ≤ 1/12 the last stops at 5/12
     u = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    weights, gap = solve_box_simplex(u, *box(np.full(3, 1 / 3), 1 / 12))
+    weights, gap = solve_box_simplex(products(u), *box(np.full(3, 1 / 3), 1 / 12))
     np.testing.assert_allclose(weights, [7 / 24, 7 / 24, 10 / 24], rtol=1e-14)
     assert gap < GAP
 
@@ -46,7 +52,7 @@ def test_a_bound_that_holds() -> None:
 def test_vectors_at_rest_leave_the_least_norm_point() -> None:
     u = np.zeros((3, 2))
     centre = np.array([0.6, 0.3, 0.1])
-    weights, gap = solve_box_simplex(u, *box(centre, 0.2))  # third stops at 0.3
+    weights, gap = solve_box_simplex(products(u), *box(centre, 0.2))  # third stops at 0.3
     np.testing.assert_allclose(weights, [0.4, 0.3, 0.3], rtol=1e-14)
     assert gap == 0.0
 
@@ -67,14 +73,14 @@ def test_every_answer_is_certified_and_moves_with_its_clients(
     u = unit_rows(rng, n, d, kind)
     sizes = rng.integers(1, 50, n)
     lower, upper, centre = box(sizes / sizes.sum(), radius)
-    weights, _ = solve_box_simplex(u, lower, upper, centre)
+    weights, _ = solve_box_simplex(products(u), lower, upper, centre)
     assert (weights >= lower).all()
     assert (weights <= upper).all()
     assert abs(weights.sum() - 1) < 1e-12
     assert box_simplex_gap(u @ (weights @ u), lower, upper, weights) < 2 * GAP
 
     order = rng.permutation(n)
-    again, _ = solve_box_simplex(u[order], lower[order], upper[order], centre[order])
+    again, _ = solve_box_simplex(products(u[order]), lower[order], upper[order], centre[order])
     blur = 1e-6 if kind == "nearly equal" else 1e-7 if kind == "some at rest" else 1e-9
     np.testing.assert_allclose(again, weights[order], atol=max(PERMUTATION, blur))
 
@@ -84,7 +90,7 @@ def test_a_box_that_is_the_simplex_gives_the_simplex_solution(
 ) -> None:
     for n, d in ((5, 9), (12, 4)):
         u = unit_rows(rng, n, d, "plain")
-        weights, _ = solve_box_simplex(u, np.zeros(n), np.ones(n), np.full(n, 1 / n))
+        weights, _ = solve_box_simplex(products(u), np.zeros(n), np.ones(n), np.full(n, 1 / n))
         expected = solve_simplex_qp(u @ u.T, np.zeros(n)).weights
         np.testing.assert_allclose(weights, expected, atol=WEIGHTS)
 
@@ -101,7 +107,7 @@ def test_twins_next_to_a_bound_share_alike(
     rows = rng.integers(0, n // 2, n)
     u = rng.standard_normal((n // 2, d))
     u = (u / np.linalg.norm(u, axis=1, keepdims=True))[rows]
-    weights, _ = solve_box_simplex(u, *box(np.full(n, 1 / n), radius))
+    weights, _ = solve_box_simplex(products(u), *box(np.full(n, 1 / n), radius))
     for row in set(rows.tolist()):
         assert np.ptp(weights[rows == row]) < WEIGHTS
 
@@ -122,4 +128,4 @@ def test_a_miss_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hewfl.baselines.box_simplex._active_set", stuck)
     u = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     with pytest.raises(SolverError, match="were not found: gap"):
-        solve_box_simplex(u, *box(np.array([0.6, 0.3, 0.1]), 0.05))
+        solve_box_simplex(products(u), *box(np.array([0.6, 0.3, 0.1]), 0.05))

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from tests.conformance.rounds import make_roster, step_of
 
 from hewfl import InvalidInputError
+from hewfl.aggregate.rows import matrix_round
 from hewfl.aggregate.variates import ControlVariates
 from hewfl.baselines import Scaffold
-from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.core.round import LocalPlan, Roster
 
 Array = NDArray[np.floating[Any]]
 
@@ -65,13 +66,13 @@ def test_three_rounds_follow_the_pseudo_code(
     gradients = np.stack([gradient(centres, i, x0) for i in range(N)])
 
     algorithm = Scaffold(4.0, 4.0 * ETA, server_step=ETA_G, start=start)
-    assert algorithm.needs_gradients == (start == "gradient")
+    assert algorithm.demands.gradients == (start == "gradient")
     x, state = x0, algorithm.init(N, D, gradients)
     for clients, steps in ROUNDS:
         roster = make_roster(steps, clients=clients, population=N)
         plan = algorithm.plan(roster, state)
         moved = run_branches(centres, x, roster, plan)
-        decision, state = algorithm.decide(Round(x, moved, roster, plan), state)
+        decision, state = algorithm.decide(matrix_round(x, moved, roster, plan), state)
         x = x + step_of(decision, moved)
 
     first = gradients if start == "gradient" else np.zeros((N, D))
@@ -92,7 +93,9 @@ def test_server_variate_stays_the_mean_of_the_clients(
         roster = make_roster(steps, clients=clients, population=N)
         plan = algorithm.plan(roster, state)
         moved = rng.standard_normal((len(clients), D))
-        _, state = algorithm.decide(Round(np.zeros(D), moved, roster, plan), state)
+        _, state = algorithm.decide(
+            matrix_round(np.zeros(D), moved, roster, plan), state
+        )
         mean = state.clients.mean(axis=0)
         np.testing.assert_allclose(state.server, mean, atol=ROUNDING)
 
@@ -117,7 +120,7 @@ def test_two_clients_by_hand() -> None:
     algorithm = Scaffold(1.0, 0.5)
     state = algorithm.init(4, 1, None)
     roster = make_roster([1, 2], clients=[0, 1], population=4)
-    round_ = Round(
+    round_ = matrix_round(
         np.zeros(1), np.array([[-1.0], [-2.0]]), roster, algorithm.plan(roster, state)
     )
     decision, state = algorithm.decide(round_, state)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hewfl.core.round import Algorithm, Decision, Roster, Round
+from hewfl.aggregate.rows import matrix_round
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.round import Decision, Roster, Round
 
 Array = NDArray[np.floating[Any]]
 
@@ -40,7 +42,7 @@ def make_round(
     moved = np.asarray(displacements)
     if moved.dtype.kind != "f":
         moved = moved.astype(np.float64)
-    return Round(
+    return matrix_round(
         anchor=np.zeros(moved.shape[1]),
         displacements=moved,
         roster=roster,
@@ -61,7 +63,7 @@ def decide(
     d = np.shape(displacements)[1]
     if state is None:
         gradients = None
-        if algorithm.needs_gradients:
+        if algorithm.demands.gradients:
             gradients = np.zeros((roster.population, d))
         state = algorithm.init(roster.population, d, gradients)
     return algorithm.decide(

@@ -16,7 +16,8 @@ from tests.tolerances import GAP, WEIGHTS
 import hewfl
 from hewfl import InvalidInputError, baselines
 from hewfl.controllers.online import OnlineCurvature
-from hewfl.core.round import Algorithm, Decision, Roster, Round
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.round import Decision, Roster, Round
 
 Array = NDArray[np.floating[Any]]
 
@@ -104,7 +105,7 @@ def full_roster(rng: np.random.Generator) -> Roster:
 
 
 def start(algorithm: Algorithm[Any], rng: np.random.Generator, n: int = N) -> Any:
-    gradients = rng.standard_normal((n, D)) if algorithm.needs_gradients else None
+    gradients = rng.standard_normal((n, D)) if algorithm.demands.gradients else None
     return algorithm.init(n, D, gradients)
 
 
@@ -112,7 +113,7 @@ def round_of(
     algorithm: Algorithm[Any], roster: Roster, displacements: Array, state: Any
 ) -> Round:
     """Losses, for those who ask, are a function of the client."""
-    losses = 0.5 + roster.clients if algorithm.needs_losses else None
+    losses = 0.5 + roster.clients if algorithm.demands.losses else None
     return make_round(algorithm, roster, displacements, state, losses)
 
 
@@ -186,10 +187,10 @@ def test_follows_the_protocol(case: Case) -> None:
     algorithm = case.algorithm
     assert isinstance(algorithm, Algorithm)
     assert hash(algorithm) == hash(dataclasses.replace(algorithm))  # type: ignore[type-var]  # a protocol of dataclasses
-    traffic = algorithm.traffic
+    traffic = algorithm.demands.traffic
     assert traffic.down >= 1
     assert traffic.paper_up >= traffic.up >= 1
-    assert traffic.up_scalars >= algorithm.needs_losses
+    assert traffic.up_scalars >= algorithm.demands.losses
 
 
 @every_algorithm
@@ -320,7 +321,7 @@ def test_identical_clients_get_equal_weight(
         state = permuted(start(algorithm, rng), rows)
         for _ in range(2):
             displacements = rng.standard_normal((N, D))[rows]
-            losses = 0.5 + rows if algorithm.needs_losses else None
+            losses = 0.5 + rows if algorithm.demands.losses else None
             round_ = make_round(algorithm, same, displacements, state, losses)
             decision, state = algorithm.decide(round_, state)
             expected = decision.weights[rows]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests import problems
 
 from hewfl.aggregate.gram import round_products
+from hewfl.aggregate.rows import as_rows
 from hewfl.core import native
-from hewfl.core.displacements import as_displacements
 from hewfl.solver.active_set import active_set
 from hewfl.solver.columns import corral
 
@@ -67,7 +67,7 @@ def test_the_active_sets_agree(seed: int) -> None:
 def test_the_products_agree(n: int, d: int, rng: np.random.Generator) -> None:
     D = rng.standard_normal((n, d)).astype(np.float32)
     g = rng.standard_normal(d)
-    data = as_displacements("displacements", D)
+    data = as_rows("displacements", D)
     ours = round_products(data, g, 1.7)
     with native.disabled():
         twin = round_products(data, g, 1.7)

@@ -27,7 +27,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.flower import AlgorithmStrategy, Options
-from hewfl.sim.lanes import Lane
+from hewfl.server.state import Lane
 from tests.flower.federation import StubGrid, app_of
 from tests.sim.toy import least_squares
 

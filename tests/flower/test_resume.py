@@ -195,8 +195,7 @@ def test_only_methods_and_laws_of_hewfl_can_be_kept(tmp_path: Path) -> None:
     class Mine:
         """Uniform weights under a name of my own."""
 
-        name, needs_losses, needs_gradients = "mine", False, False
-        traffic = UniformLocalSGD.traffic
+        name, demands = "mine", UniformLocalSGD.demands
 
         def init(self, n: int, d: int, gradients: Any) -> None:
             pass

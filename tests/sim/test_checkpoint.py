@@ -156,7 +156,7 @@ def test_states_come_back_as_they_went() -> None:
     problem = least_squares()
     for lane in all_lanes(problem.smoothness):
         algorithm = getattr(lane, "algorithm", lane)
-        gradients = np.ones((6, 5)) if algorithm.needs_gradients else None
+        gradients = np.ones((6, 5)) if algorithm.demands.gradients else None
         state = algorithm.init(6, 5, gradients)
         back = unflatten(state, flatten(state))
         assert repr(back) == repr(state)

@@ -271,7 +271,7 @@ def test_a_client_that_is_not_finite_is_left_out(
     trace = simulate(broken, FEDERATION, lanes, rounds=3, seed=1)
     assert np.isfinite(trace.anchors).all()
     for record in trace.records:
-        asked = lanes[record.lane].needs_gradients
+        asked = lanes[record.lane].demands.gradients
         if record.round > 0 or asked:  # those asked for a gradient at the start, too
             assert record.excluded == (1, 4)
         if record.round > 0:

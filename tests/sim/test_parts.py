@@ -174,11 +174,11 @@ def test_outer_steps_follow_their_formulas() -> None:
 
 def test_the_ledger_counts_as_the_design_says() -> None:
     d, S = 1000, 7
-    het = charge(HewHet(1.0, 0.4).traffic, S, d)
+    het = charge(HewHet(1.0, 0.4).demands.traffic, S, d)
     assert het.scalars == 2 * d + d * S + 1
     assert het.paper_scalars == 2 * d + 2 * d * S + 1
     assert het.up_per_client == d
-    scaffold = charge(Scaffold(1.0, 0.4).traffic, S, d)
+    scaffold = charge(Scaffold(1.0, 0.4).demands.traffic, S, d)
     assert (scaffold.scalars, scaffold.paper_scalars) == (9 * d, 16 * d)
     control = charge(Traffic(down=2, paper_up=2, down_scalars=1), S, d)
     assert control.paper_scalars == 2 * d + 2 * d * S + S  # eq:comm-main with ν = 0

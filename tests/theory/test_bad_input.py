@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState, theory
-from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.aggregate.rows import matrix_round
+from hewfl.core.round import LocalPlan, Roster
 
 L, THETA, LAMBDA = np.array([1.0, 2.0]), np.array([0.02, 0.03]), np.array([1.8, 3.6])
 ONE, W = np.array([1.0, 0.5]), np.array([0.2, 0.3, 0.5])
@@ -38,7 +39,7 @@ PROFILE = ClientProfile(2, 8, 1e-4)
 STATE, BOUNDS = UpperState(0.1, 1e-4), ProblemBounds(1.0, 1.0, 1e-3, 1.0)
 TWO = np.array([2, 2, 2])
 ROSTER = Roster(np.arange(3), TWO, TWO, TWO, 3)
-ROUND = Round(np.zeros(4), np.ones((3, 4)), ROSTER, LocalPlan(np.full(3, 0.1)))
+ROUND = matrix_round(np.zeros(4), np.ones((3, 4)), ROSTER, LocalPlan(np.full(3, 0.1)))
 PATH = theory.central_path(lambda z: z, np.ones(4), 0.1, 1.0, 2)
 ENVELOPES = [theory.Envelope(lambda y, _: y[..., 0])] * 2
 

@@ -26,9 +26,9 @@ from hewfl.theory.systems import System
 
 BOUNDS = ProblemBounds(2.0, 1.0, 0.1, 0.5)
 CASES: list[tuple[Algorithm, Traffic]] = [
-    ("control", HewControl(BOUNDS, 1.0).traffic),
-    ("het", HewHet(2.0, 0.4).traffic),
-    ("hom", HewHom(2.0, 0.4).traffic),
+    ("control", HewControl(BOUNDS, 1.0).demands.traffic),
+    ("het", HewHet(2.0, 0.4).demands.traffic),
+    ("hom", HewHom(2.0, 0.4).demands.traffic),
 ]
 
 
@@ -60,7 +60,7 @@ def test_the_counts_are_the_formulas() -> None:
 
 
 def test_proxies_sent_by_clients_are_charged_by_the_ledger_too() -> None:
-    traffic = replace(HewControl(BOUNDS, 1.0).traffic, up_scalars=1)
+    traffic = replace(HewControl(BOUNDS, 1.0).demands.traffic, up_scalars=1)
     assert communication("control", 4, 7, proxies=4) == charge(traffic, 4, 7).scalars
 
 

@@ -15,8 +15,10 @@ from hewfl import (
     ProblemBounds,
     UpperState,
 )
-from hewfl.aggregate.variates import ControlVariates, correction, updated
-from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round
+from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.variates import ControlVariates, correction
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.predictive.certificate import VARIANTS, Variant, round_bound
 from hewfl.problems.quadratic import Quadratic
 from hewfl.sim.branches_reference import run_branches_reference
@@ -52,7 +54,7 @@ def identical_clients(rng: np.random.Generator, *, noise: float = 0.0) -> Quadra
 
 def start(problem: Quadratic, algorithm: Algorithm[Any], x: Array) -> Any:
     gradients = problem.full_gradients(x[None])[0]
-    return algorithm.init(N, D, gradients if algorithm.needs_gradients else None)
+    return algorithm.init(N, D, gradients if algorithm.demands.gradients else None)
 
 
 def play(
@@ -61,7 +63,7 @@ def play(
     plan = algorithm.plan(roster, state)
     draws = draw(0, 0, roster, problem.offsets)
     moved = run_branches_reference(problem, x, roster, plan, draws)
-    round_ = Round(x, moved, roster, plan)
+    round_ = matrix_round(x, moved, roster, plan)
     decision, following = algorithm.decide(round_, state)
     return round_, decision, following
 
@@ -112,7 +114,9 @@ def test_rounds_are_central_microsteps(
         after, reference = variates_of(state), None
         if after is None:
             per_step = round_.plan.step_sizes * roster.horizons
-            reference = (-round_.displacements / per_step[:, None]).mean(axis=0)
+            reference = (-round_.displacements.matrix() / per_step[:, None]).mean(
+                axis=0
+            )
         any_weights = rng.dirichlet(np.ones(N))
         for weights in (decision.weights, any_weights):
             found = central_round_hypotheses(
@@ -120,7 +124,7 @@ def test_rounds_are_central_microsteps(
             )
             assert len(found) == 3
             assert all_hold(found), [(h.name, h.left, h.right) for h in found]
-        following = x + step_of(decision, round_.displacements)
+        following = x + step_of(decision, round_.displacements.matrix())
         np.testing.assert_allclose(following, path.points[-1], rtol=ROUNDING)
         if horizon == 1:
             g = mean_gradient(problem, x)
@@ -170,7 +174,7 @@ def test_one_step_with_arbitrary_amplitudes(rng: np.random.Generator) -> None:
         g = mean_gradient(problem, x)
         step = gradient_step(x, g, effective_amplitude(w, theta), L)
         np.testing.assert_allclose(x + w @ moved, step, rtol=ROUNDING)
-        variates = updated(variates, Round(x, moved, roster, plan))
+        variates = variates.after(matrix_round(x, moved, roster, plan))
         np.testing.assert_allclose(variates.clients, np.stack([g] * N), rtol=1e-11)
         np.testing.assert_allclose(variates.server, g, rtol=1e-11)
         x = step

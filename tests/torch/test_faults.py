@@ -346,7 +346,7 @@ def test_options_are_checked() -> None:
         SyncOptions(bucket_bytes=0)
     with pytest.raises(InvalidInputError, match="`timeout` must be positive"):
         SyncOptions(timeout=timedelta(0))
-    assert HewHom(1.0, 1.0).needs_losses is False
+    assert HewHom(1.0, 1.0).demands.losses is False
 
 
 def spread(_: int, ranks: int) -> str:

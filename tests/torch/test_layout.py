@@ -11,8 +11,9 @@ from hewfl.aggregate.from_products import (
     variate_weights,
     vector_products,
 )
-from hewfl.aggregate.variates import ControlVariates, updated
-from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.variates import ControlVariates
+from hewfl.core.round import LocalPlan, Roster
 from hewfl.torch.layout import plan_layout
 from hewfl.torch.model import SharedModel
 from hewfl.torch.products import (
@@ -165,6 +166,6 @@ def test_the_servers_variate_is_the_pure_one(rng: np.random.Generator) -> None:
     state = ControlVariates(rng.standard_normal(d), rng.standard_normal((n, d)))
     ones = np.ones(3, dtype=np.int64)
     roster = Roster(heard, np.array(H), ones, ones, n)
-    pure = updated(state, Round(np.zeros(d), moved, roster, LocalPlan(eta)))
+    pure = state.after(matrix_round(np.zeros(d), moved, roster, LocalPlan(eta)))
     kept, u = variate_weights(eta * np.array(H), n)
     assert kept * state.server + u @ moved == pytest.approx(pure.server, rel=1e-12)

@@ -22,8 +22,10 @@ from hewfl import (
     StepWeighted,
     UniformLocalSGD,
 )
+from hewfl.aggregate.rows import matrix_round
 from hewfl.aggregate.variates import ControlVariates
-from hewfl.core.round import Algorithm, LocalPlan, Roster, Round
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.round import LocalPlan, Roster
 from hewfl.server.outer import outer_step
 from hewfl.torch import SyncOptions
 
@@ -48,7 +50,7 @@ def pure_round(
     if plan.dtypes == (torch.float32,):  # as it was sent
         moved = moved.astype(np.float32)
     roster = Roster(np.array(heard), H, np.ones_like(H), m, n)
-    round_ = Round(seen[0].start, moved, roster, LocalPlan(eta))
+    round_ = matrix_round(seen[0].start, moved, roster, LocalPlan(eta))
     return algorithm.decide(round_, None)[0], moved
 
 
@@ -196,15 +198,15 @@ def test_corrected_branches_are_the_papers(
     ones = np.ones(n, dtype=np.int64)
     roster = Roster(np.arange(n), H, ones, ones, n)
     first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
-    given = first if algorithm.needs_gradients else None
+    given = first if algorithm.demands.gradients else None
     state: ControlVariates = algorithm.init(n, len(x), given)
     tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
     for t in range(plan.rounds):
         k = state.clients - state.server
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
-        round_ = Round(x, np.stack(ends) - x, roster, LocalPlan(eta, k))
+        round_ = matrix_round(x, np.stack(ends) - x, roster, LocalPlan(eta, k))
         decision, state = algorithm.decide(round_, state)
-        x = x + decision.weights @ round_.displacements
+        x = x + decision.weights @ round_.displacements.matrix()
         got = seen[0][t]
         assert np.abs(np.array(got.report.weights) - decision.weights).max() <= (
             tolerance * 10

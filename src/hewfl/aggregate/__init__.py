@@ -1,0 +1,1 @@
+"""From displacements to Gram matrix, slope, weighted sums and control variates."""

@@ -12,13 +12,12 @@ the share of the gradient that the branch takes away.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import combine
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.checks import invalid, positive
 from hewfl.core.round import Round
 
 STILL = 1e-12
@@ -38,8 +37,8 @@ class Curvature:
     """
 
     value: float
-    anchor: Float64[Array, " d"]
-    gradient: Float64[Array, " d"]
+    anchor: Any
+    gradient: Any
     met: bool
 
 
@@ -52,15 +51,14 @@ def first_curvature(guess: float, d: int) -> Curvature:
     return Curvature(positive("guess", guess), np.zeros(d), np.zeros(d), met=False)
 
 
-def mean_local_gradient(round_: Round) -> Float64[Array, " d"]:
+def mean_local_gradient(round_: Round) -> Any:
     """−(1/|S|) Σ_i Δ_i/(η_i H_i), as in Algorithm 3, l. 9.
 
     With corrected branches it is the mean of g_i − c_i + c: what absent clients would
     have said is then in it as they said it last.
     """
-    ground = round_.plan.step_sizes * round_.roster.horizons
-    weights = -1 / (ground * len(ground))
-    return np.asarray(combine(round_.displacements, weights, wide=True))
+    weights = -1 / (round_.ground * len(round_.roster.clients))
+    return combine(round_.displacements, weights, wide=True)
 
 
 def updated_curvature(
@@ -99,9 +97,11 @@ def updated_curvature(
         raise invalid("floor", "a nonnegative finite number", floor)
     with np.errstate(all="ignore"):  # what is not finite teaches nothing
         x, g = round_.anchor, mean_local_gradient(round_)
-        if not (np.isfinite(x).all() and np.isfinite(g).all()):
+        dot = round_.displacements.dot
+        # 0·v is NaN where v is not finite, and a square may overflow where it is
+        if not (dot(x, 0 * x) == 0 and dot(g, 0 * g) == 0):
             return known
-        secant = _secant(known, x, g)
+        secant = _secant(known, round_, g)
     if not (np.isfinite(secant) and secant > 0):
         return Curvature(known.value, x, g, met=True)
     seen = min(max(secant, known.value / most), known.value * most)
@@ -109,12 +109,11 @@ def updated_curvature(
     return Curvature(max(floor, value), x, g, met=True)
 
 
-def _secant(
-    known: Curvature, x: Float64[Array, " d"], g: Float64[Array, " d"]
-) -> float:
+def _secant(known: Curvature, round_: Round, g: Any) -> float:
     """ℓ_t; zero where there was no round before, or no step since."""
     if not known.met:
         return 0.0
-    step = float(np.linalg.norm(x - known.anchor))
-    change = float(np.linalg.norm(g - known.gradient))
-    return change / step if step > STILL * float(np.linalg.norm(x)) else 0.0
+    dot, x = round_.displacements.dot, round_.anchor
+    moved, turned = x - known.anchor, g - known.gradient
+    step, change = np.sqrt(dot(moved, moved)), np.sqrt(dot(turned, turned))
+    return float(change / step) if step > STILL * np.sqrt(dot(x, x)) else 0.0

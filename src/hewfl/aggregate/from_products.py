@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.aggregate.gram import RoundProducts, _nearer_origin, _products
+from hewfl.aggregate.gram import _nearer_origin, _products
+from hewfl.aggregate.rows import as_rows
 from hewfl.core.checks import Array
-from hewfl.core.displacements import as_displacements
+from hewfl.core.displacements import RoundProducts
 
 _UNSCALED = (1.0, 1.0)
 """Sizes that ask for no scaling: float32 cannot overflow the products of float64."""
@@ -31,7 +32,7 @@ def vector_products(vectors: Any, origin: int) -> RoundProducts:
         vectors: shape (m, d), or a sequence of m vectors; any array library.
         origin: o, best one of the shortest.
     """
-    data = as_displacements("vectors", vectors)
+    data = as_rows("vectors", vectors)
     with np.errstate(all="ignore"):
         return _products(data, data.row(origin), 0.0, origin, _UNSCALED)
 

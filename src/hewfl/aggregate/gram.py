@@ -1,39 +1,20 @@
-"""Gram matrix and slope of a round from the data, in one pass and in float64.
+"""The weight problem of a round from the data, in one pass and in float64.
 
-With r one of the shortest displacements and c_i = Δ_i − r,
-
-    ⟨g, Σw_iΔ_i⟩ + (Λ/2)‖Σw_iΔ_i‖² = ⟨q, w⟩ + (Λ/2) wᵀGw + offset     for Σw_i = 1,
-    G_ij = ⟨c_i, c_j⟩,    q_i = ⟨c_i, g + Λr⟩,    offset = ⟨g, r⟩ + (Λ/2)‖r‖².
-
-The shift keeps the digits that a common part of all displacements, or one very long
-one, would take from the Gram matrix.
-
-Where g = Σ u_jΔ_j is itself a sum of displacements, with U = Σ u_j,
-
-    q_i = Σ_j u_j G_ij + (U + Λ) ⟨c_i, r⟩,
-    offset = Σ_j u_j ⟨c_j, r⟩ + (U + Λ/2) ‖r‖²
-
-need no pass for g; their rounding is of the size of G's.
+The formulas are those of `hewfl.core.displacements.RoundProducts`: products around r,
+one of the shortest data. The shift by r keeps the digits that a common part of
+all displacements, or one very long one, would take from the Gram matrix.
 """
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 
-from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.memory import ZEROS, Readable, Span, as_wide, host_rows, to_host
 from hewfl.core.checks import Array, invalid
-from hewfl.core.displacements import (
-    ZEROS,
-    Displacements,
-    Span,
-    as_wide,
-    host_rows,
-    to_host,
-)
+from hewfl.core.displacements import OwnSum, RoundProducts
 from hewfl.core.native import library
 
 NATIVE_CLIENTS = 160
@@ -48,63 +29,44 @@ _SAFE = (1e-70, 1e70)
 """Sizes whose squares and products stay well inside the range of float64."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class RoundProducts:
-    """All that the weights depend on: (G, q, offset) times a power of two.
+def round_products(data: Readable, reference: Any, curvature: float) -> RoundProducts:
+    """Read the data once; a second time only where squares would overflow.
 
-    Attributes:
-        gram: G · 2^−exponent.
-        linear: q · 2^−exponent.
-        offset: offset · 2^−exponent.
-        exponent: zero unless the data is outside 1e±70.
-    """
-
-    gram: Float64[Array, "n n"]
-    linear: Float64[Array, " n"]
-    offset: float
-    exponent: int
-
-
-def round_products(
-    displacements: Displacements | Pieces, reference: Any, curvature: float
-) -> RoundProducts:
-    """One pass over the data; a second one only where squares would overflow.
+    Args:
+        data: the data.
+        reference: g, a vector in the library and on the device of the data; None for 0.
+        curvature: Λ.
 
     Raises:
         InvalidInputError: a displacement or the reference is not finite.
     """
-    sample = displacements.sample()
+    sample = data.sample()
     with np.errstate(all="ignore"):
-        begin = as_wide(displacements.xp, reference[: min(2048, displacements.d)])
-        slope = float(np.abs(to_host(begin)).max())
-        found, origin = _from_best_origin(
-            displacements, reference, curvature, sample, slope
-        )
+        slope = 0.0
+        if reference is not None:
+            begin = as_wide(data.xp, reference[: min(2048, data.d)])
+            slope = float(np.abs(to_host(begin)).max())
+        found, origin = _from_best_origin(data, reference, curvature, sample, slope)
     top = float(np.diagonal(found.gram).max())
     if _is_finite(found) and (top > 1e-200 or found.exponent != 0):
         return found
-    sizes = _true_sizes(displacements, reference)
+    sizes = _true_sizes(data, reference)
     if sizes[0] == 0:
         return found
-    return _products(displacements, reference, curvature, origin, sizes)
+    return _products(data, reference, curvature, origin, sizes)
 
 
 def own_products(
-    displacements: Displacements | Pieces, u: Float64[Array, " n"], curvature: float
+    data: Readable, reference: OwnSum, curvature: float
 ) -> RoundProducts | None:
-    """The same for g = Σ u_jΔ_j, which is not formed.
+    """Products for g = Σ u_jΔ_j, which is not formed.
 
     None where numbers are so large or small that g has to be looked at.
     """
     with np.errstate(all="ignore"):
-        sample = displacements.sample()
-        found, _ = _from_best_origin(displacements, None, 1.0, sample, 0.0)
-        G, cr, rr, U = found.gram, found.linear, 2 * found.offset, float(u.sum())
-        linear = G @ u + (U + curvature) * cr
-        offset = float(u @ cr + (U + 0.5 * curvature) * rr)
-    whole = RoundProducts(G, linear, offset, found.exponent)
-    is_seen = float(np.diagonal(G).max()) > 1e-200 or found.exponent != 0
+        found, _ = _from_best_origin(data, None, 1.0, data.sample(), 0.0)
+        whole = found.against_sum(reference.weights, curvature)
+    is_seen = float(np.diagonal(found.gram).max()) > 1e-200 or found.exponent != 0
     return whole if is_seen and _is_finite(whole) else None
 
 
@@ -113,7 +75,7 @@ def _is_finite(found: RoundProducts) -> bool:
 
 
 def _from_best_origin(
-    displacements: Displacements | Pieces,
+    data: Readable,
     reference: Any,
     curvature: float,
     sample: Float64[Array, "n k"],
@@ -123,13 +85,13 @@ def _from_best_origin(
     size = float(np.abs(sample).max())
     shrunk = np.ldexp(sample, -_exponent(size))
     origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
-    found = _products(displacements, reference, curvature, origin, (size, slope))
+    found = _products(data, reference, curvature, origin, (size, slope))
     for _ in range(ORIGINS):
         nearer = _nearer_origin(found.gram, origin)
         if nearer is None:
             break
         origin = nearer
-        found = _products(displacements, reference, curvature, origin, (size, slope))
+        found = _products(data, reference, curvature, origin, (size, slope))
     return found, origin
 
 
@@ -176,28 +138,27 @@ def _exponent(size: float) -> int:
     return int(np.clip(np.frexp(size)[1], -1000, 1000))
 
 
-def _true_sizes(
-    displacements: Displacements | Pieces, reference: Any
-) -> tuple[float, float]:
+def _true_sizes(data: Readable, reference: Any) -> tuple[float, float]:
     """Largest entries of all data; the place to find what is not finite."""
-    for i in range(displacements.n):
-        row = to_host(as_wide(displacements.xp, displacements.row(i)))
+    for i in range(data.n):
+        row = to_host(as_wide(data.xp, data.row(i)))
         if not np.isfinite(row).all():
             bad = row[~np.isfinite(row)][0]
             raise invalid("displacements", "finite", f"{bad} for client {i}")
-    slope = np.abs(to_host(as_wide(displacements.xp, reference)))
+    slope = np.zeros(1)
+    if reference is not None:
+        slope = np.abs(to_host(as_wide(data.xp, reference)))
     if not np.isfinite(slope).all():
         bad = slope[~np.isfinite(slope)][0]
         raise invalid("reference", "finite", bad)
     largest = max(
-        float(np.abs(to_host(displacements.block(lo, hi))).max())
-        for lo, hi in displacements.blocks()
+        float(np.abs(to_host(data.block(lo, hi))).max()) for lo, hi in data.ranges()
     )
     return largest, float(slope.max())
 
 
 def _products(
-    displacements: Displacements | Pieces,
+    data: Readable,
     reference: Any,
     curvature: float,
     origin: int,
@@ -209,14 +170,12 @@ def _products(
     """
     a = _exponent(sizes[0])
     b = _exponent(max(sizes[1], curvature * sizes[0]))
-    n, native = displacements.n, library()
-    spans = None if native is None else displacements.spans()
+    n, native = data.n, library()
+    spans = None if native is None else data.spans()
     zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
     g = zeros if reference is None else host_rows([reference])
     if native is None or spans is None or g is None:
-        products, gr, rr = _portable(
-            displacements, reference, curvature, origin, (a, b)
-        )
+        products, gr, rr = _portable(data, reference, curvature, origin, (a, b))
     else:
         by = _compiled if n <= NATIVE_CLIENTS else _stacked
         lent = (g[0][0], g[1])
@@ -288,24 +247,24 @@ def _stacked(
 
 
 def _portable(
-    displacements: Displacements | Pieces,
+    data: Readable,
     reference: Any,
     curvature: float,
     origin: int,
     scales: tuple[int, int],
 ) -> tuple[Float64[Array, "m m"], float, float]:
     """Inner products of c_1, …, c_n, h in the array library of the data."""
-    xp, n = displacements.xp, displacements.n
+    xp, n = data.xp, data.n
     products = np.zeros((n + 1, n + 1))
     gr = rr = 0.0
-    for lo, hi in displacements.blocks():
-        X = displacements.block(lo, hi)
+    for lo, hi in data.ranges():
+        X = data.block(lo, hi)
         if isinstance(X, np.ndarray):
             xp = np
         r = X[origin, :]
         g = xp.zeros_like(r)
         if reference is not None:
-            g = xp.asarray(as_wide(displacements.xp, reference[lo:hi]))
+            g = xp.asarray(as_wide(data.xp, reference[lo:hi]))
         c = (X - r[None, :]) * 2.0 ** -scales[0]
         h = slope_at(g, curvature, r) * 2.0 ** -scales[1]
         stack = xp.concat([c, h[None, :]], axis=0)

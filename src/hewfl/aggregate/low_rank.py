@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.aggregate.gram import slope_at
+from hewfl.aggregate.memory import as_wide, to_host
+from hewfl.aggregate.rows import Rows
 from hewfl.core.checks import Array, invalid
-from hewfl.core.displacements import Displacements, as_wide, to_host
 from hewfl.core.records import SimplexSolution
 from hewfl.solver.active_set import error_scale
 from hewfl.solver.columns import Index, column_generation
@@ -30,7 +31,7 @@ _ROWS = 1024
 class DataColumns:
     """The quadratic of a round, met through its data."""
 
-    data: Displacements
+    data: Rows
     origin: Float64[Array, " d"]
     slope: Float64[Array, " d"]  # g + Λ r
     curvature: float
@@ -101,9 +102,7 @@ class DataColumns:
         return row_space_of_factor(np.sqrt(self.curvature) * self.rows(members))
 
 
-def solve_low_rank(
-    data: Displacements, reference: Any, curvature: float
-) -> SimplexSolution:
+def solve_low_rank(data: Rows, reference: Any, curvature: float) -> SimplexSolution:
     """Exact weights for n ≫ d without the Gram matrix."""
     problem = _columns(data, reference, curvature)
     found = column_generation(problem, int(np.clip(data.d // 4, 16, 128)))
@@ -127,7 +126,7 @@ def solve_low_rank(
     )
 
 
-def _columns(data: Displacements, reference: Any, curvature: float) -> DataColumns:
+def _columns(data: Rows, reference: Any, curvature: float) -> DataColumns:
     """Origin at the shortest row; units so that squares neither over- nor underflow."""
     g = to_host(as_wide(data.xp, reference))
     if not np.isfinite(g).all():

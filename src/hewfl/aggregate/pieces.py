@@ -15,12 +15,18 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import DTypeLike, NDArray
 
+from hewfl.aggregate.gram import own_products, round_products
+from hewfl.aggregate.memory import CODES, Span
+from hewfl.aggregate.rows import Rows
+from hewfl.aggregate.sums import products_with, weighted_sum
 from hewfl.core.checks import Array, invalid
-from hewfl.core.displacements import CODES, Displacements, Span, as_displacements
+from hewfl.core.displacements import OwnSum, RoundProducts
 
 Vector = Float[Array, " _"]
 _BLOCK = 2**18
 """Entries of one float64 block: 2 MiB stay in cache."""
+_RANGE = 2**16
+"""Entries of a vector that are stepped or summed at a time."""
 
 
 @final
@@ -113,12 +119,18 @@ class Pieces:
         """Columns lo to hi in float64; a copy."""
         return self.columns(lo, hi).astype(np.float64)
 
-    def blocks(self) -> Iterator[tuple[int, int]]:
+    def ranges(self) -> Iterator[tuple[int, int]]:
         """Ranges of columns whose float64 block is of moderate size."""
         step = max(1, _BLOCK // self.n)
         for span in self.spans():
             for lo in range(span.lo, span.hi, step):
                 yield lo, min(lo + step, span.hi)
+
+    def stretches(self) -> Iterator[tuple[slice, "Pieces"]]:
+        """Ranges of entries to work on one after the other, so that few are doubled."""
+        for lo in range(0, self.d, _RANGE):
+            here = slice(lo, min(lo + _RANGE, self.d))
+            yield here, self.columns(here.start, here.stop)
 
     def sample(self) -> Float64[Array, "n k"]:
         """Up to 2048 columns spread over the data."""
@@ -148,9 +160,38 @@ class Pieces:
                     np.subtract(row, wide, out=here[i], casting="same_kind")
         return matrix
 
-    def gathered(self) -> Displacements:
-        """The same as one matrix, for solvers that read the data many times."""
-        return Displacements(self.astype(np.float64), np, self.n, self.d)
+    # ------------------------------------------------ what a rule may do with them
+
+    def gram(self) -> Float64[Array, "n n"]:
+        """All pairwise products ⟨Δ_i, Δ_j⟩."""
+        return self.products().plain()
+
+    def against(self, vector: Any) -> Float64[Array, " n"]:
+        """⟨Δ_i, v⟩."""
+        return products_with(self, vector)
+
+    def combine(self, weights: Float64[Array, " n"]) -> Float64[Array, " d"]:
+        """Σ_i w_iΔ_i in float64."""
+        total: Array = weighted_sum(self, weights)
+        return total
+
+    def blocks(self) -> Iterator[Float64[Array, "n k"]]:
+        """Columns in float64, some at a time."""
+        for lo, hi in self.ranges():
+            yield self.block(lo, hi)
+
+    def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
+        """The weight problem of a reference g and Λ."""
+        if isinstance(reference, OwnSum):
+            found = own_products(self, reference, curvature)
+            if found is not None:
+                return found
+            reference = self.combine(reference.weights)
+        return round_products(self, reference, curvature)
+
+    def dot(self, u: Float64[Array, " d"], v: Float64[Array, " d"]) -> float:
+        """⟨u, v⟩."""
+        return float(np.dot(u, v))
 
     def with_null(self) -> "Pieces":
         """Standing still besides: Δ = 0 as one more client.
@@ -162,16 +203,15 @@ class Pieces:
         added = tuple((*span.rows, null[span.lo : span.hi]) for span in self.spans())
         return Pieces(added, self.base)
 
+    def like(self, rows: Float64[Array, "m d"]) -> Rows:
+        """Other vectors of the same length, in a matrix."""
+        return Rows(rows, np, len(rows), self.d)
+
+    def matrix(self) -> Float64[Array, "n d"]:
+        """All vectors in float64; n·d numbers."""
+        return self.astype(np.float64)
+
 
 def _is_lendable(row: NDArray[Any]) -> bool:
     """Whether the compiled kernels can read it."""
     return row.dtype in CODES and row.flags.c_contiguous and row.flags.aligned
-
-
-def as_vectors(name: str, value: Any) -> Displacements | Pieces:
-    """Displacements in whatever form they are given.
-
-    Raises:
-        InvalidInputError: as `as_displacements`.
-    """
-    return value if isinstance(value, Pieces) else as_displacements(name, value)

@@ -8,45 +8,33 @@ the step: the weights depend on all of the data, and the step on the weights. Ve
 clients of few parameters are read more often instead of forming their Gram matrix.
 """
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.aggregate.gram import own_products, round_products
 from hewfl.aggregate.low_rank import solve_low_rank
-from hewfl.aggregate.pieces import Pieces, as_vectors
+from hewfl.aggregate.memory import as_wide, to_host
+from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.rows import Rows, as_rows
+from hewfl.aggregate.sums import weighted_sum
 from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid, positive
-from hewfl.core.displacements import (
-    CODES,
-    FLOAT32,
-    FLOAT64,
-    Displacements,
-    Span,
-    as_displacements,
-    as_wide,
-    to_host,
-)
-from hewfl.core.native import library
+from hewfl.core.displacements import Displacements, OwnSum
 from hewfl.core.records import SimplexSolution
 from hewfl.solver.simplex import SMALL, solve_gram
 
+__all__ = ["OwnSum", "combine", "data_gap", "post_local_weights"]
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class OwnSum:
-    """A reference that is itself a sum of the displacements, g = Σ u_iΔ_i.
 
-    Given as such it is never formed: the data is read once instead of twice.
+def as_displacements(name: str, value: Any) -> Displacements:
+    """Displacements as they are, or arrays of any library as `Rows`.
 
-    Attributes:
-        weights: u, one for each displacement.
+    Raises:
+        InvalidInputError: arrays are not real, ragged or empty.
     """
-
-    weights: Float64[Array, " n"]
+    return value if isinstance(value, Displacements) else as_rows(name, value)
 
 
 def post_local_weights(
@@ -64,9 +52,11 @@ def post_local_weights(
     their device; float32 and bfloat16 data is accumulated in float64 block by block.
 
     Args:
-        displacements: Δ, shape (n, d), or a sequence of n vectors, or `Pieces`.
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or anything after
+            the protocol `Displacements`.
         reference: g, shape (d,): the server control variate c_t (Algorithm 2) or the
-            mean local gradient (Algorithm 3); the latter better as `OwnSum`.
+            mean local gradient (Algorithm 3); the latter better as `OwnSum`. None
+            stands for zero: the point of least norm.
         curvature: Λ > 0.
         active: S, a mask or a list of indices; all clients by default.
 
@@ -76,37 +66,39 @@ def post_local_weights(
     Raises:
         InvalidInputError: an argument breaks a rule above, or S is empty.
     """
-    data = as_vectors("displacements", displacements)
+    data = as_displacements("displacements", displacements)
     lam = positive("curvature", curvature)
     members = _active(active, data.n)  # Alg. 2, l. 15
-    part = data.take(members)
-    found = None
-    is_low_rank = part.n > max(SMALL, 2 * part.d)
-    if isinstance(reference, OwnSum) and len(members) == data.n and not is_low_rank:
-        found = own_products(part, _sum_weights(reference, data), lam)
-    if found is None:
-        slope = _reference(reference, data)
-        if is_low_rank:
-            matrix = part.gathered() if isinstance(part, Pieces) else part
-            solution = solve_low_rank(matrix, slope, lam)
-            return _spread(solution, members, data.n)
-        found = round_products(part, slope, lam)
-    solution = solve_gram(found, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
+    part = data if len(members) == data.n else data.take(members)
+    slope = _reference(reference, data, whole=part is data)
+    if part.n > max(SMALL, 2 * part.d):
+        solution = _from_rows(part, slope, lam)
+    else:
+        products = part.products(slope, lam)
+        solution = solve_gram(products, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
     return _spread(solution, members, data.n)
 
 
-def _sum_weights(reference: OwnSum, data: Displacements | Pieces) -> Array:
-    u = as_float64("reference", reference.weights)
-    if u.shape != (data.n,):
-        raise invalid("reference", f"a sum of {data.n} displacements", u.shape)
-    return u
+def _from_rows(part: Displacements, slope: Any, lam: float) -> SimplexSolution:
+    """Very many clients of few parameters: the rows are read, the Gram matrix is not."""
+    rows = part if isinstance(part, Rows) else as_rows("displacements", part.matrix())
+    if isinstance(slope, OwnSum):
+        slope = part.combine(slope.weights)
+    elif slope is None:
+        slope = rows.xp.zeros_like(rows.row(0))
+    return solve_low_rank(rows, slope, lam)
 
 
-def _reference(reference: Any, data: Displacements | Pieces) -> Any:
+def _reference(reference: Any, data: Displacements, *, whole: bool = True) -> Any:
+    """The reference where the data is; a sum is formed unless it is over all of it."""
     if isinstance(reference, OwnSum):
-        given = data if isinstance(data, Pieces) else data.data
-        return combine(given, _sum_weights(reference, data), wide=True)
-    vector = as_displacements("reference", [reference])
+        u = as_float64("reference", reference.weights)
+        if u.shape != (data.n,):
+            raise invalid("reference", f"a sum of {data.n} displacements", u.shape)
+        return OwnSum(u) if whole else data.combine(u)
+    if reference is None or not isinstance(data, Rows | Pieces):
+        return reference  # zero, or a vector as the transport itself keeps it
+    vector = as_rows("reference", [reference])
     if vector.d != data.d:
         raise invalid("reference", f"of shape ({data.d},)", f"({vector.d},)")
     row = vector.row(0)
@@ -191,67 +183,21 @@ def combine(
     Raises:
         InvalidInputError: shapes do not fit or a weight is not finite.
     """
-    data = as_vectors("displacements", displacements)
+    data = as_displacements("displacements", displacements)
     w = as_float64("weights", weights)
     if w.ndim not in (1, 2) or w.shape[-1] != data.n:
         raise invalid("weights", f"of shape ({data.n},) or (k, {data.n})", w.shape)
+    if not isinstance(data, Rows | Pieces):
+        return data.combine(w)
     members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
     if len(members) == 0:
         members = np.arange(1)
     part, w = data.take(members), np.ascontiguousarray(w[..., members])
-    native = library()
-    spans = None if native is None else part.spans()
-    lent = None if spans is None else list(spans)
-    wide = wide or out is not None or isinstance(part, Pieces)
-    kinds = {code for span in lent or () for code in span.codes}
-    if native is None or lent is None or not kinds <= {FLOAT32, FLOAT64}:
-        return _put(_combine_portable(part, w, wide=wide), out)
-    if len(kinds) > 1 and isinstance(part, Displacements):
-        return _put(_combine_portable(part, w, wide=wide), out)
-    if out is None:
-        narrow = kinds == {FLOAT32} and not wide
-        kind = np.float32 if narrow else np.float64
-        out = np.empty((*w.shape[:-1], data.d), kind)
-    for span in lent:
-        _combine_span(native, span, w, out[..., span.lo : span.hi])
-    return data.xp.asarray(out)
-
-
-def _put(found: Any, out: Float64[Array, "..."] | None) -> Any:
-    if out is None:
-        return found
-    out[...] = to_host(found)
-    return out
-
-
-def _combine_span(
-    native: Any, span: Span, w: Float64[Array, "... n"], out: NDArray[Any]
-) -> None:
-    """Sums of one span; where several lie apart, by way of a contiguous copy."""
-    into = out if out.flags.c_contiguous else np.empty_like(out, order="C")
-    code, length = CODES[out.dtype], span.hi - span.lo
-    native.combine(span.rows, span.codes, length, w, into, code, *span.lent_base)
-    if into is not out:
-        out[...] = into
-
-
-def _combine_portable(
-    part: Displacements | Pieces, w: Float64[Array, "... n"], *, wide: bool
-) -> Any:
-    kind = part.xp.float64
-    if isinstance(part, Displacements):
+    kind = None
+    if isinstance(part, Rows) and not wide:
         kind = part.xp.result_type(*{part.row(i).dtype for i in range(part.n)})
-    floating = "float" in str(kind) and not wide
-    pieces = []
-    for lo, hi in part.blocks():
-        X = part.block(lo, hi)
-        xp = np if isinstance(X, np.ndarray) else part.xp
-        like = {} if xp is np else {"device": X.device}
-        piece = xp.matmul(xp.asarray(w, **like), X)
-        pieces.append(
-            part.xp.astype(part.xp.asarray(piece), kind) if floating else piece
-        )
-    return pieces[0] if len(pieces) == 1 else part.xp.concat(pieces, axis=-1)
+        kind = kind if "float" in str(kind) else None
+    return weighted_sum(part, w, kind=kind, out=out)
 
 
 def data_gap(
@@ -263,15 +209,21 @@ def data_gap(
 
     It owes nothing to a Gram matrix, so it also audits the Gram matrix's rounding.
     """
-    data = as_vectors("displacements", displacements)
+    data = displacements
+    if not isinstance(data, Rows | Pieces):
+        data = as_rows("displacements", displacements)
     slope = _reference(reference, data)
+    if isinstance(slope, OwnSum):
+        slope = combine(data, slope.weights, wide=True)
+    elif slope is None:
+        slope = np.zeros(data.d)
     lam, w = positive("curvature", curvature), as_float64("weights", weights)
     if w.shape != (data.n,):
         raise invalid("weights", f"of shape ({data.n},)", w.shape)
     if w.min() < 0 or abs(w.sum() - 1) > 1e-9:
         raise invalid("weights", "on the simplex", f"a sum of {w.sum()}")
     terms = np.zeros(data.n)
-    for lo, hi in data.blocks():
+    for lo, hi in data.ranges():
         X = to_host(data.block(lo, hi))
         x = w @ X
         h = to_host(as_wide(data.xp, slope[lo:hi])) + lam * x

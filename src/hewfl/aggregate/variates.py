@@ -1,30 +1,51 @@
-"""Control variates: what corrected branches subtract, and how the server keeps it."""
+"""Control variates: what corrected branches subtract, and how the server keeps it.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, final
+After a round, from what was sent anyway,
+
+    Δc_i = −c − Δ_i/(η_i H_i),     c_i ← c_i + Δc_i,
+    c ← c + (1/n) Σ_S Δc_i = (1 − S/n) c − (1/n) Σ_S Δ_i/(η_i H_i)
+
+which equals c_i − c + (x − y_i)/(η_i H_i), so Δ_i alone travels up (erratum E-17).
+Clients that took no part keep theirs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 
-from hewfl.aggregate.pieces import Pieces, as_vectors
+from hewfl.aggregate.memory import Readable
+from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.post_local import combine
+from hewfl.aggregate.rows import Rows
 from hewfl.core.checks import Array, invalid
-from hewfl.core.displacements import Displacements
 from hewfl.core.native import library
-from hewfl.core.round import PiecewiseRound, Roster, Round
+from hewfl.core.round import Roster, Round
 
 Start = Literal["zero", "gradient"]
-RANGE = 2**16
-"""Entries of a vector that are summed at a time."""
+T = TypeVar("T")
 LARGE = 1e290
 """Terms below this stay finite in any sum that there is time for."""
+
+
+@runtime_checkable
+class Variates(Protocol):
+    """Control variates as a rule sees them, whoever keeps them."""
+
+    @property
+    def server(self) -> Any:
+        """c_t, a vector of the round's space."""
+
+    def after(self, round_: Round) -> "Variates":
+        """The control variates of the next round."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ControlVariates:
-    """c_t and (c_i,t), held by the server.
+    """c_t and (c_i,t) as values: a round makes new ones.
 
     Attributes:
         server: c_t; the mean of the clients' at the start, and so ever after.
@@ -33,6 +54,83 @@ class ControlVariates:
 
     server: Float64[Array, " d"]
     clients: Float64[Array, "n d"]
+
+    def after(self, round_: Round) -> "ControlVariates":
+        """The control variates after a round, in arrays of their own."""
+        next_ = ControlVariates(self.server.copy(), self.clients.copy())
+        _advance(next_, round_)
+        return next_
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KeptVariates:
+    """c_t and (c_i,t) in arrays that their keeper alone holds, changed in place.
+
+    For servers that cannot hold the variates of all clients twice. `after` only notes
+    the round; `settle` changes the arrays, once the round is accepted.
+
+    Attributes:
+        server: c_t.
+        clients: c_i,t, one row per client of the population.
+        round: the round that is not in the arrays yet.
+    """
+
+    server: Float64[Array, " d"]
+    clients: Float64[Array, "n d"]
+    round: Round | None = None
+
+    def after(self, round_: Round) -> "KeptVariates":
+        """The control variates after a round, which `settle` brings about."""
+        return replace(self, round=round_)
+
+    def settle(self) -> "KeptVariates":
+        """The control variates with the round in them, in the arrays at hand.
+
+        Raises:
+            InvalidInputError: a term is so large that a sum might not be finite;
+                nothing has been written then.
+        """
+        if self.round is None:
+            return self
+        _check_sizes(self, self.round)
+        _advance(self, self.round)
+        return replace(self, round=None)
+
+
+def kept(state: T) -> T:
+    """A method's state whose control variates are changed in place from now on."""
+
+    def keep(part: Any) -> Any:
+        if isinstance(part, ControlVariates):
+            return KeptVariates(part.server, part.clients)
+        return part
+
+    return _mapped(state, keep)
+
+
+def settled(state: T) -> T:
+    """A method's state after an accepted round: what it has put off is done.
+
+    Raises:
+        InvalidInputError: as `KeptVariates.settle`.
+    """
+    return _mapped(
+        state, lambda part: part.settle() if isinstance(part, KeptVariates) else part
+    )
+
+
+def _mapped(state: Any, change: Any) -> Any:
+    """A state in which a function has been applied to every record."""
+    changed = change(state)
+    if changed is not state or isinstance(state, KeptVariates):
+        return changed
+    if isinstance(state, tuple):
+        return tuple(_mapped(part, change) for part in state)
+    if not is_dataclass(state) or isinstance(state, type):
+        return state
+    own = {f.name: getattr(state, f.name) for f in fields(state)}
+    return replace(state, **{k: _mapped(part, change) for k, part in own.items()})
 
 
 def start_variates(
@@ -50,80 +148,75 @@ def start_variates(
     return ControlVariates(gradients.mean(axis=0), gradients.copy())
 
 
-def correction(variates: ControlVariates, roster: Roster) -> Float64[Array, "s d"]:
+def check_start(start: str) -> None:
+    """Require the name of a start.
+
+    Raises:
+        InvalidInputError: it is another one.
+    """
+    if start not in ("zero", "gradient"):
+        raise invalid("start", "one of zero, gradient", repr(start))
+
+
+def correction(
+    variates: ControlVariates | KeptVariates, roster: Roster
+) -> Float64[Array, "s d"]:
     """c_i − c: what client i subtracts from each stochastic gradient."""
     difference: Array = variates.clients[roster.clients] - variates.server
     return difference
 
 
-def updated(
-    variates: ControlVariates,
-    round_: Round | PiecewiseRound,
-    *,
-    owned: bool = False,
-) -> ControlVariates:
-    """The variates after a round, from what was sent anyway.
+def variate_weights(
+    ground: Float64[Array, " s"], population: int
+) -> tuple[float, Float64[Array, " s"]]:
+    """The server's next control variate as a sum over what was sent.
 
-        Δc_i = −c − Δ_i/(η_i H_i),     c_i ← c_i + Δc_i,
-        c ← c + (1/n) Σ_S Δc_i = (1 − S/n) c − (1/n) Σ_S Δ_i/(η_i H_i)
-
-    It equals c_i − c + (x − y_i)/(η_i H_i), so Δ_i alone travels up (erratum E-17).
-    Inactive clients keep theirs.
+        c⁺ = (1 − S/n) c + Σ_S u_iΔ_i,     u_i = −1/(n η_iH_i)
 
     Args:
-        variates: before the round.
-        round_: what was sent.
-        owned: change the arrays passed in, which the caller gives up; for servers that
-            cannot hold the variates of all clients twice.
+        ground: η_iH_i of those who took part.
+        population: n.
 
-    Raises:
-        InvalidInputError: arrays are `owned`, and a term is so large that a sum might
-            not be finite; nothing has been written then.
+    Returns:
+        1 − S/n, and u.
     """
-    own = variates
-    if owned:
-        _check_sizes(variates, round_)
-    else:
-        own = ControlVariates(variates.server.copy(), variates.clients.copy())
-    _advance(own, round_)
-    return own
+    return 1 - len(ground) / population, -1 / (population * ground)
 
 
-def _check_sizes(variates: ControlVariates, round_: Round | PiecewiseRound) -> None:
-    ground = round_.plan.step_sizes * round_.roster.horizons
-    largest = as_vectors("displacements", round_.displacements).largest()
+Held = ControlVariates | KeptVariates
+
+
+def _check_sizes(variates: Held, round_: Round) -> None:
+    largest = _readable(round_).largest()
     with np.errstate(over="ignore"):
-        top = max(variates.server.max(), -variates.server.min(), largest / ground.min())
+        rate = largest / round_.ground.min()
+        top = max(variates.server.max(), -variates.server.min(), rate)
     if not top < LARGE:
         raise invalid("Δ_i/(η_i H_i) and c", f"below {LARGE:g} in size", top)
 
 
-def _advance(variates: ControlVariates, round_: Round | PiecewiseRound) -> None:
-    roster, data = round_.roster, as_vectors("displacements", round_.displacements)
-    rate = 1 / (round_.plan.step_sizes * roster.horizons)
+def _readable(round_: Round) -> Rows | Pieces:
+    data = round_.displacements
+    assert isinstance(data, Rows | Pieces), "a server holds what clients send"
+    return data
+
+
+def _advance(variates: Held, round_: Round) -> None:
+    roster, data = round_.roster, _readable(round_)
+    rate = 1 / round_.ground
     own = [variates.clients[i] for i in roster.clients]
     _advance_clients(own, variates.server, data, rate)
     share, u = len(rate) / roster.population, -rate / roster.population
-    for here, part in _ranges(round_.displacements):
+    for here, part in data.stretches():
         c = variates.server[here]  # Alg. 1, l. 18, Alg. 2, l. 18
         c *= 1 - share
         c += combine(part, u, wide=True)
 
 
-def _ranges(displacements: Float[Array, "s d"] | Pieces) -> Iterator[tuple[slice, Any]]:
-    """Ranges of entries, few where vectors are not to be doubled."""
-    if not isinstance(displacements, Pieces):
-        yield slice(None), displacements
-        return
-    for lo in range(0, displacements.d, RANGE):
-        here = slice(lo, min(lo + RANGE, displacements.d))
-        yield here, displacements.columns(here.start, here.stop)
-
-
 def _advance_clients(
     own: Sequence[Float64[Array, " d"]],
     server: Float64[Array, " d"],
-    data: Displacements | Pieces,
+    data: Readable,
     rate: Float64[Array, " s"],
 ) -> None:
     native = library()

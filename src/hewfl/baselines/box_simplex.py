@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float64
 from scipy.linalg import cho_factor, cho_solve
 
 from hewfl.core.checks import Array, Mask
+from hewfl.core.displacements import RoundProducts
 from hewfl.errors import SolverError
 
 LIFT = 1e-11
@@ -29,7 +30,7 @@ ACCEPTED = 1e-10
 
 
 def solve_box_simplex(
-    vectors: Float64[Array, "n d"],
+    products: RoundProducts,
     lower: Float64[Array, " n"],
     upper: Float64[Array, " n"],
     start: Float64[Array, " n"],
@@ -39,7 +40,7 @@ def solve_box_simplex(
     Takes one factorisation for each bound that becomes or ceases to be active.
 
     Args:
-        vectors: u_i, one row each.
+        products: of the vectors, as `Displacements.products()` gives them.
         lower: l ≥ 0, with Σl ≤ 1.
         upper: u ≥ l, with Σu ≥ 1.
         start: any point of the set.
@@ -51,22 +52,20 @@ def solve_box_simplex(
     Raises:
         SolverError: the gap is above rounding; the text gives it.
     """
-    sq_norms = np.einsum("ij,ij->i", vectors, vectors)
-    r, size = vectors[np.argmin(sq_norms)], float(sq_norms.max())
-    V = vectors - r
-    G, c = V @ V.T, V @ r
+    G, c = products.gram, products.linear
+    size = float(np.diagonal(products.plain()).max())
     bend = float(np.diagonal(G).max())
     if bend == 0.0:  # equal vectors: any point will do, so the one of least norm
-        G, bend = np.eye(len(start)), 1.0
+        G, c, bend = np.eye(len(start)), np.zeros(len(start)), 1.0
     lifted = G + LIFT * bend * np.eye(len(start))
     w, free, cost = _active_set(lifted, c, (lower, upper), start)
     for face in (np.abs(cost) <= 10 * LIFT * bend, free):
         exact = _least_norm_on_face(G, c, w, free | face, RANK * bend)
         inside = np.clip(exact, lower, upper)
-        gap = box_simplex_gap(V @ (inside @ vectors), lower, upper, inside)
+        gap = box_simplex_gap(products.gram @ inside + c, lower, upper, inside)
         if np.abs(inside - exact).max() <= EXACT and gap <= EXACT * size:
             return inside, gap
-    gap = box_simplex_gap(V @ (w @ vectors), lower, upper, w)
+    gap = box_simplex_gap(products.gram @ w + c, lower, upper, w)
     if gap > ACCEPTED * size:
         text = f"the weights in a box were not found: gap {gap:.1e}, size {size:.1e}"
         raise SolverError(text)

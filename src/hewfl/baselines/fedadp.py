@@ -6,8 +6,10 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, Ints, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.displacements import Displacements
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -51,12 +53,10 @@ class FedAdp:
     alpha: float = 5.0
 
     name: ClassVar[str] = "FedAdp"
-    traffic: ClassVar[Traffic] = Traffic()
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands()
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         positive("alpha", self.alpha)
@@ -78,8 +78,7 @@ class FedAdp:
     def decide(self, round_: Round, state: FedAdpState) -> tuple[Decision, FedAdpState]:
         """w_i ∝ m_i exp f(θ̃_i), and the angles remembered."""
         S, m = round_.roster.clients, round_.roster.data_sizes
-        delta = round_.displacements.astype(np.float64, copy=False)
-        theta = angles(delta, (m / m.sum()) @ delta)
+        theta = angles_to_mean(round_.displacements, m / m.sum())
 
         t, smoothed = state.counts.copy(), state.angles.copy()
         t[S] += 1
@@ -92,20 +91,29 @@ class FedAdp:
         return decision, FedAdpState(smoothed, t)
 
 
-def angles(
-    rows: Float64[Array, "s d"], direction: Float64[Array, " d"]
+def angles_to_mean(
+    displacements: Displacements, weights: Float64[Array, " s"]
 ) -> Float64[Array, " s"]:
-    """Angle of each row to a direction, π/2 where one of them is zero.
+    """Angle of each vector to their weighted mean, π/2 where one of them is zero.
 
-    2 atan2(‖u − v‖, ‖u + v‖) on unit vectors: an arccos loses half the digits of small
-    angles.
+    2 atan2(‖u − v‖, ‖u + v‖) on unit vectors: an arccos of products loses half the
+    digits of small angles.
+
+    Args:
+        displacements: Δ_i.
+        weights: of the mean.
     """
-    lengths, length = np.linalg.norm(rows, axis=1), np.linalg.norm(direction)
-    theta = np.full(len(rows), np.pi / 2)
-    moved = (lengths > 0) & (length > 0)
-    if not moved.any():
+    D, mean = displacements, displacements.combine(weights)
+    lengths, length = _lengths(D), np.sqrt(D.dot(mean, mean))
+    theta = np.full(D.n, np.pi / 2)
+    moved = np.flatnonzero((lengths > 0) & (length > 0))
+    if len(moved) == 0:
         return theta
-    u, v = rows[moved] / lengths[moved, None], direction / length
-    apart, along = np.linalg.norm(u - v, axis=1), np.linalg.norm(u + v, axis=1)
+    u, v = D.matrix()[moved] / lengths[moved, None], mean / length
+    apart, along = _lengths(D.like(u - v)), _lengths(D.like(u + v))
     theta[moved] = 2 * np.arctan2(apart, along)
     return theta
+
+
+def _lengths(vectors: Displacements) -> Float64[Array, " n"]:
+    return np.sqrt(np.diagonal(vectors.gram()))

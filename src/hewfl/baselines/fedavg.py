@@ -6,8 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -31,12 +32,10 @@ class FedAvg:
     step_scale: float
 
     name: ClassVar[str] = "FedAvg"
-    traffic: ClassVar[Traffic] = Traffic()
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands()
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
 

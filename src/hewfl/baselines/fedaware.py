@@ -7,8 +7,9 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.aggregate.post_local import post_local_weights
+from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, Mask, invalid, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -61,12 +62,10 @@ class FedAWARE:
     unit: bool = False
 
     name: ClassVar[str] = "FedAWARE"
-    traffic: ClassVar[Traffic] = Traffic()
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands()
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         if positive("alpha", self.alpha) > 1:
@@ -92,21 +91,17 @@ class FedAWARE:
     ) -> tuple[Decision, FedAWAREState]:
         """The least-norm point of the memory, scaled."""
         S, alpha = round_.roster.clients, self.alpha
-        delta = round_.displacements.astype(np.float64, copy=False)
         share = np.where(state.seen[S], alpha, 1.0)[:, None]
         m, seen = state.memory.copy(), state.seen.copy()
-        m[S] = (1 - share) * m[S] + share * delta
+        m[S] = (1 - share) * m[S] + share * round_.displacements.matrix()
         seen[S] = True
 
-        u = unit_rows(m) if self.unit else m
-        solution = post_local_weights(u, np.zeros(m.shape[1]), 1.0, active=seen)
-        weights = solution.weights
-        step = self.server_step * (weights @ u)
-        decision = Decision(weights[S], solution.status, float(solution.gap), step=step)
-        return decision, FedAWAREState(m, seen)
-
-
-def unit_rows(rows: Float64[Array, "n d"]) -> Float64[Array, "n d"]:
-    """Each row over its length; a zero row stays."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1.0)
+        memory, scale = round_.displacements.like(m), np.ones(len(m))
+        if self.unit:
+            lengths = np.sqrt(np.diagonal(memory.gram()))
+            scale = 1 / np.where(lengths > 0, lengths, 1.0)
+            memory = round_.displacements.like(m * scale[:, None])
+        solution = post_local_weights(memory, None, 1.0, active=seen)
+        step = self.server_step * memory.combine(solution.weights)
+        weights, gap = solution.weights[S], float(solution.gap)
+        return Decision(weights, solution.status, gap, step), FedAWAREState(m, seen)

@@ -6,8 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -39,12 +40,10 @@ class FedExP:
     epsilon: float = 1e-3
 
     name: ClassVar[str] = "FedExP"
-    traffic: ClassVar[Traffic] = Traffic()
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands()
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         positive("epsilon", self.epsilon)
@@ -59,11 +58,9 @@ class FedExP:
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = η_g/S."""
-        S = len(round_.roster.clients)
-        delta = round_.displacements.astype(np.float64, copy=False)
-        mean = delta.mean(axis=0)
-        sq_norms = np.einsum("ij,ij->i", delta, delta)
-        ratio = sq_norms.sum() / (2 * S * (mean @ mean + self.epsilon))
+        S, G = len(round_.roster.clients), round_.displacements.gram()
+        mean = max(G.sum(), 0.0) / S**2  # ‖Δ̄‖²
+        ratio = np.trace(G) / (2 * S * (mean + self.epsilon))
         eta_g = max(1.0, float(ratio))
         status = f"equal weights, server step {eta_g:.3g}"
         return Decision(np.full(S, eta_g / S), status), state

@@ -8,8 +8,10 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import post_local_weights
 from hewfl.baselines.box_simplex import solve_box_simplex
+from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.displacements import Displacements
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -48,12 +50,10 @@ class FedMGDAPlus:
     by_size: bool = True
 
     name: ClassVar[str] = "FedMGDA+"
-    traffic: ClassVar[Traffic] = Traffic()
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands()
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         nonnegative("epsilon", self.epsilon)
@@ -69,11 +69,10 @@ class FedMGDAPlus:
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = η λ_i/‖Δ_i‖."""
-        m = round_.roster.data_sizes
-        delta = round_.displacements.astype(np.float64, copy=False)
-        lengths = np.linalg.norm(delta, axis=1)
+        m, D = round_.roster.data_sizes, round_.displacements
+        lengths = np.sqrt(np.diagonal(D.gram()))
         inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-        u = delta * inverse[:, None]
+        u = D.like(D.matrix() * inverse[:, None])
 
         lambda_0 = m / m.sum() if self.by_size else np.full(len(m), 1 / len(m))
         lam, gap = self._nearest(u, lambda_0)
@@ -83,12 +82,12 @@ class FedMGDAPlus:
         return Decision(eta * lam * inverse, status, gap), state
 
     def _nearest(
-        self, u: Float64[Array, "s d"], lambda_0: Float64[Array, " s"]
+        self, u: Displacements, lambda_0: Float64[Array, " s"]
     ) -> tuple[Float64[Array, " s"], float]:
         """Find argmin ‖Σλu‖² over the simplex with |λ − λ⁰| ≤ ε, and its gap."""
         if self.epsilon >= 1:
-            solution = post_local_weights(u, np.zeros(u.shape[1]), 1.0)
+            solution = post_local_weights(u, None, 1.0)
             return solution.weights, float(solution.gap)
         lower = np.maximum(lambda_0 - self.epsilon, 0.0)
         upper = np.minimum(lambda_0 + self.epsilon, 1.0)
-        return solve_box_simplex(u, lower, upper, lambda_0)
+        return solve_box_simplex(u.products(), lower, upper, lambda_0)

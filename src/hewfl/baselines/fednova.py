@@ -6,15 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.algorithm import Demands, Traffic
 from hewfl.core.checks import Array, positive
-from hewfl.core.round import (
-    Decision,
-    LocalPlan,
-    PiecewiseRound,
-    Roster,
-    Round,
-    Traffic,
-)
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -43,12 +37,10 @@ class FedNova:
     by_size: bool = True
 
     name: ClassVar[str] = "FedNova"
-    traffic: ClassVar[Traffic] = Traffic(up_scalars=1)  # H_i
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands(Traffic(up_scalars=1))  # H_i
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
 
@@ -62,16 +54,7 @@ class FedNova:
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = τ_eff p_i/H_i."""
-        return self.weigh(round_, state), state
-
-    def weigh(self, round_: Round | PiecewiseRound, state: None) -> Decision:  # noqa: ARG002 - none
-        """The same, from displacements wherever they lie: they are not looked at."""
         H, m = round_.roster.horizons, round_.roster.data_sizes
         p = m / m.sum() if self.by_size else np.full(len(m), 1 / len(m))
         tau_eff = p @ H
-        return Decision(tau_eff * p / H, "weights by normalised steps")
-
-    def follow(
-        self, round_: Round | PiecewiseRound, state: None, *, owned: bool
-    ) -> None:
-        """There is no state."""
+        return Decision(tau_eff * p / H, "weights by normalised steps"), state

@@ -6,8 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.algorithm import Demands, Traffic
 from hewfl.core.checks import Array, invalid, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -41,12 +42,10 @@ class QFedAvg:
     q: float
 
     name: ClassVar[str] = "q-FedAvg"
-    traffic: ClassVar[Traffic] = Traffic(up_scalars=1)  # F_i(x)
-    needs_losses: ClassVar[bool] = True
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands(Traffic(up_scalars=1), losses=True)  # F_i(x)
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         nonnegative("q", self.q)
@@ -72,8 +71,7 @@ class QFedAvg:
             rule = "nonnegative (F_i to the power q is weighed)"
             raise invalid("losses", rule, losses[~(losses >= 0)][0])
         q, inverse = self.q, self.smoothness / self.step_scale  # 1/η
-        delta = round_.displacements.astype(np.float64, copy=False)
-        sq_norms = inverse**2 * np.einsum("ij,ij->i", delta, delta)
+        sq_norms = inverse**2 * np.diagonal(round_.displacements.gram())
 
         top = float(losses.max()) or 1.0  # D and h share top^q, which might overflow
         F_q = (losses / top) ** q

@@ -9,19 +9,14 @@ from jaxtyping import Float64
 from hewfl.aggregate.variates import (
     ControlVariates,
     Start,
+    Variates,
+    check_start,
     correction,
     start_variates,
-    updated,
 )
-from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.round import (
-    Decision,
-    LocalPlan,
-    PiecewiseRound,
-    Roster,
-    Round,
-    Traffic,
-)
+from hewfl.core.algorithm import Demands, Traffic
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -51,21 +46,19 @@ class Scaffold:
     start: Start = "zero"
 
     name: ClassVar[str] = "SCAFFOLD"
-    traffic: ClassVar[Traffic] = Traffic(down=2, up=1, paper_up=2)
-    needs_losses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         positive("server_step", self.server_step)
-        if self.start not in ("zero", "gradient"):
-            raise invalid("start", "one of zero, gradient", repr(self.start))
+        check_start(self.start)
 
     @property
-    def needs_gradients(self) -> bool:
-        """Where the control variates start at gradients."""
-        return self.start == "gradient"
+    def demands(self) -> Demands:
+        """Two vectors down; gradients where the control variates start at them."""
+        traffic = Traffic(down=2, up=1, paper_up=2)
+        return Demands(traffic, gradients=self.start == "gradient", variates=True)
 
     def init(
         self, n: int, d: int, gradients: Float64[Array, "n d"] | None
@@ -77,32 +70,17 @@ class Scaffold:
         """
         return start_variates(n, d, self.start, gradients)
 
-    def plan(self, roster: Roster, state: ControlVariates) -> LocalPlan:
+    def variates(self, state: Variates) -> Variates:
+        """The state itself."""
+        return state
+
+    def plan(self, roster: Roster, state: Variates) -> LocalPlan:
         """One step size for all, η = s/L, and the correction c_i − c."""
         eta = self.step_scale / self.smoothness
         return LocalPlan(np.full(len(roster.clients), eta), correction(state, roster))
 
-    def decide(
-        self, round_: Round, state: ControlVariates
-    ) -> tuple[Decision, ControlVariates]:
+    def decide(self, round_: Round, state: Variates) -> tuple[Decision, Variates]:
         """w_i = η_g/S; then c_i⁺ and c⁺."""
-        return self.weigh(round_, state), self.follow(round_, state, owned=False)
-
-    def weigh(
-        self,
-        round_: Round | PiecewiseRound,
-        state: ControlVariates,  # noqa: ARG002 - of the protocol
-    ) -> Decision:
-        """w_i = η_g/S, from displacements wherever they lie."""
         S = len(round_.roster.clients)
-        return Decision(np.full(S, self.server_step / S), "equal weights")
-
-    def follow(
-        self,
-        round_: Round | PiecewiseRound,
-        state: ControlVariates,
-        *,
-        owned: bool,
-    ) -> ControlVariates:
-        """c_i⁺ and c⁺."""
-        return updated(state, round_, owned=owned)
+        weights = np.full(S, self.server_step / S)
+        return Decision(weights, "equal weights"), state.after(round_)

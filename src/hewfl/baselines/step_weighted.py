@@ -6,8 +6,9 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.algorithm import Demands, Traffic
 from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -31,12 +32,10 @@ class StepWeighted:
     step_scale: float
 
     name: ClassVar[str] = "Step-weighted"
-    traffic: ClassVar[Traffic] = Traffic(up_scalars=1)  # H_i
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands(Traffic(up_scalars=1))  # H_i
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that all numbers are in range."""
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
 

@@ -8,15 +8,17 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.aggregate.variates import (
-    ControlVariates,
     Start,
+    Variates,
+    check_start,
     correction,
     start_variates,
-    updated,
 )
+from hewfl.controllers.fixed import check_per_client
+from hewfl.core.algorithm import Demands, Traffic
 from hewfl.core.checks import Array, invalid, nonnegative, nonnegatives
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.predictive.certificate import (
     Variant,
     check_variant,
@@ -38,7 +40,7 @@ Source = Literal["surrogate", "caps", "oracle"]
 class ControlState:
     """Control variates, and where the run is known to stand: (U_t, Q_t)."""
 
-    variates: ControlVariates
+    variates: Variates
     upper: UpperState
 
 
@@ -67,42 +69,46 @@ class HewControl:
     start: Start = "gradient"
 
     name: ClassVar[str] = "HEW (control)"
-    traffic: ClassVar[Traffic] = Traffic(  # Alg. 1, l. 3, 12
-        down=2, paper_up=2, down_scalars=1
-    )
-    needs_losses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that numbers are in range, and names."""
         check_variant(self.variant)
         nonnegative("tracking", self.tracking)
         nonnegatives("variance", self.variance)
         if self.source not in ("surrogate", "caps", "oracle"):
             rule = "one of surrogate, caps, oracle"
             raise invalid("source", rule, repr(self.source))
-        if self.start not in ("zero", "gradient"):
-            raise invalid("start", "one of zero, gradient", repr(self.start))
+        check_start(self.start)
 
     @property
-    def needs_gradients(self) -> bool:
-        """Where the control variates start at gradients."""
-        return self.start == "gradient"
-
-    @property
-    def needs_oracle(self) -> bool:
-        """Whether `told` must be called before each round."""
-        return self.source == "oracle"
+    def demands(self) -> Demands:
+        """Two vectors down and an amplitude each; the true state for audits."""
+        return Demands(
+            Traffic(down=2, paper_up=2, down_scalars=1),  # Alg. 1, l. 3, 12
+            gradients=self.start == "gradient",
+            variates=True,
+            oracle=self.source == "oracle",
+        )
 
     def init(
         self, n: int, d: int, gradients: Float64[Array, "n d"] | None
     ) -> ControlState:
-        """c_0 = mean of c_i,0; U_0 = f̄."""
+        """c_0 = mean of c_i,0; U_0 = f̄.
+
+        Raises:
+            InvalidInputError: `variance` is neither one number nor one per client.
+        """
+        check_per_client("variance", self.variance, n)
         cap = clipped_gap(UpperState(np.finfo(np.float64).max, 0.0), self.bounds)
         variates = start_variates(n, d, self.start, gradients)  # Alg. 1, l. 1
         return ControlState(variates, UpperState(cap, self.tracking))
 
+    def variates(self, state: ControlState) -> Variates:
+        """The control variates in the state."""
+        return state.variates
+
     def told(self, state: ControlState, upper: UpperState) -> ControlState:
-        """The same state with the true (U_t, Q_t)."""
+        """The state with the true (U_t, Q_t)."""
         return replace(state, upper=upper)
 
     def plan(self, roster: Roster, state: ControlState) -> LocalPlan:
@@ -127,7 +133,7 @@ class HewControl:
         theta, J = self.certified(round_, state, law.weights)
         status = f"{law.status}; certified next gap {J:.6g}"
         following = ControlState(
-            updated(state.variates, round_),
+            state.variates.after(round_),
             self._next(round_.roster, theta, J, state.upper),
         )
         return Decision(law.weights, status, float(law.gap)), following

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float64
@@ -10,19 +10,14 @@ from jaxtyping import Float64
 from hewfl.aggregate.variates import (
     ControlVariates,
     Start,
+    Variates,
+    check_start,
     correction,
     start_variates,
-    updated,
 )
+from hewfl.core.algorithm import Demands, Traffic
 from hewfl.core.checks import Array, invalid, nonnegative, positive, positives
-from hewfl.core.round import (
-    Decision,
-    LocalPlan,
-    PiecewiseRound,
-    Roster,
-    Round,
-    Traffic,
-)
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -49,16 +44,13 @@ class HewFixed:
     corrected: bool = False
     start: Start = "gradient"
 
-    needs_losses: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that numbers are in range, and the name of the start."""
         positive("smoothness", self.smoothness)
         positive("amplitude", self.amplitude)
         nonnegative("power", self.power)
         positives("variance", self.variance)
-        if self.start not in ("zero", "gradient"):
-            raise invalid("start", "one of zero, gradient", repr(self.start))
+        check_start(self.start)
 
     @property
     def name(self) -> str:
@@ -67,24 +59,29 @@ class HewFixed:
         return f"HEW-Fixed ({rule}{', corrected' if self.corrected else ''})"
 
     @property
-    def traffic(self) -> Traffic:
-        """As Algorithm 2 or 3, whichever branches are used."""
-        if self.corrected:
-            return Traffic(down=2, paper_up=2, common_scalars=1)
-        return Traffic(common_scalars=1)
-
-    @property
-    def needs_gradients(self) -> bool:
-        """Where control variates are used and start at gradients."""
-        return self.corrected and self.start == "gradient"
+    def demands(self) -> Demands:
+        """Those of Algorithm 2 or 3, whichever branches are used."""
+        if not self.corrected:
+            return Demands(Traffic(common_scalars=1))
+        traffic = Traffic(down=2, paper_up=2, common_scalars=1)
+        return Demands(traffic, gradients=self.start == "gradient", variates=True)
 
     def init(
         self, n: int, d: int, gradients: Float64[Array, "n d"] | None
     ) -> ControlVariates | None:
-        """Control variates, if any."""
+        """Control variates, if any.
+
+        Raises:
+            InvalidInputError: `variance` is neither one number nor one per client.
+        """
+        check_per_client("variance", self.variance, n)
         return start_variates(n, d, self.start, gradients) if self.corrected else None
 
-    def plan(self, roster: Roster, state: ControlVariates | None) -> LocalPlan:
+    def variates(self, state: Variates | None) -> Variates | None:
+        """The state itself."""
+        return state
+
+    def plan(self, roster: Roster, state: Variates | None) -> LocalPlan:
         """Branches of equal ground."""
         eta = self.amplitude / (self.smoothness * roster.horizons)
         if state is None:
@@ -92,31 +89,22 @@ class HewFixed:
         return LocalPlan(eta, correction(state, roster))
 
     def decide(
-        self, round_: Round, state: ControlVariates | None
-    ) -> tuple[Decision, ControlVariates | None]:
+        self, round_: Round, state: Variates | None
+    ) -> tuple[Decision, Variates | None]:
         """The fixed law, normalised over those who took part."""
-        return self.weigh(round_, state), self.follow(round_, state, owned=False)
-
-    def weigh(
-        self,
-        round_: Round | PiecewiseRound,
-        state: ControlVariates | None,  # noqa: ARG002 - the law is fixed
-    ) -> Decision:
-        """The law; displacements are not looked at."""
         roster = round_.roster
         variance = np.broadcast_to(np.asarray(self.variance), roster.population)
         worth = roster.horizons * roster.batch_sizes / variance[roster.clients]
         law = (worth / worth.max()) ** self.power
-        return Decision(law / law.sum(), "fixed weights")
+        following = None if state is None else state.after(round_)
+        return Decision(law / law.sum(), "fixed weights"), following
 
-    def follow(
-        self,
-        round_: Round | PiecewiseRound,
-        state: ControlVariates | None,
-        *,
-        owned: bool,
-    ) -> ControlVariates | None:
-        """The control variates of the next round, if any."""
-        if state is None:
-            return None
-        return updated(state, round_, owned=owned)
+
+def check_per_client(name: str, value: float | Sequence[float], n: int) -> None:
+    """Require one number for all clients, or one for each of n.
+
+    Raises:
+        InvalidInputError: there is another count of them.
+    """
+    if np.size(value) not in (1, n):
+        raise invalid(name, f"one number or {n} of them", f"{np.size(value)} numbers")

@@ -5,24 +5,18 @@ from typing import ClassVar, final
 
 from jaxtyping import Float64
 
-from hewfl.aggregate.post_local import post_local_weights
 from hewfl.aggregate.variates import (
     ControlVariates,
     Start,
+    Variates,
+    check_start,
     correction,
     start_variates,
-    updated,
 )
-from hewfl.controllers.hom import check_post_local, with_null
-from hewfl.core.checks import Array, invalid
-from hewfl.core.round import (
-    Decision,
-    LocalPlan,
-    PiecewiseRound,
-    Roster,
-    Round,
-    Traffic,
-)
+from hewfl.controllers.hom import check_post_local, least_model
+from hewfl.core.algorithm import Demands, RoundModel, Traffic
+from hewfl.core.checks import Array
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -46,21 +40,17 @@ class HewHet:
     null_endpoint: bool = False
 
     name: ClassVar[str] = "HEW (corrected)"
-    traffic: ClassVar[Traffic] = Traffic(  # Alg. 2, l. 1, 10
-        down=2, paper_up=2, common_scalars=1
-    )
-    needs_losses: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that L, ϑ and Λ/L are in range, and the name of the start."""
         check_post_local(self.smoothness, self.amplitude, self.curvature_ratio)
-        if self.start not in ("zero", "gradient"):
-            raise invalid("start", "one of zero, gradient", repr(self.start))
+        check_start(self.start)
 
     @property
-    def needs_gradients(self) -> bool:
-        """Where the control variates start at gradients."""
-        return self.start == "gradient"
+    def demands(self) -> Demands:
+        """Two vectors down; gradients where the control variates start at them."""
+        traffic = Traffic(down=2, paper_up=2, common_scalars=1)  # Alg. 2, l. 1, 10
+        return Demands(traffic, gradients=self.start == "gradient", variates=True)
 
     def init(
         self, n: int, d: int, gradients: Float64[Array, "n d"] | None
@@ -68,34 +58,24 @@ class HewHet:
         """c_i,0 and their mean c_0."""
         return start_variates(n, d, self.start, gradients)
 
-    def plan(self, roster: Roster, state: ControlVariates) -> LocalPlan:
+    def variates(self, state: Variates) -> Variates:
+        """The state itself."""
+        return state
+
+    def plan(self, roster: Roster, state: Variates) -> LocalPlan:
         """Corrected branches of equal ground."""
         eta = self.amplitude / (self.smoothness * roster.horizons)  # Alg. 2, l. 3
         return LocalPlan(eta, correction(state, roster))  # Alg. 2, l. 6
 
-    def decide(
-        self, round_: Round, state: ControlVariates
-    ) -> tuple[Decision, ControlVariates]:
-        """Exact weights against c_t, then the control variates of the next round."""
-        return self.weigh(round_, state), self.follow(round_, state, owned=False)
-
-    def weigh(self, round_: Round | PiecewiseRound, state: ControlVariates) -> Decision:
-        """Exact weights against c_t, from displacements wherever they lie."""
+    def model(self, round_: Round, state: Variates) -> RoundModel:  # noqa: ARG002 - c
+        """The quadratic about c_t."""
         curvature = self.curvature_ratio * self.smoothness
-        endpoints = with_null(round_.displacements, null=self.null_endpoint)
-        solution = post_local_weights(  # Alg. 2, l. 15-16
-            endpoints, state.server, curvature
-        )
-        weights = solution.weights[: len(round_.roster.clients)]
-        gap, value = float(solution.gap), float(solution.value)
-        return Decision(weights, solution.status, gap, value=value)
+        return RoundModel(state.server, curvature, self.smoothness)
 
-    def follow(
-        self,
-        round_: Round | PiecewiseRound,
-        state: ControlVariates,
-        *,
-        owned: bool,
-    ) -> ControlVariates:
-        """The control variates of the next round."""
-        return updated(state, round_, owned=owned)  # Alg. 2, l. 9, 12-14, 18
+    def decide(self, round_: Round, state: Variates) -> tuple[Decision, Variates]:
+        """Exact weights against c_t, then the control variates of the next round."""
+        model = self.model(round_, state)
+        decision = least_model(  # Alg. 2, l. 15-16
+            round_, model, null=self.null_endpoint
+        )
+        return decision, state.after(round_)  # Alg. 2, l. 9, 12-14, 18

@@ -4,19 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 
-from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.post_local import OwnSum, post_local_weights
+from hewfl.aggregate.post_local import post_local_weights
+from hewfl.core.algorithm import Demands, RoundModel, Traffic
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.round import (
-    Decision,
-    LocalPlan,
-    PiecewiseRound,
-    Roster,
-    Round,
-    Traffic,
-)
+from hewfl.core.displacements import OwnSum
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -38,12 +32,10 @@ class HewHom:
     null_endpoint: bool = False
 
     name: ClassVar[str] = "HEW (plain)"
-    traffic: ClassVar[Traffic] = Traffic(common_scalars=1)  # ϑ
-    needs_losses: ClassVar[bool] = False
-    needs_gradients: ClassVar[bool] = False
+    demands: ClassVar[Demands] = Demands(Traffic(common_scalars=1))  # ϑ
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that L, ϑ and Λ/L are in range."""
         check_post_local(self.smoothness, self.amplitude, self.curvature_ratio)
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
@@ -54,52 +46,45 @@ class HewHom:
         eta = self.amplitude / (self.smoothness * roster.horizons)  # Alg. 3, l. 2
         return LocalPlan(eta)
 
+    def model(self, round_: Round, state: None) -> RoundModel:  # noqa: ARG002 - none
+        """The quadratic about ḡ = −(1/S) Σ Δ_i/(η_i H_i)."""
+        ground = round_.ground
+        mean_gradient = OwnSum(-1 / (len(ground) * ground))  # Alg. 3, l. 9
+        curvature = self.curvature_ratio * self.smoothness
+        return RoundModel(mean_gradient, curvature, self.smoothness)
+
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Exact weights against the mean of the normalised local displacements."""
-        return self.weigh(round_, state), state
+        model = self.model(round_, state)  # Alg. 3, l. 9-10
+        return least_model(round_, model, null=self.null_endpoint), state
 
-    def weigh(
-        self,
-        round_: Round | PiecewiseRound,
-        state: None,  # noqa: ARG002 - none
-    ) -> Decision:
-        """The same from displacements wherever they lie."""
-        reference = mean_gradient(round_)  # Alg. 3, l. 9
-        if self.null_endpoint:
+
+def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
+    """Weights that minimise a round's quadratic model over the simplex.
+
+    Args:
+        round_: with the endpoints to choose from.
+        model: what is minimised.
+        null: whether standing still is one more endpoint.
+    """
+    endpoints, reference = round_.displacements, model.reference
+    if null:
+        endpoints = endpoints.with_null()
+        if isinstance(reference, OwnSum):
             reference = OwnSum(np.append(reference.weights, 0.0))
-        curvature = self.curvature_ratio * self.smoothness
-        endpoints = with_null(round_.displacements, null=self.null_endpoint)
-        solution = post_local_weights(endpoints, reference, curvature)  # Alg. 3, l. 10
-        weights = solution.weights[: len(round_.roster.clients)]
-        gap, value = float(solution.gap), float(solution.value)
-        return Decision(weights, solution.status, gap, value=value)
-
-    def follow(
-        self, round_: Round | PiecewiseRound, state: None, *, owned: bool
-    ) -> None:
-        """There is no state."""
-
-
-def mean_gradient(round_: Round | PiecewiseRound) -> OwnSum:
-    """ḡ = −(1/S) Σ Δ_i/(η_i H_i), the reference of Algorithm 3, by its weights."""
-    ground = round_.plan.step_sizes * round_.roster.horizons
-    return OwnSum(-1 / (len(ground) * ground))
+    solution = post_local_weights(endpoints, reference, model.curvature)
+    weights = solution.weights[: len(round_.roster.clients)]
+    gap, value = float(solution.gap), float(solution.value)
+    return Decision(weights, solution.status, gap, value=value)
 
 
 def check_post_local(smoothness: float, amplitude: float, ratio: float) -> None:
-    """The rules both post-local controllers share."""
+    """Require what both post-local controllers rest on.
+
+    Raises:
+        InvalidInputError: L or ϑ is not positive, or Λ/L is not above 1.
+    """
     positive("smoothness", smoothness)
     positive("amplitude", amplitude)
     if not positive("curvature_ratio", ratio) > 1:
         raise invalid("curvature_ratio", "above 1 (Λ > L)", ratio)
-
-
-def with_null(
-    displacements: Float[Array, "s d"] | Pieces, *, null: bool
-) -> Float[Array, "m d"] | Pieces:
-    """The endpoints to choose from, with standing still among them if asked for."""
-    if not null:
-        return displacements
-    if isinstance(displacements, Pieces):
-        return displacements.with_null()
-    return np.vstack([displacements, np.zeros_like(displacements[:1])])

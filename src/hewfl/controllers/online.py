@@ -8,8 +8,9 @@ from jaxtyping import Float64
 from hewfl.aggregate.curvature import Curvature, first_curvature, updated_curvature
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, invalid, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round, Traffic
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
@@ -44,7 +45,7 @@ class OnlineCurvature:
     curvature_floor: float = 0.01
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check the kind of rule and that β and φ are in range."""
         if not isinstance(self.rule, HewHom | HewHet):
             raise invalid("rule", "HewHom or HewHet", repr(self.rule))
         beta, phi = self.curvature_memory, self.curvature_floor
@@ -59,19 +60,9 @@ class OnlineCurvature:
         return f"{self.rule.name}, online curvature"
 
     @property
-    def traffic(self) -> Traffic:
+    def demands(self) -> Demands:
         """The rule's: the estimate takes what was sent anyway."""
-        return self.rule.traffic
-
-    @property
-    def needs_losses(self) -> bool:
-        """As the rule."""
-        return self.rule.needs_losses
-
-    @property
-    def needs_gradients(self) -> bool:
-        """As the rule."""
-        return self.rule.needs_gradients
+        return self.rule.demands
 
     def init(
         self, n: int, d: int, gradients: Float64[Array, "n d"] | None
@@ -79,6 +70,10 @@ class OnlineCurvature:
         """The guess, and the rule's own start."""
         guess = first_curvature(self.rule.smoothness, d)
         return OnlineState(guess, self.rule.init(n, d, gradients))
+
+    def variates(self, state: OnlineState) -> Any:
+        """The control variates in the rule's own state; None in Algorithm 3's."""
+        return state.rule
 
     def plan(self, roster: Roster, state: OnlineState) -> LocalPlan:
         """The rule's: step sizes keep the L they were given."""

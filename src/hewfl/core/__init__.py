@@ -1,1 +1,1 @@
-"""The mathematics of one round: exact weights and their certificates."""
+"""What everything speaks: records of a round, the two contracts, checks of input."""

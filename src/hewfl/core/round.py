@@ -1,23 +1,18 @@
-"""The records of one round, and what every algorithm is made of.
+"""The records of one round: all that servers, clients and rules tell each other.
 
-    roster   environment → server    who takes part, H_i, b_i, m_i
-    plan     server → clients        step sizes η_i, additive correction, proximal term
-    round    clients → server        anchor x_t, displacements Δ_i: all a rule sees
-    decision server                  weights on displacements, with a certificate
-
-An algorithm is a frozen record of hyper-parameters with three pure methods; its state
-is a value that goes in and comes out.
+roster   environment → server    who takes part, H_i, b_i, m_i
+plan     server → clients        step sizes η_i, additive correction, proximal term
+round    clients → server        anchor x_t, displacements Δ_i: all a rule sees
+decision server                  weights on displacements, with a certificate
 """
 
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, final, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, final
 
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 
-from hewfl.aggregate.pieces import Pieces
 from hewfl.core.checks import Array, Ints
-
-State = TypeVar("State")
+from hewfl.core.displacements import Displacements
 
 
 @final
@@ -39,6 +34,16 @@ class Roster:
     data_sizes: Int64[Ints, " s"]
     population: int
 
+    def only(self, members: Int64[Ints, " k"]) -> "Roster":
+        """Some of those present, told by their places in the roster."""
+        return Roster(
+            self.clients[members],
+            self.horizons[members],
+            self.batch_sizes[members],
+            self.data_sizes[members],
+            self.population,
+        )
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ class LocalPlan:
     proximal: float = 0.0
     hold: bool = False
 
+    def only(self, members: Int64[Ints, " k"]) -> "LocalPlan":
+        """What some of the clients are told, by their places in the roster."""
+        own = None if self.correction is None else self.correction[members]
+        return replace(self, step_sizes=self.step_sizes[members], correction=own)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -64,39 +74,33 @@ class Round:
     """All that a rule may look at.
 
     Attributes:
-        anchor: x_t.
-        displacements: Δ_i = y_i − x_t, one row per client of the roster.
+        anchor: x_t, as the transport keeps vectors.
+        displacements: Δ_i = y_i − x_t, one vector per client of the roster.
         roster: who they are.
         plan: what they were told.
-        losses: F_i(x_t), for rules that ask for them (`needs_losses`), else None.
+        losses: F_i(x_t), for rules that demand them, else None.
     """
 
-    anchor: Float64[Array, " d"]
-    displacements: Float[Array, "s d"]
+    anchor: Any
+    displacements: Displacements
     roster: Roster
     plan: LocalPlan
     losses: Float64[Array, " s"] | None = None
 
+    @property
+    def ground(self) -> Float64[Array, " s"]:
+        """η_iH_i: Δ_i over it is minus the mean gradient along branch i."""
+        return self.plan.step_sizes * self.roster.horizons
 
-@final
-@dataclass(frozen=True, slots=True)
-class PiecewiseRound:
-    """A round whose displacements are still where they came.
-
-    For rules that read them through `combine` and `post_local_weights` alone
-    (`Streaming`); no matrix of s × d numbers is formed.
-
-    Attributes:
-        anchor: x_t.
-        displacements: Δ_i = y_i − x_t, one vector per client of the roster.
-        roster: who they are.
-        plan: what they were told.
-    """
-
-    anchor: Float64[Array, " d"]
-    displacements: Pieces
-    roster: Roster
-    plan: LocalPlan
+    def only(self, members: Int64[Ints, " k"]) -> "Round":
+        """The round as if only some of its clients had been heard."""
+        return Round(
+            self.anchor,
+            self.displacements.take(members),
+            self.roster.only(members),
+            self.plan.only(members),
+            None if self.losses is None else self.losses[members],
+        )
 
 
 @final
@@ -108,87 +112,13 @@ class Decision:
         weights: w_i; the step is Σ w_iΔ_i. They sum to one where the rule averages.
         status: one sentence.
         gap: certified distance from the rule's own optimum; zero for closed forms.
-        step: given only by rules whose step is not a combination of displacements.
+        step: a vector of the round's space, given only by rules whose step is not a
+            combination of displacements.
         value: Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² for rules that minimise it, else None.
     """
 
     weights: Float64[Array, " s"]
     status: str
     gap: float = 0.0
-    step: Float64[Array, " d"] | None = None
+    step: Any = None
     value: float | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What a method sends in a round with S active clients and d parameters.
-
-    Attributes:
-        down: vectors of d numbers broadcast once to all.
-        up: vectors of d numbers from each active client.
-        paper_up: the same as the paper counts it (Δc_i sent along, erratum E-17).
-        down_scalars: numbers to each active client besides (amplitudes, weights).
-        up_scalars: numbers from each active client besides (step counts, losses).
-        common_scalars: numbers broadcast once besides (a common amplitude).
-    """
-
-    down: int = 1
-    up: int = 1
-    paper_up: int = 1
-    down_scalars: int = 0
-    up_scalars: int = 0
-    common_scalars: int = 0
-
-
-@runtime_checkable
-class Algorithm(Protocol[State]):
-    """A federated method: hyper-parameters, and three pure methods.
-
-    `needs_losses` asks for F_i(x_t) in the round; `needs_gradients` for one minibatch
-    gradient of every client at x_0 in `init` (erratum E-29).
-    """
-
-    @property
-    def name(self) -> str:
-        """How tables call it."""
-
-    @property
-    def traffic(self) -> Traffic:
-        """What it sends."""
-
-    @property
-    def needs_losses(self) -> bool:
-        """Whether rounds must carry F_i(x_t)."""
-
-    @property
-    def needs_gradients(self) -> bool:
-        """Whether `init` must be given gradients at the start."""
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> State:
-        """The state before the first round."""
-
-    def plan(self, roster: Roster, state: State) -> LocalPlan:
-        """What the clients of the roster are told."""
-
-    def decide(self, round_: Round, state: State) -> tuple[Decision, State]:
-        """Weights for the displacements, and the state of the next round."""
-
-
-@runtime_checkable
-class Streaming(Protocol[State]):
-    """An algorithm that can leave displacements where they lie.
-
-    `decide` is `weigh`, then `follow` with arrays of its own.
-    """
-
-    def weigh(self, round_: Round | PiecewiseRound, state: State) -> Decision:
-        """Weights for the displacements."""
-
-    def follow(
-        self, round_: Round | PiecewiseRound, state: State, *, owned: bool
-    ) -> State:
-        """The state of the next round; in the arrays of this one where it is `owned`.
-
-        Whoever says so gives up the state passed in.
-        """

@@ -13,12 +13,12 @@ from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
 from hewfl.core.records import ProblemBounds
-from hewfl.core.round import Algorithm
 from hewfl.experiments.tables import called, check_names, from_table, path
 from hewfl.server.outer import Outer
-from hewfl.sim.lanes import Lane
+from hewfl.server.state import Lane
 
 METHODS: dict[str, type[Any]] = {
     method.__name__: method

@@ -23,7 +23,7 @@ from hewfl.experiments.spec import DataSpec, Spec
 from hewfl.experiments.tables import called
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.server.federation import Federation
-from hewfl.sim.lanes import Lane
+from hewfl.server.state import Lane
 
 VERSION = 2
 """Of the stored constants; a change of their meaning raises it."""

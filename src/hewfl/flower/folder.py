@@ -18,8 +18,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
-from hewfl.core.round import Algorithm
 from hewfl.errors import DataError
 from hewfl.experiments.files import write_json, write_text
 from hewfl.experiments.laws import check_horizons, check_participation
@@ -44,8 +44,8 @@ from hewfl.server.checkpoint import (
     unflatten,
 )
 from hewfl.server.outer import Outer
+from hewfl.server.state import ServerState
 from hewfl.server.trace import RoundRecord, from_lines, to_line
-from hewfl.sim.lanes import LaneState
 from hewfl.version import __version__
 
 _OTHER = "other:"
@@ -67,7 +67,7 @@ class Kept:
     """
 
     round: int
-    state: LaneState
+    state: ServerState
     layout: Layout
     others: Mapping[str, NDArray[Any]]
 
@@ -160,7 +160,7 @@ class RunFolder:
         """Write the spec that `hewfl report` reads."""
         write_text(self._path / "spec.toml", write_spec(self._spec(rounds, book)))
 
-    def load(self, like: LaneState, layout: Layout) -> Kept | None:
+    def load(self, like: ServerState, layout: Layout) -> Kept | None:
         """The run found here, None if there is none; a longer trace is cut back.
 
         Args:

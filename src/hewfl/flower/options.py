@@ -8,8 +8,8 @@ import numpy as np
 
 from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
-from hewfl.core.round import Algorithm
 from hewfl.server.checkpoint import flatten
 from hewfl.server.federation import (
     EpochHorizons,

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.pieces import Pieces
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array, Ints
 from hewfl.core.round import (
-    Algorithm,
     Decision,
     LocalPlan,
     PiecewiseRound,
@@ -32,7 +32,7 @@ from hewfl.flower.step import stepped
 from hewfl.server.checkpoint import flatten
 from hewfl.server.federation import SampledParticipation
 from hewfl.server.ledger import charge
-from hewfl.sim.lanes import LaneState
+from hewfl.server.state import ServerState
 
 
 @final
@@ -47,7 +47,7 @@ class Outcome:
         observed: terms of the certificate.
     """
 
-    state: LaneState
+    state: ServerState
     status: str
     decision: Decision | None = None
     observed: Mapping[str, float] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def conclude(
     algorithm: Algorithm[Any],
     options: Options,
     layout: Layout,
-    state: LaneState,
+    state: ServerState,
     heard: Heard,
 ) -> Outcome:
     """Decide and step; the state as it was where the round is rejected.
@@ -122,7 +122,7 @@ def conclude(
 
 
 def _round(
-    state: LaneState, heard: Heard, displacements: Pieces, options: Options
+    state: ServerState, heard: Heard, displacements: Pieces, options: Options
 ) -> PiecewiseRound:
     """What the rule may look at: the work that was done, not what was asked for."""
     clients = heard.clients
@@ -134,7 +134,10 @@ def _round(
 
 
 def _decided(
-    algorithm: Algorithm[Any], round_: PiecewiseRound, layout: Layout, state: LaneState
+    algorithm: Algorithm[Any],
+    round_: PiecewiseRound,
+    layout: Layout,
+    state: ServerState,
 ) -> tuple[Decision, Any]:
     """The decision, and the next state of methods that need all rows in one matrix."""
     if isinstance(algorithm, Streaming):
@@ -149,8 +152,8 @@ def _is_finite(state: Any) -> bool:
 
 
 def charged(
-    state: LaneState, algorithm: Algorithm[Any], options: Options, active: int
-) -> LaneState:
+    state: ServerState, algorithm: Algorithm[Any], options: Options, active: int
+) -> ServerState:
     """The state with the numbers of a round on the account.
 
     Corrections that the server keeps travel to each client by itself instead of as one
@@ -173,7 +176,7 @@ def first_state(
     options: Options,
     anchor: Float64[Array, " d"],
     gradients: Mapping[int, Float64[Array, " d"]],
-) -> LaneState:
+) -> ServerState:
     """The state before the first round.
 
     Args:
@@ -190,7 +193,7 @@ def first_state(
         given = np.tile(known.mean(axis=0), (n, 1))
         given[list(gradients)] = known
     sent_up = len(gradients) * d
-    return LaneState(
+    return ServerState(
         anchor,
         np.zeros(d),
         algorithm.init(n, d, given),

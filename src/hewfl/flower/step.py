@@ -8,13 +8,15 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.post_local import OwnSum, combine
+from hewfl.aggregate.post_local import combine
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom, mean_gradient
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array
-from hewfl.core.round import Algorithm, Decision, PiecewiseRound
+from hewfl.core.displacements import OwnSum
+from hewfl.core.round import Decision, PiecewiseRound
 from hewfl.server.outer import Outer, outer_step
-from hewfl.sim.lanes import LaneState
+from hewfl.server.state import ServerState
 
 RANGE = 2**16
 """Entries of a vector that are stepped at a time."""
@@ -34,7 +36,7 @@ def stepped(
     algorithm: Algorithm[Any],
     outer: Outer,
     round_: PiecewiseRound,
-    state: LaneState,
+    state: ServerState,
     decision: Decision,
 ) -> Moved:
     """The step, a range of entries at a time: vectors of a large model are few.
@@ -90,7 +92,7 @@ def _sums(
 
 
 def _reference(
-    algorithm: Algorithm[Any], round_: PiecewiseRound, state: LaneState
+    algorithm: Algorithm[Any], round_: PiecewiseRound, state: ServerState
 ) -> Float64[Array, " d"] | OwnSum | None:
     """G of the rule's quadratic model, where it has one."""
     if isinstance(algorithm, HewHet):

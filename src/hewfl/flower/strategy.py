@@ -19,8 +19,8 @@ from jaxtyping import Float, Float64
 
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array
-from hewfl.core.round import Algorithm
 from hewfl.errors import DataError
 from hewfl.flower import evaluation, report
 from hewfl.flower.contacts import Book, log, meet
@@ -36,8 +36,8 @@ from hewfl.flower.rounds import (
     draw_roster,
     first_state,
 )
+from hewfl.server.state import ServerState
 from hewfl.server.trace import RoundRecord
-from hewfl.sim.lanes import LaneState
 
 Own = TypeVar("Own", bound="AlgorithmStrategy")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -181,7 +181,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         self._book = meet(grid, self._book, n, needed=needed, seconds=limit)
 
     @property
-    def state(self) -> LaneState:
+    def state(self) -> ServerState:
         """Model and method's state after the last round.
 
         The next round changes control variates in their place: copy what is to stay.
@@ -345,6 +345,6 @@ def _gradients(heard: Heard) -> dict[int, Float64[Array, " d"]]:
     return dict(zip(map(int, heard.clients), rows, strict=True))
 
 
-def _variates(state: LaneState) -> Any:
+def _variates(state: ServerState) -> Any:
     """Control variates, wherever the method keeps them."""
     return getattr(state.algorithm, "variates", state.algorithm)

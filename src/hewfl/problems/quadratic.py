@@ -16,8 +16,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float, Float64, Int, Int64
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.checks import Array, Ints, invalid
-from hewfl.core.displacements import to_host
 from hewfl.problems.arrays import conform, gather, shares, two_means
 from hewfl.problems.problem import Optimum
 

@@ -17,8 +17,8 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.checks import Array, Ints, invalid, nonnegative, whole
-from hewfl.core.displacements import to_host
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.arrays import conform, gather, score, shares, spread, two_means
 from hewfl.problems.cross_entropy import (

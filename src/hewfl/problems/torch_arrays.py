@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.checks import ArrayLike, invalid, shown
-from hewfl.core.displacements import to_host
 from hewfl.problems.arrays import check_pair, shards_of
 from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_checks import check_device, check_norms, check_tensors

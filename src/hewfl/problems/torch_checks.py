@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.checks import as_float64, invalid, positives, shown
-from hewfl.core.displacements import to_host
 from hewfl.problems.torch_backend import torch
 from hewfl.problems.torch_layout import flatten
 from hewfl.problems.torch_training import Network, as_inputs, cross_entropy

@@ -17,8 +17,8 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Int, Int64
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.checks import Ints
-from hewfl.core.displacements import to_host
 from hewfl.problems.torch_backend import torch
 
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32

@@ -1,0 +1,12 @@
+"""One server for all transports: what happens between two broadcasts of the model.
+
+state        what a run carries from round to round, and the method it runs
+first        the state before the first round
+conclude     sift, decide, outer step: from what was heard to the next state
+outer        step size and momentum on the aggregated step
+ledger       numbers sent, in both conventions
+trace        the record of a round
+checkpoint   stop at any instant, go on later, same bits
+folder       a run on disk: trace, checkpoint, description
+federation   laws of local steps and of participation
+"""

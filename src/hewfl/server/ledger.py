@@ -12,8 +12,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Int64
 
+from hewfl.core.algorithm import Traffic
 from hewfl.core.checks import Ints
-from hewfl.core.round import Traffic
 
 
 @final
@@ -68,7 +68,7 @@ class Ledger:
     Attributes:
         total: the sum of its rounds' charges; `up_per_client` is the largest so far.
         sent: numbers each client sent.
-        paper_sent: the same in the paper's count.
+        paper_sent: numbers each client sent, in the paper's count.
         received: numbers each client received, broadcasts included.
     """
 

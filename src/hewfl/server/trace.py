@@ -8,8 +8,9 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.algorithm import Traffic
 from hewfl.core.checks import Array, invalid, shown
-from hewfl.core.round import Traffic
+from hewfl.core.round import Decision, Roster
 from hewfl.server.ledger import Ledger, ledger
 
 NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
@@ -28,7 +29,7 @@ class RoundRecord:
         pooled: mean over all training samples.
         metrics: what the problem measures besides, such as test accuracy.
         scalars: numbers sent since the start.
-        paper_scalars: the same in the paper's count.
+        paper_scalars: numbers sent since the start, in the paper's count.
         clients: who took part and was heard.
         horizons: their local steps.
         weights: what they were given.
@@ -52,6 +53,26 @@ class RoundRecord:
     status: str = "start"
     excluded: Sequence[int] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
+
+
+def round_note(
+    roster: Roster, decision: Decision | None, status: str
+) -> dict[str, Any]:
+    """A round's part of its record: who was heard, and the weights they were given.
+
+    Args:
+        roster: those heard.
+        decision: the rule's; None where no step was taken.
+        status: one sentence.
+    """
+    s = len(roster.clients)
+    return {
+        "clients": tuple(int(i) for i in roster.clients),
+        "horizons": tuple(int(h) for h in roster.horizons),
+        "weights": (0.0,) * s if decision is None else tuple(decision.weights.tolist()),
+        "gap": 0.0 if decision is None else float(decision.gap),
+        "status": status,
+    }
 
 
 @final

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hewfl.controllers.control import HewControl
-from hewfl.controllers.het import HewHet
-from hewfl.controllers.hom import HewHom
+from hewfl.core.algorithm import Certified, Modelled
+from hewfl.core.displacements import OwnSum
 from hewfl.problems.problem import Problem
 from hewfl.sim.lanes import Observer, Step
 
@@ -27,23 +26,20 @@ ROUNDING = 1e-9
 def pathwise_audit(step: Step) -> Mapping[str, float]:
     """Slack of the pathwise certificate; nothing for methods that have none."""
     algorithm, round_ = step.algorithm, step.round
-    if isinstance(algorithm, HewHet):
-        reference = step.state.server
-    elif isinstance(algorithm, HewHom):
-        eta, H = round_.plan.step_sizes, round_.roster.horizons
-        local = -round_.displacements / (eta * H)[:, None]
-        reference = local.mean(axis=0, dtype=np.float64)
-    else:
+    if not isinstance(algorithm, Modelled):
         return {}
-    L, ratio = algorithm.smoothness, algorithm.curvature_ratio
+    model = algorithm.model(round_, step.state)
+    reference, L = model.reference, model.smoothness
+    if isinstance(reference, OwnSum):
+        reference = round_.displacements.combine(reference.weights)
     x, d, problem = round_.anchor, step.move, step.problem
     before, after = problem.objectives(np.stack([x, x + d]))[:, 0]
     gradient = np.asarray(problem.full_gradients(x[None])[0], dtype=np.float64)
     error = gradient.mean(axis=0) - reference
-    tracking = float(error @ error) / (2 * (ratio - 1) * L)
-    model = float(reference @ d + 0.5 * ratio * L * (d @ d))
-    slack = float(before) + model + tracking - float(after)
-    size = abs(float(before)) + abs(model) + tracking + abs(float(after))
+    tracking = float(error @ error) / (2 * (model.curvature - L))
+    change = float(reference @ d + 0.5 * model.curvature * (d @ d))
+    slack = float(before) + change + tracking - float(after)
+    size = abs(float(before)) + abs(change) + tracking + abs(float(after))
     return {
         "certificate_slack": slack,
         "certificate_violated": float(slack < -ROUNDING * size),
@@ -60,7 +56,7 @@ def control_audit(problem: Problem) -> Observer:
 
     def observe(step: Step) -> Mapping[str, float]:
         algorithm, round_ = step.algorithm, step.round
-        if not isinstance(algorithm, HewControl):
+        if not isinstance(algorithm, Certified):
             return {}
         theta, J = algorithm.certified(round_, step.state, step.decision.weights)
         after = problem.objectives((round_.anchor + step.move)[None])[0, 0]

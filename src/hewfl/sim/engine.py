@@ -13,39 +13,37 @@ One round reads as in the design:
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from numpy.typing import DTypeLike
 
+from hewfl.aggregate.memory import to_host
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import (
     Array,
     ArrayLike,
-    Mask,
     as_float64,
     invalid,
     shown,
     whole,
 )
-from hewfl.core.displacements import to_host
-from hewfl.core.round import Algorithm, Roster
+from hewfl.core.round import Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Problem
-from hewfl.server.checkpoint import (
-    Saved,
-    flatten,
-    load_checkpoint,
-    save_checkpoint,
-    unflatten,
-)
+from hewfl.server.checkpoint import Saved, flatten, unflatten
 from hewfl.server.federation import Federation
-from hewfl.server.trace import RoundRecord, Trace, from_lines, to_line
+from hewfl.server.first import finite_rows, first_state
+from hewfl.server.folder import RunLog
+from hewfl.server.state import Lane, ServerState, check_algorithm
+from hewfl.server.trace import RoundRecord, Trace
 from hewfl.sim.draws import draw
-from hewfl.sim.lanes import Lane, LaneState, Observer, Setting, is_algorithm
-from hewfl.sim.play import evaluated, play, record_of
+from hewfl.sim.lanes import Observer, Setting
+from hewfl.sim.rounds import evaluated, record_of, run_round
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
@@ -99,30 +97,29 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         raise invalid("observers", "a list of functions", shown(observers))
     setting = _setting(problem, federation, lanes, seed, dtype)
     folder = _folder(checkpoint)
-    states, silent = _first_states(setting, _start(problem, start))
+    states, notes = _first_states(setting, _start(problem, start))
     run = _fingerprint(setting, states[0].anchor)
     evaluate = evaluate_every is not None
-    first, records = 0, _started(setting, states, silent, evaluate=evaluate)
-    log = _Log(folder)
-    saved = None if folder is None else load_checkpoint(folder)
-    if saved is not None:
-        _same_run(saved.run, run)
+    first, records = 0, _started(setting, states, notes, evaluate=evaluate)
+    log = None if folder is None else RunLog(folder)
+    saved = None if log is None else log.load(run)
+    if saved is not None and log is not None:
         if rounds < saved.round:
             rule = f"at least the {saved.round} that {folder} holds"
             raise invalid("rounds", rule, rounds)
-        first, records = saved.round, log.cut(saved.trace_bytes)
+        first, records = saved.round, log.records()
         states = list(unflatten(tuple(states), saved.arrays))
-    else:
-        log.restart()  # a run may have died before its first checkpoint
+    elif log is not None:
         log.append(records)
     for t in range(first, rounds):
         evaluate = _is_due(t + 1, rounds, evaluate_every)
-        states, news = play(setting, states, t, observers, evaluate=evaluate)
+        states, news = run_round(setting, states, t, observers, evaluate=evaluate)
         records.extend(news)
-        log.append(news)
-        if folder is not None and _is_due(t + 1, rounds, checkpoint_every):
-            arrays = flatten(tuple(states))
-            save_checkpoint(folder, Saved(t + 1, run, arrays, log.size))
+        if log is not None:
+            log.append(news)
+            if _is_due(t + 1, rounds, checkpoint_every):
+                arrays = flatten(tuple(states))
+                log.save(Saved(t + 1, run, arrays, log.size))
         if on_round is not None:
             on_round(t + 1)
     return Trace(
@@ -130,7 +127,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         _distinct([lane.name for lane in lanes]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(lane.algorithm.traffic for lane in lanes),
+        tuple(lane.algorithm.demands.traffic for lane in lanes),
         problem.n,
     )
 
@@ -152,14 +149,12 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 def _started(
     setting: Setting,
-    states: Sequence[LaneState],
-    silent: tuple[int, ...],
+    states: Sequence[ServerState],
+    notes: Sequence[Mapping[str, Any]],
     *,
     evaluate: bool,
 ) -> list[RoundRecord]:
-    """The records of round 0; `silent` clients had no finite gradient to start with."""
-    asked = [lane.algorithm.needs_gradients for lane in setting.lanes]
-    notes: list[dict[str, Any]] = [{"excluded": silent} if a else {} for a in asked]
+    """The records of round 0."""
     if not evaluate:
         return [record_of(0, k, state, notes[k]) for k, state in enumerate(states)]
     return evaluated(setting, states, 0, notes)
@@ -170,9 +165,8 @@ def _lanes(algorithms: Sequence[Algorithm[Any] | Lane]) -> list[Lane]:
         raise invalid("algorithms", "a list of algorithms or lanes", shown(algorithms))
     lanes = []
     for k, given in enumerate(algorithms):
-        if not isinstance(given, Lane) and not is_algorithm(given):
-            rule = "an algorithm, such as FedAvg(L, 0.1), or a lane"
-            raise invalid(f"algorithms[{k}]", rule, shown(given))
+        if not isinstance(given, Lane):
+            check_algorithm(f"algorithms[{k}]", given, ", or a lane")
         lanes.append(given if isinstance(given, Lane) else Lane(given))
     if not lanes:
         raise invalid("algorithms", "at least one", "none")
@@ -251,34 +245,31 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
     }
 
 
-def _same_run(found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    for key, value in asked.items():
-        if found.get(key) != value:
-            text = (
-                f"the checkpoint belongs to another run: its {key} is "
-                f"{found.get(key)!r}, asked for is {value!r}"
-            )
-            raise DataError(text)
-
-
 def _first_states(
     setting: Setting, x: Float64[Array, " d"]
-) -> tuple[list[LaneState], tuple[int, ...]]:
-    """The states before round 1, and clients whose first gradient was not finite."""
-    n, d = setting.problem.n, setting.problem.d
-    gradients = None
-    silent: Bool[Mask, " n"] = np.zeros(n, dtype=bool)
-    if any(lane.algorithm.needs_gradients for lane in setting.lanes):
+) -> tuple[list[ServerState], list[dict[str, Any]]]:
+    """The states before round 1, and what round 0 says of the start of each.
+
+    Clients without a finite first gradient are named; a lane that cannot start because
+    no client has one is stopped.
+    """
+    n, gradients = setting.problem.n, None
+    silent: tuple[int, ...] = ()
+    if any(lane.algorithm.demands.gradients for lane in setting.lanes):
         gradients = _start_gradients(setting, x)
-        silent = np.asarray(~np.isfinite(gradients).all(axis=1))
-        gradients[silent] = 0.0  # as if it had started at zero; named in the trace
-    states = []
+        silent = tuple(map(int, np.flatnonzero(~finite_rows(gradients))))
+    states: list[ServerState] = []
+    notes: list[dict[str, Any]] = []
     for lane in setting.lanes:
-        given = gradients if lane.algorithm.needs_gradients else None
-        sent = 0 if given is None else n * d  # each client sends one gradient
-        first = lane.algorithm.init(n, d, given)
-        states.append(LaneState(x, np.zeros(d), first, sent, sent, diverged=False))
-    return states, tuple(int(i) for i in np.flatnonzero(silent))
+        demands = lane.algorithm.demands.gradients
+        try:
+            states.append(first_state(lane.algorithm, x, n, gradients))
+            notes.append({"excluded": silent} if demands else {})
+        except DataError as error:
+            zeros = first_state(lane.algorithm, x, n, np.zeros((n, len(x))))
+            states.append(replace(zeros, scalars=0, paper_scalars=0, refused=True))
+            notes.append({"excluded": silent, "status": f"refused: {error}"})
+    return states, notes
 
 
 def _start_gradients(
@@ -295,37 +286,3 @@ def _start_gradients(
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
     return np.array(gradients[0], dtype=np.float64)
-
-
-@final
-class _Log:
-    """The trace on disk, append-only; nowhere without a folder."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / "trace.jsonl"
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def size(self) -> int:
-        return 0 if self._path is None else self._path.stat().st_size
-
-    def restart(self) -> None:
-        """Begin anew."""
-        if self._path is not None:
-            self._path.write_bytes(b"")
-
-    def append(self, records: Sequence[RoundRecord]) -> None:
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.writelines(to_line(record) for record in records)
-
-    def cut(self, size: int) -> list[RoundRecord]:
-        """Drop what came after the checkpoint; the records that remain."""
-        assert self._path is not None
-        if not self._path.exists() or self._path.stat().st_size < size:
-            text = f"the trace {self._path} is shorter than its checkpoint says"
-            raise DataError(text)
-        with self._path.open("r+b") as file:
-            file.truncate(size)
-        return from_lines(self._path.read_text().splitlines())

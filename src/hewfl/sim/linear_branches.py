@@ -22,8 +22,8 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float, Int64
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.checks import Array, Ints
-from hewfl.core.displacements import to_host
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.arrays import conform, gather, shares
 from hewfl.problems.problem import LinearProblem

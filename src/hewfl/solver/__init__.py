@@ -1,0 +1,1 @@
+"""The exact weight problem: a convex quadratic on the simplex, solved and certified."""

@@ -18,8 +18,8 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from hewfl.aggregate.gram import RoundProducts
 from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
+from hewfl.core.displacements import RoundProducts
 from hewfl.core.native import library
 from hewfl.core.records import SimplexSolution
 from hewfl.errors import SolverError

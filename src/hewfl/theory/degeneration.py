@@ -148,7 +148,7 @@ def central_round_hypotheses(
             gradient.
         reference: ḡ, where they are plain: the mean gradient as well.
     """
-    moved, step = round_.displacements.astype(np.float64), path.displacement
+    moved, step = round_.displacements.matrix(), path.displacement
     w = as_float64("weights", weights)
     found = [
         _same("Δ_i = z_H − x", moved, step),

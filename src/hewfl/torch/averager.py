@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
-from hewfl.core.round import Algorithm
 from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport

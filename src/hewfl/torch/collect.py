@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.from_products import nearer_origin
-from hewfl.aggregate.gram import ORIGINS, RoundProducts
+from hewfl.aggregate.gram import ORIGINS
 from hewfl.core.checks import Array, Ints
+from hewfl.core.displacements import RoundProducts
 from hewfl.torch.faults import RankError
 from hewfl.torch.model import SharedModel, shard_of
 from hewfl.torch.products import packed, shard_products, unpacked

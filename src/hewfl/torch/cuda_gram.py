@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hewfl.aggregate.gram import RoundProducts
+from hewfl.core.displacements import RoundProducts
 
 MOST_VECTORS = 63
 """With the origin after them they must fit into 8 blocks of 8 rows."""

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.from_products import variate_weights
-from hewfl.aggregate.gram import RoundProducts
 from hewfl.core.checks import Array, Ints
+from hewfl.core.displacements import RoundProducts
 from hewfl.torch.model import SharedModel, is_finite, largest, shard_of
 from hewfl.torch.products import weighted_sum, weighted_sums
 from hewfl.torch.variates import RankVariates

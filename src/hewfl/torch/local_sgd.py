@@ -12,8 +12,8 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
-from hewfl.core.round import Algorithm
 from hewfl.torch import ddp
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members

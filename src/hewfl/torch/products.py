@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float64
 
 from hewfl.aggregate.from_products import vector_products
-from hewfl.aggregate.gram import RoundProducts
 from hewfl.aggregate.post_local import combine
 from hewfl.core.checks import Array
+from hewfl.core.displacements import RoundProducts
 from hewfl.torch import cuda_gram
 
 

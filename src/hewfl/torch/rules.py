@@ -7,13 +7,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from hewfl.aggregate.from_products import isometric_copy
-from hewfl.aggregate.gram import RoundProducts
 from hewfl.aggregate.variates import ControlVariates
 from hewfl.baselines import FedAvg, FedNova, StepWeighted, UniformLocalSGD
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Ints, invalid, positive
-from hewfl.core.round import Algorithm, Decision, LocalPlan, Roster, Round
+from hewfl.core.displacements import RoundProducts
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.torch.work import Arrivals
 
 NAMES = ("hom", "het", "equal", "steps", "tokens", "fednova")

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from hewfl.aggregate.gram import RoundProducts
 from hewfl.core.checks import Array
+from hewfl.core.displacements import RoundProducts
 
 try:
     import triton

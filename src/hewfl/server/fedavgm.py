@@ -2,7 +2,7 @@
 
 from hewfl.baselines import FedAvg
 from hewfl.server.outer import Outer
-from hewfl.sim.lanes import Lane
+from hewfl.server.state import Lane
 
 
 def FedAvgM(  # noqa: N802 - named like the method it makes

@@ -7,7 +7,9 @@ import pytest
 
 from hewfl import FedNova, HewFixed, HewHet, HewHom, Scaffold
 from hewfl.aggregate.pieces import Pieces
-from hewfl.core.round import LocalPlan, PiecewiseRound, Roster, Round, Streaming
+from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.variates import kept, settled
+from hewfl.core.round import LocalPlan, Roster, Round
 
 METHODS = [
     HewHom(2.0, 0.5),
@@ -23,8 +25,10 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
-@pytest.mark.parametrize("owned", [False, True])
-def test_pieces_and_matrix(method: Any, owned: bool, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_pieces_and_matrix(
+    method: Any, in_place: bool, rng: np.random.Generator
+) -> None:
     n, d = 6, 700
     x = rng.standard_normal(d).astype(np.float32)
     ends = (x - 0.1 - 0.1 * rng.standard_normal((n, d))).astype(np.float32)
@@ -38,17 +42,22 @@ def test_pieces_and_matrix(method: Any, owned: bool, rng: np.random.Generator) -
     matrix = ends.astype(np.float64) - x
     state = method.init(n + 2, d, rng.standard_normal((n + 2, d)))
     anchor = x.astype(np.float64)
-    decision, following = method.decide(Round(anchor, matrix, roster, plan), state)
-    assert isinstance(method, Streaming)
-    round_ = PiecewiseRound(anchor, Pieces(parts, x), roster, plan)
-    found = method.weigh(round_, state)
+    decision, following = method.decide(
+        matrix_round(anchor, matrix, roster, plan), state
+    )
+    round_ = Round(anchor, Pieces(parts, x), roster, plan)
+    held = kept(state) if in_place else state
+    found, put_off = method.decide(round_, held)
     np.testing.assert_allclose(found.weights, decision.weights, atol=1e-10)
     assert found.status == decision.status
-    after = method.follow(round_, state, owned=owned)
+    if in_place and state is not None:  # nothing happens before the round is accepted
+        before = state.clients.copy()
+        assert np.array_equal(put_off.clients, before)
+    after = settled(put_off)
     if following is None:
         assert after is None
         return
-    assert (after.clients is state.clients) == owned
+    assert (after.clients is state.clients) == in_place
     np.testing.assert_allclose(after.server, following.server, atol=1e-12)
     np.testing.assert_allclose(after.clients, following.clients, atol=1e-12)
 
@@ -62,7 +71,7 @@ def test_the_value_is_that_of_the_model(
     delta = -0.1 - 0.1 * rng.standard_normal((4, 30))
     ones = np.ones(4, dtype=np.int64)
     roster = Roster(np.arange(4), ones, ones, ones, 4)
-    round_ = Round(np.zeros(30), delta, roster, LocalPlan(np.full(4, 0.25)))
+    round_ = matrix_round(np.zeros(30), delta, roster, LocalPlan(np.full(4, 0.25)))
     state = method.init(4, 30, rng.standard_normal((4, 30)))
     decision, _ = method.decide(round_, state)
     g = -delta.mean(axis=0) / 0.25 if kind is HewHom else state.server

@@ -5,35 +5,36 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Float, Float64
 
-from hewfl.controllers.control import HewControl
-from hewfl.core.checks import Array, Mask
+from hewfl.aggregate.rows import Rows
+from hewfl.core.algorithm import Corrected, Informed
+from hewfl.core.checks import Array
 from hewfl.core.records import UpperState
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.errors import HewError
 from hewfl.problems.problem import Problem
+from hewfl.server.conclude import RANGE_ERROR, conclude
+from hewfl.server.first import finite_rows
 from hewfl.server.ledger import charge
-from hewfl.server.outer import outer_step
-from hewfl.server.trace import RoundRecord
+from hewfl.server.state import Lane, ServerState
+from hewfl.server.trace import RoundRecord, round_note
 from hewfl.sim.branches import run_branches
 from hewfl.sim.draws import draw
-from hewfl.sim.lanes import Lane, LaneState, Observer, Setting, Step
+from hewfl.sim.lanes import Observer, Setting, Step
 
 DIVERGED = 1e12
 """A lane whose objective leaves this range is stopped; so is one that is not finite."""
-CACHEFUL = 2**16
-"""Numbers of float64 that are summed before the next are widened."""
 
 
-def play(
+def run_round(
     setting: Setting,
-    states: Sequence[LaneState],
+    states: Sequence[ServerState],
     t: int,
     observers: Sequence[Observer],
     *,
     evaluate: bool,
-) -> tuple[list[LaneState], list[RoundRecord]]:
+) -> tuple[list[ServerState], list[RoundRecord]]:
     """One round of all lanes."""
     problem, seed = setting.problem, setting.seed
     roster = setting.federation.roster(seed, t, problem.data_sizes)
@@ -50,7 +51,9 @@ def play(
                 decided = _decide(setting, states[k], heard, (t, k), observers)
                 states[k], notes[k] = decided
                 notes[k]["excluded"] = _excluded(roster, heard.roster)
-                states[k] = _charged(setting, k, states[k], len(roster.clients))
+                traffic = setting.lanes[k].algorithm.demands.traffic
+                bill = charge(traffic, len(roster.clients), problem.d)
+                states[k] = states[k].charged(bill)
     if not evaluate:
         return states, [record_of(t + 1, k, s, notes[k]) for k, s in enumerate(states)]
     records = evaluated(setting, states, t + 1, notes)
@@ -62,7 +65,7 @@ def play(
 
 def _plans(
     setting: Setting,
-    states: list[LaneState],
+    states: list[ServerState],
     alive: Sequence[int],
     roster: Roster,
     notes: list[dict[str, Any]],
@@ -81,7 +84,7 @@ def _plans(
 
 def _branches(
     setting: Setting,
-    states: Sequence[LaneState],
+    states: Sequence[ServerState],
     plans: Mapping[int, LocalPlan],
     roster: Roster,
     t: int,
@@ -101,28 +104,23 @@ def _branches(
     return dict(zip(plans, heard, strict=True))
 
 
-def _charged(setting: Setting, k: int, state: LaneState, active: int) -> LaneState:
-    bill = charge(setting.lanes[k].algorithm.traffic, active, setting.problem.d)
-    return replace(
-        state,
-        scalars=state.scalars + bill.scalars,
-        paper_scalars=state.paper_scalars + bill.paper_scalars,
-    )
-
-
 def _told(
-    setting: Setting, states: list[LaneState], alive: Sequence[int]
-) -> list[LaneState]:
+    setting: Setting, states: list[ServerState], alive: Sequence[int]
+) -> list[ServerState]:
     """Audit lanes learn the true state: the gap and the tracking error (E-18, b)."""
     problem = setting.problem
     for k in alive:
         algorithm, state = setting.lanes[k].algorithm, states[k]
-        if not (isinstance(algorithm, HewControl) and algorithm.needs_oracle):
+        if not algorithm.demands.oracle:
             continue
+        assert isinstance(algorithm, Informed), "an oracle's word needs `told`"
         x = state.anchor[None]
         gap = float(problem.objectives(x)[0, 0]) - setting.best
-        errors = state.algorithm.variates.clients - problem.full_gradients(x)[0]
-        tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
+        tracking = 0.0
+        if isinstance(algorithm, Corrected):
+            variates = algorithm.variates(state.algorithm)
+            errors = variates.clients - problem.full_gradients(x)[0]
+            tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
         upper = UpperState(max(gap, 0.0), tracking)
         states[k] = replace(state, algorithm=algorithm.told(state.algorithm, upper))
     return states
@@ -136,7 +134,7 @@ def _losses(
     roster: Roster,
 ) -> list[Float64[Array, " s"] | None]:
     """F_i(x_t) for the lanes that ask for them."""
-    asking = [j for j, k in enumerate(alive) if lanes[k].algorithm.needs_losses]
+    asking = [j for j, k in enumerate(alive) if lanes[k].algorithm.demands.losses]
     found: list[Float64[Array, " s"] | None] = [None] * len(alive)
     if asking:
         table = np.asarray(problem.client_losses(anchors[asking]), dtype=np.float64)
@@ -153,29 +151,22 @@ def _heard(
     losses: Float64[Array, " s"] | None,
 ) -> Round:
     """The round without clients whose displacement is not finite."""
-    finite: Bool[Mask, " s"] = np.asarray(np.isfinite(displacements).all(axis=1))
-    if finite.all():
-        return Round(anchor, displacements, roster, plan, losses)
-    part = Roster(
-        roster.clients[finite],
-        roster.horizons[finite],
-        roster.batch_sizes[finite],
-        roster.data_sizes[finite],
-        roster.population,
-    )
-    correction = None if plan.correction is None else plan.correction[finite]
-    kept = replace(plan, step_sizes=plan.step_sizes[finite], correction=correction)
-    less = None if losses is None else losses[finite]
-    return Round(anchor, displacements[finite], part, kept, less)
+    finite = finite_rows(displacements)
+    whole = Round(anchor, _rows(displacements), roster, plan, losses)
+    return whole if finite.all() else whole.only(np.flatnonzero(finite))
+
+
+def _rows(displacements: Float[Array, "s d"]) -> Rows:
+    return Rows(displacements, np, *displacements.shape)
 
 
 def _decide(
     setting: Setting,
-    state: LaneState,
+    state: ServerState,
     heard: Round,
     where: tuple[int, int],
     observers: Sequence[Observer],
-) -> tuple[LaneState, dict[str, Any]]:
+) -> tuple[ServerState, dict[str, Any]]:
     """The rule, the outer step, and what the trace keeps of them.
 
     A rule that cannot decide the round stops its own lane; the trace says why.
@@ -185,51 +176,36 @@ def _decide(
     if len(heard.roster.clients) == 0:
         note = {"status": "diverged: no displacement was finite"}
         return replace(state, diverged=True), note
-    try:
-        decision, following = lane.algorithm.decide(heard, state.algorithm)
-    except HewError as error:
-        return replace(state, refused=True), _note(heard, None, f"refused: {error}")
-    step = decision.step
-    if step is None:
-        step = _weighted_sum(decision.weights, heard.displacements)
-    move, memory = outer_step(lane.outer, step, state.memory)
-    anchor = state.anchor + move  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
-    if not np.isfinite(anchor).all():
+    watched = len(observers) > 0
+    came = conclude(lane, state, heard, fits=_is_finite, with_move=watched)
+    decision = came.decision  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
+    if decision is None and came.status == RANGE_ERROR:
         status = "diverged: the step was not finite"
-        return replace(state, diverged=True), _note(heard, None, status)
+        return replace(state, diverged=True), round_note(heard.roster, None, status)
+    if decision is None:
+        status = f"refused: {came.status}"
+        return replace(state, refused=True), round_note(heard.roster, None, status)
     seen: dict[str, float] = {}
     for observe in observers:
+        assert came.move is not None
         seen |= observe(
-            Step(t, k, lane.algorithm, state.algorithm, heard, decision, move, problem)
+            Step(
+                t,
+                k,
+                lane.algorithm,
+                state.algorithm,
+                heard,
+                decision,
+                came.move,
+                problem,
+            )
         )
-    note = _note(heard, decision, decision.status) | {"observed": seen}
-    return replace(state, anchor=anchor, memory=memory, algorithm=following), note
+    note = round_note(heard.roster, decision, decision.status) | {"observed": seen}
+    return came.state, note
 
 
-def _note(heard: Round, decision: Decision | None, status: str) -> dict[str, Any]:
-    """Who was heard, and the weights they were given: none where no step was taken."""
-    s = len(heard.roster.clients)
-    return {
-        "clients": tuple(int(i) for i in heard.roster.clients),
-        "horizons": tuple(int(h) for h in heard.roster.horizons),
-        "weights": (0.0,) * s if decision is None else tuple(decision.weights.tolist()),
-        "gap": 0.0 if decision is None else float(decision.gap),
-        "status": status,
-    }
-
-
-def _weighted_sum(
-    weights: Float64[Array, " s"], displacements: Float[Array, "s d"]
-) -> Float64[Array, " d"]:
-    """Σ_i w_iΔ_i in float64 and in client order, widened a cacheful at a time."""
-    if displacements.dtype == np.float64:
-        return np.asarray(weights @ displacements)
-    s, d = displacements.shape
-    total, width = np.empty(d), max(1, CACHEFUL // s)
-    for lo in range(0, d, width):
-        block = displacements[:, lo : lo + width].astype(np.float64)
-        np.matmul(weights, block, out=total[lo : lo + width])
-    return total
+def _is_finite(anchor: Float64[Array, " d"]) -> bool:
+    return bool(np.isfinite(anchor).all())
 
 
 def _excluded(asked: Roster, heard: Roster) -> tuple[int, ...]:
@@ -241,14 +217,14 @@ def _excluded(asked: Roster, heard: Roster) -> tuple[int, ...]:
 # ------------------------------------------------------------------ records
 
 
-def _stopped(state: LaneState) -> dict[str, Any]:
+def _stopped(state: ServerState) -> dict[str, Any]:
     if not state.stopped:
         return {}
     return {"status": "diverged, stopped" if state.diverged else "refused, stopped"}
 
 
 def record_of(
-    t: int, k: int, state: LaneState, note: Mapping[str, Any], **measured: Any
+    t: int, k: int, state: ServerState, note: Mapping[str, Any], **measured: Any
 ) -> RoundRecord:
     """A record from a state and what is known of the round."""
     return RoundRecord(
@@ -263,7 +239,7 @@ def record_of(
 
 def evaluated(
     setting: Setting,
-    states: Sequence[LaneState],
+    states: Sequence[ServerState],
     t: int,
     notes: Sequence[Mapping[str, Any]],
 ) -> list[RoundRecord]:

@@ -1,0 +1,150 @@
+"""What every method is made of, and what a transport may ask of it.
+
+An algorithm is a frozen record of hyper-parameters with three pure methods; its state
+is a value that goes in and comes out. A transport (the simulator, Flower, torch) never
+looks at its class: it reads `demands`, and asks for what only some methods have through
+the small protocols below. A rule written by a user has every right that ours have.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
+
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array
+from hewfl.core.displacements import OwnSum
+from hewfl.core.records import UpperState
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+
+State = TypeVar("State")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a method sends in a round with S active clients and d parameters.
+
+    Attributes:
+        down: vectors of d numbers broadcast once to all.
+        up: vectors of d numbers from each active client.
+        paper_up: `up` as the paper counts it (Δc_i sent along, erratum E-17).
+        down_scalars: numbers to each active client besides (amplitudes, weights).
+        up_scalars: numbers from each active client besides (step counts, losses).
+        common_scalars: numbers broadcast once besides (a common amplitude).
+    """
+
+    down: int = 1
+    up: int = 1
+    paper_up: int = 1
+    down_scalars: int = 0
+    up_scalars: int = 0
+    common_scalars: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a method wants of the server and the clients, and what it sends.
+
+    Attributes:
+        traffic: what travels in a round.
+        losses: rounds must carry F_i(x_t).
+        gradients: `init` must be given one minibatch gradient of every client at x_0
+            (erratum E-29).
+        variates: branches are corrected by control variates: the state has them
+            (`Corrected`), and plans carry a correction.
+        oracle: `told` must be called with the true state before each round
+            (`Informed`): for audits in simulation.
+    """
+
+    traffic: Traffic = Traffic()
+    losses: bool = False
+    gradients: bool = False
+    variates: bool = False
+    oracle: bool = False
+
+
+@runtime_checkable
+class Algorithm(Protocol[State]):
+    """A federated method: hyper-parameters, and three pure methods."""
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+
+    @property
+    def demands(self) -> Demands:
+        """What it wants and sends."""
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> State:
+        """The state before the first round."""
+
+    def plan(self, roster: Roster, state: State) -> LocalPlan:
+        """What the clients of the roster are told."""
+
+    def decide(self, round_: Round, state: State) -> tuple[Decision, State]:
+        """Weights for the displacements, and the state of the next round."""
+
+
+# ------------------------------------------------------------------ what some have
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundModel:
+    """The quadratic that a rule minimises: ⟨g, d⟩ + (Λ/2)‖d‖², d = Σ w_iΔ_i.
+
+    Where Λ > L and L bounds the smoothness of F, it is a certificate of any step d:
+
+        F(x + d) ≤ F(x) + ⟨g, d⟩ + (Λ/2)‖d‖² + ‖∇F(x) − g‖² / (2(Λ − L))
+
+    (th:realized-het-one-step, th:realized-hom-one-step).
+
+    Attributes:
+        reference: g, a vector of the round's space or a sum of its displacements.
+        curvature: Λ.
+        smoothness: L.
+    """
+
+    reference: Any
+    curvature: float
+    smoothness: float
+
+    @property
+    def is_own_sum(self) -> bool:
+        """Whether g is a sum of the round's displacements."""
+        return isinstance(self.reference, OwnSum)
+
+
+@runtime_checkable
+class Modelled(Protocol[State]):
+    """A rule that minimises a certified quadratic model of the round."""
+
+    def model(self, round_: Round, state: State) -> RoundModel:
+        """The model that `decide` minimises, for the state before the round."""
+
+
+@runtime_checkable
+class Corrected(Protocol[State]):
+    """A method whose state holds control variates."""
+
+    def variates(self, state: State) -> Any:
+        """The control variates in a state, None where this state has none."""
+
+
+@runtime_checkable
+class Informed(Protocol[State]):
+    """A method that can be told where the run truly stands."""
+
+    def told(self, state: State, upper: UpperState) -> State:
+        """The state with the true (U_t, Q_t)."""
+
+
+@runtime_checkable
+class Certified(Protocol[State]):
+    """A method that bounds the expected next gap before the round."""
+
+    def certified(
+        self, round_: Round, state: State, weights: Float64[Array, " s"]
+    ) -> tuple[Float64[Array, " s"], float]:
+        """The amplitudes of the round, and the bound J on the expected next gap."""

@@ -1,0 +1,173 @@
+"""From what was heard of a round to the next state.
+
+    decision, state = algorithm.decide(round, state)
+    anchor, memory  = outer step of Σ w_iΔ_i
+
+A round that cannot be concluded leaves the state as it was, and says why: the rule
+could not decide, or the new model would leave its range.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.rows import Rows
+from hewfl.aggregate.sums import weighted_sum
+from hewfl.aggregate.variates import settled
+from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
+from hewfl.core.checks import Array, invalid, shown
+from hewfl.core.displacements import OwnSum
+from hewfl.core.round import Decision, Round
+from hewfl.errors import HewError
+from hewfl.server.outer import Outer, outer_step
+from hewfl.server.state import Lane, ServerState
+
+RANGE_ERROR = "the new model would not be finite"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What came of a round.
+
+    Attributes:
+        state: of the next round; the one before where there is no decision.
+        status: one sentence.
+        decision: the rule's; None where the round could not be concluded.
+        move: the step really taken, outer optimiser included, where it was asked for.
+        terms: of the bound that the rule minimises, for the step really taken.
+    """
+
+    state: ServerState
+    status: str
+    decision: Decision | None = None
+    move: Float64[Array, " d"] | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+
+
+def conclude(
+    lane: Lane,
+    state: ServerState,
+    round_: Round,
+    *,
+    fits: Callable[[Float64[Array, " d"]], bool],
+    with_terms: bool = False,
+    with_move: bool = False,
+) -> Outcome:
+    """Decide, and step.
+
+    Args:
+        lane: the method.
+        state: before the round; used up where it keeps control variates in place.
+        round_: what was heard, all of it finite or refused by the rule.
+        fits: whether a model is one that can be sent.
+        with_terms: whether the terms of the rule's bound are wanted.
+        with_move: whether the step itself is wanted.
+    """
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        try:
+            decision, following = decided(lane.algorithm, round_, state.algorithm)
+            model = None
+            if with_terms and isinstance(lane.algorithm, Modelled):
+                model = lane.algorithm.model(round_, state.algorithm)
+            moved = stepped(lane.outer, round_, state, decision, model, with_move)
+            if not fits(moved.anchor):
+                return Outcome(state, RANGE_ERROR)
+            following = settled(following)
+        except HewError as error:
+            return Outcome(state, str(error))
+    new = replace(state, anchor=moved.anchor, memory=moved.memory, algorithm=following)
+    return Outcome(new, decision.status, decision, moved.move, moved.terms)
+
+
+def decided(
+    algorithm: Algorithm[Any], round_: Round, state: Any
+) -> tuple[Decision, Any]:
+    """The rule's decision and its next state, checked for its form.
+
+    Raises:
+        InvalidInputError: it is no decision about the clients of the round.
+        HewError: the rule's own.
+    """
+    answer = algorithm.decide(round_, state)
+    name = f"what {algorithm.name} decides"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise invalid(name, "a Decision and the next state", shown(answer))
+    decision, following = answer
+    if not isinstance(decision, Decision):
+        raise invalid(name, "a Decision and the next state", shown(answer))
+    weights, s = decision.weights, len(round_.roster.clients)
+    is_vector = isinstance(weights, np.ndarray) and weights.dtype == np.float64
+    if not is_vector or weights.shape != (s,):
+        got = f"{type(weights).__name__} of shape {np.shape(weights)}"
+        raise invalid(f"{name}, its weights,", f"a float64 array of shape ({s},)", got)
+    return decision, following
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """Where a step leads: the next anchor and momentum, and what was asked for."""
+
+    anchor: Float64[Array, " d"]
+    memory: Float64[Array, " d"]
+    move: Float64[Array, " d"] | None
+    terms: Mapping[str, float]
+
+
+def stepped(
+    outer: Outer,
+    round_: Round,
+    state: ServerState,
+    decision: Decision,
+    model: RoundModel | None,
+    with_move: bool,
+) -> Moved:
+    """The step, a range of entries at a time: vectors of a large model are few.
+
+    The terms are those of the rule's model for the step really taken, ⟨g, d⟩ and
+    (Λ/2)‖d‖². What nobody can measure here, ‖∇F(x) − g‖² and F(x), is not among them.
+    """
+    d, data = len(state.anchor), round_.displacements
+    assert isinstance(data, Rows | Pieces), "a server holds what clients send"
+    is_plain = outer == Outer()
+    anchor, memory = np.empty(d), np.empty(d) if outer.momentum else state.memory
+    move = np.empty(d) if with_move else None
+    slope = sq_norm = 0.0
+    for here, part in data.stretches():
+        step = decision.step
+        step = part.combine(decision.weights) if step is None else step[here]
+        go, kept = outer_step(outer, step, state.memory[here])
+        np.add(state.anchor[here], go, out=anchor[here])
+        if outer.momentum:
+            memory[here] = kept
+        if move is not None:
+            move[here] = go
+        if model is not None:
+            sq_norm += float(np.dot(go, go))
+            if not (is_plain and decision.value is not None):
+                slope += float(np.dot(_reference(model, part, here), go))
+    if model is None:
+        return Moved(anchor, memory, move, {})
+    bend = 0.5 * model.curvature * sq_norm
+    if is_plain and decision.value is not None:
+        slope = decision.value - bend  # the step is the one that was weighed
+    terms = {
+        "certificate_slope": slope,
+        "certificate_curvature": bend,
+        "certificate_change": slope + bend,
+    }
+    return Moved(anchor, memory, move, terms)
+
+
+def _reference(
+    model: RoundModel, part: Rows | Pieces, here: slice
+) -> Float64[Array, " k"]:
+    """A range of the reference g."""
+    if isinstance(model.reference, OwnSum):
+        return np.asarray(weighted_sum(part, model.reference.weights))
+    return np.asarray(model.reference[here], dtype=np.float64)

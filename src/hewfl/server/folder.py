@@ -1,0 +1,83 @@
+"""A run on disk: its trace, its checkpoint, and what it is.
+
+folder/trace.jsonl                  one line per lane and round, append-only
+folder/state-<round>.safetensors    the state, see `hewfl.server.checkpoint`
+folder/manifest.json                names the state and how much of the trace fits
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from hewfl.errors import DataError
+from hewfl.server.checkpoint import Saved, load_checkpoint, save_checkpoint
+from hewfl.server.trace import RoundRecord, from_lines, to_line
+
+
+@final
+class RunLog:
+    """The trace of a run and its checkpoints in one folder, made if it is new.
+
+    Args:
+        folder: where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / "trace.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the trace."""
+        return self._path.stat().st_size
+
+    def append(self, records: Sequence[RoundRecord]) -> None:
+        """Add records to the trace."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(to_line(record) for record in records)
+
+    def records(self) -> list[RoundRecord]:
+        """All records of the trace."""
+        return from_lines(self._path.read_text(encoding="utf-8").splitlines())
+
+    def save(self, saved: Saved) -> None:
+        """Make a state the current one; the trace that belongs to it is written."""
+        save_checkpoint(self._folder, saved)
+
+    def load(self, run: Mapping[str, Any], but: Sequence[str] = ()) -> Saved | None:
+        """The run found here, None if there is none; the trace is cut to fit it.
+
+        A trace without a checkpoint is of a run that died before its first: it goes.
+
+        Args:
+            run: what must be the same to go on.
+            but: names in it that may differ.
+
+        Raises:
+            DataError: it is damaged, or another run.
+        """
+        saved = load_checkpoint(self._folder)
+        if saved is None:
+            self._path.write_bytes(b"")
+            return None
+        for key, value in run.items():
+            if key not in but and _plain(saved.run.get(key)) != _plain(value):
+                text = (
+                    f"the checkpoint belongs to another run: its {key} is "
+                    f"{saved.run.get(key)!r}, asked for is {value!r}"
+                )
+                raise DataError(text)
+        if not self._path.exists() or self.size < saved.trace_bytes:
+            text = f"the trace {self._path} is shorter than its checkpoint says"
+            raise DataError(text)
+        with self._path.open("r+b") as file:
+            file.truncate(saved.trace_bytes)
+        return saved
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON gives it back: tuples are lists."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,100 @@
+"""What a run carries from round to round, and the method that it runs."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from jaxtyping import Float64
+
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.checks import Array, invalid, shown
+from hewfl.server.ledger import Charge
+from hewfl.server.outer import Outer
+
+_CONTRACT = ("name", "demands", "init", "plan", "decide")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One method of a comparison: an algorithm under an outer optimiser."""
+
+    algorithm: Algorithm[Any]
+    outer: Outer = field(default_factory=Outer)
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that an algorithm and an outer step were given."""
+        check_algorithm("algorithm", self.algorithm)
+        if not isinstance(self.outer, Outer):
+            raise invalid("outer", "an Outer", shown(self.outer))
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        if self.label is not None:
+            return self.label
+        momentum = self.outer.momentum
+        return self.algorithm.name + (f", momentum {momentum:g}" if momentum else "")
+
+
+def check_algorithm(name: str, value: object, also: str = "") -> None:
+    """Require an object with the five parts of an algorithm; a class is none.
+
+    Raises:
+        InvalidInputError: parts are missing; where it has some of them, the text says
+            which are not there.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        also: what else it might have been, for the text.
+    """
+    missing = [part for part in _CONTRACT if not hasattr(value, part)]
+    if missing or isinstance(value, type):
+        got = shown(value)
+        if "decide" not in missing and not isinstance(value, type):
+            got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
+        rule = f"an algorithm, such as FedAvg(L, 0.1){also}"
+        raise invalid(name, rule, got)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """All that a method carries from round to round.
+
+    Attributes:
+        anchor: x_t.
+        memory: momentum of the outer optimiser.
+        algorithm: the algorithm's own state.
+        scalars: numbers sent since the start.
+        paper_scalars: numbers sent in the paper's count.
+        diverged: stopped, because a step or the objective left all bounds.
+        refused: stopped, because its rule could not decide a round.
+    """
+
+    anchor: Float64[Array, " d"]
+    memory: Float64[Array, " d"]
+    algorithm: Any
+    scalars: int
+    paper_scalars: int
+    diverged: bool = False
+    refused: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it takes part in no more rounds."""
+        return self.diverged or self.refused
+
+    def charged(self, bill: Charge, paper: Charge | None = None) -> "ServerState":
+        """The state with a round's numbers on its account.
+
+        Args:
+            bill: what was sent.
+            paper: what the paper counts, if it is of another bill.
+        """
+        return replace(
+            self,
+            scalars=self.scalars + bill.scalars,
+            paper_scalars=self.paper_scalars + (paper or bill).paper_scalars,
+        )
