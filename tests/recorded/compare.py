@@ -14,8 +14,8 @@ CLOSE = 1e-9
 CLOSE_FLOAT32 = 1e-3
 """The same where branches run in single precision: the rounding of a step, over what
 the weight problem makes of it."""
-AROUND_ZERO = {"gap": 1.0, "certificate_slack": 1.0}
-"""Sizes of fields that are differences: rounding is relative to their terms."""
+NOT_CLOSE = ("sha256", "gap")
+"""Fields that are compared for equality or not at all: a gap is rounding alone."""
 LEAST = 1e-6
 """Size below which numbers are compared as if they had it."""
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -47,7 +47,7 @@ def difference(world: str, old: Files, new: Files, how: Closeness) -> str | None
     """The first difference, None if there is none that counts."""
     if sorted(old) != sorted(new):
         return f"world {world}: recorded files {sorted(old)}, now {sorted(new)}"
-    for file in old:
+    for file in sorted(old, key=lambda name: name != "trace.jsonl"):  # rounds first
         where = f"world {world}, file {file}"
         found = next(_file(old[file], new[file], how.of(f"{world}/{file}")), None)
         if found is not None:
@@ -78,7 +78,7 @@ def _value(
 ) -> Iterator[str]:
     """Differences below a field; `size` is that of the array the numbers are from."""
     name = field.rpartition(".")[2]
-    if name in how.apart or (name == "sha256" and how.tolerance is not None):
+    if name in how.apart or (name in NOT_CLOSE and how.tolerance is not None):
         return
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys([*old, *new]):
@@ -91,7 +91,7 @@ def _value(
         whole = _size(old)
         for k, (was, now) in enumerate(zip(old, new, strict=True)):
             yield from _value(f"{field}[{k}]", was, now, how, whole)
-    elif not _agree(name, old, new, how, size):
+    elif not _agree(old, new, how, size):
         yield _said(field, old, new)
 
 
@@ -104,12 +104,11 @@ def _size(values: Sequence[Any]) -> float:
     return max(numbers, default=0.0)
 
 
-def _agree(name: str, old: Any, new: Any, how: Closeness, size: float) -> bool:
+def _agree(old: Any, new: Any, how: Closeness, size: float) -> bool:
     if how.tolerance is None or type(old) is not type(new):
         return bool(repr(old) == repr(new))  # NaN is NaN, and -0.0 is not 0.0
     if isinstance(old, float):
-        least = max(size, AROUND_ZERO.get(name, LEAST))
-        return _near(old, new, how.tolerance, least)
+        return _near(old, new, how.tolerance, max(size, LEAST))
     if isinstance(old, str):
         numbers = zip(_NUMBER.findall(old), _NUMBER.findall(new), strict=False)
         pairs = [(float(was), float(now)) for was, now in numbers]
