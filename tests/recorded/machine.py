@@ -15,8 +15,16 @@ import scipy
 import torch
 from numpy.typing import NDArray
 
-from hewfl import combine, post_local_weights, solve_simplex_qp
-from hewfl.problems import softmax_from_arrays
+from hewfl import (
+    FedAvg,
+    Federation,
+    FixedHorizons,
+    combine,
+    post_local_weights,
+    simulate,
+    solve_simplex_qp,
+)
+from hewfl.problems import Softmax, softmax_from_arrays
 
 
 def digest(arrays: Iterable[NDArray[Any]]) -> str:
@@ -75,7 +83,14 @@ def kernels() -> dict[str, str]:
         "compiled": str(any(file.endswith(suffixes) for file in files)),
         "weights": digest(answers),
         "losses": digest([losses]),
+        "branches": digest(trained(problem, kind) for kind in ("float32", "float64")),
     }
+
+
+def trained(problem: Softmax, dtype: str) -> NDArray[Any]:
+    """The model after one round of one client."""
+    federation, lanes = Federation(FixedHorizons(3), 4), [FedAvg(1.0, 0.1)]
+    return simulate(problem, federation, lanes, rounds=1, seed=0, dtype=dtype).anchors
 
 
 def probe() -> dict[str, dict[str, str]]:
