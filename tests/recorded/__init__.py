@@ -1,0 +1,1 @@
+"""What the code produced at a recorded commit, and the comparison with today's."""

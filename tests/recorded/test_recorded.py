@@ -1,0 +1,147 @@
+"""Every world again: the bytes that were recorded, before a redesign and after it.
+
+Where this machine's arithmetic is that of the recording, files must be equal byte by
+byte; elsewhere their numbers must agree (`compare.CLOSE`). A world that changes on
+purpose is named in `CHANGED`, or recorded anew (`record.py`).
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from tests.recorded.compare import CLOSE, Closeness, difference
+from tests.recorded.files import World
+from tests.recorded.machine import probe
+from tests.recorded.record import (
+    EXPECTED,
+    HALF_WAY,
+    RESUMED,
+    WHOLE,
+    ranks,
+    recorded,
+    worlds,
+)
+
+
+@final
+@dataclass(frozen=True)
+class Change:
+    """A world whose bytes differ on purpose.
+
+    Attributes:
+        reason: a sentence.
+        tolerance: relative, within which numbers must still agree.
+        apart: fields that are not compared at all.
+    """
+
+    reason: str
+    tolerance: float = CLOSE
+    apart: tuple[str, ...] = ()
+
+
+CHANGED: dict[str, Change] = {}
+Machine = tuple[dict[str, Any], dict[str, Any]]
+
+
+def not_started() -> Any:
+    raise AssertionError("names are asked for, nothing runs")
+
+
+NAMES = [
+    pytest.param(name, marks=pytest.mark.torch) if name.startswith("torch_") else name
+    for name in worlds(not_started)
+]
+
+
+@pytest.fixture(scope="module")
+def known() -> Iterator[dict[str, World]]:
+    with ranks() as two:
+        yield worlds(two)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    """The probe as recorded, and now."""
+    return json.loads((EXPECTED / "machine.json").read_text()), probe()
+
+
+def asked(world: str, machine: Machine) -> Closeness:
+    """Equal bytes, unless the machine or the world is another."""
+    if world in CHANGED:
+        return Closeness(CHANGED[world].tolerance, CHANGED[world].apart)
+    old, new = machine
+    parts = ["arithmetic", "kernels"] + ["tensors"] * world.startswith("torch_")
+    same = all(old[part] == new[part] for part in parts)
+    return Closeness(None if same else CLOSE)
+
+
+@pytest.mark.parametrize("world", NAMES)
+def test_the_world_is_as_recorded(
+    world: str,
+    known: dict[str, World],
+    machine: Machine,
+    tmp_path: Path,
+) -> None:
+    new = known[world](tmp_path)
+    found = difference(world, recorded(world), new, asked(world, machine))
+    assert found is None, found
+
+
+@pytest.mark.parametrize("run", RESUMED)
+def test_a_run_stopped_by_the_recorded_code_goes_on(
+    run: str, machine: Machine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(HALF_WAY / run, folder)
+    new = RESUMED[run](folder, WHOLE)
+    found = difference(run, recorded(run), new, asked(run, machine))
+    assert found is None, found
+
+
+def test_compiled_kernels_answer_as_recorded(
+    machine: Machine,
+) -> None:
+    """Else a changed kernel would pass for another machine, and nothing be equal."""
+    old, new = machine
+    if old["arithmetic"] != new["arithmetic"]:
+        pytest.skip("another machine: numbers are compared, not bytes")
+    if old["kernels"]["compiled"] != new["kernels"]["compiled"]:
+        pytest.skip("compiled kernels are not in use, as they were")
+    assert new["kernels"] == old["kernels"]
+
+
+def test_everything_recorded_is_compared() -> None:
+    folders = {path.name for path in EXPECTED.iterdir() if path.is_dir()}
+    assert folders == set(worlds(not_started))
+    assert {path.name for path in HALF_WAY.iterdir()} == set(RESUMED)
+    assert set(CHANGED) <= folders
+    assert all(change.reason.endswith(".") for change in CHANGED.values())
+
+
+def test_differences_are_told() -> None:
+    old = b'{"round":1,"lane":0,"weights":[0.5,0.5],"status":"gap 1.5"}\n'
+    new = old.replace(b"0.5]", b"0.50000001]").replace(b"1.5", b"1.50001")
+    text = difference("w", {"t": old}, {"t": new}, Closeness(None))
+    where = "world w, file t, round 1, lane 0, field weights[1]"
+    assert text == f"{where}: recorded 0.5, now 0.50000001"
+    assert difference("w", {"t": old}, {"t": new}, Closeness(CLOSE)) == text
+    assert difference("w", {"t": old}, {"t": new}, Closeness(1e-7)) is None
+    assert difference("w", {"t": old}, {"t": old}, Closeness(None)) is None
+    longer = difference("w", {"t": old}, {"t": old + new}, Closeness(None))
+    assert longer == "world w, file t, 1 lines recorded, now 2"
+    other = old.replace(b"gap", b"no gap")
+    apart = Closeness(CLOSE, ("status",))
+    assert difference("w", {"t": old}, {"t": other}, apart) is None
+    told = difference("w", {"t": old}, {"t": other}, Closeness(CLOSE))
+    assert told is not None
+    assert "field status" in told
+    missing = difference("w", {"t": old}, {}, apart)
+    assert missing == "world w: recorded files ['t'], now []"
