@@ -10,7 +10,7 @@ import pytest
 from hewfl import combine, data_gap, post_local_weights
 from hewfl.aggregate.gram import NATIVE_CLIENTS, own_products, round_products
 from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.rows import as_rows, matrix_round
 from hewfl.aggregate.variates import ControlVariates, kept, settled
 from hewfl.core import native
 from hewfl.core.displacements import OwnSum
@@ -61,7 +61,7 @@ def test_products_are_those_of_the_matrix(
     pieces, matrix = in_pieces(rng, n, kind, based=based)
     g = rng.standard_normal(matrix.shape[1])
     found = round_products(pieces, g, 1.7)
-    known = round_products(as_displacements("displacements", matrix), g, 1.7)
+    known = round_products(as_rows("displacements", matrix), g, 1.7)
     size = max(float(np.abs(known.gram).max()), 1e-3)
     assert np.abs(found.gram - known.gram).max() <= 1e-13 * size
     unit = max(float(np.abs(known.linear).max()), size)
@@ -89,7 +89,9 @@ def test_a_reference_that_is_not_formed(
 
 def test_it_is_formed_where_products_cannot_tell(rng: np.random.Generator) -> None:
     one, matrix = in_pieces(rng, 1)
-    assert own_products(one, np.array([-1.0]), 1.0) is None  # no differences at all
+    assert (
+        own_products(one, OwnSum(np.array([-1.0])), 1.0) is None
+    )  # no differences at all
     assert post_local_weights(one, OwnSum(np.array([-1.0])), 1.0).weights == [1.0]
     tiny = matrix * 1e-200
     both = np.vstack([tiny, 2 * tiny])

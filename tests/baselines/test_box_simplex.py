@@ -52,7 +52,9 @@ def test_a_bound_that_holds() -> None:
 def test_vectors_at_rest_leave_the_least_norm_point() -> None:
     u = np.zeros((3, 2))
     centre = np.array([0.6, 0.3, 0.1])
-    weights, gap = solve_box_simplex(products(u), *box(centre, 0.2))  # third stops at 0.3
+    weights, gap = solve_box_simplex(
+        products(u), *box(centre, 0.2)
+    )  # third stops at 0.3
     np.testing.assert_allclose(weights, [0.4, 0.3, 0.3], rtol=1e-14)
     assert gap == 0.0
 
@@ -80,7 +82,9 @@ def test_every_answer_is_certified_and_moves_with_its_clients(
     assert box_simplex_gap(u @ (weights @ u), lower, upper, weights) < 2 * GAP
 
     order = rng.permutation(n)
-    again, _ = solve_box_simplex(products(u[order]), lower[order], upper[order], centre[order])
+    again, _ = solve_box_simplex(
+        products(u[order]), lower[order], upper[order], centre[order]
+    )
     blur = 1e-6 if kind == "nearly equal" else 1e-7 if kind == "some at rest" else 1e-9
     np.testing.assert_allclose(again, weights[order], atol=max(PERMUTATION, blur))
 
@@ -90,7 +94,9 @@ def test_a_box_that_is_the_simplex_gives_the_simplex_solution(
 ) -> None:
     for n, d in ((5, 9), (12, 4)):
         u = unit_rows(rng, n, d, "plain")
-        weights, _ = solve_box_simplex(products(u), np.zeros(n), np.ones(n), np.full(n, 1 / n))
+        weights, _ = solve_box_simplex(
+            products(u), np.zeros(n), np.ones(n), np.full(n, 1 / n)
+        )
         expected = solve_simplex_qp(u @ u.T, np.zeros(n)).weights
         np.testing.assert_allclose(weights, expected, atol=WEIGHTS)
 

@@ -12,10 +12,10 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from hewfl import Outer
+from hewfl.aggregate.pieces import RANGE
 from hewfl.core import native
 from hewfl.flower import HewStrategy, Options
 from hewfl.flower.layout import flat, layout_of, lendable
-from hewfl.flower.step import RANGE
 from tests.flower.federation import StubGrid, app_of
 from tests.sim.toy import least_squares
 

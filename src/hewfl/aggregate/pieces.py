@@ -25,7 +25,7 @@ from hewfl.core.displacements import OwnSum, RoundProducts
 Vector = Float[Array, " _"]
 _BLOCK = 2**18
 """Entries of one float64 block: 2 MiB stay in cache."""
-_RANGE = 2**16
+RANGE = 2**16
 """Entries of a vector that are stepped or summed at a time."""
 
 
@@ -128,8 +128,8 @@ class Pieces:
 
     def stretches(self) -> Iterator[tuple[slice, "Pieces"]]:
         """Ranges of entries to work on one after the other, so that few are doubled."""
-        for lo in range(0, self.d, _RANGE):
-            here = slice(lo, min(lo + _RANGE, self.d))
+        for lo in range(0, self.d, RANGE):
+            here = slice(lo, min(lo + RANGE, self.d))
             yield here, self.columns(here.start, here.stop)
 
     def sample(self) -> Float64[Array, "n k"]:

@@ -80,7 +80,7 @@ def post_local_weights(
 
 
 def _from_rows(part: Displacements, slope: Any, lam: float) -> SimplexSolution:
-    """Very many clients of few parameters: the rows are read, the Gram matrix is not."""
+    """Very many clients of few parameters: rows are read, no Gram matrix is formed."""
     rows = part if isinstance(part, Rows) else as_rows("displacements", part.matrix())
     if isinstance(slope, OwnSum):
         slope = part.combine(slope.weights)

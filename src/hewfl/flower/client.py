@@ -18,9 +18,10 @@ from flwr.clientapp import ClientApp
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
-from hewfl.aggregate.variates import ControlVariates, correction, updated
+from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.variates import ControlVariates, correction
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.core.round import LocalPlan, Roster
 from hewfl.errors import DataError
 from hewfl.flower.branch import Branch, Gradient, Moment, run_branch
 from hewfl.flower.layout import flat, layout_of, vector_of, vector_record
@@ -215,8 +216,8 @@ def _keep(
     """c_i of the next round, by the server's own rule and so to the same bits."""
     plan = LocalPlan(np.array([order.step_size]))
     anchor = np.zeros(len(displacement))  # the rule does not look at it
-    round_ = Round(anchor, displacement[None], _alone(steps), plan)
-    own = updated(variates, round_).clients[0]
+    round_ = matrix_round(anchor, displacement[None], _alone(steps), plan)
+    own = variates.after(round_).clients[0]
     context.state[_KEPT] = vector_record(own)
     context.state[f"{_KEPT}-round"] = ConfigRecord({"round": order.round + 1})
 

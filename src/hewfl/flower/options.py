@@ -6,10 +6,9 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from hewfl.controllers.control import HewControl
-from hewfl.controllers.fixed import HewFixed
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
+from hewfl.errors import InvalidInputError
 from hewfl.server.checkpoint import flatten
 from hewfl.server.federation import (
     EpochHorizons,
@@ -84,19 +83,16 @@ def check_method(algorithm: Algorithm[Any], options: Options) -> None:
     Raises:
         InvalidInputError: it asks for what clients do not send, or for a population.
     """
-    if algorithm.needs_losses or getattr(algorithm, "needs_oracle", False):
+    demands = algorithm.demands
+    if demands.losses or demands.oracle:
         rule = "a method that needs neither losses nor the true state"
         raise invalid("algorithm", rule, algorithm.name)
-    if options.population is None:
-        _check_nameless(algorithm, options)
-    _check_variance(algorithm, options.population)
-
-
-def _check_nameless(algorithm: Algorithm[Any], options: Options) -> None:
-    """Require nothing that belongs to clients by name."""
-    if _remembers_clients(algorithm):
+    if options.population is not None:
+        _probed(algorithm, options.population)
+        return
+    if _names_clients(algorithm):
         rule = (
-            f"given for {algorithm.name}: what it remembers of clients belongs to "
+            f"given for {algorithm.name}: what it knows of clients belongs to "
             "partition ids 0 to population − 1"
         )
         raise invalid("population", rule, None)
@@ -105,22 +101,19 @@ def _check_nameless(algorithm: Algorithm[Any], options: Options) -> None:
         raise invalid("population", rule, None)
 
 
-def _remembers_clients(algorithm: Algorithm[Any]) -> bool:
-    """Whether its state grows with the number of clients."""
+def _names_clients(algorithm: Algorithm[Any]) -> bool:
+    """Whether it knows something of clients by name.
 
-    def shapes(n: int) -> dict[str, tuple[int, ...]]:
-        given = np.zeros((n, 1)) if algorithm.needs_gradients else None
-        state = flatten(algorithm.init(n, 1, given))
-        return {name: array.shape for name, array in state.items()}
+    Its state then grows with their number, or it takes another number of them ill.
+    """
+    try:
+        return _probed(algorithm, 2) != _probed(algorithm, 3)
+    except InvalidInputError:
+        return True
 
-    return shapes(2) != shapes(3)
 
-
-def _check_variance(algorithm: Algorithm[Any], population: int | None) -> None:
-    """Require noise of every client by name, where it is not one number for all."""
-    if not isinstance(algorithm, HewControl | HewFixed):
-        return
-    count = np.size(algorithm.variance)
-    if count not in (1, population):
-        rule = "one number, or one for each client of a `population` that is given"
-        raise invalid("variance", rule, f"{count} numbers with population {population}")
+def _probed(algorithm: Algorithm[Any], n: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the first state for n clients of one parameter."""
+    given = np.zeros((n, 1)) if algorithm.demands.gradients else None
+    state = flatten(algorithm.init(n, 1, given))
+    return {name: array.shape for name, array in state.items()}

@@ -6,7 +6,7 @@ from typing import final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from hewfl.aggregate.variates import ControlVariates
+from hewfl.aggregate.variates import KeptVariates
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.flower.contacts import Contact
 from hewfl.flower.layout import Layout, vector_record
@@ -51,7 +51,7 @@ class Draft:
     layout: Layout
     arrays: ArrayRecord
     config: ConfigRecord
-    variates: ControlVariates | None
+    variates: KeptVariates | None
     holders: Holders
     is_law: bool
 

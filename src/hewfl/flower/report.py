@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import Result
 
 from hewfl.flower.evaluation import averaged
 from hewfl.flower.replies import KINDS, Exclusion, Heard
-from hewfl.flower.rounds import Outcome
+from hewfl.server.conclude import Outcome
 
 
 def note(
@@ -20,7 +20,7 @@ def note(
     told: dict[str, Any] = {
         "status": outcome.status,
         "excluded": tuple(sorted({e.client for e in excluded if e.client >= 0})),
-        "observed": {**outcome.observed, **counts},
+        "observed": {**outcome.terms, **counts},
     }
     if decision is None:
         return told
@@ -46,7 +46,7 @@ def metrics(
             "weights": list(known.get("weights", ())),
             "gap": known.get("gap", 0.0),
             "excluded": len(excluded),
-            **outcome.observed,
+            **outcome.terms,
             **{f"excluded-{k}": _count(excluded, k) for k in KINDS},
         }
     )

@@ -6,51 +6,25 @@ finite in the precision of the model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, final
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.variates import kept
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array, Ints
-from hewfl.core.round import (
-    Decision,
-    LocalPlan,
-    PiecewiseRound,
-    Roster,
-    Round,
-    Streaming,
-)
-from hewfl.errors import HewError
+from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.flower.contacts import Book
 from hewfl.flower.layout import Layout, is_sendable
 from hewfl.flower.options import Options
 from hewfl.flower.replies import Exclusion, Heard
-from hewfl.flower.step import stepped
-from hewfl.server.checkpoint import flatten
+from hewfl.server.conclude import Outcome, conclude
 from hewfl.server.federation import SampledParticipation
+from hewfl.server.first import first_state
 from hewfl.server.ledger import charge
-from hewfl.server.state import ServerState
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What came of a round.
-
-    Attributes:
-        state: of the next one.
-        status: one sentence.
-        decision: the rule's; None where the round is rejected.
-        observed: terms of the certificate.
-    """
-
-    state: ServerState
-    status: str
-    decision: Decision | None = None
-    observed: Mapping[str, float] = field(default_factory=dict)
+from hewfl.server.state import Lane, ServerState
 
 
 def draw_roster(book: Book, options: Options, t: int) -> tuple[Roster, list[Exclusion]]:
@@ -90,7 +64,7 @@ def _steps(book: Book, options: Options, t: int) -> Int64[Ints, " n"]:
     return options.horizons.draw(options.seed, t, sizes, batches)
 
 
-def conclude(
+def concluded(
     algorithm: Algorithm[Any],
     options: Options,
     layout: Layout,
@@ -105,50 +79,20 @@ def conclude(
     if count < options.min_replies or heard.displacements is None:
         text = f"rejected: {count} usable replies, {options.min_replies} needed"
         return Outcome(state, text)
-    round_ = _round(state, heard, heard.displacements, options)
-    with np.errstate(all="ignore"):  # what is not finite is rejected
-        try:
-            decision, following = _decided(algorithm, round_, layout, state)
-            moved = stepped(algorithm, options.outer, round_, state, decision)
-            if not is_sendable(layout, moved.anchor) or not _is_finite(following):
-                text = "rejected: the new model would not be finite"
-                return Outcome(state, text)
-            if isinstance(algorithm, Streaming):
-                following = algorithm.follow(round_, state.algorithm, owned=True)
-        except HewError as error:
-            return Outcome(state, f"rejected: {error}")
-    new = replace(state, anchor=moved.anchor, memory=moved.memory, algorithm=following)
-    return Outcome(new, decision.status, decision, moved.terms)
-
-
-def _round(
-    state: ServerState, heard: Heard, displacements: Pieces, options: Options
-) -> PiecewiseRound:
-    """What the rule may look at: the work that was done, not what was asked for."""
-    clients = heard.clients
-    n = options.population or int(clients.max()) + 1
-    roster = Roster(clients, heard.steps, heard.batch_sizes, heard.sizes, n)
-    return PiecewiseRound(
-        state.anchor, displacements, roster, LocalPlan(heard.step_sizes)
+    n = options.population or int(heard.clients.max()) + 1
+    roster = Roster(heard.clients, heard.steps, heard.batch_sizes, heard.sizes, n)
+    plan = LocalPlan(heard.step_sizes)  # the work that was done, not what was asked for
+    round_ = Round(state.anchor, heard.displacements, roster, plan)
+    came = conclude(
+        Lane(algorithm, options.outer),
+        state,
+        round_,
+        fits=lambda anchor: is_sendable(layout, anchor),
+        with_terms=True,
     )
-
-
-def _decided(
-    algorithm: Algorithm[Any],
-    round_: PiecewiseRound,
-    layout: Layout,
-    state: ServerState,
-) -> tuple[Decision, Any]:
-    """The decision, and the next state of methods that need all rows in one matrix."""
-    if isinstance(algorithm, Streaming):
-        return algorithm.weigh(round_, state.algorithm), None
-    matrix = round_.displacements.astype(layout.dtype)
-    whole = Round(round_.anchor, matrix, round_.roster, round_.plan)
-    return algorithm.decide(whole, state.algorithm)
-
-
-def _is_finite(state: Any) -> bool:
-    return all(np.isfinite(array).all() for array in flatten(state).values())
+    if came.decision is None:
+        return replace(came, status=f"rejected: {came.status}")
+    return came
 
 
 def charged(
@@ -159,45 +103,34 @@ def charged(
     Corrections that the server keeps travel to each client by itself instead of as one
     broadcast vector.
     """
-    d, traffic = len(state.anchor), algorithm.traffic
+    d, traffic = len(state.anchor), algorithm.demands.traffic
     sent_here = traffic
-    if traffic.down > 1 and options.variates == "server":
+    if algorithm.demands.variates and options.variates == "server":
         sent_here = replace(traffic, down=1, down_scalars=traffic.down_scalars + d)
-    bill, paper = charge(sent_here, active, d), charge(traffic, active, d)
-    return replace(
-        state,
-        scalars=state.scalars + bill.scalars,
-        paper_scalars=state.paper_scalars + paper.paper_scalars,
-    )
+    return state.charged(charge(sent_here, active, d), charge(traffic, active, d))
 
 
-def first_state(
+def started(
     algorithm: Algorithm[Any],
     options: Options,
     anchor: Float64[Array, " d"],
     gradients: Mapping[int, Float64[Array, " d"]],
 ) -> ServerState:
-    """The state before the first round.
+    """The state before the first round, whose control variates change in place.
 
     Args:
         algorithm: the method.
         options: the population.
         anchor: x_0.
-        gradients: by client, for methods that start at them. A client not heard starts
-            at the mean of the others, which leaves its first branch uncorrected.
+        gradients: by client, for methods that start at them.
+
+    Raises:
+        DataError: gradients are demanded and no client sent one.
     """
-    n, d = options.population or 1, len(anchor)
-    given = None
-    if algorithm.needs_gradients:
-        known = np.stack(list(gradients.values()))
-        given = np.tile(known.mean(axis=0), (n, 1))
-        given[list(gradients)] = known
-    sent_up = len(gradients) * d
-    return ServerState(
-        anchor,
-        np.zeros(d),
-        algorithm.init(n, d, given),
-        sent_up,
-        sent_up,
-        diverged=False,
-    )
+    n, given = options.population or 1, None
+    if algorithm.demands.gradients:
+        given = np.full((n, len(anchor)), np.nan)
+        for client, gradient in gradients.items():
+            given[client] = gradient
+    first = first_state(algorithm, anchor, n, given)
+    return replace(first, algorithm=kept(first.algorithm))

@@ -17,9 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from jaxtyping import Float, Float64
 
-from hewfl.controllers.het import HewHet
-from hewfl.controllers.hom import HewHom
-from hewfl.core.algorithm import Algorithm
+from hewfl.core.algorithm import Algorithm, Corrected, Modelled
 from hewfl.core.checks import Array
 from hewfl.errors import DataError
 from hewfl.flower import evaluation, report
@@ -29,13 +27,8 @@ from hewfl.flower.layout import flat, layout_of, others_of, record_of, sent
 from hewfl.flower.options import Options, check_method
 from hewfl.flower.orders import Draft, gradient_orders, orders
 from hewfl.flower.replies import Asked, Exclusion, Heard, let_go, sift
-from hewfl.flower.rounds import (
-    Outcome,
-    charged,
-    conclude,
-    draw_roster,
-    first_state,
-)
+from hewfl.flower.rounds import charged, concluded, draw_roster, started
+from hewfl.server.conclude import Outcome
 from hewfl.server.state import ServerState
 from hewfl.server.trace import RoundRecord
 
@@ -159,7 +152,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         self._limit = min(options.wait_seconds, timeout)
         if folder is not None:
             zeros = {i: np.zeros(layout.d) for i in range(options.population or 0)}
-            like = first_state(method, options, anchor, zeros)
+            like = started(method, options, anchor, zeros)
             self._kept = folder.load(like, layout)
         self._meet(grid, options.first_nodes)
         if self._kept is not None:
@@ -167,12 +160,12 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
             log.info("going on after round %d", self._offset)
             return True
         gradients = {}
-        if method.needs_gradients:
+        if method.demands.gradients:
             messages, asked = gradient_orders(arrays, self._book.present())
             replies = grid.send_and_receive(messages, timeout=timeout)
             heard = sift(asked, replies, layout, flat(layout, arrays))
             gradients = _gradients(heard)
-        state = first_state(method, options, anchor, gradients)
+        state = started(method, options, anchor, gradients)
         self._kept = Kept(0, state, layout, others_of(layout, arrays))
         return False
 
@@ -214,7 +207,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         asked: list[Asked] = []
         if len(roster.clients) > 0:
             plan = self.algorithm.plan(roster, state.algorithm)
-            held = _variates(state) if self._nodes_hold else None
+            held = self._variates() if self._nodes_hold else None
             known, is_law = self._holders, self.options.horizons is not None
             draft = Draft(t, roster, plan, layout, arrays, config, held, known, is_law)
             messages, asked = orders(draft, self._book.contacts)
@@ -254,8 +247,8 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         Exact weights come from inner products of all rows, which are not finite if one
         entry is not: replies are looked through only after that, or for other rules.
         """
-        product_rule = isinstance(self.algorithm, HewHet | HewHom)
-        for finite in (False, True) if product_rule else (True,):
+        reads_all = isinstance(self.algorithm, Modelled)
+        for finite in (False, True) if reads_all else (True,):
             heard = sift(
                 opened.asked,
                 replies,
@@ -265,7 +258,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
                 insist=opened.t == self._offset,
                 finite=finite,
             )
-            outcome = conclude(
+            outcome = concluded(
                 self.algorithm, self.options, kept.layout, kept.state, heard
             )
             if outcome.decision is not None:
@@ -274,8 +267,12 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
 
     @property
     def _nodes_hold(self) -> bool:
-        corrected = self.algorithm.traffic.down > 1
-        return corrected and self.options.variates == "node"
+        return self.algorithm.demands.variates and self.options.variates == "node"
+
+    def _variates(self) -> Any:
+        """Control variates, wherever the method keeps them."""
+        assert isinstance(self.algorithm, Corrected)
+        return self.algorithm.variates(self.state.algorithm)
 
     def _remember(self, opened: _Open, heard: Heard, outcome: Outcome) -> None:
         """Offers of steps, and which nodes hold a control variate that is right."""
@@ -340,11 +337,6 @@ def _gradients(heard: Heard) -> dict[int, Float64[Array, " d"]]:
     for exclusion in heard.excluded:
         log.warning("start: %s", report.sentence(exclusion))
     if heard.displacements is None:
-        raise DataError("no node sent a usable gradient at the start")
-    rows = heard.displacements.astype(np.float64)
+        return {}
+    rows = heard.displacements.matrix()
     return dict(zip(map(int, heard.clients), rows, strict=True))
-
-
-def _variates(state: ServerState) -> Any:
-    """Control variates, wherever the method keeps them."""
-    return getattr(state.algorithm, "variates", state.algorithm)
