@@ -141,7 +141,9 @@ def stepped(
     for here, part in data.stretches():
         step = decision.step
         step = part.combine(decision.weights) if step is None else step[here]
-        go, kept = outer_step(outer, step, state.memory[here])
+        go, kept = step, state.memory[here]
+        if not is_plain:
+            go, kept = outer_step(outer, step, kept)
         np.add(state.anchor[here], go, out=anchor[here])
         if outer.momentum:
             memory[here] = kept
@@ -151,6 +153,7 @@ def stepped(
             sq_norm += float(np.dot(go, go))
             if not (is_plain and decision.value is not None):
                 slope += float(np.dot(_reference(model, part, here), go))
+        del step, go, kept  # before the next range needs as much
     if model is None:
         return Moved(anchor, memory, move, {})
     bend = 0.5 * model.curvature * sq_norm
