@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests import problems
-from tests.problems import QPInstance
+from tests.known_solutions import QPInstance
 from tests.tolerances import GAP, WEIGHTS
 
 from hewfl import (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
 from tests import problems
-from tests.problems import QPInstance
+from tests.known_solutions import QPInstance
 from tests.tolerances import (
     COMPONENTWISE,
     GAP,

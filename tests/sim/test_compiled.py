@@ -9,14 +9,14 @@ from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, si
 from hewfl.core import native
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems import Softmax
-from hewfl.problems.cross_entropy import losses, losses_and_hits
-from hewfl.problems.softmax_branches import _LIBRARY
+from hewfl.problems.softmax.cross_entropy import losses, losses_and_hits
+from hewfl.problems.softmax.kernel import LIBRARY
 from hewfl.sim.branches import run_branches
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import Draws, draw
 
 pytestmark = pytest.mark.skipif(
-    _LIBRARY is None, reason="the compiled kernels were not built or are switched off"
+    LIBRARY is None, reason="the compiled kernels were not built or are switched off"
 )
 N = 6
 
@@ -169,11 +169,11 @@ def test_compiled_losses_name_what_is_not_finite(rng: np.random.Generator) -> No
 
 
 def test_compiled_losses_check_their_buffers() -> None:
-    assert _LIBRARY is not None
+    assert LIBRARY is not None
     scores, found, none = np.zeros((1, 3, 4)), np.zeros((1, 4)), np.zeros(0, bool)
     for labels in ([0, 1, 2, 3], [0, -1, 2, 1]):
         with pytest.raises(ValueError, match="label is out of range"):
-            _LIBRARY.losses(8, 3, scores, np.array(labels), found, none)
+            LIBRARY.losses(8, 3, scores, np.array(labels), found, none)
     fine = np.zeros(4, dtype=np.int64)
     for size, given, hits in (
         (8, np.zeros(5, dtype=np.int64), none),
@@ -181,7 +181,7 @@ def test_compiled_losses_check_their_buffers() -> None:
         (8, fine, np.zeros(3, bool)),
     ):
         with pytest.raises(ValueError, match="wrong length"):
-            _LIBRARY.losses(size, 3, scores, given, found, hits)
+            LIBRARY.losses(size, 3, scores, given, found, hits)
 
 
 def test_client_losses_do_not_depend_on_the_kernel(rng: np.random.Generator) -> None:

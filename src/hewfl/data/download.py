@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hewfl.data.catalogue import DataFile, Entry
+from hewfl.data.entry import DataFile, Entry
 from hewfl.data.places import download_root, examine, find, how_to_get, is_sound
 from hewfl.errors import DataError
 

@@ -41,15 +41,15 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define T float
 #define BITS uint32_t
 #define NAME(x) x##_float_v4
-#include "_softmax_branch.h"
+#include "_branch.h"
 #undef T
 #undef BITS
 #undef NAME
 #define T double
 #define BITS uint64_t
 #define NAME(x) x##_double_v4
-#include "_softmax_branch.h"
-#include "_softmax_losses.h"
+#include "_branch.h"
+#include "_losses.h"
 #undef T
 #undef BITS
 #undef NAME
@@ -63,15 +63,15 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define T float
 #define BITS uint32_t
 #define NAME(x) x##_float_v3
-#include "_softmax_branch.h"
+#include "_branch.h"
 #undef T
 #undef BITS
 #undef NAME
 #define T double
 #define BITS uint64_t
 #define NAME(x) x##_double_v3
-#include "_softmax_branch.h"
-#include "_softmax_losses.h"
+#include "_branch.h"
+#include "_losses.h"
 #undef T
 #undef BITS
 #undef NAME
@@ -86,15 +86,15 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define T float
 #define BITS uint32_t
 #define NAME(x) x##_float
-#include "_softmax_branch.h"
+#include "_branch.h"
 #undef T
 #undef BITS
 #undef NAME
 #define T double
 #define BITS uint64_t
 #define NAME(x) x##_double
-#include "_softmax_branch.h"
-#include "_softmax_losses.h"
+#include "_branch.h"
+#include "_losses.h"
 #undef T
 #undef BITS
 #undef NAME

@@ -19,7 +19,7 @@ from jaxtyping import Int, Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.displacements import to_host
-from hewfl.problems.torch_backend import torch
+from hewfl.problems.module.backend import torch
 
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
 """2³²/φ and the multipliers of lowbias32 (C. Wellons, hash-prospector), as int32."""

@@ -13,10 +13,10 @@ from jaxtyping import Float, Int64
 
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_dropout import batch_keys
-from hewfl.problems.torch_stack import Form, Stack, advance, empty_stack, fill, form_of
-from hewfl.problems.torch_training import Task
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.dropout import batch_keys
+from hewfl.problems.module.stack import Form, Stack, advance, empty_stack, fill, form_of
+from hewfl.problems.module.training import Task
 
 MEMORY_SHARE, HOST_MEMORY = 0.4, 2**30
 """What `auto` chunks may fill: a share of a GPU's memory, and bytes of the host's."""

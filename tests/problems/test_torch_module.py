@@ -24,11 +24,11 @@ from hewfl import (
     simulate,
 )
 from hewfl.errors import DataError, SolverError
+from hewfl.problems.module.parameters import flatten, layout_of, unflatten
+from hewfl.problems.module.tensors import torch_from_arrays
+from hewfl.problems.module.torch_module import TorchModule
+from hewfl.problems.module.training import Training
 from hewfl.problems.problem import Branching, Problem
-from hewfl.problems.torch_arrays import torch_from_arrays
-from hewfl.problems.torch_layout import flatten, layout_of, unflatten
-from hewfl.problems.torch_module import TorchModule
-from hewfl.problems.torch_training import Training
 from tests.sim.unchecked import unchecked
 
 pytestmark = pytest.mark.torch
@@ -133,7 +133,7 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small()
     x = points(problem, LANES)
     whole = problem.full_gradients(x), *problem.evaluate(x).values()
-    monkeypatch.setattr("hewfl.problems.torch_evaluation.BLOCK", 100)
+    monkeypatch.setattr("hewfl.problems.module.scoring.BLOCK", 100)
     again = small()
     pieces = again.full_gradients(x), *again.evaluate(x).values()
     for one, other in zip(whole, pieces, strict=True):
@@ -462,7 +462,7 @@ def test_without_torch_there_is_one_clear_error() -> None:
     script = (
         "import sys; sys.modules['torch'] = None\n"
         "import hewfl.problems\n"
-        "try: import hewfl.problems.torch_module\n"
+        "try: import hewfl.problems.module.torch_module\n"
         "except hewfl.errors.MissingExtraError as error: print(error)\n"
     )
     call = [sys.executable, "-c", script]

@@ -13,10 +13,8 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from hewfl.core import native
-from hewfl.core.checks import Array
+from hewfl.problems.softmax.kernel import compiled_losses, takes_scores
 
-_LIBRARY = native.load("hewfl.problems._softmax")
 BLOCK = 2**20
 """Numbers, samples and scores together, of one product of a pass: they stay in cache,
 and the product is large enough for full speed."""
@@ -25,8 +23,9 @@ and the product is large enough for full speed."""
 def residuals(
     scores: Float[Any, "*batch c b"], labels: Int[Any, "*clients b"]
 ) -> Float[Any, "*batch c b"]:
-    """R = softmax(s) − e_y, shifted by the largest score against overflow."""
+    """R = softmax(s) − e_y: the gradient of the cross-entropy in the scores."""
     xp = compat.array_namespace(scores)
+    # exp overflows at 89 in float32; after the shift the largest exponent is 0
     r = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
     r /= xp.sum(r, axis=-2, keepdims=True)
     classes = xp.arange(scores.shape[-2], device=compat.device(scores))
@@ -37,49 +36,31 @@ def residuals(
 def losses(
     scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
 ) -> Float64[Any, "lanes b"]:
-    """ℓ = log Σ_k exp s_k − s_y; float64 from the scores on, compiled where it can."""
-    if _is_compiled(scores):
-        return _compiled(scores, labels, np.empty((0, 0), dtype=bool))
+    """ℓ = log Σ_k exp s_k − s_y of every lane and sample.
+
+    Float64 from the scores on, whatever their type: losses are summed over all samples
+    and compared between rounds. Compiled where the kernel takes the scores.
+    """
+    if takes_scores(scores):
+        return compiled_losses(scores, labels)
     xp = compat.array_namespace(scores)
     s = xp.astype(scores, xp.float64, copy=False)
     top = xp.max(s, axis=1)
     log_sum = xp.log(xp.sum(xp.exp(s - top[:, None, :]), axis=1))
     columns = xp.arange(s.shape[2], device=compat.device(s))
+    # top − s_y first: it is small where the model is right, and keeps its digits
     return log_sum + (top - s[:, labels, columns])
 
 
 def losses_and_hits(
     scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
 ) -> tuple[Float64[Any, "lanes b"], Bool[Any, "lanes b"]]:
-    """`losses`, and whether the label is the first of the largest scores."""
-    if _is_compiled(scores):
+    """Cross-entropy, and whether the label is the first of the largest scores."""
+    if takes_scores(scores):
         hits = np.empty((scores.shape[0], scores.shape[2]), dtype=bool)
-        return _compiled(scores, labels, hits), hits
+        return compiled_losses(scores, labels, hits), hits
     xp = compat.array_namespace(scores)
     return losses(scores, labels), xp.argmax(scores, axis=1) == labels
-
-
-def _is_compiled(scores: Any) -> bool:
-    """Whether the kernel reads such scores."""
-    return (
-        _LIBRARY is not None
-        and native.is_enabled()
-        and isinstance(scores, np.ndarray)
-        and scores.dtype in (np.float32, np.float64)
-    )
-
-
-def _compiled(
-    scores: Float[Array, "lanes c b"],
-    labels: Int[Array, " b"],
-    hits: Bool[Array, "_ _"],
-) -> Float64[Array, "lanes b"]:
-    assert _LIBRARY is not None
-    lanes, c, b = scores.shape
-    s, y = np.ascontiguousarray(scores), np.ascontiguousarray(labels, np.int64)
-    found = np.empty((lanes, b))
-    _LIBRARY.losses(s.itemsize, c, s, y, found, hits)
-    return found
 
 
 def score_blocks(

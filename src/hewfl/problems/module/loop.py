@@ -11,11 +11,11 @@ from jaxtyping import Float, Int, Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.problems.torch_adam import adapted
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_dropout import batch_keys
-from hewfl.problems.torch_layout import unflatten
-from hewfl.problems.torch_training import CLIP_GUARD, Task
+from hewfl.problems.module.adam import adapted
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.dropout import batch_keys
+from hewfl.problems.module.parameters import unflatten
+from hewfl.problems.module.training import CLIP_GUARD, Task
 
 
 def branches_plain(

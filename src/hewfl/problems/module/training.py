@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from hewfl.core.checks import invalid, nonnegative, positive, shown
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_dropout import DropoutKey, with_keyed_dropout
-from hewfl.problems.torch_layout import Layout, layout_of, unflatten
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.dropout import DropoutKey, with_keyed_dropout
+from hewfl.problems.module.parameters import Layout, layout_of, unflatten
 
 Loss = Callable[[Any, Any], Any]
 Optimiser = Literal["sgd", "adamw"]

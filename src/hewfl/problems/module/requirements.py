@@ -6,9 +6,9 @@ from typing import Any
 
 from hewfl.core.checks import as_float64, invalid, positives, shown
 from hewfl.core.displacements import to_host
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_layout import flatten
-from hewfl.problems.torch_training import Network, as_inputs, cross_entropy
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.parameters import flatten
+from hewfl.problems.module.training import Network, as_inputs, cross_entropy
 
 
 def check_norms(module: Any) -> None:

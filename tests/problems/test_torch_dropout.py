@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hewfl.problems.torch_dropout import (
+from hewfl.problems.module.dropout import (
     DropoutKey,
     KeyedDropout,
     batch_keys,

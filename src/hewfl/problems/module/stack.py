@@ -15,9 +15,9 @@ from jaxtyping import Float, Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.problems.torch_adam import adapted
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_training import Task, stacked_gradients
+from hewfl.problems.module.adam import adapted
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.training import Task, stacked_gradients
 
 
 @final

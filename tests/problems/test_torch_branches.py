@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.problems.torch_arrays import torch_from_arrays
-from hewfl.problems.torch_module import TorchModule
-from hewfl.problems.torch_stack import Stack, advance, empty_stack, fill, form_of
-from hewfl.problems.torch_stepper import Stepper, chunk_size
-from hewfl.problems.torch_training import Task, Training
+from hewfl.problems.module.stack import Stack, advance, empty_stack, fill, form_of
+from hewfl.problems.module.stepper import Stepper, chunk_size
+from hewfl.problems.module.tensors import torch_from_arrays
+from hewfl.problems.module.torch_module import TorchModule
+from hewfl.problems.module.training import Task, Training
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import Draws
 
@@ -272,7 +272,7 @@ def test_graphs_are_captured_once_for_each_number_of_rows(
         return Replay(task, stack, rows, log)
 
     monkeypatch.setattr(stepper, "_captured", capture)
-    monkeypatch.setattr("hewfl.problems.torch_stepper.bucket", lambda k: k + k % 2)
+    monkeypatch.setattr("hewfl.problems.module.stepper.bucket", lambda k: k + k % 2)
     for each in rounds:
         samples = np.random.default_rng(each.horizons[0]).integers(0, 60, (5, 5, 2))
         found = stepper.branches(x, each, [LocalPlan(eta)], samples)
@@ -300,9 +300,9 @@ def test_bfloat16_is_near_and_other() -> None:
 def test_auto_chunks_fit_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem_of(Training())._task(torch.float32)
     whole = chunk_size(task, 64)
-    monkeypatch.setattr("hewfl.problems.torch_stepper.HOST_MEMORY", 2**24)
+    monkeypatch.setattr("hewfl.problems.module.stepper.HOST_MEMORY", 2**24)
     assert 1 < chunk_size(task, 64) < whole / 60
-    monkeypatch.setattr("hewfl.problems.torch_stepper.HOST_MEMORY", 1)
+    monkeypatch.setattr("hewfl.problems.module.stepper.HOST_MEMORY", 1)
     assert chunk_size(task, 64) == 1
 
 

@@ -12,7 +12,7 @@ from typing import Any, final
 from jaxtyping import Float
 
 from hewfl.core.checks import invalid
-from hewfl.problems.torch_backend import torch
+from hewfl.problems.module.backend import torch
 
 
 @final

@@ -20,16 +20,15 @@ from jaxtyping import Float, Float64, Int, Int64
 from hewfl.core.checks import Array, Ints, invalid, shown
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.errors import SolverError
-from hewfl.problems.arrays import conform, two_means
-from hewfl.problems.softmax_checks import check_ranges
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_checks import check_norms, check_pass, check_tensors
-from hewfl.problems.torch_dropout import batch_keys
-from hewfl.problems.torch_evaluation import Scores, mean_gradient, scores
-from hewfl.problems.torch_layout import flatten, layout_of, unflatten
-from hewfl.problems.torch_plain import branches_plain, plain_gradient
-from hewfl.problems.torch_stepper import Stepper, on_host
-from hewfl.problems.torch_training import (
+from hewfl.problems.arrays import check_ranges, conform, two_means
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.dropout import batch_keys
+from hewfl.problems.module.loop import branches_plain, plain_gradient
+from hewfl.problems.module.parameters import flatten, layout_of, unflatten
+from hewfl.problems.module.requirements import check_norms, check_pass, check_tensors
+from hewfl.problems.module.scoring import Scores, mean_gradient, scores
+from hewfl.problems.module.stepper import Stepper, on_host
+from hewfl.problems.module.training import (
     Loss,
     Network,
     Task,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from hewfl.problems.torch_models import classifier_head, medium_cnn
+from hewfl.problems.module.models import classifier_head, medium_cnn
 
 pytestmark = pytest.mark.torch
 

@@ -20,18 +20,26 @@ from jaxtyping import Float, Float64, Int, Int64
 from hewfl.core.checks import Array, Ints, invalid, nonnegative, whole
 from hewfl.core.displacements import to_host
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.problems.arrays import conform, gather, score, shares, spread, two_means
-from hewfl.problems.cross_entropy import (
+from hewfl.problems.arrays import (
+    check_ranges,
+    conform,
+    gather,
+    score,
+    shares,
+    spread,
+    two_means,
+)
+from hewfl.problems.problem import Optimum
+from hewfl.problems.softmax.cross_entropy import (
     losses,
     losses_and_hits,
     outer_sum,
     residuals,
     score_blocks,
 )
-from hewfl.problems.problem import Optimum
-from hewfl.problems.softmax_branches import compiled_branches, is_compiled
-from hewfl.problems.softmax_checks import check_ranges, check_samples
-from hewfl.problems.softmax_optimum import WeightedSoftmax, minimise
+from hewfl.problems.softmax.kernel import compiled_branches, takes_samples
+from hewfl.problems.softmax.optimum import WeightedSoftmax, minimise
+from hewfl.problems.softmax.samples import check_samples
 
 POWER_TOLERANCE, POWER_STEPS = 1e-6, 5000
 """Residual ‖Mv − θv‖/θ of the power iteration; θ is off by about its square."""
@@ -178,7 +186,7 @@ class Softmax:
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"] | None:
         """Whole branches by the compiled kernel, if it is there and fits the data."""
-        if not is_compiled(self.features, self.labels, anchors.dtype):
+        if not takes_samples(self.features, self.labels, anchors.dtype):
             return None
         data = (self.features, self.labels, self.classes, self.l2)
         return compiled_branches(data, anchors, roster, plans, samples)

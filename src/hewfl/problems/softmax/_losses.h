@@ -1,6 +1,6 @@
 /* Losses of softmax regression from scores, for one kind of processor; T is double.
  *
- * Included after _softmax_branch.h, whose exponential it takes. CHUNK samples of one
+ * Included after _branch.h, whose exponential it takes. CHUNK samples of one
  * lane at a time, so that their scores are read from the nearest cache. Scores of float
  * are widened as they are read.
  */
