@@ -24,6 +24,7 @@ setup(
             "src/hewfl/problems/softmax/_softmax.c",
             "src/hewfl/problems/softmax/_branch.h",
             "src/hewfl/problems/softmax/_losses.h",
+            "src/hewfl/problems/softmax/_processor.h",
         ),
     ],
 )

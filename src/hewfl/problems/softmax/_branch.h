@@ -1,11 +1,8 @@
 /* One branch of local SGD on softmax regression, for one type and one kind of processor.
  *
- * Included once for each; the including file sets
+ * Included by _processor.h once for each type, with
  *   T, BITS   float and uint32_t, or double and uint64_t
- *   BYTES     width of a vector register
- *   ROWS(K)   samples scored at a time beside K classes: ROWS * K registers hold sums
- *   TARGET    attribute that names the processor
- *   NAME(x)   x with a suffix
+ *   NAME(x)   x with a suffix for type and processor
  *
  * Samples are read where they lie. The model W, the displacement D and the anchor X are
  * padded to whole vectors and to whole groups of K classes, and stay in cache.
@@ -17,6 +14,8 @@ typedef BITS NAME(mask) __attribute__((vector_size(BYTES)));
 #define LANES ((Py_ssize_t)(BYTES / sizeof(T)))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
+/* The sum of a vector's entries, by halves: log2(LANES) shuffles, and an order of adding
+ * that depends on nothing but the width. */
 INLINE T NAME(sum)(VEC v)
 {
     NAME(mask) turn;
@@ -28,7 +27,12 @@ INLINE T NAME(sum)(VEC v)
     return v[0];
 }
 
-/* scores of `count` samples for K classes from class k on; fetches the next batch */
+/* Scores of `count` samples for K classes from class k on; fetches the next batch.
+ *
+ * K and count are constants where this is inlined, so that all count * K sums stay in
+ * registers and each vector that is read serves K or count products. One sum per product
+ * would wait for memory instead.
+ */
 INLINE void NAME(score)(const Branch *g, const T *const *rows, const T *const *next,
                         const T *tails, Py_ssize_t first, Py_ssize_t k, const int K,
                         const int count)
@@ -54,7 +58,7 @@ INLINE void NAME(score)(const Branch *g, const T *const *rows, const T *const *n
                 s[r][c] += a[r] * w;
         }
     }
-    if (g->whole < g->p)
+    if (g->whole < g->p) /* columns left over: a vector read from the sample would leave it */
         for (int c = 0; c < K; c++)
             for (int r = 0; r < count; r++)
                 s[r][c] += *(const VEC *)(tails + (first + r) * LANES) *
@@ -79,14 +83,21 @@ INLINE void NAME(scores)(const Branch *g, const T *const *rows, const T *const *
     }
 }
 
-/* exp(x) for x <= 0: x = n ln 2 + r, Taylor in r, error below an ulp; NaN stays NaN */
+/* exp(x) for x <= 0: x = n ln 2 + r, Taylor in r, error below an ulp; NaN stays NaN.
+ *
+ * Without branches or calls, so that the loops over samples become vector code; exp of
+ * the C library is called entry by entry.
+ */
 INLINE T NAME(exponential)(T x)
 {
     const int wide = sizeof(T) == 8;
     const T least = wide ? (T)-708.0 : (T)-87.0;
     const T shift = wide ? (T)6755399441055744.0 : (T)12582912.0; /* 1.5 x 2^52, 2^23 */
-    x = x < least ? least : x;
+    x = x < least ? least : x; /* below it the exponent of 2^n would wrap around */
+    /* A number of that size has no digits after the point: adding it rounds to a whole
+     * number n, which also stands in the lowest bits of t. */
     T t = x * (T)1.4426950408889634 + shift, n = t - shift;
+    /* ln 2 in two parts: n * high is exact, so that r loses no digits where n is large */
     T high = wide ? (T)0x1.62e42fefap-1 : (T)0x1.62e4p-1;
     T low = wide ? (T)0x1.cf79abc9e3b39p-40 : (T)0x1.7f7d1cp-20;
     T r = (x - n * high) - n * low, e;
@@ -102,13 +113,18 @@ INLINE T NAME(exponential)(T x)
     BITS bits, zero;
     memcpy(&bits, &t, sizeof(T));
     memcpy(&zero, &shift, sizeof(T));
+    /* n + bias in the place of the exponent: 2^n without a table or a multiplication */
     bits = (bits - zero + (wide ? 1023 : 127)) << (wide ? 52 : 23);
     T scale;
     memcpy(&scale, &bits, sizeof(T));
     return e * scale;
 }
 
-/* Z[sample][class] = (softmax(S) - e_label) / b */
+/* Z[sample][class] = (softmax(S) - e_label) / b.
+ *
+ * Less the largest score of a sample, as exp overflows at 89 in float. Sample by sample
+ * in the inner loops, as these lie side by side in S.
+ */
 static TARGET void NAME(residuals)(const Branch *g, const int64_t *labels)
 {
     T *S = g->S, *Z = g->Z, *top = g->top, *total = g->total;
@@ -133,7 +149,12 @@ static TARGET void NAME(residuals)(const Branch *g, const int64_t *labels)
         Z[j * g->padded + labels[j]] -= 1 / (T)b;
 }
 
-/* `count` vectors of columns from l on, K classes from k on: gradient, then the step */
+/* `count` vectors of columns from l on, K classes from k on: gradient, then the step.
+ *
+ * The gradient stays in registers and is used at once; it is never stored. D = y - x is
+ * what steps add to, and W = X + D is computed anew: steps far smaller than the model
+ * would be rounded away if W were the sum.
+ */
 INLINE void NAME(move)(const Branch *g, const T *const *rows, Py_ssize_t offset,
                        Py_ssize_t l, Py_ssize_t k, const int K, const int count)
 {

@@ -5,7 +5,12 @@
  * are widened as they are read.
  */
 
-/* log x for x >= 1: x = 2^k m, log m = 2 artanh((m - 1)/(m + 1)) by its series */
+/* log x for x >= 1: x = 2^k m, log m = 2 artanh((m - 1)/(m + 1)) by its series.
+ *
+ * With sqrt(1/2) <= m < sqrt(2) the series needs eleven terms, and k = 0 near x = 1: the
+ * logarithm of a sum of exponentials close to 1 keeps its digits. No branches or calls,
+ * so that the loop over samples becomes vector code.
+ */
 static inline __attribute__((always_inline)) TARGET double NAME(logarithm)(double x)
 {
     const uint64_t least = 0x3fe6a09e667f3bcd; /* the bits of sqrt(1/2) */
@@ -22,6 +27,7 @@ static inline __attribute__((always_inline)) TARGET double NAME(logarithm)(doubl
     double series = 1 / 3.0 + z * (1 / 5.0 + z * (1 / 7.0 + z * (1 / 9.0 + z * (1 / 11.0 +
                     z * (1 / 13.0 + z * (1 / 15.0 + z * (1 / 17.0 + z * (1 / 19.0 +
                     z * (1 / 21.0 + z * (1 / 23.0))))))))));
+    /* ln 2 in two parts, small terms first: k * ln 2 rounded at once costs an ulp of it */
     double found = k * 0x1.62e42fefap-1 + (2 * s + (2 * s * z * series + k * 0x1.cf79abc9e3b39p-40));
     return found + (x - x); /* NaN stays NaN */
 }
