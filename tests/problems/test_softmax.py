@@ -71,7 +71,7 @@ def test_blocks_make_no_difference(
     x = rng.standard_normal((2, 12))
     asked = problem.full_gradients, problem.client_losses, problem.variances
     whole = [ask(x) for ask in asked] + list(problem.evaluate(x).values())
-    monkeypatch.setattr("hewfl.problems.softmax.cross_entropy.BLOCK", 70)
+    monkeypatch.setattr("hewfl.problems.softmax.passes.BLOCK", 70)
     pieces = [ask(x) for ask in asked] + list(problem.evaluate(x).values())
     for one, other in zip(whole, pieces, strict=True):
         assert np.abs(one - other).max() <= ROUNDING

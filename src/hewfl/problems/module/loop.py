@@ -1,6 +1,6 @@
 """The local branches of a module as the paper writes them: client by client.
 
-The plain twin of `torch_stepper`; a test ties the two. On a CPU it is also the faster
+The plain twin of `stepper`; a test ties the two. On a CPU it is also the faster
 of them for all but small modules, and then the engine's route.
 """
 
@@ -15,17 +15,28 @@ from hewfl.problems.module.adam import adapted
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.dropout import batch_keys
 from hewfl.problems.module.parameters import unflatten
-from hewfl.problems.module.training import CLIP_GUARD, Task
+from hewfl.problems.module.task import CLIP_GUARD, Task
 
 
-def branches_plain(
+def branches_in_loop(
     task: Task,
     anchors: Float[Any, "lanes d"],
     roster: Roster,
     plans: Sequence[LocalPlan],
     samples: Int64[Ints, "steps s b"],
 ) -> Float[Any, "lanes s d"]:
-    """Displacements Δ_i of every lane and client, one step of one client at a time."""
+    """Displacements Δ_i of every lane and client, one step of one client at a time.
+
+    Args:
+        task: what is trained.
+        anchors: x of each lane.
+        roster: of the round.
+        plans: of each lane.
+        samples: rows of the features for each step and client.
+
+    Returns:
+        Δ_i in the precision and on the device of the anchors.
+    """
     lanes, d = anchors.shape
     moved = anchors.new_empty((lanes, len(roster.clients), d))
     keys = torch.tensor(batch_keys(samples, roster.batch_sizes), device=moved.device)
@@ -99,10 +110,10 @@ def _adam_branch(
     return moved
 
 
-def plain_gradient(
+def clipped_gradient(
     task: Task, y: Float[Any, " d"], rows: Int[Any, " b"], key: Int[Any, ""]
 ) -> Float[Any, " d"]:
-    """The gradient g + λy of one model on one minibatch; see `torch_training`."""
+    """The gradient g + λy of one model on one minibatch, clipped as `task` says."""
     gradients, scale = _clipped(task, task.network.place(y.clone()), rows, key)
     g = torch.cat([part.reshape(-1) for part in gradients])
     return scale * g + task.training.weight_decay * y

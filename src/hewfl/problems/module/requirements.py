@@ -7,8 +7,9 @@ from typing import Any
 from hewfl.core.checks import as_float64, invalid, positives, shown
 from hewfl.core.displacements import to_host
 from hewfl.problems.module.backend import torch
+from hewfl.problems.module.network import Network, cross_entropy
 from hewfl.problems.module.parameters import flatten
-from hewfl.problems.module.training import Network, as_inputs, cross_entropy
+from hewfl.problems.module.task import as_inputs
 
 
 def check_norms(module: Any) -> None:

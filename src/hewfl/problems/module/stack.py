@@ -17,7 +17,7 @@ from hewfl.core.checks import Ints
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.module.adam import adapted
 from hewfl.problems.module.backend import torch
-from hewfl.problems.module.training import Task, stacked_gradients
+from hewfl.problems.module.task import Task, stacked_gradients
 
 
 @final

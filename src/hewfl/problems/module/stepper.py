@@ -16,7 +16,7 @@ from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.dropout import batch_keys
 from hewfl.problems.module.stack import Form, Stack, advance, empty_stack, fill, form_of
-from hewfl.problems.module.training import Task
+from hewfl.problems.module.task import Task
 
 MEMORY_SHARE, HOST_MEMORY = 0.4, 2**30
 """What `auto` chunks may fill: a share of a GPU's memory, and bytes of the host's."""

@@ -9,9 +9,10 @@ from hewfl.core.checks import ArrayLike, invalid, shown
 from hewfl.core.displacements import to_host
 from hewfl.problems.arrays import check_pair, shards_of
 from hewfl.problems.module.backend import torch
+from hewfl.problems.module.network import Loss, cross_entropy
 from hewfl.problems.module.requirements import check_device, check_norms, check_tensors
 from hewfl.problems.module.torch_module import TorchModule
-from hewfl.problems.module.training import Loss, Training, cross_entropy
+from hewfl.problems.module.training import Training
 
 
 def torch_from_arrays(  # noqa: PLR0913 - the public door: all but four are optional

@@ -3,7 +3,7 @@
     F_i(x) = (1/m_i) Σ_j loss(f_x(a_ij), label_ij) + (λ/2)‖x‖²
 
 in evaluation mode, x the module's trainable parameters one after the other. Local steps
-run in training mode, with dropout, clipping and weight decay as `torch_training` says.
+run in training mode, with dropout, clipping and weight decay as `task` says.
 Nothing here is convex: there is no L and no certified minimiser. Give algorithms
 1/learning rate for their smoothness; docs/torch_module.md says what that means.
 """
@@ -23,23 +23,15 @@ from hewfl.errors import SolverError
 from hewfl.problems.arrays import check_ranges, conform, two_means
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.dropout import batch_keys
-from hewfl.problems.module.loop import branches_plain, plain_gradient
+from hewfl.problems.module.loop import branches_in_loop, clipped_gradient
+from hewfl.problems.module.network import Loss, Network, cross_entropy, network_of
 from hewfl.problems.module.parameters import flatten, layout_of, unflatten
 from hewfl.problems.module.requirements import check_norms, check_pass, check_tensors
+from hewfl.problems.module.routes import choose_route
 from hewfl.problems.module.scoring import Scores, mean_gradient, scores
 from hewfl.problems.module.stepper import Stepper, on_host
-from hewfl.problems.module.training import (
-    Loss,
-    Network,
-    Task,
-    Training,
-    cross_entropy,
-    network_of,
-)
-
-FEW, SMALL, NARROW = 8, 2**14, 2**18
-"""On a CPU stacking pays from this many models on, of so many parameters at most, with
-minibatches that keep so many numbers at most; measured, see docs/torch_module.md."""
+from hewfl.problems.module.task import Task
+from hewfl.problems.module.training import Training
 
 
 @final
@@ -89,7 +81,7 @@ class TorchModule:
             network = self._network(torch.float32)
             check_pass(kind, network, (features, labels), self.normalise)
         check_ranges(self.offsets, self.data_sizes, len(self.features))
-        if self.training.route == "graph" and not self._is_on_gpu:
+        if self.training.route == "graph" and self.features.device.type != "cuda":
             rule = "auto, stacked or loop where features are on the CPU"
             raise invalid("training.route", rule, '"graph"')
 
@@ -143,7 +135,7 @@ class TorchModule:
         task = self._task(y.dtype)
         each = [
             [
-                plain_gradient(task, point, rows[i, : int(counts[i])], keys[i])
+                clipped_gradient(task, point, rows[i, : int(counts[i])], keys[i])
                 for i, point in enumerate(lane)
             ]
             for lane in y
@@ -160,13 +152,12 @@ class TorchModule:
     ) -> Float[Array, "lanes s d"]:
         """Displacements of whole local branches, by the route of `training`."""
         x = conform(anchors, self.features)
-        route = self._route(len(plans) * samples.shape[1], samples.shape[2])
+        task = self._task(x.dtype)
+        route = choose_route(task, len(plans) * samples.shape[1], samples.shape[2])
         if route == "loop":
-            task = self._task(x.dtype)
-            return on_host(branches_plain(task, x, roster, plans, samples))
+            return on_host(branches_in_loop(task, x, roster, plans, samples))
         if (x.dtype, route) not in self._steppers:
-            stepper = Stepper(self._task(x.dtype), graphs=route == "graph")
-            self._steppers[x.dtype, route] = stepper
+            self._steppers[x.dtype, route] = Stepper(task, graphs=route == "graph")
         return self._steppers[x.dtype, route].branches(x, roster, plans, samples)
 
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
@@ -213,7 +204,7 @@ class TorchModule:
         return {name: conform(value, anchors) for name, value in found.items()}
 
     def optimum(self) -> Never:
-        """There is none to be certified.
+        """Refuse, as no minimiser can be certified.
 
         Raises:
             SolverError: always.
@@ -221,10 +212,12 @@ class TorchModule:
         raise SolverError("a module's objective has no certified minimiser: ask none")
 
     def pooled_optimum(self) -> Never:
-        """Likewise."""
-        self.optimum()
+        """Refuse, as no minimiser can be certified.
 
-    # -------------------------------------------------------------- kept once made
+        Raises:
+            SolverError: always.
+        """
+        self.optimum()
 
     @cached_property
     def _networks(self) -> dict[Any, Network]:
@@ -252,19 +245,6 @@ class TorchModule:
     def _task(self, dtype: Any) -> Task:
         data = self.features, self.labels, self.normalise, self.training
         return Task(self._network(dtype), *data, self._footprint)
-
-    def _route(self, models: int, width: int) -> str:
-        """How to step so many models with minibatches of this width."""
-        if self.training.route != "auto":
-            return self.training.route
-        if self._is_on_gpu:
-            return "graph"
-        pays = models >= FEW and self.d <= SMALL and width * self._footprint <= NARROW
-        return "stacked" if pays else "loop"
-
-    @property
-    def _is_on_gpu(self) -> bool:
-        return bool(self.features.device.type == "cuda")
 
     @property
     def _spans(self) -> list[slice]:

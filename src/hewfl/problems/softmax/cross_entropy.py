@@ -1,4 +1,4 @@
-"""The cross-entropy as a function of the scores, and passes over pooled samples.
+"""The cross-entropy of samples as a function of their scores.
 
     ℓ(s, y) = log Σ_k exp s_k − s_y,     ∇ℓ(s, y) = softmax(s) − e_y
 
@@ -6,7 +6,6 @@ The class is the second last axis and the sample the last, so that every reducti
 over whole contiguous rows of samples.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import array_api_compat as compat
@@ -14,10 +13,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
 from hewfl.problems.softmax.kernel import compiled_losses, takes_scores
-
-BLOCK = 2**20
-"""Numbers, samples and scores together, of one product of a pass: they stay in cache,
-and the product is large enough for full speed."""
 
 
 def residuals(
@@ -61,29 +56,3 @@ def losses_and_hits(
         return compiled_losses(scores, labels, hits), hits
     xp = compat.array_namespace(scores)
     return losses(scores, labels), xp.argmax(scores, axis=1) == labels
-
-
-def score_blocks(
-    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], lo: int, hi: int
-) -> Iterator[tuple[slice, Float[Any, "b p"], Float[Any, "lanes c b"]]]:
-    """Rows lo to hi a block at a time: where, the samples, all lanes' scores S = W Aᵀ.
-
-    One product serves all lanes; it runs in the precision of W.
-    """
-    xp = compat.array_namespace(W)
-    lanes, c, p = W.shape
-    flat = xp.reshape(W, (lanes * c, p))
-    rows = max(1, BLOCK // (p + lanes * c))
-    for start in range(lo, hi, rows):
-        at = slice(start, min(start + rows, hi))
-        A = xp.astype(X[at, :], W.dtype, copy=False)
-        yield at, A, xp.reshape(flat @ A.T, (lanes, c, -1))
-
-
-def outer_sum(
-    R: Float[Any, "lanes c b"], A: Float[Any, "b p"]
-) -> Float[Any, "lanes c p"]:
-    """Σ_j r_j a_jᵀ for all lanes in one product."""
-    xp = compat.array_namespace(R)
-    lanes, c, b = R.shape
-    return xp.reshape(xp.reshape(R, (lanes * c, b)) @ A, (lanes, c, -1))

@@ -1,20 +1,12 @@
 """The minimiser of a softmax regression, to rounding.
 
-    f(W) = Σ_j ω_j (log Σ_k exp(w_k·a_j) − w_{y_j}·a_j) + (λ/2)‖W‖²
-
-Two phases. L-BFGS, in variables whitened by the Hessian at W = 0, finds the basin of
-Newton's method. (Newton steps from zero are damped to a crawl where rare features are
-large: standardised MNIST took 15 steps and 1000 Hessian products to get there.)
-Newton's method then takes conjugate gradients on exact Hessian products,
-
-    H V = Σ_j ω_j (p_j ∘ t_j − p_j ⟨p_j, t_j⟩) a_jᵀ + λV,       t_j = V a_j,
-
-preconditioned by the Hessian's class blocks
-
-    H_kk = Σ_j ω_j p_jk (1 − p_jk) a_j a_jᵀ + λI
-
-between projections on Σ_k w_k = 0, where the minimiser lies. (On MNIST: 13 products per
-Newton step; over 120 with the blocks' diagonals or blocks of every eighth sample.)
+Two phases for f of `weighted_sum`. L-BFGS, in variables whitened by the Hessian at
+W = 0, finds the basin of Newton's method. (Newton steps from zero are damped to a crawl
+where rare features are large: standardised MNIST took 15 steps and 1000 Hessian
+products to get there.) Newton's method then takes conjugate gradients on exact Hessian
+products, preconditioned by the Hessian's class blocks between projections on
+Σ_k w_k = 0, where the minimiser lies. (On MNIST: 13 products per Newton step; over 120
+with the blocks' diagonals or blocks of every eighth sample.)
 
 Values and gradients are float64. Directions need a few digits only, so L-BFGS and the
 Hessian work in the precision of the data; if float32 proves too coarse, Newton's method
@@ -22,21 +14,18 @@ goes on with a float64 copy. Memory is c·p² beside the data.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float64
 
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array
 from hewfl.errors import SolverError
 from hewfl.problems.problem import Optimum
+from hewfl.problems.softmax.weighted_sum import Point, WeightedSoftmax
 
-BLOCK = 2**20
-"""Numbers, samples and scores together, of one product: they stay in cache."""
 LBFGS_STEPS, LBFGS_MEMORY = 200, 20
 NEWTON_STEPS = 50
 CG_TOLERANCE, CG_STEPS = 1e-3, 100
@@ -49,99 +38,6 @@ DECREASE, SLOPE = 1e-4, 0.8
 takes over where φ(t) − φ(0) drowns in rounding [HagerZhang2005, with δ = 0.1]."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Point:
-    """f at one W.
-
-    Attributes:
-        W: the model.
-        value: f(W).
-        gradient: ∇f(W).
-        probabilities: p_jk, one column per sample, in the precision of the data.
-        unit: ε (Σ_j ω_j ‖p_j − e_{y_j}‖ ‖a_j‖ + λ‖W‖), the rounding of a gradient.
-    """
-
-    W: Float64[Array, "c p"]
-    value: float
-    gradient: Float64[Array, "c p"]
-    probabilities: Float[Array, "c m"]
-    unit: float
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightedSoftmax:
-    """f above: samples a_j as rows, ‖a_j‖, labels y_j, weights ω_j ≥ 0, c, λ."""
-
-    features: Float[Array, "m p"]
-    norms: Float64[Array, " m"]
-    labels: Int[Ints, " m"]
-    weights: Float64[Array, " m"]
-    classes: int
-    l2: float
-
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of samples."""
-        m, p = self.features.shape
-        rows = max(1, BLOCK // (p + self.classes))
-        return (slice(lo, min(lo + rows, m)) for lo in range(0, m, rows))
-
-    def at(self, W: Float64[Array, "c p"], dtype: Any = np.float64) -> Point:
-        """Value and gradient, with products in the given precision."""
-        value, unit, G = 0.0, self.l2 * float(np.linalg.norm(W)), np.zeros_like(W)
-        P = np.empty((self.classes, len(self.labels)), self.features.dtype)
-        for at in self.blocks():
-            A = self.features[at].astype(dtype, copy=False)
-            y, w = self.labels[at], self.weights[at]
-            S = W.astype(dtype) @ A.T
-            top, each = S.max(axis=0), np.arange(len(y))
-            E = np.exp(S - top)
-            total = E.sum(axis=0)
-            value += float(w @ (np.log(total) + (top - S[y, each])))
-            E /= total
-            P[:, at] = E
-            E[y, each] = 0
-            E[y, each] = -E.sum(axis=0)  # p_y − 1 without its cancellation
-            unit += float((w * self.norms[at]) @ np.linalg.norm(E, axis=0))
-            G += (E * w.astype(dtype)) @ A
-        value += 0.5 * self.l2 * float((W**2).sum())
-        eps = float(np.finfo(np.float64).eps)
-        return Point(W, value, G + self.l2 * W, P, eps * unit)
-
-    def hessian_product(
-        self, P: Float[Array, "c m"], V: Float64[Array, "c p"]
-    ) -> Float64[Array, "c p"]:
-        """H V at the probabilities P."""
-        v, total = V.astype(P.dtype), np.zeros_like(V)
-        for at in self.blocks():
-            A, p = self.features[at], P[:, at]
-            t = v @ A.T
-            t -= (p * t).sum(axis=0)
-            t *= p
-            t *= self.weights[at].astype(P.dtype)
-            total += t @ A
-        return np.asarray(total + self.l2 * V)
-
-    def gram(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
-        """Σ_j weights_j a_j a_jᵀ + λI, kept positive definite against rounding."""
-        p = self.features.shape[1]
-        K = np.zeros((p, p))
-        roots = np.sqrt(weights).astype(self.features.dtype)
-        for at in self.blocks():
-            B = self.features[at] * roots[at, None]
-            K += B.T @ B
-        shift = 4 * float(np.finfo(roots.dtype).eps) * np.trace(K)
-        return np.asarray(K + (self.l2 + shift) * np.eye(p))
-
-    def class_blocks(self, P: Float[Array, "c m"]) -> list[Any]:
-        """Cholesky factors of H_kk, k = 1, …, c."""
-        return [
-            scipy.linalg.cho_factor(self.gram(self.weights * p * (1.0 - p)))
-            for p in P.astype(np.float64)
-        ]
-
-
 def minimise(f: WeightedSoftmax, start: Float64[Array, " d"] | None = None) -> Optimum:
     """The minimiser of f with the norm of its gradient.
 
@@ -150,6 +46,9 @@ def minimise(f: WeightedSoftmax, start: Float64[Array, " d"] | None = None) -> O
         start: a model to go on from by Newton's method, such as the minimiser under
             other weights; by default L-BFGS finds one.
 
+    Returns:
+        The minimiser; its gap is infinite where λ = 0.
+
     Raises:
         SolverError: the gradient does not fall to rounding.
     """
@@ -157,9 +56,8 @@ def minimise(f: WeightedSoftmax, start: Float64[Array, " d"] | None = None) -> O
         point, is_done = _newton(f, _whitened_lbfgs(f))
     else:
         point, is_done = _newton(f, _centred(start.reshape(f.classes, -1)))
-    if (
-        not is_done and f.features.dtype != np.float64
-    ):  # too ill-conditioned for float32
+    if not is_done and f.features.dtype != np.float64:
+        # Hessian products in float32 are too coarse where curvatures span many decades.
         wide = dataclasses.replace(f, features=f.features.astype(np.float64))
         point, is_done = _newton(wide, point.W)
     residual = float(np.linalg.norm(point.gradient))
@@ -188,6 +86,7 @@ def _newton(f: WeightedSoftmax, W: Float64[Array, "c p"]) -> tuple[Point, bool]:
                 return point, False
         direction, cost = _newton_direction(f, point, blocks)
         found = _line_search(f, point, direction)
+        # At rounding the gradient no longer halves: a stall near it is the end.
         is_stalled = found is None or np.linalg.norm(found.gradient) > 0.5 * size
         if is_stalled and size <= NEAR_ROUNDING * point.unit:
             return point, True
@@ -246,12 +145,17 @@ def _newton_direction(
 
 
 def _precondition(blocks: list[Any], r: Float64[Array, "c p"]) -> Float64[Array, "c p"]:
+    """The residual times the inverses of the class blocks, on Σ_k v_k = 0."""
     pairs = zip(blocks, r, strict=True)
     return _centred(np.stack([scipy.linalg.cho_solve(K, row) for K, row in pairs]))
 
 
 def _centred(V: Float64[Array, "c p"]) -> Float64[Array, "c p"]:
-    """The projection on Σ_k v_k = 0."""
+    """V projected on Σ_k v_k = 0.
+
+    A vector common to all classes changes no probability. Without penalty the Hessian
+    is singular along it, and conjugate gradients would wander off.
+    """
     return np.asarray(V - V.mean(axis=0))
 
 
@@ -260,7 +164,7 @@ def _line_search(
 ) -> Point | None:
     """The first of the steps 1, ½, ¼, … that Armijo or approximate Wolfe accepts."""
     slope = float(np.vdot(point.gradient, direction))
-    blur = 1e-12 * abs(point.value)
+    blur = 1e-12 * abs(point.value)  # differences of values below this are rounding
     for halvings in range(30):
         t = 0.5**halvings
         found = f.at(point.W + t * direction)

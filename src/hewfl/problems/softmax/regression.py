@@ -30,19 +30,22 @@ from hewfl.problems.arrays import (
     two_means,
 )
 from hewfl.problems.problem import Optimum
-from hewfl.problems.softmax.cross_entropy import (
-    losses,
-    losses_and_hits,
-    outer_sum,
-    residuals,
-    score_blocks,
-)
+from hewfl.problems.softmax.cross_entropy import residuals
 from hewfl.problems.softmax.kernel import compiled_branches, takes_samples
-from hewfl.problems.softmax.optimum import WeightedSoftmax, minimise
+from hewfl.problems.softmax.moments import (
+    largest_eigenvalue,
+    second_moment,
+    squared_norms,
+)
+from hewfl.problems.softmax.optimum import minimise
+from hewfl.problems.softmax.passes import (
+    accuracy_and_loss,
+    mean_gradients,
+    mean_losses,
+    variances,
+)
 from hewfl.problems.softmax.samples import check_samples
-
-POWER_TOLERANCE, POWER_STEPS = 1e-6, 5000
-"""Residual ‖Mv − θv‖/θ of the power iteration; θ is off by about its square."""
+from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
 
 
 @final
@@ -113,16 +116,7 @@ class Softmax:
         paper's experiments do; where a theorem asks for L, `smoothness` answers. The
         iteration approaches it from below.
         """
-        M = self._second_moment()
-        v = np.random.default_rng(0).standard_normal(len(M))  # generic but fixed
-        top = 0.0
-        for _ in range(POWER_STEPS):
-            v /= np.linalg.norm(v)
-            w = M @ v
-            top = float(v @ w)
-            if np.linalg.norm(w - top * v) <= POWER_TOLERANCE * top:
-                break
-            v = w
+        top = largest_eigenvalue(second_moment(self.features))
         return 0.5 * top + self.l2
 
     def variance_bounds(self) -> Float64[Array, " n"]:
@@ -140,19 +134,9 @@ class Softmax:
 
         With r_j = p_j − e_{y_j}:  (1/m_i) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m_i) Σ_j r_j a_jᵀ‖².
         """
-        xp, W = self._matrices(anchors)
-        sq_norms = conform(self._sq_norms, W)
-        values = []
-        for lo, hi in self._spans[0]:
-            total, G = 0.0, xp.zeros_like(W)
-            for at, A, S in score_blocks(W, self.features, lo, hi):
-                R = residuals(S, self.labels[at])
-                G += outer_sum(R, A)
-                sq = xp.sum(xp.astype(R, xp.float64) ** 2, axis=1)  # lanes b
-                total = total + xp.sum(sq * sq_norms[at], axis=1)
-            mean = xp.astype(G, xp.float64) / (hi - lo)
-            values.append(total / (hi - lo) - xp.sum(mean**2, axis=(1, 2)))
-        return conform(self._by_client(xp, values), anchors)
+        W = self._matrices(anchors)
+        found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)
+        return self._by_client(found, anchors)
 
     def residuals(
         self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
@@ -193,29 +177,18 @@ class Softmax:
 
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
         """∇F_i(W) = (1/m_i) Σ_j (p_j − e_{y_j}) a_jᵀ + λW for every client."""
-        xp, W = self._matrices(anchors)
-        means = []
-        for lo, hi in self._spans[0]:
-            G = xp.zeros_like(W)
-            for at, A, S in score_blocks(W, self.features, lo, hi):
-                G += outer_sum(residuals(S, self.labels[at]), A)
-            means.append(xp.reshape(G / (hi - lo) + self.l2 * W, (-1, self.d)))
-        return conform(self._by_client(xp, means), anchors)
+        W = self._matrices(anchors)
+        found = mean_gradients(W, self.features, self.labels, self._spans[0])
+        each = [(G + self.l2 * W).reshape((-1, self.d)) for G in found]
+        return self._by_client(each, anchors)
 
     def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
         """F_i(W) = (1/m_i) Σ_j (log Σ_k exp s_jk − s_{j y_j}) + (λ/2)‖W‖²."""
-        xp, W = self._matrices(anchors)
-        spans = self._spans[0]
-        means = [xp.zeros_like(W[:, 0, 0], dtype=xp.float64) for _ in spans]
-        for at, _, S in score_blocks(W, self.features, 0, self.features.shape[0]):
-            found = losses(S, self.labels[at])
-            for k, (lo, hi) in enumerate(spans):
-                if lo < at.stop and at.start < hi:
-                    own = found[:, max(lo - at.start, 0) : hi - at.start]
-                    means[k] += xp.sum(own, axis=1) / (hi - lo)
-        sq_norms = xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
-        F = self._by_client(xp, means) + 0.5 * self.l2 * sq_norms[:, None]
-        return conform(F, anchors)
+        W = self._matrices(anchors)
+        xp = compat.array_namespace(W)
+        found = mean_losses(W, self.features, self.labels, self._spans[0])
+        penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
+        return self._by_client([F + penalty for F in found], anchors)
 
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
@@ -227,20 +200,15 @@ class Softmax:
         """Accuracy and mean loss, without penalty, on the test set if there is one."""
         if self.test is None:
             return {}
-        xp, W = self._matrices(anchors)
-        X, y = self.test
-        right, lost = [], []
-        for at, _, S in score_blocks(W, X, 0, X.shape[0]):
-            loss, hits = losses_and_hits(S, y[at])
-            lost.append(loss)
-            right.append(xp.astype(hits, xp.float64))
-        accuracy = xp.mean(xp.concat(right, axis=1), axis=1)
-        mean_loss = xp.mean(xp.concat(lost, axis=1), axis=1)
-        names = {"test_accuracy": accuracy, "test_loss": mean_loss}
-        return {name: conform(value, anchors) for name, value in names.items()}
+        found = accuracy_and_loss(self._matrices(anchors), *self.test)
+        names = "test_accuracy", "test_loss"
+        return {k: conform(v, anchors) for k, v in zip(names, found, strict=True)}
 
     def optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
-        """The minimiser of (1/n) Σ F_i, on the host; see `softmax_optimum`.
+        """The minimiser of (1/n) Σ F_i, on the host; see `optimum.minimise`.
+
+        Args:
+            start: a model to go on from, such as the minimiser of a problem nearby.
 
         Raises:
             SolverError: there is none (λ = 0 and separable data), or rounding forbids.
@@ -248,12 +216,20 @@ class Softmax:
         return self._minimiser(1 / (self.n * self.data_sizes), start)
 
     def pooled_optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
-        """The minimiser of Σ m_i F_i/Σ m_i, likewise."""
+        """The minimiser of Σ m_i F_i/Σ m_i, on the host; see `optimum.minimise`.
+
+        Args:
+            start: a model to go on from, such as the minimiser of a problem nearby.
+
+        Raises:
+            SolverError: there is none (λ = 0 and separable data), or rounding forbids.
+        """
         return self._minimiser(np.full(self.n, 1 / self.data_sizes.sum()), start)
 
     def _minimiser(
         self, per_sample: Float64[Array, " n"], start: Float64[Array, " d"] | None
     ) -> Optimum:
+        """The minimiser with every sample of client i weighted by `per_sample`[i]."""
         X, y = to_host(self.features), to_host(self.labels)
         norms, weights = np.sqrt(self._sq_norms), np.zeros(len(y))
         for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
@@ -261,11 +237,10 @@ class Softmax:
         f = WeightedSoftmax(X, norms, y, weights, self.classes, self.l2)
         return minimise(f, start)
 
-    def _matrices(self, anchors: Float[Any, "lanes d"]) -> tuple[Any, Any]:
-        """The namespace of the data, and the models in it as matrices W."""
+    def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:
+        """The models as matrices W, in the array library of the data."""
         x = conform(anchors, self.features)
-        xp = compat.array_namespace(x)
-        return xp, xp.reshape(x, (x.shape[0], self.classes, -1))
+        return x.reshape((x.shape[0], self.classes, -1))
 
     @cached_property
     def _spans(self) -> tuple[list[tuple[int, int]], Int64[Ints, " n"]]:
@@ -274,17 +249,11 @@ class Softmax:
         spans, span_of = np.unique(ranges, axis=0, return_inverse=True)
         return [(int(lo), int(hi)) for lo, hi in spans], span_of.reshape(-1)
 
-    def _by_client(self, xp: Any, by_span: list[Any]) -> Any:
-        return xp.stack([by_span[k] for k in self._spans[1]], axis=1)
-
-    def _second_moment(self) -> Float64[Array, "p p"]:
-        X = to_host(self.features)
-        parts = np.array_split(X, -(-X.size // 2**20))
-        wide = (A.astype(np.float64) for A in parts)
-        return np.asarray(sum(A.T @ A for A in wide) / len(X))
+    def _by_client(self, by_span: list[Any], like: Any) -> Any:
+        """What was found for each range of rows, for each client instead."""
+        xp = compat.array_namespace(by_span[0])
+        return conform(xp.stack([by_span[k] for k in self._spans[1]], axis=1), like)
 
     @cached_property
     def _sq_norms(self) -> Float64[Array, " m"]:
-        X = to_host(self.features)
-        parts = np.array_split(X, -(-X.size // 2**20))
-        return np.concatenate([(A.astype(np.float64) ** 2).sum(axis=1) for A in parts])
+        return squared_norms(self.features)
