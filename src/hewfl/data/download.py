@@ -41,6 +41,10 @@ def fetch(entry: Entry, report: Report | None = None) -> tuple[Path, ...]:
     A damaged download is replaced; a damaged file in HEWFL_DATA is the user's and is
     left for `load` to complain about.
 
+    Args:
+        entry: of the catalogue.
+        report: told of every block that arrives.
+
     Raises:
         DataError: a file is on no mirror, or none of them delivered it.
     """

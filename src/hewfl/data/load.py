@@ -30,7 +30,7 @@ _READERS: dict[str, Callable[[Sequence[Path]], Parts]] = {
 def load(
     name: str | Path = "digits", *, label: str | None = None, download: bool = True
 ) -> Dataset:
-    """Load a data set.
+    """A data set by its name in the catalogue, or from a file of one's own.
 
     Args:
         name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path

@@ -104,7 +104,7 @@ def check_pair(name: str, given: object) -> None:
 def gather(
     data: Num[Any, "m ..."], samples: Int[Any, "a b"], dtype: Any
 ) -> Num[Any, "a b ..."]:
-    """Rows of the pooled data, one minibatch per client, in the precision asked for."""
+    """Rows of the pooled data, one minibatch per client, in the given precision."""
     xp = compat.array_namespace(data)
     flat = xp.reshape(conform(samples, data), (-1,))
     rows = xp.astype(xp.take(data, flat, axis=0), dtype, copy=False)

@@ -13,7 +13,7 @@ from hewfl.problems.module.task import as_inputs
 
 
 def check_norms(module: Any) -> None:
-    """It is a module, and no layer keeps statistics of what it has seen.
+    """Require a module without layers that keep statistics of what they have seen.
 
     Raises:
         InvalidInputError: naming the layer and what to use instead.
@@ -31,10 +31,10 @@ def check_norms(module: Any) -> None:
 
 
 def check_device(device: Any) -> None:
-    """Torch has it on this machine.
+    """Require a device that torch has on this machine.
 
     Raises:
-        InvalidInputError: otherwise.
+        InvalidInputError: torch cannot make a tensor there.
     """
     try:
         torch.empty(0, device=device)
@@ -46,7 +46,13 @@ def check_device(device: Any) -> None:
 def check_tensors(
     kind: str, features: Any, labels: Any, normalise: tuple[float, float] | None
 ) -> None:
-    """Features (m, …) and labels (m, …): tensors on one device, finite, m ≥ 1.
+    """Require features (m, …) and labels (m, …), finite tensors on one device, m ≥ 1.
+
+    Args:
+        kind: what precedes the names in an error: empty, or a part and a blank.
+        features: a_j.
+        labels: of each.
+        normalise: mean and deviation; a must where features are bytes.
 
     Raises:
         InvalidInputError: naming `kind` features or `kind` labels.
@@ -73,7 +79,7 @@ def check_tensors(
 
 
 def _check_normalise(given: object) -> None:
-    """None, or a finite mean and a positive deviation."""
+    """Require None, or a finite mean and a positive deviation."""
     if given is None:
         return
     if not isinstance(given, tuple | list) or len(given) != 2:
@@ -88,7 +94,16 @@ def check_pass(
     samples: tuple[Any, Any],
     normalise: tuple[float, float] | None,
 ) -> int:
-    """One pass over two samples keeps the rules; numbers it keeps of each.
+    """Require that one pass over two samples keeps the rules of a federated problem.
+
+    Args:
+        kind: what precedes the names in an error: empty, or a part and a blank.
+        network: the module with its loss.
+        samples: features and labels.
+        normalise: mean and deviation taken off features, or None.
+
+    Returns:
+        Numbers that a forward pass keeps of one sample.
 
     Raises:
         InvalidInputError: the module or the loss fails on these samples, labels are no
@@ -122,7 +137,7 @@ def check_pass(
 
 
 def _check_classes(name: str, labels: Any, outputs: Any) -> None:
-    """Labels are classes that the module has an output for."""
+    """Require labels that the module has an output for."""
     classes, low, high = outputs.shape[1], int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         found = low if low < 0 else high
@@ -131,7 +146,7 @@ def _check_classes(name: str, labels: Any, outputs: Any) -> None:
 
 @contextmanager
 def _fitting() -> Iterator[None]:
-    """Failures within are the samples' and the module's not fitting together."""
+    """Say of any failure within that samples, module and loss do not fit together."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError) as error:

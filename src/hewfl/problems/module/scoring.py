@@ -31,7 +31,14 @@ class Scores:
 def scores(
     task: Task, anchors: Float[Any, "lanes d"], features: Any, labels: Any
 ) -> Scores:
-    """All samples under all models, in evaluation mode, block by block."""
+    """Losses and hits of all samples under all models, in evaluation mode.
+
+    Args:
+        task: the network, and how features are normalised.
+        anchors: models, one per lane.
+        features: of the samples; taken in blocks, so that memory is bounded.
+        labels: of the samples.
+    """
     losses, hits = [], []
     is_classified = labels.ndim == 1 and not labels.is_floating_point()
     with torch.no_grad():

@@ -88,7 +88,7 @@ class Stack:
 
 
 def form_of(task: Task, plans: Sequence[LocalPlan], width: int, dtype: Any) -> Form:
-    """The form that these plans need."""
+    """The form of a stack that these plans need, with minibatches of this width."""
     adaptive = task.training.optimiser == "adamw"
     corrected = any(plan.correction is not None for plan in plans)
     pulled = any(plan.proximal > 0 for plan in plans)
@@ -97,7 +97,11 @@ def form_of(task: Task, plans: Sequence[LocalPlan], width: int, dtype: Any) -> F
 
 
 def empty_stack(form: Form, rows: int, d: int, device: Any) -> Stack:
-    """A stack of zeros."""
+    """A stack of zeros with room for so many clients and parameters.
+
+    What no plan needs (corrections, Adam's moments) is left out: each is as large as
+    all models together.
+    """
 
     def reals(*shape: int) -> Any:
         return torch.zeros(shape, dtype=form.dtype, device=device)
@@ -159,7 +163,10 @@ def fill(
 
 
 def advance(task: Task, stack: Stack, rows: int) -> None:
-    """One step of the first rows, in place; clients with no steps to go stay."""
+    """One step of the first clients, in place; those with no steps to go stay.
+
+    Their step is computed and thrown away: a CUDA graph cannot branch on the data.
+    """
     x, y = stack.anchors, stack.moved[:rows]
     lanes, d = x.shape
     points = x + (y if stack.moving is None else stack.moving * y)

@@ -45,7 +45,14 @@ class Stepper:
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"]:
-        """Displacements Δ_i of every lane and client, on the host."""
+        """Displacements Δ_i of every lane and client, on the host.
+
+        Args:
+            anchors: x of each lane.
+            roster: of the round.
+            plans: of each lane.
+            samples: rows of the features for each step and client.
+        """
         keys = batch_keys(samples, roster.batch_sizes)
         draws = np.concatenate([samples, keys[:, :, None]], axis=2)
         groups = list(self._groups(len(plans), roster, samples.shape[2]))
@@ -117,6 +124,7 @@ class Stepper:
 
     def _captured(self, stack: Stack, rows: int) -> Any:
         """A step of the first rows as a graph; the stack is left as it was."""
+        # Warm-ups are real steps on the stack: what they change is put back at the end.
         kept = [array.clone() for array in stack.changing]
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
         aside.wait_stream(here)
@@ -163,7 +171,10 @@ def chunk_size(task: Task, width: int) -> int:
 
 
 def on_host(tensor: Float[Any, "..."]) -> Float[Array, "..."]:
-    """A NumPy array of the same numbers; from a GPU through page-locked memory."""
+    """A tensor as a NumPy array; from a GPU through page-locked memory.
+
+    A copy into pageable memory would go through a buffer of the driver first.
+    """
     if tensor.device.type == "cpu":
         found: Array = tensor.contiguous().numpy()
         return found

@@ -69,7 +69,7 @@ class TorchModule:
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
-        """Check that module, loss and samples fit together."""
+        """Refuse a module, loss and samples that do not fit together."""
         check_norms(self.module)
         if not isinstance(self.training, Training):
             raise invalid("training", "a Training", shown(self.training))
@@ -126,9 +126,9 @@ class TorchModule:
         samples: Int[Any, "a b"],
         counts: Int[Any, " a"],
     ) -> Float[Any, "lanes a d"]:
-        """What a local step follows: training mode, clipped, with weight decay.
+        """Gradients that a local step follows: in training mode, clipped, with decay.
 
-        Model by model: the engine asks for these once, at the start of a run.
+        Model by model, as the engine asks for these once, at the start of a run.
         """
         y, rows = conform(models, self.features), conform(samples, self.features)
         keys = conform(batch_keys(samples, counts), self.features)

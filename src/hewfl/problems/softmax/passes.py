@@ -1,7 +1,11 @@
 """Passes over the pooled samples: losses, gradients and variances of ranges of rows.
 
 Samples are taken a block at a time, and one product serves all lanes. A range of rows
-is what a client holds; clients that hold the same one share its result.
+is what a client holds; clients that hold the same one share its result. Everywhere
+
+    W      models, one matrix of classes × features per lane
+    X, y   samples a_j as rows, and their labels
+    spans  ranges of rows; results come in their order
 """
 
 from collections.abc import Iterator
@@ -93,9 +97,11 @@ def accuracy_and_loss(
 def score_blocks(
     W: Float[Any, "lanes c p"], X: Float[Any, "m p"], lo: int, hi: int
 ) -> Iterator[tuple[slice, Float[Any, "b p"], Float[Any, "lanes c b"]]]:
-    """Rows lo to hi a block at a time: where, the samples, all lanes' scores S = W Aᵀ.
+    """Rows lo to hi, a block at a time.
 
-    One product serves all lanes; it runs in the precision of W.
+    Yields:
+        The rows, the samples A, and the scores S = W Aᵀ of all lanes from one product,
+        in the precision of W.
     """
     xp = compat.array_namespace(W)
     lanes, c, p = W.shape

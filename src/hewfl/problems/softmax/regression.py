@@ -79,7 +79,7 @@ class Softmax:
     test: tuple[Any, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check ranges and that the arrays fit together."""
+        """Refuse arguments that break a rule of the class."""
         whole("classes", self.classes, least=2)
         nonnegative("l2", self.l2)
         check_samples("", self.features, self.labels, self.classes)

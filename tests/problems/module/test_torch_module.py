@@ -1,7 +1,5 @@
-"""Modules as federated problems: promises of the protocol, refusals, whole runs."""
+"""Modules as federated problems: promises of the protocol, and whole runs."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from sklearn.datasets import load_digits
+from tests.problems.module.small import Array, data, mlp, nn, points, small
 
 from hewfl import (
     ChoiceHorizons,
@@ -23,49 +20,26 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
+from hewfl.data import load
 from hewfl.errors import DataError, SolverError
-from hewfl.problems.module.parameters import flatten, layout_of, unflatten
-from hewfl.problems.module.tensors import torch_from_arrays
-from hewfl.problems.module.torch_module import TorchModule
-from hewfl.problems.module.training import Training
+from hewfl.problems.module import TorchModule, Training, torch_from_arrays
+from hewfl.problems.module.parameters import layout_of, unflatten
+from hewfl.problems.module.routes import choose_route
 from hewfl.problems.problem import Branching, Problem
-from tests.sim.unchecked import unchecked
 
 pytestmark = pytest.mark.torch
-Array = NDArray[Any]
-nn = torch.nn
 
 ROUNDING = 1e-12
 DIFFERENCES = 1e-7
 """Central differences with step 1e-5."""
 LANES = 3
-
-
-def mlp(*widths: int, dropout: float = 0.2) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        a, b, c = widths
-        layers = nn.Linear(a, b), nn.Tanh(), nn.Dropout(dropout), nn.Linear(b, c)
-        return nn.Sequential(*layers)
-
-
-def data() -> tuple[Array, Array, list[Array]]:
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((40, 4)), rng.integers(0, 3, 40)
-    return X, y, np.split(rng.permutation(40), [5, 20])
-
-
-def small(**changes: Any) -> TorchModule:
-    X, y, shards = data()
-    given: dict[str, Any] = {"parts": {"test": (X, y)}}
-    given["training"] = Training(weight_decay=0.1)
-    module = changes.pop("module", mlp(4, 5, 3))
-    return torch_from_arrays(module, X, y, shards, **given | changes)
-
-
-def points(problem: TorchModule, *shape: int) -> Array:
-    noise = np.random.default_rng(3).standard_normal((*shape, problem.d))
-    return np.asarray(problem.start + 0.3 * noise)
+RATE = 0.2
+METHODS: list[Any] = [
+    FedAvg(1 / RATE, 1.0),
+    HewHom(1 / RATE, 3.0),
+    HewHet(1 / RATE, 3.0),
+    MinibatchSGD(1 / RATE, 1.0),
+]
 
 
 def scored(problem: TorchModule, x: Array, X: Any, y: Any) -> tuple[Array, Array]:
@@ -87,9 +61,6 @@ def unflatten_(problem: TorchModule, x: Array) -> dict[str, Any]:
 def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
     scale = 1 + np.abs(expected).max()
     return bool(np.abs(np.asarray(found) - expected).max() <= tolerance * scale)
-
-
-# ------------------------------------------------------------------ the protocol
 
 
 def test_is_a_problem_with_branches_of_its_own() -> None:
@@ -198,55 +169,6 @@ def test_there_is_no_theory_here() -> None:
             ask()
 
 
-# ------------------------------------------------------------------ parameters
-
-
-def test_vectors_and_state_dicts() -> None:
-    problem = small()
-    module = problem.module
-    expected = nn.utils.parameters_to_vector(module.parameters()).detach()
-    assert (problem.start == expected.double().numpy()).all()
-    layout = layout_of(module)
-    assert torch.equal(flatten(layout, module.state_dict()), expected)
-    assert torch.equal(flatten(layout, unflatten(layout, expected)), expected)
-    x = points(problem, 1)[0]
-    other = mlp(4, 5, 3)
-    other.load_state_dict(problem.state_dict(x))
-    loaded = nn.utils.parameters_to_vector(other.parameters()).detach().numpy()
-    assert (loaded == x.astype(np.float32)).all()
-    with pytest.raises(InvalidInputError, match=r"`vector` must be of shape \(43,\)"):
-        problem.state_dict(x[1:])
-
-
-def test_frozen_parameters_are_constants_and_tied_ones_count_once() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
-    module[0].requires_grad_(requires_grad=False)
-    module[2].bias.requires_grad_(requires_grad=False)
-    module[1].bias = module[0].bias
-    problem = small(module=module)
-    assert layout_of(module).names == ("1.weight", "2.weight")
-    assert problem.d == 16 + 12
-    assert problem.full_gradients(problem.start[None]).shape == (1, 3, 28)
-    state = problem.state_dict(np.zeros(28))
-    assert torch.equal(state["0.weight"], module[0].weight)
-    assert not state["1.weight"].any()
-    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
-    tied[1].weight = tied[0].weight
-    assert small(module=tied).d == 16 + 4 + 4 + 15
-
-
-def test_the_module_is_copied() -> None:
-    module = mlp(4, 5, 3)
-    problem = small(module=module)
-    before = problem.start.copy()
-    with torch.no_grad():
-        module[0].weight.zero_()
-    x = points(problem, 1).astype(np.float64)
-    problem.client_losses(x)
-    assert (problem.start == before).all()
-    assert problem.module[0].weight.any()
-
-
 def test_any_loss_and_integer_features() -> None:
     """Regression on embedded tokens: no classes, no accuracy."""
     rng = np.random.default_rng(0)
@@ -268,11 +190,8 @@ def test_any_loss_and_integer_features() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
-# ------------------------------------------------------------------ whole runs
-
-
 def digits(route: Any = "auto") -> TorchModule:
-    X, y = load_digits(return_X_y=True)
+    X, y = load("digits").features, load("digits").labels
     shards = np.array_split(np.argsort(y[:600], kind="stable"), 6)
     return torch_from_arrays(
         mlp(64, 24, 10),
@@ -283,15 +202,6 @@ def digits(route: Any = "auto") -> TorchModule:
         normalise=(4.9, 6.0),
         training=Training(weight_decay=1e-3, clip=5.0, route=route),
     )
-
-
-RATE = 0.2
-METHODS: list[Any] = [
-    FedAvg(1 / RATE, 1.0),
-    HewHom(1 / RATE, 3.0),
-    HewHet(1 / RATE, 3.0),
-    MinibatchSGD(1 / RATE, 1.0),
-]
 
 
 def run(problem: TorchModule, rounds: int, **given: Any) -> Any:
@@ -359,112 +269,9 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_small_modules_are_stacked_on_a_cpu_and_large_ones_looped() -> None:
-    problem = small()
-    assert problem._route(8, 16) == "stacked"
-    assert problem._route(7, 16) == "loop"
-    assert problem._route(8, 2**16) == "loop"
-    assert small(module=mlp(4, 3000, 3))._route(100, 1) == "loop"
-
-
-# ------------------------------------------------------------------ refusals
-
-
-class Noisy(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Any) -> Any:
-        return nn.functional.dropout(self.layer(x), 0.5)
-
-
-class Counting(Noisy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: Any) -> Any:
-        self.seen += 1
-        return self.layer(x)
-
-
-X, Y, SHARDS = data()
-BAD: list[tuple[dict[str, Any], str]] = [
-    (
-        {"module": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))},
-        r"`module` must be free of running statistics, .*GroupNorm.*; got BatchNorm1",
-    ),
-    (
-        {"module": nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True))},
-        "got InstanceNorm1d at '0'",
-    ),
-    ({"module": nn.ReLU()}, "`module` must be one with trainable parameters; got ReLU"),
-    ({"module": Noisy()}, "by torch.nn.Dropout layers alone; got one that uses"),
-    ({"module": Counting()}, "whose buffers training leaves alone; got a change of 's"),
-    ({"module": mlp(5, 5, 3)}, "`module, loss` must be such that they take these"),
-    ({"module": mlp(4, 5, 2)}, "`labels` must be from 0 to 1; got 2"),
-    ({"loss": nn.CrossEntropyLoss()}, r'reduction="none"\); got shape \(\) for 2'),
-    ({"X": X * np.nan}, "`features` must be finite; got NaN"),
-    ({"X": X[:0]}, r"`features` must be one entry per sample.*got shape \(0, 4\)"),
-    ({"y": Y[:9]}, "`labels` must be one per sample, 40 of them; got 9"),
-    ({"X": (X * 0).astype(np.uint8)}, r"`normalise` must be \(mean, deviation\) where"),
-    ({"partition": []}, "`partition` must be one list of rows per client; got an empt"),
-    ({"partition": [[0], []]}, r"`partition\[1\]` must be a nonempty vector of rows"),
-    ({"partition": [[0, 40]]}, r"`partition\[0\]` must be rows from 0 to 39; got 40"),
-    ({"parts": {"test": (X, Y - 9)}}, "`test labels` must be from 0 to 2; got -9"),
-    ({"training": Training(route="graph")}, "`training.route` must be auto, stacked"),
-    ({"normalise": 5}, r"`normalise` must be \(mean, deviation\); got 5"),
-    ({"normalise": (0.0, 0.0)}, r"`normalise\[1\]` must be positive; got 0.0"),
-    ({"partition": 5}, "`partition` must be one list of rows per client; got 5"),
-    ({"partition": [[[0], []]]}, r"`partition\[0\]` must be a nonempty vector of row"),
-    ({"X": ["a"]}, r"`features` must be an array of numbers; got \['a'\]"),
-    ({"parts": (X, Y)}, "`parts` must be features and labels by name; got tuple"),
-    ({"parts": {"v": X}}, r"`parts\['v'\]` must be a pair of features and labels"),
-    ({"module": "net"}, "`module` must be a torch.nn.Module; got 'net'"),
-    ({"module": nn.ReLU}, "`module` must be a torch.nn.Module; got <class"),
-    ({"training": {"clip": 1.0}}, "`training` must be a Training; got {'clip': 1.0}"),
-    ({"device": "gpu"}, '`device` must be a device .*"cpu" or "cuda"; got \'gpu\''),
-    ({"device": "cuda:99"}, "`device` must be a device that torch has here"),
-    ({"device": 1.5}, "`device` must be a device that torch has here, .*; got 1.5"),
-]
-
-
-@pytest.mark.parametrize(("changes", "text"), BAD)
-def test_bad_problems_are_refused(changes: dict[str, Any], text: str) -> None:
-    given: dict[str, Any] = {"module": mlp(4, 5, 3), "X": X, "y": Y}
-    given |= {"partition": [np.arange(40)]} | changes
-    with unchecked(), pytest.raises(InvalidInputError, match=text):
-        torch_from_arrays(**given)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"weight_decay": -1.0}, "`weight_decay` must be a nonnegative finite number"),
-        ({"clip": 0.0}, "`clip` must be a positive finite number; got 0.0"),
-        ({"client_chunk": 0}, '`client_chunk` must be "auto" or at least 1; got 0'),
-        ({"client_chunk": "few"}, "`client_chunk` must be .*; got 'few'"),
-        ({"client_chunk": 2.5}, "`client_chunk` must be .*; got 2.5"),
-        ({"clip": "5"}, "`clip` must be a positive finite number; got '5'"),
-    ],
-)
-def test_bad_settings_are_refused(changes: dict[str, Any], text: str) -> None:
-    with unchecked(), pytest.raises(InvalidInputError, match=text):
-        Training(**changes)
-
-
-def test_arrays_that_are_no_tensors_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="`features` must be a torch tensor; g"):
-        TorchModule(mlp(4, 5, 3), X, Y, np.array([0]), np.array([40]))
-
-
-def test_without_torch_there_is_one_clear_error() -> None:
-    script = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import hewfl.problems\n"
-        "try: import hewfl.problems.module.torch_module\n"
-        "except hewfl.errors.MissingExtraError as error: print(error)\n"
-    )
-    call = [sys.executable, "-c", script]
-    done = subprocess.run(call, capture_output=True, text=True, check=True)
-    assert 'pip install "hewfl[torch]"' in done.stdout
+    task = small()._task(torch.float32)
+    assert choose_route(task, 8, 16) == "stacked"
+    assert choose_route(task, 7, 16) == "loop"
+    assert choose_route(task, 8, 2**16) == "loop"
+    large = small(module=mlp(4, 3000, 3))._task(torch.float32)
+    assert choose_route(large, 100, 1) == "loop"

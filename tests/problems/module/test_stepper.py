@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.core.round import LocalPlan, Roster
+from hewfl.problems.module import TorchModule, Training, torch_from_arrays
 from hewfl.problems.module.stack import Stack, advance, empty_stack, fill, form_of
 from hewfl.problems.module.stepper import Stepper, chunk_size
 from hewfl.problems.module.task import Task
-from hewfl.problems.module.tensors import torch_from_arrays
-from hewfl.problems.module.torch_module import TorchModule
-from hewfl.problems.module.training import Training
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import Draws
 
