@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import problems
+from tests import known_solutions as problems
 
 from hewfl.core import native
 from hewfl.core.active_set import active_set

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests import problems
+from tests import known_solutions as problems
 from tests.known_solutions import QPInstance
 from tests.tolerances import GAP, WEIGHTS
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
-from tests import problems
+from tests import known_solutions as problems
 from tests.known_solutions import QPInstance
 from tests.tolerances import (
     COMPONENTWISE,

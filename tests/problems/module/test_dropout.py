@@ -55,8 +55,16 @@ def test_every_entry_is_dropped_with_its_probability() -> None:
     """Entries, neighbours, keys and layers: means and products as of fair coins."""
     drop, keys, size = 0.3, 400, 500
     drawn = batch_keys(np.arange(keys)[:, None], np.ones(keys, dtype=int))
-    first = np.stack([mask(int(k), (size,), drop) == 0 for k in drawn])
-    second = np.stack([mask(int(k), (size,), drop, calls=2) == 0 for k in drawn])
+    held = DropoutKey()
+    layer = KeyedDropout(drop, held, channels=False)
+
+    def two_layers(key: Any) -> Any:
+        with held.set_to(key):
+            return layer(torch.ones(size)) == 0, layer(torch.ones(size)) == 0
+
+    masks = torch.func.vmap(two_layers)(torch.tensor(drawn))
+    first, second = (np.asarray(dropped) for dropped in masks)
+    assert (first[7] == (mask(int(drawn[7]), (size,), drop) == 0)).all()
 
     def fair(coins: Array, p: float) -> bool:
         deviation = np.sqrt(p * (1 - p) / coins.size)

@@ -220,7 +220,7 @@ def run(problem: TorchModule, rounds: int, **given: Any) -> Any:
 
 
 def test_methods_learn_in_the_engine() -> None:
-    trace = run(digits(), 30)
+    trace = run(digits(), 20)
     accuracy = [
         [
             r.metrics["validation_accuracy"]
