@@ -114,35 +114,6 @@ static int holds(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
     return 0;
 }
 
-/* every sample that will be read is one of the m, and its label one of the classes */
-static int valid(const int64_t *samples, const int64_t *counts, const int64_t *horizons,
-                 const int64_t *labels, Py_ssize_t s, Py_ssize_t width, Py_ssize_t m,
-                 Py_ssize_t classes, Py_ssize_t steps)
-{
-    for (Py_ssize_t i = 0; i < s; i++) {
-        if (counts[i] < 1 || counts[i] > width || horizons[i] < 0 || horizons[i] > steps)
-            return 0;
-        for (Py_ssize_t l = 0; l < horizons[i]; l++)
-            for (Py_ssize_t j = 0; j < counts[i]; j++) {
-                int64_t row = samples[(l * s + i) * width + j];
-                if (row < 0 || row >= m || labels[row] < 0 || labels[row] >= classes)
-                    return 0;
-            }
-    }
-    return 1;
-}
-
-/* rows, and labels if wanted, of one step of one client */
-static void point(const char *features, const int64_t *labels, const int64_t *samples,
-                  Py_ssize_t b, Py_ssize_t p, int size, const void **rows, int64_t *chosen)
-{
-    for (Py_ssize_t j = 0; j < b; j++) {
-        rows[j] = features + (size_t)(samples[j] * p) * (size_t)size;
-        if (chosen)
-            chosen[j] = labels[samples[j]];
-    }
-}
-
 /* what a call of branches() asks for */
 typedef struct {
     int size; /* bytes of a number */
@@ -154,6 +125,35 @@ typedef struct {
     const double *eta, *pull;
     Py_buffer *corrections; /* of each lane; its buf is NULL where there is none */
 } Call;
+
+/* whether every sample that will be read is one of the m, and its label a class */
+static int valid(const Call *call)
+{
+    for (Py_ssize_t i = 0; i < call->s; i++) {
+        int64_t count = call->counts[i], horizon = call->horizons[i];
+        if (count < 1 || count > call->width || horizon < 0 || horizon > call->steps)
+            return 0;
+        for (Py_ssize_t l = 0; l < horizon; l++)
+            for (Py_ssize_t j = 0; j < count; j++) {
+                int64_t row = call->samples[(l * call->s + i) * call->width + j];
+                if (row < 0 || row >= call->m || call->labels[row] < 0 ||
+                    call->labels[row] >= call->classes)
+                    return 0;
+            }
+    }
+    return 1;
+}
+
+/* rows, and labels if wanted, of one step of one client */
+static void point(const Call *call, const int64_t *samples, Py_ssize_t b, const void **rows,
+                  int64_t *chosen)
+{
+    for (Py_ssize_t j = 0; j < b; j++) {
+        rows[j] = call->features + (size_t)(samples[j] * call->p) * (size_t)call->size;
+        if (chosen)
+            chosen[j] = call->labels[samples[j]];
+    }
+}
 
 /* pieces of one block of memory, each at the start of a cache line */
 static void *take(char **free_at, size_t bytes)
@@ -167,11 +167,11 @@ static void *take(char **free_at, size_t bytes)
 static void branch(const Call *call, Branch *g, Step step, Py_ssize_t i, Py_ssize_t k,
                    const void **rows, const void **next, int64_t *chosen)
 {
-    Py_ssize_t s = call->s, p = call->p, width = call->width;
+    Py_ssize_t s = call->s, width = call->width;
     const int64_t *horizons = call->horizons;
     for (Py_ssize_t l = 0; l < horizons[i]; l++) {
         const int64_t *at = call->samples + (l * s + i) * width;
-        point(call->features, call->labels, at, g->b, p, call->size, rows, chosen);
+        point(call, at, g->b, rows, chosen);
         /* Samples lie scattered in memory and would be waited for. While this step runs
          * the first lane fetches those of the next; later lanes find them in cache. The
          * last step of the last lane fetches the first of the next client. */
@@ -179,12 +179,11 @@ static void branch(const Call *call, Branch *g, Step step, Py_ssize_t i, Py_ssiz
         int other = k == call->lanes - 1 && l + 1 == horizons[i] && i + 1 < s &&
                     horizons[i + 1] > 0;
         if (more)
-            point(call->features, NULL, at + s * width, g->b, p, call->size, next, NULL);
+            point(call, at + s * width, g->b, next, NULL);
         else if (other) {
             Py_ssize_t b = (Py_ssize_t)call->counts[i + 1];
             memcpy(next, rows, (size_t)g->b * sizeof(void *)); /* it may have fewer */
-            point(call->features, NULL, call->samples + (i + 1) * width, b < g->b ? b : g->b, p,
-                  call->size, next, NULL);
+            point(call, call->samples + (i + 1) * width, b < g->b ? b : g->b, next, NULL);
         }
         step(g, rows, more || other ? next : NULL, chosen);
     }
@@ -266,8 +265,7 @@ static int understand(Call *call, Py_buffer *v)
           holds(&v[ANCHORS], lanes * d, size) && holds(&v[ETA], lanes * s, 8) &&
           holds(&v[HOLD], lanes, 8) && holds(&v[OUT], lanes * s * d, size)))
         return 0;
-    if (valid(call->samples, call->counts, call->horizons, call->labels, s, call->width, call->m,
-              call->classes, call->steps))
+    if (valid(call))
         return 1;
     PyErr_SetString(PyExc_ValueError, "a sample, label, count or horizon is out of range");
     return 0;
