@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.c src/hewfl/*/*.h)
+SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
 .PHONY: demo test test-flower check bench format clean
 .DELETE_ON_ERROR:
@@ -55,4 +55,4 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/flower.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so
+	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so

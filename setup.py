@@ -20,10 +20,11 @@ setup(
     ext_modules=[
         kernels("hewfl.core._native", "src/hewfl/core/_native.c"),
         kernels(
-            "hewfl.problems._softmax",
-            "src/hewfl/problems/_softmax.c",
-            "src/hewfl/problems/_softmax_branch.h",
-            "src/hewfl/problems/_softmax_losses.h",
+            "hewfl.problems.softmax._softmax",
+            "src/hewfl/problems/softmax/_softmax.c",
+            "src/hewfl/problems/softmax/_branch.h",
+            "src/hewfl/problems/softmax/_losses.h",
+            "src/hewfl/problems/softmax/_processor.h",
         ),
     ],
 )

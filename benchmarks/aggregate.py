@@ -167,7 +167,7 @@ def exact_step(r: Round, weights: Array) -> Array:
 
 
 def blocked_gap(r: Round, weights: Array) -> float:
-    """`tests.problems.relative_gap` without a second copy of the data."""
+    """`tests.known_solutions.relative_gap` without a second copy of the data."""
     w = np.maximum(weights, 0).astype(np.longdouble)
     w /= w.sum()
     shortest = int(np.argmin([float(row @ row) for row in r.exact]))

@@ -34,7 +34,7 @@ from benchmarks import report
 from benchmarks.report import ratio, seconds, table
 
 from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, simulate
-from hewfl.problems.softmax import Softmax
+from hewfl.problems import Softmax
 
 ROUNDS = 10
 LANES = 25

@@ -1,7 +1,7 @@
 """The problems of the solver benchmark: local-SGD rounds, Gaussian ones, many clients.
 
 Everything is drawn from fixed seeds. Degenerate cases and ties come from
-`tests.problems`, where their answers are known.
+`tests.known_solutions`, where their answers are known.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from tests.problems import (
+from tests.known_solutions import (
     Array,
     QPInstance,
     gaussian_instance,

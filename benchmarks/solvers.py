@@ -38,7 +38,7 @@ from benchmarks import instances, report
 from benchmarks.instances import Case, Prepared, prepare, unprepared
 from benchmarks.report import Outcome, power, ratio, seconds, table
 from proxsuite import proxqp
-from tests.problems import (
+from tests.known_solutions import (
     Array,
     QPInstance,
     componentwise_gap,

@@ -32,11 +32,9 @@ from benchmarks import report
 from benchmarks.report import ratio, seconds, table
 
 from hewfl import Federation, FixedHorizons, UniformLocalSGD, simulate
-from hewfl.problems.torch_arrays import torch_from_arrays
-from hewfl.problems.torch_models import classifier_head, medium_cnn
-from hewfl.problems.torch_module import TorchModule
-from hewfl.problems.torch_stepper import MEMORY_SHARE, chunk_size
-from hewfl.problems.torch_training import Training
+from hewfl.problems.module import TorchModule, Training, torch_from_arrays
+from hewfl.problems.module.models import classifier_head, medium_cnn
+from hewfl.problems.module.stepper import MEMORY_SHARE, chunk_size
 
 CLIENTS, EACH, LANES = 10, 1000, 8
 TARGETS = {"cuda": {"CNN": 6.0, "head": 10.0}, "cpu": {}}

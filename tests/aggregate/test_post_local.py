@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests import problems
-from tests.problems import QPInstance
+from tests import known_solutions as problems
+from tests.known_solutions import QPInstance
 from tests.tolerances import GAP, WEIGHTS
 
 from hewfl import (

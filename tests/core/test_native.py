@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import problems
+from tests import known_solutions as problems
 
 from hewfl.aggregate.gram import round_products
 from hewfl.aggregate.rows import as_rows

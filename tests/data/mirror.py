@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 from numpy.typing import NDArray
 
-from hewfl.data.catalogue import CATALOGUE, DataFile, Entry
+from hewfl.data.catalogue import CATALOGUE
+from hewfl.data.entry import DataFile, Entry
 
 
 @dataclass

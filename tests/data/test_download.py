@@ -9,8 +9,8 @@ import pytest
 from tests.data.mirror import Mirror, serve, small_images, small_mnist
 
 from hewfl.data import download
-from hewfl.data.catalogue import Entry
 from hewfl.data.download import fetch
+from hewfl.data.entry import Entry
 from hewfl.errors import DataError
 
 CONTENT = bytes(range(256)) * 1000

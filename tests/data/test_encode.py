@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from hewfl.cli.data import data
 from hewfl.data import encode as module
-from hewfl.data.catalogue import CATALOGUE, DataFile
+from hewfl.data.catalogue import CATALOGUE
 from hewfl.data.encode import encode, encode_ag_news
+from hewfl.data.entry import DataFile
 from hewfl.data.load import load
 from hewfl.errors import DataError, InvalidInputError, MissingExtraError
 

@@ -9,7 +9,8 @@ import pytest
 from tests.data.mirror import Mirror, serve, small_images, small_mnist
 
 from hewfl.data import formats
-from hewfl.data.catalogue import CATALOGUE, Entry, entry_named
+from hewfl.data.catalogue import CATALOGUE, entry_named
+from hewfl.data.entry import Entry
 from hewfl.data.inventory import take_stock
 from hewfl.data.load import ag_news_texts, check, load
 from hewfl.data.places import cache_root

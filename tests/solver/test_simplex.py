@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import nnls
-from tests import problems
-from tests.problems import QPInstance
+from tests import known_solutions as problems
+from tests.known_solutions import QPInstance
 from tests.tolerances import (
     COMPONENTWISE,
     GAP,

@@ -53,7 +53,7 @@ print(json.dumps(errors))
 NEEDS = {
     "torch": (
         "hewfl.torch",
-        "hewfl.problems.torch_",
+        "hewfl.problems.module",
         "hewfl.experiments.modules",
         "hewfl.flower.torch_local",
     ),
@@ -61,7 +61,11 @@ NEEDS = {
 }
 """The modules that may ask for a package when they are imported, by how they begin."""
 DOORS = {
-    "torch": {"hewfl.torch", "hewfl.problems.torch_module", "hewfl.flower.torch_local"},
+    "torch": {
+        "hewfl.torch",
+        "hewfl.problems.module.torch_module",
+        "hewfl.flower.torch_local",
+    },
     "flwr": {"hewfl.flower", "hewfl.flower.strategy"},
 }
 """Modules among them that certainly do."""
@@ -226,8 +230,8 @@ except MissingExtraError as error:
         ("torch", "hewfl.problems Training", "hewfl[torch]"),
         ("torch", "hewfl.torch HewLocalSGD", "hewfl[torch]"),
         ("flwr", "hewfl.flower HewStrategy", "hewfl[flower]"),
-        ("transformers", "hewfl.data.encode _packages", "hewfl[text]"),
-        ("torch", "hewfl.data.encode _packages", "hewfl[text]"),
+        ("transformers", "hewfl.data.encoder _packages", "hewfl[text]"),
+        ("torch", "hewfl.data.encoder _packages", "hewfl[text]"),
         ("matplotlib", "hewfl.cli.certify_plot figure_class a.png", "hewfl[report]"),
     ],
 )

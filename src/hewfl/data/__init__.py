@@ -1,8 +1,9 @@
 """Real data: loading, preparing and sharing it out among clients."""
 
-from hewfl.data.catalogue import CATALOGUE, DataFile, Entry
+from hewfl.data.catalogue import CATALOGUE
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch
+from hewfl.data.entry import DataFile, Entry
 from hewfl.data.formats import Texts
 from hewfl.data.load import ag_news_texts, check, load
 from hewfl.data.partition import (

@@ -44,6 +44,9 @@ def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed
         name: begins the folder's name, for people.
         key: all that the result depends on: checksums, parser, options.
         parse: called when the cache has no such entry.
+
+    Returns:
+        Arrays that must not be written to; those of `parse` where no cache can be.
     """
     folder = _folder(name, key)
     found = _opened(folder, list(key))

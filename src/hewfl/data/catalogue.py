@@ -1,79 +1,28 @@
 """The data sets known by name: files, checksums, mirrors, licences."""
 
-from dataclasses import dataclass
-from typing import final
-
 from hewfl.core.checks import invalid
+from hewfl.data.entry import DataFile, Entry
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One published file.
-
-    Attributes:
-        path: place below the data folder.
-        size: bytes.
-        sha256: checksums of the file in its known containers.
-        content_sha256: checksum of the decompressed bytes, where containers that differ
-            only in a gzip header are in circulation.
-        urls: mirrors, tried in this order; none if nobody publishes the file.
-    """
-
-    path: str
-    size: int
-    sha256: tuple[str, ...]
-    content_sha256: str | None = None
-    urls: tuple[str, ...] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One data set.
-
-    Attributes:
-        name: what `load` takes.
-        title: what people call it.
-        files: all that must be there.
-        samples: rows of the training and of the test part (0: none is published).
-        features: numbers per row.
-        classes: their names, in the order of the labels 0, 1, ...
-        licence: the publisher's terms.
-        citation: key in the bibliography of `PAPER.md`.
-    """
-
-    name: str
-    title: str
-    files: tuple[DataFile, ...]
-    samples: tuple[int, int]
-    features: int
-    classes: tuple[str, ...]
-    licence: str
-    citation: str
-
-    @property
-    def is_downloadable(self) -> bool:
-        """Whether every file has a mirror."""
-        return all(file.urls for file in self.files)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files)
+_IMAGES = tuple(
+    f"{part}-{kind}-ubyte.gz"
+    for part in ("train", "t10k")
+    for kind in ("images-idx3", "labels-idx1")
+)
 
 
 def _idx_files(
-    folder: str, mirrors: tuple[str, ...], known: dict[str, tuple[int, str]]
+    folder: str, mirrors: tuple[str, ...], *known: tuple[int, str]
 ) -> tuple[DataFile, ...]:
+    """Images and labels of the training and of the test part; sizes and checksums."""
     return tuple(
         DataFile(
             f"{folder}/{name}",
             size,
             (sha256,),
-            urls=tuple(f"{mirror}/{name}" for mirror in mirrors),
+            None,
+            tuple(f"{m}/{name}" for m in mirrors),
         )
-        for name, (size, sha256) in known.items()
+        for name, (size, sha256) in zip(_IMAGES, known, strict=True)
     )
 
 
@@ -99,24 +48,10 @@ _MNIST = Entry(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
             "https://storage.googleapis.com/cvdf-datasets/mnist",
         ),
-        {
-            "train-images-idx3-ubyte.gz": (
-                9912422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            "train-labels-idx1-ubyte.gz": (
-                28881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            "t10k-images-idx3-ubyte.gz": (
-                1648877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            "t10k-labels-idx1-ubyte.gz": (
-                4542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        },
+        (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     ),
     samples=(60000, 10000),
     features=784,
@@ -131,24 +66,10 @@ _FASHION = Entry(
     files=_idx_files(
         "fashion-mnist",
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
-        {
-            "train-images-idx3-ubyte.gz": (
-                26421880,
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            "train-labels-idx1-ubyte.gz": (
-                29515,
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            ),
-            "t10k-images-idx3-ubyte.gz": (
-                4422102,
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-            "t10k-labels-idx1-ubyte.gz": (
-                5148,
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-        },
+        (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     ),
     samples=(60000, 10000),
     features=784,

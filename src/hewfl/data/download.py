@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hewfl.data.catalogue import DataFile, Entry
+from hewfl.data.entry import DataFile, Entry
 from hewfl.data.places import download_root, examine, find, how_to_get, is_sound
 from hewfl.errors import DataError
 
@@ -40,6 +40,10 @@ def fetch(entry: Entry, report: Report | None = None) -> tuple[Path, ...]:
 
     A damaged download is replaced; a damaged file in HEWFL_DATA is the user's and is
     left for `load` to complain about.
+
+    Args:
+        entry: of the catalogue.
+        report: told of every block that arrives.
 
     Raises:
         DataError: a file is on no mirror, or none of them delivered it.

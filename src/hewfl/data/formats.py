@@ -28,6 +28,9 @@ def read_idx(path: Path) -> UInt8[Numbers, "..."]:
 
     Two zero bytes, type 8, the number of axes, each axis as a big-endian 32-bit
     number, then the entries.
+
+    Raises:
+        DataError: the file is no idx file of bytes, or shorter than its header says.
     """
     content = gzip.decompress(path.read_bytes())
     axes = content[3] if content[:3] == b"\x00\x00\x08" and content[3:] else 0
@@ -50,7 +53,11 @@ def read_images(paths: Sequence[Path]) -> Parts:
 
 
 def read_covertype(paths: Sequence[Path]) -> Parts:
-    """Covertype: 54 whole numbers of 16 bits and the type, from 1, in each line."""
+    """Covertype: 54 whole numbers of 16 bits and the type, from 1, in each line.
+
+    Raises:
+        DataError: a line has other contents.
+    """
     (path,) = paths
     content = io.BytesIO(gzip.decompress(path.read_bytes()))
     rule = "lines of 55 numbers of 16 bits"
@@ -76,6 +83,9 @@ def read_news(path: Path) -> Texts:
     """AG News: class from 1, title and description in each quoted row.
 
     The text is title, blank, description.
+
+    Raises:
+        DataError: a row has other contents.
     """
     content = gzip.decompress(path.read_bytes()).decode("utf-8")
     rows = list(csv.reader(io.StringIO(content, newline="")))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, final
 
-from hewfl.data.catalogue import Entry
+from hewfl.data.entry import Entry
 from hewfl.data.places import download_root, find
 
 State = Literal["embedded", "here", "partly here", "absent"]

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hewfl.core.checks import invalid
-from hewfl.data import formats, tables
+from hewfl.data import formats, own_files
 from hewfl.data.cache import Parsed, cached, verify_cached
-from hewfl.data.catalogue import CATALOGUE, Entry, entry_named
+from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
+from hewfl.data.entry import Entry
 from hewfl.data.formats import Parts, Texts, read_news
 from hewfl.data.places import examine, file_sha256, find, how_to_get
 from hewfl.errors import DataError
@@ -29,7 +30,7 @@ _READERS: dict[str, Callable[[Sequence[Path]], Parts]] = {
 def load(
     name: str | Path = "digits", *, label: str | None = None, download: bool = True
 ) -> Dataset:
-    """Load a data set.
+    """A data set by its name in the catalogue, or from a file of one's own.
 
     Args:
         name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path
@@ -56,9 +57,9 @@ def load(
     if name in CATALOGUE:
         return _load_named(entry_named(str(name)), download=download)
     path = Path(name)
-    if not path.name.endswith(tables.SUFFIXES):
+    if not path.name.endswith(own_files.SUFFIXES):
         known = ", ".join(CATALOGUE)
-        rule = f"one of {known}, or a file ending in {', '.join(tables.SUFFIXES)}"
+        rule = f"one of {known}, or a file ending in {', '.join(own_files.SUFFIXES)}"
         raise invalid("name", rule, repr(str(name)))
     return _load_file(path, label)
 
@@ -130,10 +131,10 @@ def _load_file(path: Path, label: str | None) -> Dataset:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     name, key = _file_key(path, label)
-    parsed = cached(name, key, lambda: Parsed(*tables.read_table(path, label)))
+    parsed = cached(name, key, lambda: Parsed(*own_files.read_own_file(path, label)))
     return Dataset(path.name, *parsed.train, parsed.test, parsed.classes, str(path))
 
 
 def _file_key(path: Path, label: str | None) -> tuple[str, list[str]]:
-    kind = next(s for s in tables.SUFFIXES if path.name.endswith(s)).lstrip(".")
-    return kind, [f"tables {tables.VERSION}", kind, file_sha256(path), label or ""]
+    kind = next(s for s in own_files.SUFFIXES if path.name.endswith(s)).lstrip(".")
+    return kind, [f"tables {own_files.VERSION}", kind, file_sha256(path), label or ""]

@@ -42,6 +42,9 @@ def iid_partition(m: int, n: int, seed: int) -> Partition:
         n: clients, from 1 to m.
         seed: of the shuffle.
 
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+
     >>> [len(shard) for shard in iid_partition(10, 3, seed=0)]
     [4, 3, 3]
     """
@@ -98,7 +101,13 @@ def dirichlet_partition(
 def class_counts(
     labels: ArrayLike, partition: Partition, classes: int
 ) -> Int64[Ints, "n c"]:
-    """Samples of each class that each client holds."""
+    """Samples of each class that each client holds.
+
+    Args:
+        labels: class of each sample, whole numbers from 0.
+        partition: rows of each client.
+        classes: c, columns of the result.
+    """
     y = np.asarray(labels)
     held = [np.bincount(y[shard], minlength=classes) for shard in partition]
     return np.stack(held).astype(np.int64)

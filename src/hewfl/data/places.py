@@ -13,7 +13,7 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-from hewfl.data.catalogue import DataFile, Entry
+from hewfl.data.entry import DataFile, Entry
 from hewfl.errors import DataError
 
 _BLOCK = 1 << 20

@@ -60,7 +60,7 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
     bias: bool = True,
     dtype: Precision = "float32",
 ) -> Prepared:
-    """Split, standardise and append the bias.
+    """Training and test part of a data set: split, standardised, with a bias feature.
 
     Args:
         dataset: from `load`.
@@ -108,9 +108,19 @@ def split_rows(
     split: Split = "shuffled",
     subsample: int | None = None,
 ) -> tuple[Int64[Ints, " m"], Int64[Ints, " k"]]:
-    """Rows of the training and of the test part; arguments are those of `prepare`.
+    """Rows of the training and of the test part.
 
     Rows count through the published training part first, then its test part.
+
+    Args:
+        dataset: from `load`.
+        seed: of the shuffle.
+        test_fraction: as for `prepare`, and so are the next two.
+        split: how test rows are chosen.
+        subsample: rows kept.
+
+    Raises:
+        InvalidInputError: an argument breaks its rule.
     """
     rng = stream(seed, "split")
     if split not in get_args(Split):

@@ -10,10 +10,10 @@ from hewfl.data.dataset import Dataset
 from hewfl.data.partition import Partition
 from hewfl.data.prepare import row_labels
 from hewfl.experiments.spec import Spec
-from hewfl.problems.torch_backend import torch
-from hewfl.problems.torch_models import classifier_head, medium_cnn
-from hewfl.problems.torch_module import TorchModule
-from hewfl.problems.torch_training import Training
+from hewfl.problems.module.backend import torch
+from hewfl.problems.module.models import classifier_head, medium_cnn
+from hewfl.problems.module.torch_module import TorchModule
+from hewfl.problems.module.training import Training
 
 SHAPES = {"medium_cnn": (784, 10), "classifier_head": (768, 4)}
 """Features and classes that the models are made for."""

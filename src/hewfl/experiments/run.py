@@ -21,8 +21,8 @@ from typing import Any, final
 
 from hewfl.core.checks import invalid
 from hewfl.data import CATALOGUE
+from hewfl.data.own_files import SUFFIXES
 from hewfl.data.places import file_sha256
-from hewfl.data.tables import SUFFIXES
 from hewfl.errors import DataError, HewError
 from hewfl.experiments.circumstances import Watch, circumstances
 from hewfl.experiments.files import read_json, write_json, write_text

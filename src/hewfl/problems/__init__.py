@@ -1,4 +1,4 @@
-"""What simulated clients optimise."""
+"""Problems that simulated clients optimise: quadratic, softmax, any PyTorch module."""
 
 from importlib import import_module
 from typing import Any
@@ -6,14 +6,7 @@ from typing import Any
 from hewfl.problems.problem import LinearProblem, Optimum, Problem
 from hewfl.problems.quadratic import Quadratic
 from hewfl.problems.random_quadratic import random_quadratic
-from hewfl.problems.softmax import Softmax
-from hewfl.problems.softmax_data import softmax_common_pool, softmax_from_arrays
-
-_TORCH = {
-    "TorchModule": "torch_module",
-    "Training": "torch_training",
-    "torch_from_arrays": "torch_arrays",
-}
+from hewfl.problems.softmax import Softmax, softmax_common_pool, softmax_from_arrays
 
 __all__ = [
     "LinearProblem",
@@ -28,7 +21,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """PyTorch is an extra: its problems are imported when asked for."""
-    if name in _TORCH:
-        return getattr(import_module(f"hewfl.problems.{_TORCH[name]}"), name)
+    """Import the names of `hewfl.problems.module` when asked for: torch is an extra."""
+    if name in ("TorchModule", "Training", "torch_from_arrays"):
+        return getattr(import_module("hewfl.problems.module"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

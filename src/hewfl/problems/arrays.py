@@ -1,4 +1,4 @@
-"""What the problems need of an array library: NumPy and torch, on their device."""
+"""Arrays of NumPy or torch, and rows of clients in them, as the problems need them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +12,12 @@ from hewfl.core.checks import ArrayLike, Ints, invalid, shown
 
 
 def conform(array: Any, like: Any) -> Any:
-    """The same numbers in the library and on the device of `like`; no copy if there."""
+    """An array in the library and on the device of another; not copied if it is there.
+
+    Args:
+        array: of NumPy or torch.
+        like: the array to follow; its precision does not matter.
+    """
     if isinstance(array, np.ndarray) and isinstance(like, np.ndarray):
         return array
     xp = compat.array_namespace(like)
@@ -22,7 +27,11 @@ def conform(array: Any, like: Any) -> Any:
 
 
 def shards_of(partition: Sequence[ArrayLike], m: int) -> list[Int64[Ints, " k"]]:
-    """The rows of each client, out of m.
+    """Rows of each client as vectors of int64, from what a user gave.
+
+    Args:
+        partition: a vector of rows for each client.
+        m: rows that there are.
 
     Raises:
         InvalidInputError: there is no client, or one's rows are none of the m.
@@ -53,11 +62,40 @@ def _rows(client: int, rows: ArrayLike, m: int) -> Int64[Ints, " k"]:
     return found.astype(np.int64)
 
 
+def check_ranges(offsets: Ints, data_sizes: Ints, m: int) -> None:
+    """Require one nonempty range of rows within 0 to m for each client.
+
+    Args:
+        offsets: first row of each client's samples.
+        data_sizes: m_i, how many rows follow.
+        m: rows that there are.
+
+    Raises:
+        InvalidInputError: a range is empty or leaves the rows.
+    """
+    names = "offsets, data_sizes"
+    if len(offsets) != len(data_sizes) or len(offsets) == 0:
+        got = f"lengths {len(offsets)}, {len(data_sizes)}"
+        raise invalid(names, "vectors of one length n ≥ 1", got)
+    if offsets.dtype.kind not in "iu" or data_sizes.dtype.kind not in "iu":
+        got = f"dtypes {offsets.dtype}, {data_sizes.dtype}"
+        raise invalid(names, "whole numbers", got)
+    if (data_sizes < 1).any():
+        raise invalid("data_sizes", "at least 1", data_sizes.min())
+    low, high = int(offsets.min()), int((offsets + data_sizes).max())
+    if low < 0 or high > m:
+        raise invalid(names, f"rows from 0 to {m}", f"rows from {low} to {high}")
+
+
 def check_pair(name: str, given: object) -> None:
     """Require features and labels, two arrays in a tuple or a list.
 
+    Args:
+        name: of the argument, for the error.
+        given: its value.
+
     Raises:
-        InvalidInputError: otherwise.
+        InvalidInputError: it is no pair.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise invalid(name, "a pair of features and labels", type(given).__name__)
@@ -66,7 +104,7 @@ def check_pair(name: str, given: object) -> None:
 def gather(
     data: Num[Any, "m ..."], samples: Int[Any, "a b"], dtype: Any
 ) -> Num[Any, "a b ..."]:
-    """Rows of the pooled data, one minibatch per client, in the precision asked for."""
+    """Rows of the pooled data, one minibatch per client, in the given precision."""
     xp = compat.array_namespace(data)
     flat = xp.reshape(conform(samples, data), (-1,))
     rows = xp.astype(xp.take(data, flat, axis=0), dtype, copy=False)
@@ -76,7 +114,11 @@ def gather(
 def shares(
     samples: Int[Any, "a b"], counts: Int[Any, " a"], like: Float[Any, "..."]
 ) -> Float[Any, "a b"]:
-    """1/b_i on the first b_i columns and 0 on the padding: a mean as a product."""
+    """Weights 1/b_i on the first b_i columns and 0 on the padding.
+
+    A product with them is the mean of a minibatch: clients with fewer samples than
+    others share one array with them, and what their padding holds does not count.
+    """
     xp = compat.array_namespace(like)
     b = xp.astype(conform(counts, like), like.dtype)[:, None]
     columns = xp.arange(samples.shape[1], device=compat.device(like))[None, :]

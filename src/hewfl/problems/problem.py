@@ -120,7 +120,7 @@ class LinearProblem(Problem, Protocol):
 
     @property
     def l2(self) -> float:
-        """λ."""
+        """λ, the coefficient of the penalty."""
 
     def residuals(
         self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
@@ -139,7 +139,9 @@ class Branching(Protocol):
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"] | None:
-        """What `hewfl.sim.branches.run_branches` returns; None if not for these data.
+        """Displacements as `hewfl.sim.branches.run_branches` returns them, or None.
+
+        None where the kernel does not take these data.
 
         Args:
             anchors: x_t of each lane.

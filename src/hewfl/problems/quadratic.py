@@ -47,7 +47,7 @@ class Quadratic:
     data_sizes: Ints
 
     def __post_init__(self) -> None:
-        """Check shapes, symmetry, curvature and centred noise."""
+        """Refuse arrays that break a rule of the class."""
         _check_shapes(self.hessians, self.centers, self.noise, self.data_sizes)
         A = to_host(self.hessians)
         slack = ROUNDING * np.abs(A).max()
@@ -93,7 +93,7 @@ class Quadratic:
         return float(np.linalg.eigvalsh(mean)[0])
 
     def variance_bounds(self) -> Float64[Array, " n"]:
-        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖²: no bound but the value, at every x."""
+        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖², the variance itself at every x, no mere bound."""
         sq_norms = (to_host(self.noise).astype(np.float64) ** 2).sum(axis=1)
         return np.add.reduceat(sq_norms, self.offsets) / self.data_sizes
 
@@ -105,7 +105,7 @@ class Quadratic:
     def distance_to_optimum(
         self, anchors: Float[Any, "lanes d"]
     ) -> Float64[Any, " lanes"]:
-        """‖x − x*‖."""
+        """Distance ‖x − x*‖ of each lane, in float64."""
         xp = compat.array_namespace(anchors)
         x = xp.astype(anchors, xp.float64)
         away = x - conform(self._optimum.x, x)[None, :]
@@ -145,15 +145,15 @@ class Quadratic:
     def evaluate(
         self, anchors: Float[Any, "lanes d"]
     ) -> dict[str, Float64[Any, " lanes"]]:
-        """The distance to x*."""
+        """The measure `distance_to_optimum`, ‖x − x*‖."""
         return {"distance_to_optimum": self.distance_to_optimum(anchors)}
 
     def optimum(self) -> Optimum:
-        """x* = (Σ A_i)⁻¹ Σ A_i b_i."""
+        """Minimiser x* = (Σ A_i)⁻¹ Σ A_i b_i; kept once known."""
         return self._optimum
 
     def pooled_optimum(self) -> Optimum:
-        """The same with weights m_i."""
+        """Minimiser of the pooled mean, (Σ m_i A_i)⁻¹ Σ m_i A_i b_i."""
         return self._minimiser(self.data_sizes / self.data_sizes.sum())
 
     @cached_property
@@ -161,12 +161,15 @@ class Quadratic:
         return self._minimiser(np.full(self.n, 1 / self.n))
 
     def _minimiser(self, weights: Float64[Array, " n"]) -> Optimum:
+        """Minimiser of Σ weights_i F_i, with the gradient's norm as its proof."""
         A = to_host(self.hessians).astype(np.float64)
         b = to_host(self.centers).astype(np.float64)
         H = np.einsum("i,ijk->jk", weights, A)
         factor = scipy.linalg.cho_factor(H)
         x = weights @ b
-        for _ in range(3):  # one solve, two refinements
+        # One solve and two refinements: each takes the gradient anew from the data, so
+        # that the residual falls to rounding even where H is ill-conditioned.
+        for _ in range(3):
             gradient = np.einsum("i,ijk,ik->j", weights, A, x - b)
             x = x - scipy.linalg.cho_solve(factor, gradient)
         gradient = np.einsum("i,ijk,ik->j", weights, A, x - b)

@@ -1,0 +1,6 @@
+"""Softmax regression over clients' samples, with its constants and its minimiser."""
+
+from hewfl.problems.softmax.from_arrays import softmax_common_pool, softmax_from_arrays
+from hewfl.problems.softmax.regression import Softmax
+
+__all__ = ["Softmax", "softmax_common_pool", "softmax_from_arrays"]

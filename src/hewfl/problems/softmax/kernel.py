@@ -1,0 +1,126 @@
+"""Calls of the compiled module `_softmax`: whole branches, and losses from scores.
+
+Both are optional and equal, to rounding, to their twins in Python: branches to
+`hewfl.sim.branches_reference`, losses to `cross_entropy.losses`. The kernel of branches
+reads samples where they lie and keeps a client's model in cache for all its steps.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Int, Int64
+
+from hewfl.core import native
+from hewfl.core.checks import Array, Ints
+from hewfl.core.round import LocalPlan, Roster
+
+LIBRARY = native.load("hewfl.problems.softmax._softmax")
+"""The compiled module, or None where it was not built or is switched off."""
+
+
+def is_usable() -> bool:
+    """Whether the compiled module is there and not switched off."""
+    return LIBRARY is not None and native.is_enabled()
+
+
+def takes_scores(scores: Any) -> bool:
+    """Whether `compiled_losses` reads these scores: NumPy's, in a type it knows."""
+    return (
+        is_usable()
+        and isinstance(scores, np.ndarray)
+        and scores.dtype in (np.float32, np.float64)
+    )
+
+
+def compiled_losses(
+    scores: Float[Array, "lanes c b"],
+    labels: Int[Array, " b"],
+    hits: Bool[Array, "lanes b"] | None = None,
+) -> Float64[Array, "lanes b"]:
+    """Cross-entropy of every lane and sample; the twin of `cross_entropy.losses`.
+
+    Args:
+        scores: such that `takes_scores`.
+        labels: from 0 to c − 1.
+        hits: overwritten, where given: whether the label is the first of the largest
+            scores.
+
+    Raises:
+        ValueError: a label is out of range.
+    """
+    assert LIBRARY is not None
+    lanes, c, b = scores.shape
+    s, y = np.ascontiguousarray(scores), np.ascontiguousarray(labels, np.int64)
+    found = np.empty((lanes, b))
+    room = np.empty(0, dtype=bool) if hits is None else hits
+    LIBRARY.losses(s.itemsize, c, s, y, found, room)
+    return found
+
+
+def takes_samples(features: Any, labels: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether `compiled_branches` reads these samples.
+
+    It does where they are NumPy's, row by row without gaps, features in the type of the
+    models and labels in int64: it follows pointers and converts nothing.
+    """
+    return (
+        is_usable()
+        and isinstance(features, np.ndarray)
+        and isinstance(labels, np.ndarray)
+        and features.dtype == dtype
+        and features.flags.c_contiguous
+        and labels.dtype == np.int64
+        and labels.flags.c_contiguous
+    )
+
+
+def compiled_branches(
+    data: tuple[Float[Array, "m p"], Int64[Ints, " m"], int, float],
+    anchors: Float[Array, "lanes d"],
+    roster: Roster,
+    plans: Sequence[LocalPlan],
+    samples: Int64[Ints, "steps s b"],
+) -> Float[Array, "lanes s d"]:
+    """Displacements Δ_i of every lane and client.
+
+    Args:
+        data: features and labels such that `takes_samples`; c; λ.
+        anchors: x of each lane.
+        roster: the clients, common to all lanes.
+        plans: what each lane tells them.
+        samples: rows of the features for each step and client.
+
+    Returns:
+        A new array in the type of `anchors`.
+
+    Raises:
+        ValueError: a sample is none of the rows.
+    """
+    assert LIBRARY is not None
+    features, labels, classes, l2 = data
+    kind, lanes, d = anchors.dtype, len(plans), anchors.shape[1]
+    moved = np.empty((lanes, len(roster.clients), d), dtype=kind)
+    steps = int(roster.horizons.max())
+    corrections = [
+        None if p.correction is None else np.ascontiguousarray(p.correction, kind)
+        for p in plans
+    ]
+    LIBRARY.branches(
+        kind.itemsize,
+        *features.shape,
+        classes,
+        l2,
+        features,
+        labels,
+        np.ascontiguousarray(samples[:steps]),
+        np.ascontiguousarray(roster.batch_sizes, np.int64),
+        np.ascontiguousarray(roster.horizons, np.int64),
+        np.ascontiguousarray(anchors),
+        np.stack([p.step_sizes for p in plans]).astype(np.float64, copy=False),
+        np.array([p.proximal for p in plans], dtype=np.float64),
+        np.array([p.hold for p in plans], dtype=np.int64),
+        moved,
+        corrections,
+    )
+    return moved

@@ -1,0 +1,122 @@
+"""Passes over the pooled samples: losses, gradients and variances of ranges of rows.
+
+Samples are taken a block at a time, and one product serves all lanes. A range of rows
+is what a client holds; clients that hold the same one share its result. Everywhere
+
+    W      models, one matrix of classes × features per lane
+    X, y   samples a_j as rows, and their labels
+    spans  ranges of rows; results come in their order
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import array_api_compat as compat
+from jaxtyping import Float, Float64, Int
+
+from hewfl.core.checks import Array
+from hewfl.problems.arrays import conform
+from hewfl.problems.softmax.cross_entropy import losses, losses_and_hits, residuals
+
+BLOCK = 2**20
+"""Numbers, samples and scores together, of one product of a pass: they stay in cache,
+and the product is large enough for full speed."""
+
+Spans = list[tuple[int, int]]
+"""Ranges of rows: the first, and the one after the last."""
+
+
+def mean_losses(
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
+) -> list[Float64[Any, " lanes"]]:
+    """(1/m) Σ_j ℓ(W a_j, y_j) over each range; one pass, as ranges may overlap."""
+    xp = compat.array_namespace(W)
+    means = [xp.zeros_like(W[:, 0, 0], dtype=xp.float64) for _ in spans]
+    for at, _, S in score_blocks(W, X, 0, X.shape[0]):
+        found = losses(S, y[at])
+        for k, (lo, hi) in enumerate(spans):
+            if lo < at.stop and at.start < hi:
+                own = found[:, max(lo - at.start, 0) : hi - at.start]
+                means[k] += xp.sum(own, axis=1) / (hi - lo)
+    return means
+
+
+def mean_gradients(
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
+) -> list[Float[Any, "lanes c p"]]:
+    """(1/m) Σ_j r_j a_jᵀ over each range, with r_j = softmax(W a_j) − e_{y_j}."""
+    xp = compat.array_namespace(W)
+    means = []
+    for lo, hi in spans:
+        G = xp.zeros_like(W)
+        for at, A, S in score_blocks(W, X, lo, hi):
+            G += _outer_sum(residuals(S, y[at]), A)
+        means.append(G / (hi - lo))
+    return means
+
+
+def variances(
+    W: Float[Any, "lanes c p"],
+    X: Float[Any, "m p"],
+    y: Int[Any, " m"],
+    spans: Spans,
+    sq_norms: Float64[Array, " m"],
+) -> list[Float64[Any, " lanes"]]:
+    """(1/m) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m) Σ_j r_j a_jᵀ‖² over each range.
+
+    In this form one pass does, and no gradient of a single sample is ever formed.
+    """
+    xp = compat.array_namespace(W)
+    sq_norms, found = conform(sq_norms, W), []
+    for lo, hi in spans:
+        total, G = 0.0, xp.zeros_like(W)
+        for at, A, S in score_blocks(W, X, lo, hi):
+            R = residuals(S, y[at])
+            G += _outer_sum(R, A)
+            sq = xp.sum(xp.astype(R, xp.float64) ** 2, axis=1)  # lanes b
+            total = total + xp.sum(sq * sq_norms[at], axis=1)
+        mean = xp.astype(G, xp.float64) / (hi - lo)
+        found.append(total / (hi - lo) - xp.sum(mean**2, axis=(1, 2)))
+    return found
+
+
+def accuracy_and_loss(
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"]
+) -> tuple[Float64[Any, " lanes"], Float64[Any, " lanes"]]:
+    """Share of samples whose label has the first largest score, and their mean loss."""
+    xp = compat.array_namespace(W)
+    right, lost = [], []
+    for at, _, S in score_blocks(W, X, 0, X.shape[0]):
+        loss, hits = losses_and_hits(S, y[at])
+        lost.append(loss)
+        right.append(xp.astype(hits, xp.float64))
+    accuracy = xp.mean(xp.concat(right, axis=1), axis=1)
+    return accuracy, xp.mean(xp.concat(lost, axis=1), axis=1)
+
+
+def score_blocks(
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], lo: int, hi: int
+) -> Iterator[tuple[slice, Float[Any, "b p"], Float[Any, "lanes c b"]]]:
+    """Rows lo to hi, a block at a time.
+
+    Yields:
+        The rows, the samples A, and the scores S = W Aᵀ of all lanes from one product,
+        in the precision of W.
+    """
+    xp = compat.array_namespace(W)
+    lanes, c, p = W.shape
+    flat = xp.reshape(W, (lanes * c, p))
+    rows = max(1, BLOCK // (p + lanes * c))
+    for start in range(lo, hi, rows):
+        at = slice(start, min(start + rows, hi))
+        A = xp.astype(X[at, :], W.dtype, copy=False)
+        yield at, A, xp.reshape(flat @ A.T, (lanes, c, -1))
+
+
+def _outer_sum(
+    R: Float[Any, "lanes c b"], A: Float[Any, "b p"]
+) -> Float[Any, "lanes c p"]:
+    """Σ_j r_j a_jᵀ for all lanes in one product."""
+    xp = compat.array_namespace(R)
+    lanes, c, b = R.shape
+    return xp.reshape(xp.reshape(R, (lanes * c, b)) @ A, (lanes, c, -1))

@@ -1,0 +1,259 @@
+"""Softmax regression with an l2 penalty, over clients' samples, and its constants.
+
+    φ_j(W) = log Σ_k exp(w_k·a_j) − w_{y_j}·a_j + (λ/2)‖W‖²
+    ∇φ_j(W) = (p_j − e_{y_j}) a_jᵀ + λW,      p_j = softmax(W a_j)
+
+W has one row per class; a model is W row by row, d = classes × features. In this order
+scores, residuals and gradients of all lanes are matrix products of the models as they
+lie in memory, without a copy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import array_api_compat as compat
+import numpy as np
+from jaxtyping import Float, Float64, Int, Int64
+
+from hewfl.aggregate.memory import to_host
+from hewfl.core.checks import Array, Ints, invalid, nonnegative, whole
+from hewfl.core.round import LocalPlan, Roster
+from hewfl.problems.arrays import (
+    check_ranges,
+    conform,
+    gather,
+    score,
+    shares,
+    spread,
+    two_means,
+)
+from hewfl.problems.problem import Optimum
+from hewfl.problems.softmax.cross_entropy import residuals
+from hewfl.problems.softmax.kernel import compiled_branches, takes_samples
+from hewfl.problems.softmax.moments import (
+    largest_eigenvalue,
+    second_moment,
+    squared_norms,
+)
+from hewfl.problems.softmax.optimum import minimise
+from hewfl.problems.softmax.passes import (
+    accuracy_and_loss,
+    mean_gradients,
+    mean_losses,
+    variances,
+)
+from hewfl.problems.softmax.samples import check_samples
+from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
+
+
+@final
+@dataclass(frozen=True, eq=False)  # no slots: norms of the samples are kept once known
+class Softmax:
+    """Multinomial logistic regression over clients' samples.
+
+    Clients may share rows: with all offsets 0 and all sizes m every client draws from
+    one common pool, and F_i = F exactly (erratum E-14).
+
+    Attributes:
+        features: a_j, shape (m, p), with a column of ones where a bias is wanted;
+            float32 or float64, NumPy or torch. The problem is that of these numbers.
+        labels: y_j from 0 to classes − 1, shape (m,), in the same library.
+        offsets: first row of each client's samples, shape (n,).
+        data_sizes: m_i ≥ 1, shape (n,).
+        classes: c ≥ 2.
+        l2: λ ≥ 0.
+        test: features (k, p) and labels (k,) held out, or None.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+    """
+
+    features: Any
+    labels: Any
+    offsets: Ints
+    data_sizes: Ints
+    classes: int
+    l2: float
+    test: tuple[Any, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse arguments that break a rule of the class."""
+        whole("classes", self.classes, least=2)
+        nonnegative("l2", self.l2)
+        check_samples("", self.features, self.labels, self.classes)
+        check_ranges(self.offsets, self.data_sizes, self.features.shape[0])
+        if self.test is not None:
+            check_samples("test ", *self.test, self.classes)
+            p, q = self.features.shape[1], self.test[0].shape[1]
+            if p != q:
+                raise invalid("test features", f"of {p} columns like `features`", q)
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.data_sizes)
+
+    @property
+    def d(self) -> int:
+        """Number of parameters, classes × features."""
+        return int(self.classes * self.features.shape[1])
+
+    @property
+    def smoothness(self) -> float:
+        """L = ½ max_j ‖a_j‖² + λ: a proven bound for every sample loss.
+
+        ∇²φ_j = (diag p − ppᵀ) ⊗ a_j a_jᵀ + λI, and diag p − ppᵀ ≼ ½I on the simplex.
+        """
+        return float(0.5 * self._sq_norms.max() + self.l2)
+
+    def smoothness_estimate(self) -> float:
+        """½ λ_max((1/m) Σ_j a_j a_jᵀ) + λ by power iteration.
+
+        The limit bounds the curvature of the mean over all rows, but neither that of
+        one client nor that of one sample: it is for normalising step sizes, as the
+        paper's experiments do; where a theorem asks for L, `smoothness` answers. The
+        iteration approaches it from below.
+        """
+        top = largest_eigenvalue(second_moment(self.features))
+        return 0.5 * top + self.l2
+
+    def variance_bounds(self) -> Float64[Array, " n"]:
+        """v_i² ≤ (2/m_i) Σ_j ‖a_ij‖², whatever the model (erratum E-27).
+
+        The penalty is common to all samples, and ‖p − e_y‖² ≤ 2 on the simplex:
+        (1/m_i) Σ_j ‖∇φ_ij − ∇F_i‖² ≤ (1/m_i) Σ_j ‖p_j − e_{y_j}‖² ‖a_ij‖².
+        """
+        spans, span_of = self._spans
+        means = np.array([self._sq_norms[lo:hi].mean() for lo, hi in spans])
+        return 2 * means[span_of]
+
+    def variances(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+        """(1/m_i) Σ_j ‖∇φ_ij(x) − ∇F_i(x)‖² at given models, exact.
+
+        With r_j = p_j − e_{y_j}:  (1/m_i) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m_i) Σ_j r_j a_jᵀ‖².
+        """
+        W = self._matrices(anchors)
+        found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)
+        return self._by_client(found, anchors)
+
+    def residuals(
+        self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
+    ) -> Float[Any, "lanes a c b"]:
+        """softmax(scores) − e_y for the labels of the samples."""
+        labels = gather(self.labels, samples, self.labels.dtype)
+        return residuals(scores, labels)
+
+    def minibatch_gradients(
+        self,
+        models: Float[Any, "lanes a d"],
+        samples: Int[Any, "a b"],
+        counts: Int[Any, " a"],
+    ) -> Float[Any, "lanes a d"]:
+        """g_i = (1/b_i) Σ_{j ≤ b_i} (p_j − e_{y_j}) a_jᵀ + λW_i at the client's W_i."""
+        y = conform(models, self.features)
+        xp = compat.array_namespace(y)
+        W = xp.reshape(y, (*y.shape[:2], self.classes, -1))  # lanes a c p
+        A = gather(self.features, samples, y.dtype)  # a b p, once for all lanes
+        R = self.residuals(score(W, A), samples)  # lanes a c b
+        R *= shares(samples, counts, y)[:, None, :]
+        G = spread(R, A)
+        G += self.l2 * W
+        return conform(xp.reshape(G, y.shape), models)
+
+    def branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> Float[Array, "lanes s d"] | None:
+        """Whole branches by the compiled kernel, if it is there and fits the data."""
+        if not takes_samples(self.features, self.labels, anchors.dtype):
+            return None
+        data = (self.features, self.labels, self.classes, self.l2)
+        return compiled_branches(data, anchors, roster, plans, samples)
+
+    def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
+        """∇F_i(W) = (1/m_i) Σ_j (p_j − e_{y_j}) a_jᵀ + λW for every client."""
+        W = self._matrices(anchors)
+        found = mean_gradients(W, self.features, self.labels, self._spans[0])
+        each = [(G + self.l2 * W).reshape((-1, self.d)) for G in found]
+        return self._by_client(each, anchors)
+
+    def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+        """F_i(W) = (1/m_i) Σ_j (log Σ_k exp s_jk − s_{j y_j}) + (λ/2)‖W‖²."""
+        W = self._matrices(anchors)
+        xp = compat.array_namespace(W)
+        found = mean_losses(W, self.features, self.labels, self._spans[0])
+        penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
+        return self._by_client([F + penalty for F in found], anchors)
+
+    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+        """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
+        return two_means(self.client_losses(anchors), self.data_sizes)
+
+    def evaluate(
+        self, anchors: Float[Any, "lanes d"]
+    ) -> dict[str, Float64[Any, " lanes"]]:
+        """Accuracy and mean loss, without penalty, on the test set if there is one."""
+        if self.test is None:
+            return {}
+        found = accuracy_and_loss(self._matrices(anchors), *self.test)
+        names = "test_accuracy", "test_loss"
+        return {k: conform(v, anchors) for k, v in zip(names, found, strict=True)}
+
+    def optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
+        """The minimiser of (1/n) Σ F_i, on the host; see `optimum.minimise`.
+
+        Args:
+            start: a model to go on from, such as the minimiser of a problem nearby.
+
+        Raises:
+            SolverError: there is none (λ = 0 and separable data), or rounding forbids.
+        """
+        return self._minimiser(1 / (self.n * self.data_sizes), start)
+
+    def pooled_optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
+        """The minimiser of Σ m_i F_i/Σ m_i, on the host; see `optimum.minimise`.
+
+        Args:
+            start: a model to go on from, such as the minimiser of a problem nearby.
+
+        Raises:
+            SolverError: there is none (λ = 0 and separable data), or rounding forbids.
+        """
+        return self._minimiser(np.full(self.n, 1 / self.data_sizes.sum()), start)
+
+    def _minimiser(
+        self, per_sample: Float64[Array, " n"], start: Float64[Array, " d"] | None
+    ) -> Optimum:
+        """The minimiser with every sample of client i weighted by `per_sample`[i]."""
+        X, y = to_host(self.features), to_host(self.labels)
+        norms, weights = np.sqrt(self._sq_norms), np.zeros(len(y))
+        for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
+            weights[lo : lo + m] += each  # clients may share rows
+        f = WeightedSoftmax(X, norms, y, weights, self.classes, self.l2)
+        return minimise(f, start)
+
+    def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:
+        """The models as matrices W, in the array library of the data."""
+        x = conform(anchors, self.features)
+        return x.reshape((x.shape[0], self.classes, -1))
+
+    @cached_property
+    def _spans(self) -> tuple[list[tuple[int, int]], Int64[Ints, " n"]]:
+        """The distinct ranges of rows, and which of them each client holds."""
+        ranges = np.stack([self.offsets, self.offsets + self.data_sizes], axis=1)
+        spans, span_of = np.unique(ranges, axis=0, return_inverse=True)
+        return [(int(lo), int(hi)) for lo, hi in spans], span_of.reshape(-1)
+
+    def _by_client(self, by_span: list[Any], like: Any) -> Any:
+        """What was found for each range of rows, for each client instead."""
+        xp = compat.array_namespace(by_span[0])
+        return conform(xp.stack([by_span[k] for k in self._spans[1]], axis=1), like)
+
+    @cached_property
+    def _sq_norms(self) -> Float64[Array, " m"]:
+        return squared_norms(self.features)

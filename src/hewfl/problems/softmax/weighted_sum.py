@@ -1,0 +1,127 @@
+"""The weighted sum of losses whose minimiser is wanted, with exact derivatives.
+
+    f(W)  = Σ_j ω_j (log Σ_k exp(w_k·a_j) − w_{y_j}·a_j) + (λ/2)‖W‖²
+    H V   = Σ_j ω_j (p_j ∘ t_j − p_j ⟨p_j, t_j⟩) a_jᵀ + λV,       t_j = V a_j
+    H_kk  = Σ_j ω_j p_jk (1 − p_jk) a_j a_jᵀ + λI                 block of class k
+
+Samples are read in blocks; beside them there is one column of probabilities for each.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float, Float64, Int
+
+from hewfl.core.checks import Array, Ints
+from hewfl.problems.softmax.passes import BLOCK
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Point:
+    """f at one W.
+
+    Attributes:
+        W: the model.
+        value: f(W).
+        gradient: ∇f(W).
+        probabilities: p_jk, one column per sample, in the precision of the data.
+        unit: ε (Σ_j ω_j ‖p_j − e_{y_j}‖ ‖a_j‖ + λ‖W‖), the rounding of a gradient.
+    """
+
+    W: Float64[Array, "c p"]
+    value: float
+    gradient: Float64[Array, "c p"]
+    probabilities: Float[Array, "c m"]
+    unit: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedSoftmax:
+    """The weighted sum f, with its derivatives.
+
+    Attributes:
+        features: a_j as rows.
+        norms: ‖a_j‖.
+        labels: y_j from 0 to classes − 1.
+        weights: ω_j ≥ 0.
+        classes: c.
+        l2: λ ≥ 0.
+    """
+
+    features: Float[Array, "m p"]
+    norms: Float64[Array, " m"]
+    labels: Int[Ints, " m"]
+    weights: Float64[Array, " m"]
+    classes: int
+    l2: float
+
+    def blocks(self) -> Iterator[slice]:
+        """Ranges of samples for one product each."""
+        m, p = self.features.shape
+        rows = max(1, BLOCK // (p + self.classes))
+        return (slice(lo, min(lo + rows, m)) for lo in range(0, m, rows))
+
+    def at(self, W: Float64[Array, "c p"], dtype: Any = np.float64) -> Point:
+        """Value, gradient and probabilities at W; products in the given precision."""
+        value, unit, G = 0.0, self.l2 * float(np.linalg.norm(W)), np.zeros_like(W)
+        P = np.empty((self.classes, len(self.labels)), self.features.dtype)
+        for at in self.blocks():
+            A = self.features[at].astype(dtype, copy=False)
+            y, w = self.labels[at], self.weights[at]
+            S = W.astype(dtype) @ A.T
+            top, each = S.max(axis=0), np.arange(len(y))
+            E = np.exp(S - top)
+            total = E.sum(axis=0)
+            value += float(w @ (np.log(total) + (top - S[y, each])))
+            E /= total
+            P[:, at] = E
+            # p_y − 1 as minus the sum of the others: where p_y is near 1 the difference
+            # would keep no digits, and the gradient never fall to rounding.
+            E[y, each] = 0
+            E[y, each] = -E.sum(axis=0)
+            unit += float((w * self.norms[at]) @ np.linalg.norm(E, axis=0))
+            G += (E * w.astype(dtype)) @ A
+        value += 0.5 * self.l2 * float((W**2).sum())
+        eps = float(np.finfo(np.float64).eps)
+        return Point(W, value, G + self.l2 * W, P, eps * unit)
+
+    def hessian_product(
+        self, P: Float[Array, "c m"], V: Float64[Array, "c p"]
+    ) -> Float64[Array, "c p"]:
+        """H V at the probabilities P."""
+        v, total = V.astype(P.dtype), np.zeros_like(V)
+        for at in self.blocks():
+            A, p = self.features[at], P[:, at]
+            t = v @ A.T
+            t -= (p * t).sum(axis=0)
+            t *= p
+            t *= self.weights[at].astype(P.dtype)
+            total += t @ A
+        return np.asarray(total + self.l2 * V)
+
+    def gram(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
+        """Σ_j weights_j a_j a_jᵀ + λI, kept positive definite.
+
+        Rounding of the sum may make its least eigenvalues negative; a shift by a few
+        units of rounding of the trace lets Cholesky's method through.
+        """
+        p = self.features.shape[1]
+        K = np.zeros((p, p))
+        roots = np.sqrt(weights).astype(self.features.dtype)
+        for at in self.blocks():
+            B = self.features[at] * roots[at, None]
+            K += B.T @ B
+        shift = 4 * float(np.finfo(roots.dtype).eps) * np.trace(K)
+        return np.asarray(K + (self.l2 + shift) * np.eye(p))
+
+    def class_blocks(self, P: Float[Array, "c m"]) -> list[Any]:
+        """Cholesky factors of H_kk, k = 1, …, c."""
+        return [
+            scipy.linalg.cho_factor(self.gram(self.weights * p * (1.0 - p)))
+            for p in P.astype(np.float64)
+        ]

@@ -1,0 +1,107 @@
+"""CSV files of users: headers, labels, and errors that name line and column."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from hewfl.data.load import load
+from hewfl.errors import DataError
+
+CSV = "a,kind,b\n1,x,2.5\n3,y,-4\n5,x,6e2\n"
+
+
+def written(folder: Path, text: str, name: str = "own.csv") -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def test_a_label_column_by_name(tmp_path: Path) -> None:
+    dataset = load(written(tmp_path, CSV), label="kind")
+    assert dataset.features.tolist() == [[1, 2.5], [3, -4], [5, 600]]
+    assert dataset.labels.tolist() == [0, 1, 0]
+    assert dataset.classes == ("x", "y")
+    assert dataset.name == "own.csv"
+    assert dataset.test is None
+
+
+def test_the_last_column_is_the_label_by_default(tmp_path: Path) -> None:
+    dataset = load(written(tmp_path, "1,2,10\n3,4,9\n5,6,10\n"))
+    assert dataset.features.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert dataset.classes == ("9", "10")  # in the order of numbers
+    assert dataset.labels.tolist() == [1, 0, 1]
+
+
+def test_quotes_marks_and_compression(tmp_path: Path) -> None:
+    text = '\ufeff"x, first",label\r\n1,"a, b"\r\n2,c # d\r\n'
+    path = tmp_path / "own.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    dataset = load(path)
+    assert dataset.classes == ("a, b", "c # d")
+    assert dataset.features.tolist() == [[1], [2]]
+
+
+def test_a_header_of_numbers_needs_the_label(tmp_path: Path) -> None:
+    path = written(tmp_path, "0,1,label\n5,6,1\n7,8,0\n")
+    with pytest.raises(DataError, match="pass label='label'"):
+        load(path)
+    assert load(path, label="label").features.tolist() == [[5, 6], [7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "told"),
+    [
+        ("", None, "rows must have at least two columns; got 0"),
+        ("1\n2\n", None, "rows must have at least two columns; got 1"),
+        ("a,b\n", None, "must have rows below its header; got none"),
+        ("a;b\n1;2\n", None, "got 1 in the first, 'a;b'; separate fields by commas"),
+        ("1,2,0\n1,x,1\n", None, "numbers; got 'x' in line 2, column 2$"),
+        (
+            "1,2,0\n1,,1\n",
+            None,
+            "features must be numbers; got '' in line 2, column 2$",
+        ),
+        ("a,b,c\n1,,1\n", None, "numbers; got '' in line 2, column 'b'$"),
+        ("1,2,0\n1,2,3,1\n", None, "have 3 fields, as the first has; got 4 in line 2"),
+        ("1,2,0\n1,2,0\n\n1,1\n", None, "rows must have 3 fields.*; got 2 in line 4"),
+        ('a,b,c\n"1",2,"x\ny"\n1,2\n', None, "got 2 in line 4"),
+        (
+            CSV,
+            None,
+            r"'x' in line 2, column 'kind' \(if that is the label: label='kind'",
+        ),
+        ("1,nan,0\n1,2,1\n", None, "must be finite; got 'nan' in line 1, column 2$"),
+        ("a,b,c\n1,2,0\n\n1,-inf,1\n", None, "got '-inf' in line 4, column 'b'$"),
+        ("a,b,c\n1,2,0\n1e999,1,1\n", None, "got '1e999' in line 3, column 'a'$"),
+        ("1,2,0\n1,2,0\n", None, "labels must be of at least two classes; got only 0"),
+        ("1,2,0\n1,2,0.5\n", None, "or texts; got 0.5 in line 2, column 3$"),
+        ("a,b,c\n1,2,0\n\n1,2,inf\n", None, "texts; got inf in line 4, column 'c'$"),
+        (
+            "1,2,a\n1,2,\n",
+            None,
+            "labels must be whole numbers or texts; got '' in line",
+        ),
+        (CSV, "sort", "must have one column 'sort'; got 0 among a, kind, b"),
+        ("1,2,0\n", "kind", "must have a header to find column 'kind' by name"),
+    ],
+)
+def test_bad_tables_are_told_in_one_line(
+    tmp_path: Path, text: str, label: str | None, told: str
+) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(DataError, match=told) as caught:
+        load(path, label=label)
+    assert str(path) in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="must be UTF-8 text"):
+        load(tmp_path / "own.csv")
+    (tmp_path / "own.csv.gz").write_bytes(gzip.compress(b"\xff\xfe\x00"))
+    with pytest.raises(DataError, match="must be UTF-8 text"):
+        load(tmp_path / "own.csv.gz")
+    for content in (gzip.compress(CSV.encode())[:-12], CSV.encode()):
+        (tmp_path / "own.csv.gz").write_bytes(content)
+        with pytest.raises(DataError, match="must be a gzip file, as its name says"):
+            load(tmp_path / "own.csv.gz")

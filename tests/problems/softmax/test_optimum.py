@@ -1,0 +1,67 @@
+"""The minimiser of softmax regression against scikit-learn and its own gradient."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from tests.problems.softmax.samples import data, split
+
+from hewfl.data import load
+from hewfl.errors import SolverError
+from hewfl.problems import softmax_from_arrays
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_optimum_is_that_of_scikit_learn(dtype: str, pooled: bool) -> None:
+    """sklearn minimises ½‖W‖² + C Σ_j s_j ℓ_j: ours over λ, with C = 1/λ, s_j = ω_j."""
+    digits = load("digits")
+    X, y = digits.features[:600].astype(float) / 16, digits.labels[:600]
+    l2, shards = 1e-3, split(600, 5)
+    problem = softmax_from_arrays(X, y, shards, l2=l2, dtype=dtype)
+    sizes = problem.data_sizes
+    each = np.full(5, 1 / sizes.sum()) if pooled else 1 / (5 * sizes)
+    weights = np.repeat(each, sizes)
+    model = LogisticRegression(
+        C=1 / l2, fit_intercept=False, tol=1e-12, solver="newton-cg", max_iter=1000
+    )
+    model.fit(problem.features.astype(float), problem.labels, weights)
+    found = problem.pooled_optimum() if pooled else problem.optimum()
+    assert found.residual <= 1e-14
+    theirs = problem.objectives(model.coef_.reshape(1, -1))[0, int(pooled)]
+    assert found.objective <= theirs + 1e-15
+    assert theirs == pytest.approx(found.objective, abs=1e-10)
+    assert np.abs(found.x - model.coef_.ravel()).max() <= 1e-5
+
+
+@pytest.mark.parametrize("l2", [1e-8, 1e-4, 10.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_optimum_on_features_of_unequal_scale(l2: float, dtype: str) -> None:
+    """Collinear columns, a rare large one and an absent class, from flat to steep."""
+    X, y = data(120, 5, 3)
+    rare = np.where(np.arange(120) == 7, 80.0, 0.0)[:, None]
+    X = np.hstack([X * [1e-3, 1, 1, 30, 1], X[:, :1], rare])
+    y = np.where(y == 1, 3, y)
+    problem = softmax_from_arrays(X, y, split(120, 4), l2=l2, dtype=dtype)
+    assert problem.classes == 4
+    found = problem.optimum()
+    gradient = problem.full_gradients(found.x[None, :])[0].mean(axis=0)
+    assert np.linalg.norm(gradient) <= 1e-13 * problem.smoothness
+    assert found.gap <= 1e-15
+    assert np.abs(found.x.reshape(4, -1).sum(axis=0)).max() <= 1e-9
+
+
+def test_optimum_without_penalty() -> None:
+    """Overlapping classes have a minimiser, defined up to a shift of all classes."""
+    X, y = data(200, 3, 2)
+    problem = softmax_from_arrays(X, y, split(200, 2), l2=0.0)
+    found = problem.optimum()
+    assert found.gap == np.inf
+    assert found.residual <= 1e-14
+    near = found.x + 1e-3 * np.random.default_rng(0).standard_normal((30, problem.d))
+    assert (problem.objectives(near)[:, 0] >= found.objective).all()
+
+
+def test_separable_data_without_penalty_has_no_optimum() -> None:
+    problem = softmax_from_arrays([[1.0], [-1.0]], [0, 1], [[0, 1]], l2=0.0)
+    with pytest.raises(SolverError, match=r"gradient norm .* wanted; is `l2` zero"):
+        problem.optimum()
