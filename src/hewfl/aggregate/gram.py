@@ -34,7 +34,7 @@ from hewfl.core.displacements import (
     host_rows,
     to_host,
 )
-from hewfl.core.native import library
+from hewfl.core.native import PASSES, library
 
 NATIVE_CLIENTS = 160
 """Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
@@ -209,7 +209,7 @@ def _products(
     """
     a = _exponent(sizes[0])
     b = _exponent(max(sizes[1], curvature * sizes[0]))
-    n, native = displacements.n, library()
+    n, native = displacements.n, library(PASSES)
     spans = None if native is None else displacements.spans()
     zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
     g = zeros if reference is None else host_rows([reference])

@@ -30,7 +30,7 @@ from hewfl.core.displacements import (
     as_wide,
     to_host,
 )
-from hewfl.core.native import library
+from hewfl.core.native import PASSES, library
 from hewfl.core.records import SimplexSolution
 from hewfl.solver.simplex import SMALL, solve_gram
 
@@ -199,7 +199,7 @@ def combine(
     if len(members) == 0:
         members = np.arange(1)
     part, w = data.take(members), np.ascontiguousarray(w[..., members])
-    native = library()
+    native = library(PASSES)
     spans = None if native is None else part.spans()
     lent = None if spans is None else list(spans)
     wide = wide or out is not None or isinstance(part, Pieces)

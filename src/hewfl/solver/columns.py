@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.core.checks import Array, Ints
-from hewfl.core.native import library
+from hewfl.core.native import SOLVER, library
 from hewfl.solver.active_set import (
     INDEPENDENT,
     OPTIMALITY,
@@ -50,7 +50,7 @@ def corral(
     max_pivots: int | None = None,
 ) -> Found:
     """The active set, compiled where possible."""
-    native = library()
+    native = library(SOLVER)
     if native is None:
         return active_set(H, c, start, max_pivots)
     n = len(c)

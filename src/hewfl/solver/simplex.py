@@ -20,7 +20,7 @@ from scipy.linalg import lapack
 
 from hewfl.aggregate.gram import RoundProducts
 from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
-from hewfl.core.native import library
+from hewfl.core.native import SOLVER, library
 from hewfl.core.records import SimplexSolution
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import Found, active_set, is_independent
@@ -75,7 +75,7 @@ def solve_simplex_qp(
     stack = _stack(gram, linear, curvature, start)
     if stack.n > SMALL:
         answer = _solve_large(stack)
-    elif library() is not None:
+    elif library(SOLVER) is not None:
         answer = _solve_compiled(stack)
     else:
         answer = _solve_plain(stack)
@@ -272,7 +272,7 @@ def accept(problem: Faced, found: Found) -> None:
 
 def _solve_compiled(stack: _Stack) -> _Answer:
     """All small problems in one compiled call; ties are settled one by one."""
-    native = library()
+    native = library(SOLVER)
     assert native is not None
     count, n = stack.q.shape
     w = np.zeros((count, n)) if stack.start is None else stack.start
