@@ -1,0 +1,1 @@
+"""The weight problems on the simplex, solved exactly and certified."""
