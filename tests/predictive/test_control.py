@@ -489,6 +489,16 @@ def test_algorithm_4_says_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -
         alternating_control(*problem, variant="sharp")
 
 
+def test_both_controllers_answer_through_the_public_door() -> None:
+    clients = ClientProfile([1, 4, 4], 8, [1.0, 1.0, 9.0])
+    setting = (clients, UpperState(0.5, 0.0), ProblemBounds(1.0, 1.0, 0.01, 1.0))
+    first = predictive_control(*setting, solver="global")
+    second = predictive_control(*setting, solver="alternating")
+    assert first.value == pytest.approx(second.value, rel=1e-11)
+    with pytest.raises(InvalidInputError, match="`solver` must be one of global"):
+        predictive_control(*setting, solver="magic")  # type: ignore[arg-type]  # on purpose
+
+
 @pytest.mark.parametrize(
     ("profiles", "options", "text"),
     [

@@ -91,7 +91,10 @@ def post_local_weights(
             solution = solve_low_rank(matrix, slope, lam)
             return _spread(solution, members, data.n)
         found = round_products(part, slope, lam)
-    solution = solve_gram(found, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
+    given = (found.gram, found.linear, lam)
+    solution = solve_gram(  # Alg. 2, l. 16, Alg. 3, l. 10
+        *given, offset=found.offset, exponent=found.exponent
+    )
     return _spread(solution, members, data.n)
 
 

@@ -49,7 +49,17 @@ def corral(
     start: Float64[Array, " n"] | None = None,
     max_pivots: int | None = None,
 ) -> Found:
-    """The active set, compiled where possible."""
+    """Minimise ⟨c, w⟩ + ½ wᵀHw by the active set, compiled where possible.
+
+    Args:
+        H: symmetric positive semidefinite, largest entry near one.
+        c: linear term on the same scale.
+        start: weights whose support is the first face.
+        max_pivots: give up after so many exchanges.
+
+    Returns:
+        What `active_set` returns, to rounding.
+    """
     native = library(SOLVER)
     if native is None:
         return active_set(H, c, start, max_pivots)
@@ -94,6 +104,7 @@ def column_generation(problem: Columns, batch: int) -> Found:
             return Found(w, pivots, solved, found.independent)
         order = np.argsort(-violation[fresh], kind="stable")[:batch]
         fresh = fresh[order]
+        # Members never leave: a column dropped and met again could cycle without end.
         cross = problem.block(members, fresh)
         H = np.block([[H, cross], [cross.T, problem.block(fresh, fresh)]])
         members = np.concatenate([members, fresh])
