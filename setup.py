@@ -18,7 +18,16 @@ def kernels(name: str, source: str, *headers: str) -> Extension:
 
 setup(
     ext_modules=[
-        kernels("hewfl.core._native", "src/hewfl/core/_native.c"),
+        kernels(
+            "hewfl.solver._solver",
+            "src/hewfl/solver/_solver.c",
+            "src/hewfl/core/_kernels.h",
+        ),
+        kernels(
+            "hewfl.aggregate._passes",
+            "src/hewfl/aggregate/_passes.c",
+            "src/hewfl/core/_kernels.h",
+        ),
         kernels(
             "hewfl.problems.softmax._softmax",
             "src/hewfl/problems/softmax/_softmax.c",

@@ -1,6 +1,5 @@
 """The coefficients of the certificate, against 40 digits and against the theory."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import mpmath
@@ -8,102 +7,37 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mpmath import mp, mpf
+from mpmath import mpf
+from tests.predictive.printed import (
+    RELATIVE,
+    Printed,
+    Setting,
+    amplitude,
+    close,
+    records,
+    settings,
+    variants,
+)
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.predictive.amplitude import coefficients
 from hewfl.predictive.certificate import (
     VARIANTS,
+    Situation,
     Variant,
+    certified_change,
     certified_decrease,
     clipped_gap,
     descent_coefficient,
+    flow_decrease,
     gain,
     horizon_factors,
     mean_penalty,
     round_bound,
+    situation_of,
     variance_bound,
 )
 
-RELATIVE = 1e-12
-"""Error of a coefficient against 40 digits, over the sum of its terms."""
-
-variants = pytest.mark.parametrize("variant", VARIANTS)
-
-
-class Printed:
-    """The formulas of the paper and of the errata in 40 digits, one client."""
-
-    def __init__(self, setting: "Setting", variant: Variant) -> None:
-        H, b, v2, U, Q, L, R = (mpf(x) for x in setting)
-        self.variant, self.H, self.U, self.Q, self.L, self.R = variant, H, U, Q, L, R
-        self.M = v2 / (H * b)
-        self.u = min(U, L * R**2 / 2)
-        self.h1 = (H - 1) * (2 * H - 1) / (6 * H**2)
-        self.h2 = (H - 1) / (2 * H)
-
-    def descent(self, t: Any) -> Any:
-        lost = 8 * self.h1 * t**2 if self.variant == "absorbed" else 0
-        return t * (1 - lost) / (2 * self.L * self.R**2)
-
-    def s(self, t: Any) -> Any:
-        A, u = self.descent(t), self.u
-        return u - u / (1 + A * u) if A >= 0 else 2 * self.L * self.R**2 * A * u
-
-    def rho(self, t: Any) -> Any:
-        U, Q, L, M, h1, h2 = self.U, self.Q, self.L, self.M, self.h1, self.h2
-        if self.variant == "paper":
-            e = mp.exp(2 * t)
-            stale = (16 * t + 64 * e * t**3) / L * Q
-            return 32 * e * t**3 * U + stale + 8 * e * t**3 * M / L
-        drift = 8 * h1 * t**3 * U if self.variant == "sharp" else 0
-        return drift + (4 * t + 16 * h1 * t**3) * Q / L + 2 * h2 * t**3 * M / L
-
-    def kappa(self, t: Any) -> Any:
-        U, Q, L, M = self.U, self.Q, self.L, self.M
-        if self.variant != "paper":
-            return t**2 * M / L**2
-        e = mp.exp(2 * t)
-        drift = 16 * e * t**4 * U / L + 32 * e * t**4 * Q / L**2
-        return drift + (2 * t**2 + 4 * e * t**4) * M / L**2
-
-    def mu(self, t: Any) -> Any:
-        return self.s(t) - self.rho(t)
-
-
-Setting = tuple[float, float, float, float, float, float, float]
-
-
-@pytest.fixture(autouse=True)
-def digits() -> Iterator[None]:
-    """40 digits are left after u − T_A(u) has cancelled up to 80."""
-    with mpmath.workdps(120):
-        yield
-
-
-@st.composite
-def settings(draw: st.DrawFn) -> Setting:
-    """H, b, v², U, Q, L, R over many decades."""
-    decade = st.floats(-12, 12)
-    H = draw(st.sampled_from([1.0, 2.0, 3.0, 8.0, 1000.0]))
-    b = draw(st.sampled_from([1.0, 32.0]))
-    v2, U, Q, L, R = (10.0 ** draw(decade) for _ in range(5))
-    return H, b, v2 * draw(st.sampled_from([0.0, 1.0])), U, Q, L, R
-
-
-amplitude = st.one_of(
-    st.sampled_from([1.0, 0.5, 1e-3]), st.floats(-8, 0).map(lambda x: 10**x)
-)
-
-
-def records(setting: Setting) -> tuple[ClientProfile, UpperState, ProblemBounds]:
-    H, b, v2, U, Q, L, R = setting
-    return ClientProfile(H, b, v2), UpperState(U, Q), ProblemBounds(L, R, 1e-9, 1.0)
-
-
-def close(value: Any, exact: Any, size: Any = None) -> bool:
-    scale = abs(exact if size is None else size)
-    return bool(abs(mpf(float(np.asarray(value).item())) - exact) <= RELATIVE * scale)
+pytestmark = pytest.mark.usefixtures("digits")
 
 
 # ------------------------------------------------------------------ 40 digits
@@ -114,45 +48,21 @@ def close(value: Any, exact: Any, size: Any = None) -> bool:
 def test_coefficients_have_all_their_digits(
     variant: Variant, setting: Setting, theta: float
 ) -> None:
-    profiles, state, bounds = records(setting)
+    given_ = (np.asarray(theta), situation_of(*records(setting)), variant)
     exact, t = Printed(setting, variant), mpf(theta)
-    A = descent_coefficient(theta, profiles, bounds, variant=variant)
+    A = descent_coefficient(*given_)
     lost = t / (2 * exact.L * exact.R**2)
     assert close(A, exact.descent(t), lost)
-    s = certified_decrease(theta, profiles, state, bounds, variant=variant)
+    s = certified_decrease(*given_)
     assert close(
         s, exact.s(t), lost * exact.u**2 if exact.descent(t) >= 0 else t * exact.u
     )
-    rho = mean_penalty(theta, profiles, state, bounds, variant=variant)
+    rho = mean_penalty(*given_)
     assert close(rho, exact.rho(t))
-    kappa = variance_bound(theta, profiles, state, bounds, variant=variant)
+    kappa = variance_bound(*given_)
     assert close(kappa, exact.kappa(t))
-    mu = gain(theta, profiles, state, bounds, variant=variant)
+    mu = gain(*given_)
     assert close(mu, exact.mu(t), t * exact.u + exact.rho(t))
-
-
-@variants
-@given(setting=settings(), theta=amplitude)
-def test_solver_constants_are_the_same_functions(
-    variant: Variant, setting: Setting, theta: float
-) -> None:
-    """The fast twin, its slopes and its threshold curve."""
-    c = coefficients(*records(setting), variant)
-    exact, t, unit = Printed(setting, variant), mpf(theta), mpf(c.unit)
-    at = np.array([theta])
-    size = (t * exact.u + exact.rho(t)) / unit
-    assert close(c.gain(at), exact.mu(t) / unit, size)
-    assert close(c.risk(at), exact.L * exact.kappa(t) / unit)
-    up, down = c.gain_slopes(at)
-    assert min(up[0], down[0]) >= 0
-    slope = t * mp.diff(exact.mu, t)
-    at_kink = abs(exact.descent(t)) * exact.L * exact.R**2 < 1e-9
-    assert at_kink or close(up - down, slope / unit, mpf(up[0] + down[0]))
-    risk_slope = t / 2 * mp.diff(exact.kappa, t) * exact.L / unit
-    assert close(c.risk_slope(at), risk_slope, risk_slope + mpf(10) ** -300)
-    if slope > 0 and exact.kappa(t) > 0:
-        ratio = 2 * exact.kappa(t) / mp.diff(exact.kappa, t) / t
-        assert close(c.threshold(at), (exact.mu(t) - slope * ratio) / unit)
 
 
 # ------------------------------------------------------------------ the theory
@@ -196,55 +106,33 @@ def test_gain_is_concave_and_root_risk_convex(
     _, state, bounds = records(setting)
     theta = np.linspace(1e-3, 1, 400)
     for H in (1, 3, 64):
-        profiles = ClientProfile(H, 1, setting[2])
-        mu = gain(theta, profiles, state, bounds, variant=variant)
+        at = situation_of(ClientProfile(H, 1, setting[2]), state, bounds)
+        mu = gain(theta, at, variant)
         size = RELATIVE * np.abs(mu).max() + clipped_gap(state, bounds) * RELATIVE
         assert np.diff(mu, 2).max() <= size
-        root = np.sqrt(variance_bound(theta, profiles, state, bounds, variant=variant))
+        root = np.sqrt(variance_bound(theta, at, variant))
         assert np.diff(root, 2).min() >= -RELATIVE * root.max()
-
-
-@variants
-@given(setting=settings())
-def test_facts_behind_the_gap(variant: Variant, setting: Setting) -> None:
-    """√κ grows no faster than θ³ and ℓ no slower than √θ, up to the best θ alone."""
-    theta, step = np.geomspace(1e-6, 0.999, 200), 1e-6
-    c = coefficients(*records(setting), variant).take(np.zeros(200, dtype=np.intp))
-    elasticity = c.risk_slope(theta) / np.maximum(c.risk(theta), 1e-300)
-    risky = c.risk(theta) > 1e-290
-    assert elasticity[risky].min(initial=1) >= 1 - RELATIVE
-    assert elasticity[risky].max(initial=1) <= 3 + RELATIVE
-    up, down = c.gain_slopes(theta)
-    ahead = c.threshold(theta * (1 + step))[up > down]
-    growth = np.log(ahead / c.threshold(theta)[up > down]) / np.log1p(step)
-    assert growth.min(initial=1) >= 0.5 - 1e-6
 
 
 def test_descent_turns_into_growth_when_drift_wins() -> None:
     """H = 100, θ = 1: 1 − 8h₁ < 0, and s must use ‖∇F‖² ≤ 2Lf (certified_decrease)."""
     profiles, bounds = ClientProfile(100, 1, 0.0), ProblemBounds(2.0, 3.0, 0.1, 1.0)
-    state = UpperState(4.0, 0.0)
-    A = descent_coefficient(1.0, profiles, bounds, variant="absorbed")
-    s = certified_decrease(1.0, profiles, state, bounds, variant="absorbed")
+    at = situation_of(profiles, UpperState(4.0, 0.0), bounds)
+    A = descent_coefficient(np.ones(1), at, "absorbed")
+    s = certified_decrease(np.ones(1), at, "absorbed")
     assert A < 0
-    assert float(s) == pytest.approx(float(4 * 9.0 * A * 4.0), rel=1e-15)
+    assert float(s[0]) == pytest.approx(float(4 * 9.0 * A[0] * 4.0), rel=1e-15)
     assert s < A * 4.0**2 / (1 + A * 4.0)
-    edge = 1 / np.sqrt(8 * horizon_factors(profiles)[0])
-    near = certified_decrease(
-        edge * np.array([1 - 1e-9, 1 + 1e-9]),
-        profiles,
-        state,
-        bounds,
-        variant="absorbed",
-    )
+    edge = 1 / np.sqrt(8 * horizon_factors(at.horizon)[0])
+    near = certified_decrease(edge * np.array([1 - 1e-9, 1 + 1e-9]), at, "absorbed")
     assert near == pytest.approx([0.0, 0.0], abs=1e-7)
 
 
 def test_one_local_step_has_no_drift() -> None:
     profiles, bounds = ClientProfile(1, 4, 3.0), ProblemBounds(1.0, 1.0, 0.1, 1.0)
+    at = situation_of(profiles, UpperState(0.5, 0.0), bounds)
     for variant in ("sharp", "absorbed"):
-        rho = mean_penalty(1.0, profiles, UpperState(0.5, 0.0), bounds, variant=variant)
-        assert float(rho) == 0.0
+        assert float(mean_penalty(np.asarray(1.0), at, variant)) == 0.0
 
 
 @variants
@@ -272,6 +160,51 @@ def test_the_ball_caps_the_gap() -> None:
     assert tight < round_bound(w, theta, profiles, state, bounds)
 
 
+# ------------------------------------------------------------------ many rounds at once
+
+
+@variants
+def test_arrays_of_rounds_agree_with_the_rounds_one_by_one(
+    rng: np.random.Generator, variant: Variant
+) -> None:
+    rounds, n = 40, 3
+    L, R, U, Q = 10 ** rng.uniform(-3, 3, (4, rounds, 1))
+    M = 10 ** rng.uniform(-3, 3, (rounds, n))
+    H = rng.choice([1.0, 2.0, 7.0, 100.0], (rounds, n))
+    theta, w = rng.uniform(0, 1, (rounds, n)), rng.dirichlet(np.ones(n), rounds)
+    at = Situation(L, R, U, Q, M, H)
+    J = np.minimum(U, at.cap)[:, 0] + certified_change(w, theta, at, variant)
+    for t in range(rounds):
+        clients = ClientProfile(H[t], 1, M[t] * H[t])
+        state = UpperState(float(U[t, 0]), float(Q[t, 0]))
+        bounds = ProblemBounds(float(L[t, 0]), float(R[t, 0]), 0.1, 1.0)
+        alone = round_bound(w[t], theta[t], clients, state, bounds, variant=variant)
+        assert J[t] == pytest.approx(float(alone), rel=1e-12)
+
+
+@variants
+def test_a_million_rounds_have_the_shape_of_their_arrays(variant: Variant) -> None:
+    theta = np.linspace(0, 1, 1_000_000).reshape(1000, 1000, 1)
+    at = Situation(*(np.full((1000, 1, 2), x) for x in (1.0, 1.0, 0.5, 0.1, 0.1, 4.0)))
+    change = certified_change(np.array([0.25, 0.75]), theta, at, variant)
+    assert change.shape == (1000, 1000)
+    assert change[0, 0] == 0
+    assert np.isfinite(change).all()
+
+
+EXTREME = [0.0, 5e-324, 1e-300, 1e-160, 1e-20, 0.3, 1.0, 7.0, 1e20, 1e160, 1e300]
+
+
+def test_the_decrease_keeps_its_digits_at_the_extremes() -> None:
+    with mpmath.workdps(1400):
+        for a in EXTREME:
+            for u in EXTREME:
+                exact = mpf(u) - mpf(u) / (1 + mpf(a) * mpf(u))
+                ours = float(flow_decrease(np.asarray(a), np.asarray(u)))
+                miss = abs(mpf(ours) - exact)
+                assert miss <= 4e-16 * exact + mpf(5e-324), (a, u)
+
+
 # ------------------------------------------------------------------ shapes and errors
 
 
@@ -280,10 +213,10 @@ def test_every_function_broadcasts(variant: Variant) -> None:
     profiles = ClientProfile([1, 2, 4], 8, [1.0, 2.0, 3.0])
     state, bounds = UpperState(0.4, 0.01), ProblemBounds(1.0, 1.0, 0.1, 1.0)
     theta = np.linspace(0.1, 1, 5).reshape(5, 1)
-    table = gain(theta, profiles, state, bounds, variant=variant)
+    table = gain(theta, situation_of(profiles, state, bounds), variant)
     assert table.shape == (5, 3)
-    one = ClientProfile(4, 8, 3.0)
-    row = gain(0.1, one, state, bounds, variant=variant)
+    one = situation_of(ClientProfile(4, 8, 3.0), state, bounds)
+    row = gain(np.asarray(0.1), one, variant)
     assert row.shape == ()
     assert float(row) == pytest.approx(table[0, 2], rel=1e-15)
     weights = np.full((2, 1, 3), 1 / 3)
@@ -321,3 +254,16 @@ def test_bad_input_is_named(
         round_bound(
             weights, amplitudes, profiles, UpperState(1.0, 0.0), bounds, variant=variant
         )
+
+
+def test_no_formula_takes_an_unknown_variant_for_another() -> None:
+    at = Situation(*(np.ones(1) for _ in range(6)))
+    text = "`variant` must be one of paper, sharp, absorbed; got 'x'"
+    for formula in (
+        descent_coefficient,
+        certified_decrease,
+        mean_penalty,
+        variance_bound,
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            formula(np.ones(1), at, "x")  # type: ignore[arg-type]  # the point

@@ -25,6 +25,7 @@ from hewfl.predictive.certificate import (
     clipped_gap,
     gain,
     round_bound,
+    situation_of,
     variance_bound,
 )
 from hewfl.predictive.control import (
@@ -89,8 +90,8 @@ def terms(problem: Problem, solution: ControlSolution, variant: Variant) -> floa
     """Size of what J is summed from: U♯, and the gains and risks that are weighed."""
     clients, state, bounds = problem
     w, theta = solution.weights, solution.amplitudes
-    mu = gain(theta, clients, state, bounds, variant=variant)
-    kappa = variance_bound(theta, clients, state, bounds, variant=variant)
+    at = situation_of(clients, state, bounds)
+    mu, kappa = gain(theta, at, variant), variance_bound(theta, at, variant)
     u = clipped_gap(state, bounds)
     weighed = w * (np.abs(mu) + 2 * u * theta + bounds.smoothness / 2 * w * kappa)
     return u + float(weighed.sum())
@@ -214,8 +215,9 @@ def test_brute_force(variant: Variant, n: int, rng: np.random.Generator) -> None
         clients, state, bounds = problem = random_problem(rng, n)
         w = np.linspace(0, 1, points)[:, None, None]
         theta = np.geomspace(bounds.amplitude_min, bounds.amplitude_max, amplitudes)
-        mu = gain(theta[:, None], clients, state, bounds, variant=variant)
-        kappa = variance_bound(theta[:, None], clients, state, bounds, variant=variant)
+        at = situation_of(clients, state, bounds)
+        mu = gain(theta[:, None], at, variant)
+        kappa = variance_bound(theta[:, None], at, variant)
         h = (-w * mu + bounds.smoothness / 2 * w**2 * kappa).min(1)
         if n == 2:
             brute = (h[:, 0] + h[::-1, 1]).min()
@@ -322,9 +324,11 @@ def test_riskless_clients_hold_the_threshold(solve: Any, variant: Variant) -> No
     assert solution.weights[3] == 0.0
     assert 0 < solution.weights[2] < 1
     theta = np.geomspace(0.01, 1, 100_001)
-    best = gain(theta, ClientProfile(4, 8, 0.0), *problem[1:], variant=variant).max()
-    third = gain(solution.amplitudes, *problem, variant=variant)[2]
-    risk = variance_bound(solution.amplitudes, *problem, variant=variant)[2]
+    alone = situation_of(ClientProfile(4, 8, 0.0), *problem[1:])
+    best = gain(theta, alone, variant).max()
+    at = situation_of(*problem)
+    third = gain(solution.amplitudes, at, variant)[2]
+    risk = variance_bound(solution.amplitudes, at, variant)[2]
     assert solution.weights[2] == pytest.approx((third - best) / risk, rel=1e-6)
 
 
@@ -483,6 +487,16 @@ def test_algorithm_4_says_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -
         SolverError, match=r"Algorithm 4 did not certify .* in 50 steps"
     ):
         alternating_control(*problem, variant="sharp")
+
+
+def test_both_controllers_answer_through_the_public_door() -> None:
+    clients = ClientProfile([1, 4, 4], 8, [1.0, 1.0, 9.0])
+    setting = (clients, UpperState(0.5, 0.0), ProblemBounds(1.0, 1.0, 0.01, 1.0))
+    first = predictive_control(*setting, solver="global")
+    second = predictive_control(*setting, solver="alternating")
+    assert first.value == pytest.approx(second.value, rel=1e-11)
+    with pytest.raises(InvalidInputError, match="`solver` must be one of global"):
+        predictive_control(*setting, solver="magic")  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.predictive.certificate import round_bound
-from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.certificate import Variant, round_bound
 from hewfl.theory import recursion
 from hewfl.theory.comparator_rates import comparator_rate, comparator_recursion
 from hewfl.theory.comparators import comparator_coefficients

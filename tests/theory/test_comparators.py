@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.predictive.certificate import round_bound
-from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.certificate import Variant, round_bound
 from hewfl.theory.comparators import (
     best_comparator,
     comparator_coefficients,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.certificate import Variant
 from hewfl.theory.comparators import (
     mean_noise,
     noise_of_mean,

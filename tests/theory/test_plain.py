@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.certificate import Variant
 from hewfl.theory.corrected import PostLocal
 from hewfl.theory.plain import (
     is_homogeneous,

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.certificate import Variant
 from hewfl.predictive.control import predictive_control
 from hewfl.theory.statement import all_hold
 from hewfl.theory.surrogate import surrogate_system, surrogate_under

@@ -15,7 +15,7 @@ from scipy.linalg.blas import dsyrk
 from hewfl.aggregate.memory import ZEROS, Readable, Span, as_wide, host_rows, to_host
 from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum, RoundProducts
-from hewfl.core.native import library
+from hewfl.core.native import PASSES, library
 
 NATIVE_CLIENTS = 160
 """Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
@@ -170,7 +170,7 @@ def _products(
     """
     a = _exponent(sizes[0])
     b = _exponent(max(sizes[1], curvature * sizes[0]))
-    n, native = data.n, library()
+    n, native = data.n, library(PASSES)
     spans = None if native is None else data.spans()
     zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
     g = zeros if reference is None else host_rows([reference])

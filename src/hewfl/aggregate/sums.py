@@ -16,7 +16,7 @@ from hewfl.aggregate.memory import (
     to_host,
 )
 from hewfl.core.checks import Array
-from hewfl.core.native import library
+from hewfl.core.native import PASSES, library
 
 
 def weighted_sum(
@@ -38,7 +38,7 @@ def weighted_sum(
     Returns:
         A vector of the data's library and device; k of them as a matrix.
     """
-    native = library()
+    native = library(PASSES)
     spans = None if native is None else data.spans()
     lent = None if spans is None else list(spans)
     codes = {code for span in lent or () for code in span.codes}

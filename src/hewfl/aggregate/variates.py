@@ -21,7 +21,7 @@ from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.post_local import combine
 from hewfl.aggregate.rows import Rows
 from hewfl.core.checks import Array, invalid
-from hewfl.core.native import library
+from hewfl.core.native import PASSES, library
 from hewfl.core.round import Roster, Round
 
 Start = Literal["zero", "gradient"]
@@ -219,7 +219,7 @@ def _advance_clients(
     data: Readable,
     rate: Float64[Array, " s"],
 ) -> None:
-    native = library()
+    native = library(PASSES)
     spans = None if native is None else data.spans()
     if native is None or spans is None:
         for k, c_i in enumerate(own):  # one by one: all at once are n×d numbers

@@ -26,6 +26,7 @@ from hewfl.predictive.certificate import (
     gain,
     noise,
     round_bound,
+    situation_of,
     variance_bound,
 )
 from hewfl.predictive.control import predictive_control
@@ -126,9 +127,9 @@ class HewControl:
     ) -> tuple[Decision, ControlState]:
         """The weights that belong to the amplitudes played, and the next state."""
         theta = self._amplitudes(round_)
-        setting = (self._profiles(round_.roster), state.upper, self.bounds)
-        mu = gain(theta, *setting, variant=self.variant)
-        kappa = variance_bound(theta, *setting, variant=self.variant)
+        at = situation_of(self._profiles(round_.roster), state.upper, self.bounds)
+        mu = gain(theta, at, self.variant)
+        kappa = variance_bound(theta, at, self.variant)
         law = threshold_weights(mu, self.bounds.smoothness * kappa)  # Alg. 1, l. 2
         theta, J = self.certified(round_, state, law.weights)
         status = f"{law.status}; certified next gap {J:.6g}"

@@ -1,19 +1,35 @@
-"""The optional compiled kernels: found at import, never required, same answers.
+"""The optional compiled kernels: found at first use, never required, same answers.
 
-They are built at installation where a C compiler is at hand. `HEWFL_NATIVE=0` in the
-environment, or `with disabled():`, keeps to the NumPy twins.
+They are built at installation where a C compiler is at hand, one module for each room
+that has any. `HEWFL_NATIVE=0` in the environment, or `with disabled():`, keeps to the
+NumPy twins.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+SOLVER = "hewfl.solver._solver"
+"""Active set and block pivoting of small weight problems."""
+PASSES = "hewfl.aggregate._passes"
+"""Gram matrices, weighted sums and control variates from the data."""
+_enabled: ContextVar[bool] = ContextVar("hewfl_native_enabled", default=True)
 
+
+@cache
 def load(name: str) -> ModuleType | None:
-    """A compiled module, or None where it was not built or is not wanted."""
+    """Import a compiled module, whether or not `disabled` is in force.
+
+    Args:
+        name: full name of the module.
+
+    Returns:
+        The module, or None where it was not built or is not wanted.
+    """
     if os.environ.get("HEWFL_NATIVE", "1") == "0":
         return None
     try:
@@ -22,28 +38,31 @@ def load(name: str) -> ModuleType | None:
         return None
 
 
-_LIBRARY = load("hewfl.core._native")
-_enabled: ContextVar[bool] = ContextVar("hewfl_native_enabled", default=True)
-
-
 def is_enabled() -> bool:
     """Whether compiled kernels may be used here, if there are any."""
     return _enabled.get()
 
 
-def library() -> ModuleType | None:
-    """The compiled module, or None when absent or switched off."""
-    return _LIBRARY if _enabled.get() else None
+def library(name: str) -> ModuleType | None:
+    """The compiled module a room may use now.
+
+    Args:
+        name: full name of the module, such as `SOLVER`.
+
+    Returns:
+        The module, or None when absent or switched off: then the NumPy twin serves.
+    """
+    return load(name) if _enabled.get() else None
 
 
 def is_available() -> bool:
-    """Whether compiled kernels are in use.
+    """Whether the compiled kernels of solver and aggregate are in use.
 
     >>> with disabled():
     ...     is_available()
     False
     """
-    return library() is not None
+    return library(SOLVER) is not None and library(PASSES) is not None
 
 
 @contextmanager

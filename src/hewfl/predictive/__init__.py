@@ -1,1 +1,1 @@
-"""The certificate of a round before it is run, and the control that minimises it."""
+"""The certificate of a round before it is run, and the controls that minimise it."""

@@ -25,7 +25,12 @@ from numpy.typing import NDArray
 
 from hewfl.core.checks import Array, invalid
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
-from hewfl.predictive.certificate import Variant, check_variant, horizon_factors, noise
+from hewfl.predictive.certificate import (
+    Variant,
+    check_variant,
+    horizon_factors,
+    situation_of,
+)
 
 PRECISION = 2.0**-46
 """Of log θ; the objective feels its square."""
@@ -59,7 +64,7 @@ class Coefficients:
     k4: Float64[Array, " n"]
 
     def take(self, clients: NDArray[np.intp]) -> "Coefficients":
-        """The same for some of the clients."""
+        """The constants of some of the clients."""
         parts = [v[clients] for v in (self.a, self.c3, self.k2, self.k4)]
         return Coefficients(self.unit, self.u, self.g, self.c1, *parts)
 
@@ -132,12 +137,27 @@ class Coefficients:
 def coefficients(
     profiles: ClientProfile, state: UpperState, bounds: ProblemBounds, variant: Variant
 ) -> Coefficients:
-    """The constants of every client, from the three sets in certificate."""
+    """The constants of every client, for one of the three sets in `certificate`.
+
+    Args:
+        profiles: H_i, b_i, v_i² of the clients.
+        state: (U, Q).
+        bounds: L and R.
+        variant: which constants.
+
+    Returns:
+        Constants in units of U♯: gains and risks of ordinary rounds are then of size
+        one, and the searches below need no scale of their own.
+
+    Raises:
+        InvalidInputError: LR² leaves the number range, or the variant is unknown.
+    """
     L, LR2 = bounds.smoothness, bounds.smoothness * bounds.radius * bounds.radius
     if not 0 < LR2 < np.inf:
         raise invalid("radius", "such that 0 < LR² < ∞", LR2)
     unit = min(state.gap, LR2 / 2) or LR2
-    h1, h2, M = _per_client(*horizon_factors(profiles), noise(profiles))
+    at = situation_of(profiles, state, bounds)
+    h1, h2, M = _per_client(*horizon_factors(at.horizon), at.noise)
     x, q, m = state.gap / unit, state.tracking / L / unit, M / L / unit
     shared = (unit, min(state.gap / LR2, 0.5))
     zero = np.zeros_like(m)
@@ -154,7 +174,13 @@ def coefficients(
 def best_alone(
     c: Coefficients, low: Float64[Array, " n"], high: Float64[Array, " n"]
 ) -> Float64[Array, " n"]:
-    """θ_i ∈ argmax μ_i over [low_i, high_i]: also the choice for weight zero (E-11)."""
+    """θ_i ∈ argmax μ_i over [low_i, high_i]: also the choice for weight zero (E-11).
+
+    Args:
+        c: constants of n clients.
+        low: least amplitudes, > 0.
+        high: largest amplitudes.
+    """
     return _balanced(lambda c, theta, _: c.gain_slopes(theta), c, low, low, high)
 
 
@@ -164,7 +190,14 @@ def best_at_weight(
     low: Float64[Array, " n"],
     high: Float64[Array, " n"],
 ) -> Float64[Array, " n"]:
-    """θ_i ∈ argmin −w_i μ_i + ½ w_i² κ_i over [low_i, high_i]; high ≤ best alone."""
+    """θ_i ∈ argmin −w_i μ_i + ½ w_i² κ_i over [low_i, high_i].
+
+    Args:
+        c: constants of n clients.
+        weights: w_i ≥ 0.
+        low: least amplitudes, > 0.
+        high: largest amplitudes, at most those of `best_alone`.
+    """
 
     def sides(c: Coefficients, theta: Array, w: Array) -> tuple[Array, Array]:
         up, down = c.gain_slopes(theta)
@@ -179,7 +212,14 @@ def best_at_threshold(
     low: Float64[Array, " n"],
     high: Float64[Array, " n"],
 ) -> Float64[Array, " n"]:
-    """θ_i ∈ argmax (μ_i − λ)/√κ_i over [low_i, high_i]; high ≤ best alone."""
+    """θ_i ∈ argmax (μ_i − λ)/√κ_i over [low_i, high_i].
+
+    Args:
+        c: constants of n clients.
+        threshold: λ.
+        low: least amplitudes, > 0.
+        high: largest amplitudes, at most those of `best_alone`.
+    """
 
     def sides(c: Coefficients, theta: Array, lam: Array) -> tuple[Array, Array]:
         return lam, c.threshold(theta)
@@ -246,9 +286,9 @@ def _bracketed_root(
             smooth = (phi**2 < xi) & ((1 - phi) ** 2 < 1 - xi)
             first = fa / (fb - fa) * fc / (fb - fc)
             second = (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
-            least = PRECISION / width
+            least = PRECISION / width  # or a step beside the root never brackets it
             t = np.clip(np.where(smooth, first + second, 0.5), least, 1 - least)
-        t[done] = 0.0
+        t[done] = 0.0  # a finished lane stays where it is, and keeps its bits
     return np.where(np.abs(fa) < np.abs(fb), a, b)
 
 

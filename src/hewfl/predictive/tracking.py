@@ -32,7 +32,7 @@ from hewfl.core.checks import (
     wholes,
 )
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import Variant, check_variant, horizon_factors
+from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
 
 
 @final

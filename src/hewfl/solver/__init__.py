@@ -1,1 +1,1 @@
-"""The exact weight problem: a convex quadratic on the simplex, solved and certified."""
+"""The weight problems on the simplex, solved exactly and certified."""

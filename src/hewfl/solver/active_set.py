@@ -64,6 +64,9 @@ def error_scale(
         root: √H_ii.
         c: linear term.
         w: weights.
+
+    Returns:
+        e, positive: a reduced cost is judged against it, never against a fixed number.
     """
     rho = (w * root).sum(-1, keepdims=True)
     mass = (w * np.abs(c)).sum(-1, keepdims=True)
@@ -74,7 +77,19 @@ def error_scale(
 def seen_from(
     H: Float64[Array, "n n"], origin: int, rows: list[int], columns: list[int]
 ) -> Float64[Array, "k m"]:
-    """M restricted to rows × columns: inner products of differences to the origin."""
+    """M restricted to rows × columns: inner products of differences to the origin.
+
+    Args:
+        H: the whole matrix.
+        origin: o.
+        rows: indices i.
+        columns: indices j.
+
+    Returns:
+        M_ij = H_ij − H_io − H_oj + H_oo.
+    """
+    # In pairs: where i and o are close, each pair is small and nearly exact. Summed in
+    # another order, what is left would be the rounding of the largest term.
     M: Array = H[np.ix_(rows, columns)]
     M -= H[rows, origin][:, None]
     M -= H[origin, columns] - H[origin, origin]
@@ -82,7 +97,12 @@ def seen_from(
 
 
 def is_independent(H: Float64[Array, "n n"], w: Float64[Array, " n"]) -> bool:
-    """Whether a factorisation proves the support of w affinely independent."""
+    """Whether a factorisation proves the support of w affinely independent.
+
+    Args:
+        H: symmetric positive semidefinite.
+        w: weights; their support is what is asked about.
+    """
     S = np.flatnonzero(w)
     first = int(np.argmin(np.diagonal(H)[S]))
     others = [int(i) for i in np.delete(S, first)]
@@ -106,6 +126,8 @@ class _Face:
 
     def refactor(self) -> bool:
         """Origin at the shortest member, factor afresh; False if it does not exist."""
+        # Seen from a long member all differences are long and nearly equal, and short
+        # columns lose their digits; seen from the shortest one they keep them.
         first = int(np.argmin(np.diagonal(self.H)[self.support]))
         order = [first, *(i for i in range(len(self.support)) if i != first)]
         self.support = [self.support[i] for i in order]
@@ -129,6 +151,9 @@ class _Face:
             head, _ = lapack.dtrtrs(self.factor[:k, :k], head, trans=1)
         corner = float(column[k])
         size = float(self.H[j, j] + self.H[origin, origin])
+        # A column that depends on the others has a pivot of zero, by rounding perhaps
+        # a negative one: its root would be nan. Floored, it makes a very long step
+        # that ends at a bound at once, so that it replaces one of those others.
         floor = PIVOT_FLOOR * abs(corner) + 1e-30 * size + 1e-300
         self.factor[:k, k] = head
         with np.errstate(over="ignore"):  # beyond a floored pivot anything goes
@@ -155,7 +180,7 @@ class _Face:
         row = self.factor[p, p + 1 : k].copy()
         tail = np.asfortranarray(self.factor[p + 1 : k, p + 1 : k])
         self.factor[:p, p : k - 1] = self.factor[:p, p + 1 : k]
-        if p < k - 1:
+        if p < k - 1:  # orthogonal: no digits go, however many members leave in a row
             tail, _, _, _ = lapack.dtpqrt(0, 1, tail, row[None, :])
             self.factor[p : k - 1, p : k - 1] = np.triu(tail)
 
@@ -191,10 +216,14 @@ def active_set(
         c: linear term on the same scale; a constant added to it changes nothing.
         start: weights to start from (their support is the first face).
         max_pivots: give up after so many exchanges.
+
+    Returns:
+        The weights, and whether they passed the optimality test.
     """
     n = len(c)
     root = np.sqrt(np.diagonal(H))
     face = _first_face(H, c, start)
+    # A large constant in c would round away the differences that decide.
     c = c - c[face.support[int(np.argmax(face.weights))]]
     limit = 20 * n + 100 if max_pivots is None else max_pivots
     banned: set[int] = set()
@@ -217,7 +246,8 @@ def active_set(
         else:
             face.enter(j)
             moved = _descend(face, gradient, entered=j)
-            banned = set() if moved else banned | {j}  # refused at step zero: wait
+            # Refused at step zero: among ties it would enter and leave for ever.
+            banned = set() if moved else banned | {j}
             refined = 0 if moved else refined
             pivots += 1
 
@@ -264,7 +294,7 @@ def _descend(
             entered = None
         target = face.weights + step
         if (target > 0).all():
-            face.weights = target / target.sum()
+            face.weights = target / target.sum()  # or rounding adds up over steps
             return True
         falling = target <= 0
         ratio = np.where(falling, 0.0, np.inf)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.core.checks import Array, Ints
-from hewfl.core.native import library
+from hewfl.core.native import SOLVER, library
 from hewfl.solver.active_set import (
     INDEPENDENT,
     OPTIMALITY,
@@ -49,8 +49,18 @@ def corral(
     start: Float64[Array, " n"] | None = None,
     max_pivots: int | None = None,
 ) -> Found:
-    """The active set, compiled where possible."""
-    native = library()
+    """Minimise ⟨c, w⟩ + ½ wᵀHw by the active set, compiled where possible.
+
+    Args:
+        H: symmetric positive semidefinite, largest entry near one.
+        c: linear term on the same scale.
+        start: weights whose support is the first face.
+        max_pivots: give up after so many exchanges.
+
+    Returns:
+        What `active_set` returns, to rounding.
+    """
+    native = library(SOLVER)
     if native is None:
         return active_set(H, c, start, max_pivots)
     n = len(c)
@@ -94,6 +104,7 @@ def column_generation(problem: Columns, batch: int) -> Found:
             return Found(w, pivots, solved, found.independent)
         order = np.argsort(-violation[fresh], kind="stable")[:batch]
         fresh = fresh[order]
+        # Members never leave: a column dropped and met again could cycle without end.
         cross = problem.block(members, fresh)
         H = np.block([[H, cross], [cross.T, problem.block(fresh, fresh)]])
         members = np.concatenate([members, fresh])

@@ -61,13 +61,23 @@ class LiftedFactor:
 
 
 def lifted_factor(H: Float64[Array, "n n"]) -> LiftedFactor:
-    """Factorise H + σ11ᵀ with σ the median diagonal entry."""
+    """Factorise H + σ11ᵀ, and prove H semidefinite by the way.
+
+    Args:
+        H: symmetric, largest entry near one.
+
+    Returns:
+        The factor, with σ the median diagonal entry, and what it proves.
+    """
+    # The median: a σ of the size of one very long column would swamp all others.
     lift = float(np.median(np.diagonal(H)) or np.mean(np.diagonal(H)) or 1.0)
     K = H + lift  # symmetric, so its transpose is the column-major copy LAPACK wants
     corner = np.diagonal(K).copy()
     factor, info = lapack.dpotrf(K.T, clean=0, overwrite_a=1)
     if info != 0 or not (np.diagonal(factor) ** 2 > INDEPENDENT * corner).all():
         return LiftedFactor(factor, independent=False, semidefinite=False)
+    # The lift may hide one direction of negative curvature, no more (it has rank one),
+    # and that is v. A second factorisation of H itself would cost as much as the solve.
     v, _ = lapack.dpotrs(factor, np.ones(len(H)))
     total = float(v.sum())
     lowest = total * (1.0 - lift * total) / float(v @ v)  # vᵀHv / vᵀv
@@ -87,6 +97,9 @@ def solve_large(
         c: linear term on the same scale.
         start: weights near the answer.
         lifted: the factor of H + σ11ᵀ, where it is known already.
+
+    Returns:
+        What the first of three methods to pass the optimality test found.
     """
     c = c - c[np.argmin(0.5 * np.diagonal(H) + c)]
     guess = np.ones(len(c), dtype=np.bool_) if start is None else start > 0

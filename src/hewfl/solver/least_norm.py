@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack, qr
 
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array
 from hewfl.solver.active_set import OPTIMALITY, seen_from
-
-Index = Int64[Ints, " _"]
+from hewfl.solver.columns import Index
 
 FACE = 1e-12
 """An index is on the optimal face when its reduced cost is below this × error scale."""
@@ -57,7 +56,7 @@ class Faced(Protocol):
         """∇_i − ⟨w, ∇⟩ and its error scale e_i."""
 
     def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
-        """The same weights with rounding errors of the face removed."""
+        """Weights w with the rounding errors of their face removed."""
 
     def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
         """Orthonormal row space of the columns on a face, None if independent."""
@@ -97,7 +96,18 @@ def settle_ties(
 
 
 def row_space_of_factor(rows: Float64[Array, "m d"]) -> Float64[Array, "m r"] | None:
-    """The same from the columns themselves, for m > d."""
+    """Orthonormal row space of a face from its columns, None if independent.
+
+    For m > d; `row_space` needs the Gram matrix only.
+
+    Args:
+        rows: the columns on the face, one in each row.
+
+    Returns:
+        V with 1 in its range, r = rank + 1.
+    """
+    # Rank is decided from the shortest column and on unit length: a common part or one
+    # long column would otherwise make all the others look dependent.
     lengths = np.einsum("ij,ij->i", rows, rows)
     apart = rows - rows[int(np.argmin(lengths))]
     size = np.sqrt(np.einsum("ij,ij->i", apart, apart))
@@ -179,6 +189,12 @@ def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
     Columns are seen from the shortest of them. Rank is decided on unit diagonal, where
     a long column cannot hide the others; one subspace iteration then removes what the
     dropped directions left behind.
+
+    Args:
+        H: inner products of the columns on the face.
+
+    Returns:
+        V with 1 in its range, r = rank + 1.
     """
     m = len(H)
     face = _pivoted(H)
@@ -207,6 +223,14 @@ def levelled(
 
     Long columns carry tiny weights that the projection knows only absolutely; this
     brings back their relative digits.
+
+    Args:
+        H: inner products of the columns with weight.
+        gradient: Hv + c on them.
+        v: the weights.
+
+    Returns:
+        The moved weights, or v where the step would leave the simplex.
     """
     face = _pivoted(H)
     if face.rank == 0:
@@ -247,6 +271,8 @@ def least_norm_weights(
             break
         active = basis[v > 0]
         hessian = active.T @ active
+        # Singular while few v_i are positive; a ridge that shrinks with the squared
+        # residual keeps the factor and, near the end, Newton's quadratic speed.
         hessian[np.diag_indices_from(hessian)] += 1e-15 + 1e-6 * min(residual, 1.0) ** 2
         step, _ = lapack.dpotrs(lapack.dpotrf(hessian, overwrite_a=1)[0], rest)
         slope, length = float(rest @ step), 1.0

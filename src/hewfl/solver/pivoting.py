@@ -97,7 +97,9 @@ def _sweep(
     others[lanes, origin] = False
     column = H[lanes, origin]
     corner = diagonal[lanes, origin][:, None]
-    M = (H - column[:, :, None]) - (column - corner)[:, None, :]
+    M = (H - column[:, :, None]) - (column - corner)[:, None, :]  # as `seen_from` pairs
+    # Faces of different size in one stack: rows off the face are made those of the unit
+    # matrix, so that one batched solve serves all of them.
     M *= others[:, :, None] & others[:, None, :]
     own = np.einsum("bii->bi", M)  # a view of the diagonal
     ridge = RIDGE * own + (1e-30 * (diagonal + corner) + 1e-300)

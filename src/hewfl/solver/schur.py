@@ -107,7 +107,7 @@ def _face_step(
 ) -> Float64[Array, " n"]:
     """Step to the minimiser on the affine hull of a face from minus the gradient f."""
     S, B = np.flatnonzero(support), np.flatnonzero(~support)
-    f = f - f[S].mean()
+    f = f - f[S].mean()  # changes no step; left in, p − (Σp/Σu) u would cancel
     if len(B) <= BORDER * len(f):
         return _bordered_step(f, border, B)
     block = H[np.ix_(S, S)] + np.median(np.diagonal(H))
@@ -123,7 +123,11 @@ def _face_step(
 def _bordered_step(
     f: Float64[Array, " n"], border: _Border, B: Int64[Ints, " b"]
 ) -> Float64[Array, " n"]:
-    """The same by the Schur complement of the indices B held at zero."""
+    """Step to the minimiser on the face where the indices B are held at zero.
+
+    By the Schur complement of B in P = K⁻¹. P itself is never formed: R⁻ᵀE_B and its
+    products are kept from sweep to sweep, and only new indices cost a solve.
+    """
     both, _ = lapack.dpotrs(border.factor, np.stack([np.ones_like(f), f], axis=1))
     if len(B) > 0:
         own, _ = lapack.dpotrf(border.inverse(B), overwrite_a=1)

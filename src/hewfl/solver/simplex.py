@@ -9,25 +9,30 @@ singular. Whatever produced the weights, the same test accepts them, the same ti
 settles them, and the same certificate leaves with them.
 """
 
-import math
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from numpy.typing import NDArray
-from scipy.linalg import lapack
 
-from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, Ints, invalid
 from hewfl.core.displacements import RoundProducts
-from hewfl.core.native import library
+from hewfl.core.native import SOLVER, library
 from hewfl.core.records import SimplexSolution
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import Found, active_set, is_independent
 from hewfl.solver.large import lifted_factor, solve_large
 from hewfl.solver.least_norm import UNIQUE, Faced, settle_ties
 from hewfl.solver.pivoting import block_pivoting
-from hewfl.solver.weight_problem import Quadratic, scaled
+from hewfl.solver.stack import (
+    Stack,
+    check_finite,
+    check_gram,
+    check_semidefinite,
+    check_symmetric,
+    stacked,
+)
+from hewfl.solver.weight_problem import WeightProblem, scaled
 
 SMALL = 256
 """Up to this many clients a problem is solved whole; measured in benchmarks/solvers."""
@@ -72,10 +77,10 @@ def solve_simplex_qp(
     >>> bool(solution.gap < 1e-15), solution.status
     (True, 'optimal: the minimiser is unique')
     """
-    stack = _stack(gram, linear, curvature, start)
+    stack = stacked(gram, linear, curvature, start)
     if stack.n > SMALL:
         answer = _solve_large(stack)
-    elif library() is not None:
+    elif library(SOLVER) is not None:
         answer = _solve_compiled(stack)
     else:
         answer = _solve_plain(stack)
@@ -83,142 +88,36 @@ def solve_simplex_qp(
 
 
 def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
-    """The same for inner products formed by hewfl: semidefinite by construction."""
-    G, q = products.gram, products.linear
-    if len(q) > SMALL:
-        problem = scaled(G, q, curvature)
+    """Weights of a round from inner products that hewfl formed itself.
+
+    Such a matrix is semidefinite by construction: above `SMALL` clients it is not
+    factorised once more only to prove that.
+
+    Args:
+        products: G, q and the constant of the objective.
+        curvature: Λ > 0.
+
+    Returns:
+        Weights with value, multipliers and certified gap in the units of the data.
+
+    Raises:
+        InvalidInputError: Λ is out of range, or products are not finite.
+        SolverError: the optimality test failed; the text gives the residual.
+    """
+    gram, linear = products.gram, products.linear
+    offset, exponent = products.offset, products.exponent
+    if len(linear) > SMALL:
+        problem = scaled(gram, linear, curvature)
         answer = _finish([problem], [solve_large(problem.H, problem.c)])
         solution = answer.reshaped(())
     else:
-        solution = solve_simplex_qp(G, q, curvature=curvature)
-    k = products.exponent
+        solution = solve_simplex_qp(gram, linear, curvature=curvature)
     return replace(
         solution,
-        value=np.asarray(np.ldexp(solution.value + products.offset, k)),
-        gap=np.asarray(np.ldexp(solution.gap, k)),
-        multipliers=np.ldexp(solution.multipliers, k),
+        value=np.asarray(np.ldexp(solution.value + offset, exponent)),
+        gap=np.asarray(np.ldexp(solution.gap, exponent)),
+        multipliers=np.ldexp(solution.multipliers, exponent),
     )
-
-
-# ------------------------------------------------------------------ arguments
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """Checked arguments, batch dimensions flattened."""
-
-    batch: tuple[int, ...]
-    G: Float64[Array, "b n n"]
-    q: Float64[Array, "b n"]
-    curvature: Float64[Array, " b"]
-    start: Float64[Array, "b n"] | None
-    tolerance: float
-
-    @property
-    def n(self) -> int:
-        return int(self.q.shape[1])
-
-
-def _array(name: str, value: ArrayLike) -> NDArray[Any]:
-    if isinstance(value, np.ndarray) and value.dtype == np.float64:
-        return value
-    return as_float64(name, value)
-
-
-def _stack(
-    gram: ArrayLike, linear: ArrayLike, curvature: ArrayLike, start: ArrayLike | None
-) -> _Stack:
-    G, q = _array("gram", gram), _array("linear", linear)
-    if G.ndim < 2 or G.shape[-1] != G.shape[-2] or G.shape[-1] == 0:
-        raise invalid("gram", "square, of shape (*batch, n, n), n ≥ 1", G.shape)
-    if q.shape != G.shape[:-1]:
-        raise invalid("linear", f"of shape {G.shape[:-1]} like `gram`", q.shape)
-    batch, n = q.shape[:-1], q.shape[-1]
-    if 0 in batch:
-        raise invalid("gram", "a stack of at least one problem", G.shape)
-    return _Stack(
-        batch,
-        np.ascontiguousarray(G).reshape(-1, n, n),
-        np.ascontiguousarray(q).reshape(-1, n),
-        _curvature(curvature, batch),
-        None if start is None else _start(start, (*batch, n)).reshape(-1, n),
-        _tolerance(gram),
-    )
-
-
-def _tolerance(gram: ArrayLike) -> float:
-    """Asymmetry and negative curvature that the rounding of a dtype explains."""
-    if isinstance(gram, np.ndarray) and gram.dtype == np.float64:
-        return 1e-10
-    kind = str(getattr(gram, "dtype", "float64"))
-    if "float32" in kind:
-        return 1e-4
-    return 5e-2 if "float16" in kind else 1e-10  # bfloat16 too
-
-
-def _curvature(curvature: ArrayLike, batch: tuple[int, ...]) -> Float64[Array, " b"]:
-    if isinstance(curvature, float) and 0 < curvature < math.inf:  # nearly always
-        return np.full(math.prod(batch), curvature)
-    value = as_float64("curvature", curvature)
-    if (value <= 0).any():
-        raise invalid("curvature", "a positive finite number", value.min())
-    if value.ndim == 0:
-        return np.full(math.prod(batch), value)
-    if value.shape != batch:
-        raise invalid("curvature", f"one number, or of shape {batch}", value.shape)
-    return value.reshape(-1).copy()
-
-
-def _start(start: ArrayLike, shape: tuple[int, ...]) -> Float64[Array, "..."]:
-    weights = np.array(as_float64("start", start), order="C")
-    if weights.shape != shape:
-        raise invalid("start", f"of shape {shape}", weights.shape)
-    if (weights < 0).any() or not (weights.sum(-1) > 0).all():
-        raise invalid("start", "nonnegative with a positive sum", weights.min())
-    return weights
-
-
-def _check_finite(stack: _Stack) -> None:
-    as_float64("gram", stack.G)
-    as_float64("linear", stack.q)
-
-
-def _check_symmetric(G: Float64[Array, "n n"], tolerance: float, where: str) -> None:
-    if np.array_equal(G, G.T):
-        return
-    size = _sizes(G)
-    skew = np.abs(G - G.T) / size / size[:, None]
-    i, j = (int(k) for k in np.unravel_index(np.argmax(skew), skew.shape))
-    if skew[i, j] > tolerance:
-        got = f"{G[i, j]} at ({i}, {j}) and {G[j, i]} at ({j}, {i}){where}"
-        raise invalid("gram", "symmetric", got)
-
-
-def _check_semidefinite(G: Float64[Array, "n n"], tolerance: float, where: str) -> None:
-    """By a factorisation on unit diagonal, where no long column hides the others."""
-    size = _sizes(G)
-    unit = G / size
-    unit /= size[:, None]
-    unit[np.diag_indices_from(unit)] += tolerance
-    _, info = lapack.dpotrf(unit.T, overwrite_a=1)
-    if info != 0:
-        got = f"a negative leading minor of order {info}{where}"
-        raise invalid("gram", "positive semidefinite", got)
-
-
-def _sizes(G: Float64[Array, "n n"]) -> Float64[Array, " n"]:
-    diagonal = np.abs(np.diagonal(G))
-    size = np.sqrt(np.maximum(diagonal, np.ldexp(diagonal.max(), -100)))
-    return np.where(size > 0, size, 1.0)
-
-
-def _check_gram(stack: _Stack) -> None:
-    _check_finite(stack)
-    for t, G in enumerate(stack.G):
-        where = f" (problem {t})" if len(stack.G) > 1 else ""
-        _check_symmetric(G, stack.tolerance, where)
-        _check_semidefinite(G, stack.tolerance, where)
 
 
 # ------------------------------------------------------------------ answers
@@ -254,7 +153,15 @@ class _Answer:
 
 
 def accept(problem: Faced, found: Found) -> None:
-    """A reduced cost that stays negative is a failure, never an answer."""
+    """Refuse weights with a reduced cost that stays negative.
+
+    Args:
+        problem: the quadratic.
+        found: what a solver returned; solved weights passed a stricter test already.
+
+    Raises:
+        SolverError: the residual is above `ACCEPTED`.
+    """
     if found.solved:
         return
     cost, scale = problem.reduced_costs(found.weights)
@@ -270,9 +177,9 @@ def accept(problem: Faced, found: Found) -> None:
 # ------------------------------------------------------------------ the three paths
 
 
-def _solve_compiled(stack: _Stack) -> _Answer:
+def _solve_compiled(stack: Stack) -> _Answer:
     """All small problems in one compiled call; ties are settled one by one."""
-    native = library()
+    native = library(SOLVER)
     assert native is not None
     count, n = stack.q.shape
     w = np.zeros((count, n)) if stack.start is None else stack.start
@@ -283,8 +190,8 @@ def _solve_compiled(stack: _Stack) -> _Answer:
     lowest, unique, finite = native.solve(
         *data, w, z, info, pivots, count, n, warm, stack.tolerance
     )
-    if lowest == -2:
-        _check_gram(stack)
+    if lowest == -2:  # the kernel only says that a matrix is bad; this finds out why
+        check_gram(stack)
         raise invalid("gram", "positive semidefinite", "a matrix at the edge of it")
     value, gap = info[:, 0], info[:, 1]
     notes = {UNIQUE} if unique > 0 else set()
@@ -299,34 +206,34 @@ def _solve_compiled(stack: _Stack) -> _Answer:
     return _Answer(w, z, value, gap, done, notes, finite=bool(finite))
 
 
-def _solve_plain(stack: _Stack) -> _Answer:
+def _solve_plain(stack: Stack) -> _Answer:
     """Small problems without the compiled kernels."""
-    _check_gram(stack)
+    check_gram(stack)
     problems = _problems(stack)
     return _finish(problems, _solve_small(problems, stack.start))
 
 
-def _solve_large(stack: _Stack) -> _Answer:
+def _solve_large(stack: Stack) -> _Answer:
     """One after the other; a factorisation proves the matrix semidefinite, too."""
-    _check_finite(stack)
+    check_finite(stack)
     found, problems = [], _problems(stack)
     for t, problem in enumerate(problems):
         where = f" (problem {t})" if len(problems) > 1 else ""
-        _check_symmetric(stack.G[t], stack.tolerance, where)
+        check_symmetric(stack.G[t], stack.tolerance, where)
         lifted = lifted_factor(problem.H)
         if not lifted.semidefinite:
-            _check_semidefinite(stack.G[t], stack.tolerance, where)
+            check_semidefinite(stack.G[t], stack.tolerance, where)
         start = None if stack.start is None else stack.start[t]
         found.append(solve_large(problem.H, problem.c, start, lifted))
     return _finish(problems, found)
 
 
-def _problems(stack: _Stack) -> list[Quadratic]:
+def _problems(stack: Stack) -> list[WeightProblem]:
     each = zip(stack.G, stack.q, stack.curvature, strict=True)
     return [scaled(G, q, float(curvature)) for G, q, curvature in each]
 
 
-def _finish(problems: list[Quadratic], found: list[Found]) -> _Answer:
+def _finish(problems: list[WeightProblem], found: list[Found]) -> _Answer:
     """Accept or refuse, settle ties, certify."""
     w, z = np.empty((2, len(problems), len(problems[0].c)))
     value, gap = np.empty((2, len(problems)))
@@ -342,7 +249,7 @@ def _finish(problems: list[Quadratic], found: list[Found]) -> _Answer:
     return _Answer(w, z, value, gap, pivots, notes, finite)
 
 
-def _solve_small(problems: list[Quadratic], start: Array | None) -> list[Found]:
+def _solve_small(problems: list[WeightProblem], start: Array | None) -> list[Found]:
     """Block pivoting for the stack, the active set for what it leaves."""
     H = np.stack([p.H for p in problems])
     c = np.stack([p.c - p.c[np.argmin(0.5 * np.diagonal(p.H) + p.c)] for p in problems])

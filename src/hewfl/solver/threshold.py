@@ -66,7 +66,7 @@ def threshold_weights(gains: ArrayLike, risks: ArrayLike) -> SimplexSolution:
 def _problem(
     gains: ArrayLike, risks: ArrayLike
 ) -> tuple[Float64[Array, "*batch n"], Float64[Array, "*batch n"]]:
-    """Checked arguments of one common shape."""
+    """Gains and risks of one common shape, checked."""
     mu, r = as_float64("gains", gains), as_float64("risks", risks)
     if mu.shape != r.shape:
         try:
@@ -117,7 +117,7 @@ class ThresholdLaw:
 def threshold_law(
     gains: Float64[Array, "*batch n"], risks: Float64[Array, "*batch n"]
 ) -> ThresholdLaw:
-    """The law on checked arrays, for callers that solve many problems.
+    """The threshold law on checked arrays, for callers that solve many problems.
 
     With gains in decreasing order, the mass the first k clients take when the threshold
     stands at the k-th gain grows by terms of one sign,
@@ -127,6 +127,13 @@ def threshold_law(
     and the support ends at the last k with F_k < 1, where
 
         depth = (1 − F_k) / Σ_{i≤k} 1/r_i,    w_i = ((μ_i − μ_k) + depth) / r_i.
+
+    Args:
+        gains: μ, finite.
+        risks: r ≥ 0.
+
+    Returns:
+        Weights and threshold.
     """
     order = np.argsort(-gains, axis=-1, kind="stable")
     mu, r = _pick(gains, order), _pick(risks, order)

@@ -1,4 +1,4 @@
-"""One prepared problem: the quadratic in units of its own size, and its certificate."""
+"""One weight problem prepared for a solver, in units of its own size."""
 
 from dataclasses import dataclass
 from typing import final
@@ -8,13 +8,14 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array
 from hewfl.solver.active_set import error_scale
-from hewfl.solver.least_norm import Index, levelled, row_space
+from hewfl.solver.columns import Index
+from hewfl.solver.least_norm import levelled, row_space
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Quadratic:
-    """⟨c, w⟩ + ½ wᵀHw, times 2^exponent; H and c are of size one.
+class WeightProblem:
+    """The objective ⟨c, w⟩ + ½ wᵀHw, times 2^exponent; H and c are of size one.
 
     Attributes:
         H: Λ G scaled.
@@ -32,7 +33,11 @@ class Quadratic:
         return float(np.diagonal(self.H).max() + np.ptp(self.c))
 
     def _gradient(self, w: Float64[Array, " n"]) -> tuple[Array, float]:
-        """Gradient up to a constant, the constant: c is centred where the weight is."""
+        """Gradient up to a constant, the constant: c is centred where the weight is.
+
+        Reduced costs are differences of the gradient's entries: a constant far larger
+        than they are would take their digits.
+        """
         S = np.flatnonzero(w)
         shift = self.c[np.argmax(w)]
         return self.H[S].T @ w[S] + (self.c - shift), float(shift)
@@ -47,7 +52,10 @@ class Quadratic:
         return costs, scale
 
     def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
-        """The same weights with rounding errors of the face removed."""
+        """Weights w with the rounding errors of their face removed.
+
+        Two Newton steps: the second sees a gradient that the first has made small.
+        """
         S = np.flatnonzero(w)
         for _ in range(2):
             gradient, _shift = self._gradient(w)
@@ -75,8 +83,18 @@ class Quadratic:
 
 def scaled(
     G: Float64[Array, "n n"], q: Float64[Array, " n"], curvature: float
-) -> Quadratic:
-    """ΛG and q divided by the power of two next to the larger; G made symmetric."""
+) -> WeightProblem:
+    """Prepare a problem: ΛG and q over the power of two next to the larger of them.
+
+    Args:
+        G: Gram matrix; made symmetric.
+        q: linear term.
+        curvature: Λ > 0.
+
+    Returns:
+        The problem, exact up to the rounding of Λ G_ij.
+    """
+    # A power of two rounds nothing; without it squares of sizes near 1e200 overflow.
     if not np.array_equal(G, G.T):
         G = 0.5 * G + 0.5 * G.T
     mantissa, e = np.frexp(curvature)
@@ -85,5 +103,5 @@ def scaled(
     k = max([*sizes, int(np.frexp(size)[1])] if size > 0 else sizes, default=0)
     shift = int(e) - k
     if abs(shift) < 1000:
-        return Quadratic(G * np.ldexp(mantissa, shift), np.ldexp(q, -k), k)
-    return Quadratic(np.ldexp(G * mantissa, shift), np.ldexp(q, -k), k)
+        return WeightProblem(G * np.ldexp(mantissa, shift), np.ldexp(q, -k), k)
+    return WeightProblem(np.ldexp(G * mantissa, shift), np.ldexp(q, -k), k)

@@ -24,7 +24,7 @@ that are empty or do not fit each other are named, as are those out of range.
 The names exported here are functions and records; no module is called like one of them.
 """
 
-from hewfl.predictive.coefficients import (
+from hewfl.predictive.certificate import (
     VARIANTS,
     Variant,
 )

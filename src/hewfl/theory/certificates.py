@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import VARIANTS, Variant
+from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory.comparators import (
     best_comparator,
     noise_optimal,

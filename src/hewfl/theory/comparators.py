@@ -22,7 +22,7 @@ from hewfl.core.checks import (
     nonnegatives,
 )
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import (
+from hewfl.predictive.certificate import (
     Situation,
     Variant,
     check_variant,

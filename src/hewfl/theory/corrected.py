@@ -27,7 +27,7 @@ from hewfl.core.checks import (
     positives,
 )
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import Variant, horizon_factors
+from hewfl.predictive.certificate import Variant, horizon_factors
 from hewfl.predictive.tracking import Tracking, realised_tracking
 from hewfl.theory.comparators import best_comparator, noise_term, simplex_weights
 from hewfl.theory.recursion import (

@@ -27,8 +27,10 @@ from hewfl.core.round import Roster, Round
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import (
     Variant,
+    check_amplitudes,
     clipped_gap,
     gain,
+    situation_of,
     variance_bound,
 )
 from hewfl.theory.comparators import simplex_weights
@@ -228,9 +230,8 @@ def slice_bound(
         variant: which constants.
     """
     w = simplex_weights("weights", weights)
-    setting = (profile, state, bounds)
-    mu = gain(amplitude, *setting, variant=variant)
-    kappa = variance_bound(amplitude, *setting, variant=variant)
+    theta, at = check_amplitudes(amplitude), situation_of(profile, state, bounds)
+    mu, kappa = gain(theta, at, variant), variance_bound(theta, at, variant)
     risk = bounds.smoothness * kappa / 2 * (w**2).sum(axis=-1)
     return np.asarray(clipped_gap(state, bounds) - mu + risk)
 
@@ -250,7 +251,8 @@ def slice_excess(
     Zero at other weights only where κ = 0 (prop:local_control_degeneration).
     """
     w = simplex_weights("weights", weights)
-    kappa = variance_bound(amplitude, profile, state, bounds, variant=variant)
+    theta, at = check_amplitudes(amplitude), situation_of(profile, state, bounds)
+    kappa = variance_bound(theta, at, variant)
     spread = ((w - 1 / w.shape[-1]) ** 2).sum(axis=-1)
     return np.asarray(bounds.smoothness * kappa / 2 * spread)
 

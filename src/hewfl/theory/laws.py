@@ -20,7 +20,7 @@ from hewfl.core.checks import (
     positives,
 )
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import (
+from hewfl.predictive.certificate import (
     VARIANTS,
     Variant,
     mean_penalty,

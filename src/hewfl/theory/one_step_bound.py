@@ -2,9 +2,9 @@
 
     E[F(x_{t+1}) − F*] ≤ J = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)
 
-The formulas are those of `hewfl.predictive.coefficients`; the three sets of constants are
-described at `hewfl.predictive.certificate`. Beyond their hypotheses they are still evaluated:
-a theorem says where it holds, it does not refuse to be computed.
+Formulas and constants are those of `hewfl.predictive.certificate`. Beyond their
+hypotheses they are still evaluated: a theorem says where it holds, it does not refuse
+to be computed.
 """
 
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive import coefficients
-from hewfl.predictive.coefficients import Situation, Variant, check_variant
+from hewfl.predictive import certificate
+from hewfl.predictive.certificate import Situation, Variant, check_variant
 from hewfl.theory.statement import Bound, Hypothesis, at_most
 from hewfl.theory.systems import System
 
@@ -116,13 +116,13 @@ def one_step(
     A, s, rho, kappa = (
         np.broadcast_to(formula(theta, at, variant), w.shape)
         for formula in (
-            coefficients.descent_coefficient,
-            coefficients.certified_decrease,
-            coefficients.mean_penalty,
-            coefficients.variance_bound,
+            certificate.descent_coefficient,
+            certificate.certified_decrease,
+            certificate.mean_penalty,
+            certificate.variance_bound,
         )
     )
-    change = coefficients.certified_change(w, theta, at, variant)
+    change = certificate.certified_change(w, theta, at, variant)
     J = np.asarray(np.minimum(at.gap, at.cap)[..., 0] + change)
     return OneStep(J, change, A, s, rho, kappa, s - rho, _hypotheses(w, theta))
 
@@ -144,7 +144,7 @@ def advantage(
     """
     check_variant(variant)
     ours, theirs = (
-        coefficients.certified_change(*_controls(pair, at), at, variant)
+        certificate.certified_change(*_controls(pair, at), at, variant)
         for pair in (controls, benchmark)
     )
     return np.asarray(theirs - ours)
@@ -164,7 +164,7 @@ def largest_descent_amplitude(
 
     def descends(theta: Array) -> Mask:
         wide = theta[..., None] * ones
-        change = coefficients.certified_change(w, wide, at, variant)
+        change = certificate.certified_change(w, wide, at, variant)
         return np.asarray(change <= 0)
 
     top = np.asarray(ones[..., 0])

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, Mask
 from hewfl.errors import InvalidInputError
-from hewfl.predictive.coefficients import VARIANTS, Variant
+from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory.comparator_rates import comparator_rate
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.corrected import PostLocal, corrected_coefficients, corrected_rate

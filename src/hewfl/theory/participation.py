@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import Variant
+from hewfl.predictive.certificate import Variant
 from hewfl.predictive.tracking import predictable_tracking, server_move
 from hewfl.theory.systems import System, client_mask
 

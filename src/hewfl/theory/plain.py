@@ -25,7 +25,7 @@ from hewfl.core.checks import (
     positives,
 )
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import Variant, horizon_factors
+from hewfl.predictive.certificate import Variant, horizon_factors
 from hewfl.theory.comparators import uniform_mean_noise, uniform_noise_of_mean
 from hewfl.theory.corrected import (
     PostLocal,

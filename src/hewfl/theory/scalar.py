@@ -17,7 +17,7 @@ from hewfl.core.checks import (
     wholes,
 )
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import flow_decrease
+from hewfl.predictive.certificate import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 
 # ------------------------------------------------------------------ lem:gap

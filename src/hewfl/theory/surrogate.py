@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.shapes import broadcasting
-from hewfl.predictive.coefficients import Variant, certified_change, check_variant
+from hewfl.predictive.certificate import Variant, certified_change, check_variant
 from hewfl.predictive.control import predictive_control
 from hewfl.predictive.tracking import predictable_tracking
 from hewfl.theory.comparators import simplex_weights, tracking_hypothesis

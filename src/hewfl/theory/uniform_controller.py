@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import tracking
-from hewfl.predictive.coefficients import Variant, check_variant, horizon_factors
+from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
 from hewfl.predictive.tracking import Tracking, predictable_tracking
 from hewfl.theory.recursion import State, Trajectory, played
 from hewfl.theory.statement import Hypothesis, at_most, below

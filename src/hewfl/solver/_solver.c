@@ -1,22 +1,12 @@
-/* Compiled twins of hewfl.core: the same mathematics as active_set.py, pivoting.py, gram.py,
- * post_local.py and variates.py, for speed only. Callers go through hewfl.core.native.library(); every entry
- * point checks that its buffers are as long as it will read or write.
+/* Weights on the simplex, compiled: twins of active_set.py and pivoting.py with the checks
+ * and the certificate of simplex.py, for speed only. Callers go through
+ * hewfl.core.native.library(); every entry point checks that its buffers are as long as it
+ * will read or write.
  *
  * Notation: a factor R with R'R = M is kept as a row-major upper triangle, so that solves,
  * updates and rotations all run along rows.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
-#define MULTIARCH __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define MULTIARCH
-#endif
+#include "../core/_kernels.h"
 
 #define OPTIMALITY 1e-13  /* as in active_set.py */
 #define PIVOT_FLOOR 1e-14 /* as in active_set.py */
@@ -26,63 +16,17 @@
 #define PATIENCE 4        /* as in pivoting.py */
 #define REFINEMENTS 5     /* as in active_set.py */
 
-typedef double v8 __attribute__((vector_size(64), aligned(8), may_alias));
-#define LINED __attribute__((aligned(64))) /* stores across cache lines take twice as long */
-
-/* ---------------------------------------------------------------- vector kernels */
-
-MULTIARCH static double dot(const double *a, const double *b, Py_ssize_t n)
-{
-    v8 s = {0}, t = {0};
-    Py_ssize_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        s += *(const v8 *)(a + i) * *(const v8 *)(b + i);
-        t += *(const v8 *)(a + i + 8) * *(const v8 *)(b + i + 8);
-    }
-    s += t;
-    double r = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-    for (; i < n; i++)
-        r += a[i] * b[i];
-    return r;
-}
-
-MULTIARCH static void axpy(double alpha, const double *x, double *y, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        y[i] += alpha * x[i];
-}
-
-MULTIARCH static void scale_by(double *x, double factor, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        x[i] *= factor;
-}
-
+/* Eight numbers at a time: inf and nan times zero give nan, all else zero. */
 MULTIARCH static int all_finite(const double *a, Py_ssize_t n)
 {
     v8 s = {0};
     Py_ssize_t i = 0;
     for (; i + 8 <= n; i += 8)
-        s += *(const v8 *)(a + i) * 0.0; /* zero unless an entry is not finite */
+        s += *(const v8 *)(a + i) * 0.0;
     double r = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
     for (; i < n; i++)
         r += a[i] * 0.0;
     return r == 0.0;
-}
-
-/* y <- y + alpha x with one rounding: g + curvature r may cancel (gram.slope_at) */
-MULTIARCH static void add_scaled_exactly(double alpha, const double *x, double *y, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        y[i] = fma(alpha, x[i], y[i]);
-}
-
-static int fits(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
-{
-    if (count >= 0 && (size == 0 || buffer->len / size >= count))
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "a buffer is shorter than its declared shape");
-    return 0;
 }
 
 /* ---------------------------------------------------------------- the face and its factor
@@ -107,6 +51,8 @@ typedef struct {
     double shift;
 } Problem;
 
+/* M_ij. The differences are taken in pairs: each pair is small where columns i and j have a
+ * long part in common with the origin, and loses nothing more when the pairs meet. */
 static double difference(const Problem *p, Py_ssize_t i, Py_ssize_t j)
 {
     Py_ssize_t o = p->S[0], n = p->n;
@@ -130,6 +76,9 @@ static void backward(const Problem *p, double *b, Py_ssize_t k)
     }
 }
 
+/* The least pivot: a column that depends on the others would have a pivot of zero or, by
+ * rounding, below it, and the square root would be nan. Floored, it makes a very long step,
+ * which ends at a bound at once: the dependent column is exchanged for another. */
 static double pivot_floor(const Problem *p, Py_ssize_t j, double corner)
 {
     Py_ssize_t o = p->S[0], n = p->n;
@@ -242,7 +191,9 @@ MULTIARCH static void rotate(const double *a, double *b, double *to, double c, d
     }
 }
 
-/* Delete member m: drop its column, rotate the rows below it back to a triangle. */
+/* Delete member m: drop its column, rotate the rows below it back to a triangle. Rotations
+ * are orthogonal: many departures in a row leave the factor as good as a new one, where
+ * downdates by subtraction would lose definiteness. */
 static void leave(Problem *p, Py_ssize_t m)
 {
     Py_ssize_t n = p->n, cols = p->k - 1, out = m - 1;
@@ -282,7 +233,8 @@ static void newton(Problem *p)
     p->step[0] = -sum;
 }
 
-/* The full gradient, and its entries on the support. */
+/* The full gradient, and its entries on the support. The linear term is counted from that of
+ * the best vertex: a large constant in it would round away the differences that decide. */
 static void gradient(Problem *p)
 {
     for (Py_ssize_t i = 0; i < p->n; i++)
@@ -293,6 +245,7 @@ static void gradient(Problem *p)
         p->gS[j] = p->g[p->S[j]];
 }
 
+/* Weights over their sum: Newton steps keep the sum only to rounding, which adds up. */
 static void normalise(Problem *p)
 {
     double s = 0.0;
@@ -570,7 +523,9 @@ static Py_ssize_t solve_one(Problem *p, double *w, int warm, Py_ssize_t limit, i
 
 enum { BAD_INPUT = -2 }; /* the caller finds out what is wrong and says so */
 
-/* Finite, symmetric, and positive definite with `tolerance` on its unit diagonal. */
+/* Finite, symmetric, and positive definite with `tolerance` on its unit diagonal. Without
+ * the scaling to unit diagonal one long column would make any error among the short ones
+ * look like rounding. */
 static int is_gram(const double *G, Py_ssize_t n, double tolerance, double *R,
                    double *inverse, double *floors)
 {
@@ -597,7 +552,8 @@ static int is_gram(const double *G, Py_ssize_t n, double tolerance, double *R,
     return cholesky(R, n, n, floors);
 }
 
-/* H, c <- curvature * G, q divided by a power of two near their size; the exponent. */
+/* H, c <- curvature * G, q divided by a power of two near their size; the exponent. A power
+ * of two rounds nothing; products of sizes near 1e200 would overflow without it. */
 static int scaled(const double *G, const double *q, double curvature, Py_ssize_t n, double *H,
                   double *c)
 {
@@ -770,533 +726,15 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
     release(b, 7);
     return ok ? Py_BuildValue("nni", (Py_ssize_t)lowest, unique, finite) : PyErr_NoMemory();
 }
-
-/* ---------------------------------------------------------------- passes over the data */
-
-enum { FLOAT32, FLOAT64, BFLOAT16, ZEROS }; /* ZEROS: a row of zeros that nobody stores */
-enum { CHUNK = 256, FLUSH = 256, PIECE = 4096 };
-static const Py_ssize_t SIZE[] = {4, 8, 2, 0};
-
-typedef struct {
-    Py_ssize_t n;
-    Py_buffer *buffers;
-    int *types;
-} Rows;
-
-static const char *at(const Rows *rows, Py_ssize_t i, Py_ssize_t lo)
-{
-    return (const char *)rows->buffers[i].buf + lo * SIZE[rows->types[i]];
-}
-
-static inline double wide(uint16_t half)
-{
-    union {
-        uint32_t bits;
-        float value;
-    } x = {.bits = (uint32_t)half << 16};
-    return (double)x.value;
-}
-
-/* out[0..n) <- row - r in double precision */
-MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double *restrict r,
-                           double *restrict out)
-{
-    const float *x = (const float *)row;
-    const double *y = (const double *)row;
-    const uint16_t *z = (const uint16_t *)row;
-    if (type == FLOAT32)
-        for (Py_ssize_t i = 0; i < n; i++)
-            out[i] = (double)x[i] - r[i];
-    else if (type == FLOAT64)
-        for (Py_ssize_t i = 0; i < n; i++)
-            out[i] = y[i] - r[i];
-    else if (type == BFLOAT16)
-        for (Py_ssize_t i = 0; i < n; i++)
-            out[i] = wide(z[i]) - r[i];
-    else
-        for (Py_ssize_t i = 0; i < n; i++)
-            out[i] = 0.0 - r[i];
-}
-
-/* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */
-typedef struct {
-    const Rows *rows;
-    Py_ssize_t next, row;
-    const char *line, *end;
-} Fetch;
-
-static inline void fetch(Fetch *f)
-{
-    if (f->line < f->end) {
-        __builtin_prefetch(f->line, 0, 2);
-        f->line += 64;
-    } else if (f->row < f->rows->n) {
-        f->line = at(f->rows, f->row, f->next);
-        f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
-        f->row++;
-    }
-}
-
-/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart */
-MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums,
-                                  const Rows *rows, Py_ssize_t next)
-{
-    Fetch f = {.rows = rows, .next = next};
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
-            v8 s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33;
-            s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = (v8){0};
-            s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = (v8){0};
-#define A(k) (*(const v8 *)(a + l + k * CHUNK))
-#define B(k) (*(const v8 *)(b + l + k * CHUNK))
-            if (I == J)
-                for (Py_ssize_t l = 0; l < CHUNK; l += 8) { /* the upper half is enough */
-                    fetch(&f);
-                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3);
-                    s00 += a0 * a0, s01 += a0 * a1, s02 += a0 * a2, s03 += a0 * a3;
-                    s11 += a1 * a1, s12 += a1 * a2, s13 += a1 * a3;
-                    s22 += a2 * a2, s23 += a2 * a3, s33 += a3 * a3;
-                }
-            else
-                for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
-                    fetch(&f);
-                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3), bk = B(0);
-                    s00 += a0 * bk, s10 += a1 * bk, s20 += a2 * bk, s30 += a3 * bk, bk = B(1);
-                    s01 += a0 * bk, s11 += a1 * bk, s21 += a2 * bk, s31 += a3 * bk, bk = B(2);
-                    s02 += a0 * bk, s12 += a1 * bk, s22 += a2 * bk, s32 += a3 * bk, bk = B(3);
-                    s03 += a0 * bk, s13 += a1 * bk, s23 += a2 * bk, s33 += a3 * bk;
-                }
-#undef A
-#undef B
-            v8 *out = (v8 *)sums;
-            out[0] += s00, out[1] += s01, out[2] += s02, out[3] += s03;
-            out[4] += s10, out[5] += s11, out[6] += s12, out[7] += s13;
-            out[8] += s20, out[9] += s21, out[10] += s22, out[11] += s23;
-            out[12] += s30, out[13] += s31, out[14] += s32, out[15] += s33;
-        }
-}
-
-/* A[m x m] += sums over the lanes; sums <- 0 */
-static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
-{
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++)
-            for (int p = 0; p < 4; p++)
-                for (int q = 0; q < 4; q++, sums += 8) {
-                    Py_ssize_t i = I * 4 + p, j = J * 4 + q;
-                    double s = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
-                               ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-                    memset(sums, 0, 8 * sizeof(double));
-                    if (i < m && j < m && i <= j)
-                        A[i * m + j] += s;
-                }
-}
-
-static void drop_rows(Rows *rows)
-{
-    for (Py_ssize_t i = 0; i < rows->n; i++)
-        PyBuffer_Release(&rows->buffers[i]);
-    free(rows->buffers);
-    free(rows->types);
-}
-
-/* rows: a list of contiguous buffers; types: bytes, one code per row */
-static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t count,
-                     Py_ssize_t d)
-{
-    rows->n = 0;
-    rows->buffers = malloc((size_t)count * sizeof(Py_buffer) + 1);
-    rows->types = malloc((size_t)count * sizeof(int) + 1);
-    if (!rows->buffers || !rows->types) {
-        PyErr_NoMemory();
-        drop_rows(rows);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *row = PySequence_GetItem(list, i);
-        int failed = !row || PyObject_GetBuffer(row, &rows->buffers[i], PyBUF_SIMPLE) < 0;
-        Py_XDECREF(row);
-        if (failed) {
-            drop_rows(rows);
-            return 0;
-        }
-        rows->types[i] = types[i];
-        rows->n = i + 1;
-        if (types[i] < 0 || types[i] > ZEROS ||
-            !fits(&rows->buffers[i], d, SIZE[(int)types[i]])) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_ValueError, "unknown type of row");
-            drop_rows(rows);
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Where rows are measured from: a vector of d numbers, or nothing for zero. */
-typedef struct {
-    Py_buffer buffer;
-    int type;
-} Base;
-
-/* The base of a call, whose buffer may be None; drop_base releases it. */
-static int hold_base(Base *base, Py_ssize_t d)
-{
-    if (!base->buffer.buf)
-        base->type = ZEROS;
-    if (base->type < 0 || base->type > ZEROS) {
-        PyErr_SetString(PyExc_ValueError, "unknown type of row");
-        return 0;
-    }
-    return fits(&base->buffer, d, SIZE[base->type]);
-}
-
-static void drop_base(Base *base)
-{
-    if (base->buffer.obj)
-        PyBuffer_Release(&base->buffer);
-}
-
-static const char *base_at(const Base *base, Py_ssize_t lo)
-{
-    return (const char *)base->buffer.buf + lo * SIZE[base->type];
-}
-
-/* gram(rows, types, d, curvature, scale, slope_scale, A, offset, base=None, base_type=0)
- *
- * The first row is the origin y_0, the last the reference g; those between are columns y_i.
- * With x the base, r = y_0 - x, c_i = scale (y_i - y_0), h = slope_scale (g + curvature r),
- * adds to the upper triangle of A the inner products of c_1, ..., c_m, h, and to offset
- * (g, r) and (r, r): a vector may be given in pieces, one call for each.
- */
-static PyObject *native_gram(PyObject *self, PyObject *args)
-{
-    (void)self;
-    PyObject *list;
-    Py_buffer types, out, offset;
-    Base base = {0};
-    Py_ssize_t d;
-    double curvature, scale, slope_scale;
-    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*|z*i", &list, &types, &d, &curvature, &scale,
-                          &slope_scale, &out, &offset, &base.buffer, &base.type))
-        return NULL;
-    Rows rows;
-    Py_ssize_t width = types.len - 1;
-    int held = width >= 1 && fits(&out, width * width, 8) && fits(&offset, 2, 8) &&
-               hold_base(&base, d) && hold_rows(&rows, list, types.buf, types.len, d);
-    int ok = held;
-    if (!held && !PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "an origin and a reference are needed");
-    if (held) {
-        Py_ssize_t m = rows.n - 1, blocks = (m + 3) / 4, pairs = blocks * (blocks + 1) / 2;
-        size_t used = (size_t)(4 * blocks + 4) * CHUNK * sizeof(double);
-        size_t size = used + (size_t)pairs * 128 * sizeof(double);
-        double *raw = malloc(size + 64);
-        ok = raw != NULL;
-        if (ok) {
-            Py_BEGIN_ALLOW_THREADS
-            double *X = (double *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
-            memset(X, 0, size);
-            double *r = X + 4 * blocks * CHUNK, *zero = r + CHUNK, *y = zero + CHUNK;
-            double *x = y + CHUNK, *sums = x + CHUNK;
-            double *h = X + (m - 1) * CHUNK;
-            double *A = out.buf, *o = offset.buf, gr = 0.0, rr = 0.0;
-            Py_ssize_t since = 0;
-            for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
-                Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
-                if (len < CHUNK)
-                    memset(X, 0, used);
-                load(at(&rows, 0, lo), rows.types[0], len, zero, y);
-                load(base_at(&base, lo), base.type, len, zero, x);
-                load((const char *)y, FLOAT64, len, x, r);
-                for (Py_ssize_t i = 1; i < m; i++)
-                    load(at(&rows, i, lo), rows.types[i], len, y, X + (i - 1) * CHUNK);
-                if (scale != 1.0)
-                    scale_by(X, scale, (m - 1) * CHUNK);
-                load(at(&rows, m, lo), rows.types[m], len, zero, h);
-                gr += dot(h, r, CHUNK) * scale * slope_scale;
-                add_scaled_exactly(curvature, r, h, CHUNK);
-                scale_by(h, slope_scale, CHUNK);
-                scale_by(r, scale, CHUNK);
-                rr += dot(r, r, CHUNK);
-                rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
-                if (++since == FLUSH) {
-                    flush(sums, blocks, m, A);
-                    since = 0;
-                }
-            }
-            flush(sums, blocks, m, A);
-            o[0] += gr, o[1] += rr;
-            Py_END_ALLOW_THREADS
-        } else
-            PyErr_NoMemory();
-        free(raw);
-        drop_rows(&rows);
-    }
-    drop_base(&base);
-    PyBuffer_Release(&types);
-    PyBuffer_Release(&out);
-    PyBuffer_Release(&offset);
-    if (!ok)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-/* shifted(rows, types, lo, count, origin, scale, stride, out): for every row i,
- * out[i stride + l] = scale (row_i - row_origin)[lo + l], l < count */
-static PyObject *native_shifted(PyObject *self, PyObject *args)
-{
-    (void)self;
-    PyObject *list;
-    Py_buffer types, out;
-    Py_ssize_t lo, count, origin, stride;
-    double scale;
-    if (!PyArg_ParseTuple(args, "Oy*nnndnw*", &list, &types, &lo, &count, &origin, &scale,
-                          &stride, &out))
-        return NULL;
-    Rows rows;
-    Py_ssize_t n = types.len;
-    int held = lo >= 0 && count >= 0 && count <= stride && origin >= 0 && origin < n &&
-               fits(&out, n * stride, 8) && hold_rows(&rows, list, types.buf, n, lo + count);
-    if (!held && !PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "a range or the origin is outside the rows");
-    if (held) {
-        Py_BEGIN_ALLOW_THREADS
-        double zero[CHUNK] = {0}, y[CHUNK];
-        for (Py_ssize_t at_ = 0; at_ < count; at_ += CHUNK) {
-            Py_ssize_t len = count - at_ < CHUNK ? count - at_ : CHUNK;
-            load(at(&rows, origin, lo + at_), rows.types[origin], len, zero, y);
-            for (Py_ssize_t i = 0; i < n; i++) {
-                double *to = (double *)out.buf + i * stride + at_;
-                load(at(&rows, i, lo + at_), rows.types[i], len, y, to);
-                if (scale != 1.0)
-                    scale_by(to, scale, len);
-            }
-        }
-        Py_END_ALLOW_THREADS
-        drop_rows(&rows);
-    }
-    PyBuffer_Release(&types);
-    PyBuffer_Release(&out);
-    if (!held)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-/* sum[0..n) += sum over eight rows of float32 of w_i row_i, from element lo on */
-MULTIARCH static void add_eight(const Rows *rows, Py_ssize_t first, Py_ssize_t lo, Py_ssize_t n,
-                                const double *w, double *restrict sum)
-{
-    const float *r[8];
-    double v[8];
-    for (int k = 0; k < 8; k++)
-        r[k] = (const float *)at(rows, first + k, lo), v[k] = w[first + k];
-    const float *restrict a = r[0], *restrict b = r[1], *restrict c = r[2], *restrict e = r[3];
-    const float *restrict f = r[4], *restrict g = r[5], *restrict h = r[6], *restrict k = r[7];
-    for (Py_ssize_t l = 0; l < n; l++)
-        sum[l] += ((v[0] * (double)a[l] + v[1] * (double)b[l]) +
-                   (v[2] * (double)c[l] + v[3] * (double)e[l])) +
-                  ((v[4] * (double)f[l] + v[5] * (double)g[l]) +
-                   (v[6] * (double)h[l] + v[7] * (double)k[l]));
-}
-
-static int are_float32(const Rows *rows, Py_ssize_t first, Py_ssize_t count)
-{
-    int plain = first + count <= rows->n;
-    for (Py_ssize_t i = first; plain && i < first + count; i++)
-        plain = rows->types[i] == FLOAT32;
-    return plain;
-}
-
-/* sum[0..n) += sum over (up to) four rows of w_i row_i, from element lo on */
-MULTIARCH static void add_rows(const Rows *rows, Py_ssize_t first, Py_ssize_t lo, Py_ssize_t n,
-                               const double *w, double *restrict sum)
-{
-    Py_ssize_t last = first + 4 < rows->n ? first + 4 : rows->n;
-    int plain = last == first + 4;
-    for (Py_ssize_t i = first; i < last; i++)
-        plain &= rows->types[i] == FLOAT32;
-    if (plain) {
-        const float *restrict a = (const float *)at(rows, first, lo);
-        const float *restrict b = (const float *)at(rows, first + 1, lo);
-        const float *restrict c = (const float *)at(rows, first + 2, lo);
-        const float *restrict e = (const float *)at(rows, first + 3, lo);
-        double wa = w[first], wb = w[first + 1], wc = w[first + 2], we = w[first + 3];
-        for (Py_ssize_t l = 0; l < n; l++)
-            sum[l] += wa * (double)a[l] + wb * (double)b[l] + wc * (double)c[l] + we * (double)e[l];
-        return;
-    }
-    for (Py_ssize_t i = first; i < last; i++) {
-        const char *row = at(rows, i, lo);
-        if (rows->types[i] == FLOAT32)
-            for (Py_ssize_t l = 0; l < n; l++)
-                sum[l] += w[i] * (double)((const float *)row)[l];
-        else if (rows->types[i] == FLOAT64)
-            for (Py_ssize_t l = 0; l < n; l++)
-                sum[l] += w[i] * ((const double *)row)[l];
-        else if (rows->types[i] == BFLOAT16)
-            for (Py_ssize_t l = 0; l < n; l++)
-                sum[l] += w[i] * wide(((const uint16_t *)row)[l]);
-    }
-}
-
-MULTIARCH static void narrow(const double *sum, float *out, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        out[i] = (float)sum[i];
-}
-
-/* combine(rows, types, d, weights, out, out_type, base=None, base_type=0)
- *
- * out = sum_i w_i row_i - (sum_i w_i) base, rounded once; several sums at once where weights
- * and out hold several vectors, one after the other.
- */
-static PyObject *native_combine(PyObject *self, PyObject *args)
-{
-    (void)self;
-    PyObject *list;
-    Py_buffer types, weights, out;
-    Base base = {0};
-    Py_ssize_t d;
-    int out_type;
-    if (!PyArg_ParseTuple(args, "Oy*ny*w*i|z*i", &list, &types, &d, &weights, &out, &out_type,
-                          &base.buffer, &base.type))
-        return NULL;
-    Rows rows;
-    Py_ssize_t n = types.len, sums = n > 0 ? weights.len / (n * 8) : 0;
-    int held = fits(&weights, n, 8) && fits(&out, sums * d, out_type == FLOAT64 ? 8 : 4) &&
-               hold_base(&base, d) && hold_rows(&rows, list, types.buf, n, d);
-    if (held) {
-        Py_BEGIN_ALLOW_THREADS
-        LINED double sum[PIECE], x[PIECE], zero[PIECE] = {0};
-        for (Py_ssize_t lo = 0; lo < d; lo += PIECE) {
-            Py_ssize_t len = d - lo < PIECE ? d - lo : PIECE;
-            load(base_at(&base, lo), base.type, len, zero, x);
-            for (Py_ssize_t k = 0; k < sums; k++) {
-                const double *w = (const double *)weights.buf + k * n;
-                double all = 0.0;
-                for (Py_ssize_t i = 0; i < n; i++)
-                    all += w[i];
-                memset(sum, 0, sizeof(sum));
-                if (base.type != ZEROS)
-                    axpy(-all, x, sum, len);
-                Py_ssize_t i = 0;
-                for (; are_float32(&rows, i, 8); i += 8)
-                    add_eight(&rows, i, lo, len, w, sum);
-                for (; i < n; i += 4)
-                    add_rows(&rows, i, lo, len, w, sum);
-                if (out_type == FLOAT64)
-                    memcpy((double *)out.buf + k * d + lo, sum, (size_t)len * sizeof(double));
-                else
-                    narrow(sum, (float *)out.buf + k * d + lo, len);
-            }
-        }
-        Py_END_ALLOW_THREADS
-        drop_rows(&rows);
-    }
-    drop_base(&base);
-    PyBuffer_Release(&types);
-    PyBuffer_Release(&weights);
-    PyBuffer_Release(&out);
-    if (!held)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-/* own += -c - y (variates.py); y is a product rounded before, so that the same bits come out
- * where there is no fused multiply-add */
-MULTIARCH static void follow(const double *restrict y, const double *restrict c, Py_ssize_t n,
-                             double *restrict own)
-{
-    for (Py_ssize_t l = 0; l < n; l++)
-        own[l] += -c[l] - y[l];
-}
-
-/* out <- factor (y - x) */
-MULTIARCH static void scaled_difference(const float *restrict y, const float *restrict x,
-                                        double factor, Py_ssize_t n, double *restrict out)
-{
-    for (Py_ssize_t l = 0; l < n; l++)
-        out[l] = factor * ((double)y[l] - (double)x[l]);
-}
-
-/* advance(rows, types, d, rate, server, clients, base=None, base_type=0)
- *
- * c_i += -c - rate_i (row_i - base) for clients c_i, a list of writable buffers of d numbers
- * of float64, one for each row. One client after the other: the variates are the most of
- * what is read, and long stretches of them are read fastest.
- */
-static PyObject *native_advance(PyObject *self, PyObject *args)
-{
-    (void)self;
-    PyObject *list, *owners;
-    Py_buffer types, rate, server;
-    Base base = {0};
-    Py_ssize_t d;
-    if (!PyArg_ParseTuple(args, "Oy*ny*y*O|z*i", &list, &types, &d, &rate, &server, &owners,
-                          &base.buffer, &base.type))
-        return NULL;
-    Rows rows;
-    Py_ssize_t n = types.len, got = 0;
-    Py_buffer *own = malloc((size_t)n * sizeof(Py_buffer) + 1);
-    int held = own && fits(&rate, n, 8) && fits(&server, d, 8) && hold_base(&base, d) &&
-               hold_rows(&rows, list, types.buf, n, d);
-    int ok = held;
-    for (Py_ssize_t i = 0; ok && i < n; i++) {
-        PyObject *owner = PySequence_GetItem(owners, i);
-        ok = owner && PyObject_GetBuffer(owner, &own[i], PyBUF_WRITABLE) == 0;
-        Py_XDECREF(owner);
-        got += ok;
-        ok = ok && fits(&own[i], d, 8);
-    }
-    if (ok) {
-        Py_BEGIN_ALLOW_THREADS
-        LINED double x[CHUNK], y[CHUNK], zero[CHUNK] = {0};
-        for (Py_ssize_t i = 0; i < n; i++)
-            for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
-                Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
-                const char *row = at(&rows, i, lo), *from = base_at(&base, lo);
-                double factor = ((const double *)rate.buf)[i];
-                if (rows.types[i] == FLOAT32 && base.type == FLOAT32)
-                    scaled_difference((const float *)row, (const float *)from, factor, len, y);
-                else {
-                    load(from, base.type, len, zero, x);
-                    load(row, rows.types[i], len, x, y);
-                    scale_by(y, factor, len);
-                }
-                follow(y, (const double *)server.buf + lo, len, (double *)own[i].buf + lo);
-            }
-        Py_END_ALLOW_THREADS
-    } else if (!PyErr_Occurred())
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < got; i++)
-        PyBuffer_Release(&own[i]);
-    free(own);
-    if (held)
-        drop_rows(&rows);
-    drop_base(&base);
-    PyBuffer_Release(&types);
-    PyBuffer_Release(&rate);
-    PyBuffer_Release(&server);
-    if (!ok)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"solve", native_solve, METH_VARARGS, "Check, scale, solve, certify a stack."},
     {"corral", native_corral, METH_VARARGS, "Active set on one prepared problem."},
-    {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
-    {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
-    {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
-    {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_native", "Compiled twins of hewfl.core.", -1, methods,
+    PyModuleDef_HEAD_INIT, "_solver", "Compiled twins of hewfl.solver.", -1, methods,
     NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__solver(void) { return PyModule_Create(&module); }

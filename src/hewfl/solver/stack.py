@@ -1,0 +1,173 @@
+"""The arguments of the weight solver: a stack of problems, checked by name."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Arguments of the solver, checked for shape, batch dimensions flattened.
+
+    Attributes:
+        batch: the dimensions that were flattened.
+        G: Gram matrices.
+        q: linear terms.
+        curvature: Λ of each problem.
+        start: weights to start from, or none.
+        tolerance: asymmetry and negative curvature that rounding explains.
+    """
+
+    batch: tuple[int, ...]
+    G: Float64[Array, "b n n"]
+    q: Float64[Array, "b n"]
+    curvature: Float64[Array, " b"]
+    start: Float64[Array, "b n"] | None
+    tolerance: float
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return int(self.q.shape[1])
+
+
+def _array(name: str, value: ArrayLike) -> NDArray[Any]:
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        return value
+    return as_float64(name, value)
+
+
+def stacked(
+    gram: ArrayLike, linear: ArrayLike, curvature: ArrayLike, start: ArrayLike | None
+) -> Stack:
+    """Arguments of `solve_simplex_qp` as one stack.
+
+    What is not finite or no Gram matrix is found later: by the compiled solver on its
+    way, or by `check_gram`.
+
+    Args:
+        gram: G, shape (*batch, n, n).
+        linear: q, shape (*batch, n).
+        curvature: Λ > 0, one number or one per problem.
+        start: weights near the answer, or None.
+
+    Raises:
+        InvalidInputError: a shape does not fit, or a number is out of range.
+    """
+    G, q = _array("gram", gram), _array("linear", linear)
+    if G.ndim < 2 or G.shape[-1] != G.shape[-2] or G.shape[-1] == 0:
+        raise invalid("gram", "square, of shape (*batch, n, n), n ≥ 1", G.shape)
+    if q.shape != G.shape[:-1]:
+        raise invalid("linear", f"of shape {G.shape[:-1]} like `gram`", q.shape)
+    batch, n = q.shape[:-1], q.shape[-1]
+    if 0 in batch:
+        raise invalid("gram", "a stack of at least one problem", G.shape)
+    return Stack(
+        batch,
+        np.ascontiguousarray(G).reshape(-1, n, n),
+        np.ascontiguousarray(q).reshape(-1, n),
+        _curvature(curvature, batch),
+        None if start is None else _start(start, (*batch, n)).reshape(-1, n),
+        _tolerance(gram),
+    )
+
+
+def _tolerance(gram: ArrayLike) -> float:
+    """Asymmetry and negative curvature that the rounding of a dtype explains."""
+    if isinstance(gram, np.ndarray) and gram.dtype == np.float64:
+        return 1e-10
+    kind = str(getattr(gram, "dtype", "float64"))
+    if "float32" in kind:
+        return 1e-4
+    return 5e-2 if "float16" in kind else 1e-10  # bfloat16 too
+
+
+def _curvature(curvature: ArrayLike, batch: tuple[int, ...]) -> Float64[Array, " b"]:
+    if isinstance(curvature, float) and 0 < curvature < math.inf:  # nearly always
+        return np.full(math.prod(batch), curvature)
+    value = as_float64("curvature", curvature)
+    if (value <= 0).any():
+        raise invalid("curvature", "a positive finite number", value.min())
+    if value.ndim == 0:
+        return np.full(math.prod(batch), value)
+    if value.shape != batch:
+        raise invalid("curvature", f"one number, or of shape {batch}", value.shape)
+    return value.reshape(-1).copy()
+
+
+def _start(start: ArrayLike, shape: tuple[int, ...]) -> Float64[Array, "..."]:
+    weights = np.array(as_float64("start", start), order="C")
+    if weights.shape != shape:
+        raise invalid("start", f"of shape {shape}", weights.shape)
+    if (weights < 0).any() or not (weights.sum(-1) > 0).all():
+        raise invalid("start", "nonnegative with a positive sum", weights.min())
+    return weights
+
+
+def check_finite(stack: Stack) -> None:
+    """Raise `InvalidInputError` where a matrix or a linear term is not finite."""
+    as_float64("gram", stack.G)
+    as_float64("linear", stack.q)
+
+
+def check_symmetric(G: Float64[Array, "n n"], tolerance: float, where: str) -> None:
+    """Raise `InvalidInputError` where two entries differ by more than rounding.
+
+    Args:
+        G: finite.
+        tolerance: allowed difference, over the lengths of both columns.
+        where: which problem, for the text.
+    """
+    if np.array_equal(G, G.T):
+        return
+    size = _sizes(G)
+    skew = np.abs(G - G.T) / size / size[:, None]
+    i, j = (int(k) for k in np.unravel_index(np.argmax(skew), skew.shape))
+    if skew[i, j] > tolerance:
+        got = f"{G[i, j]} at ({i}, {j}) and {G[j, i]} at ({j}, {i}){where}"
+        raise invalid("gram", "symmetric", got)
+
+
+def check_semidefinite(G: Float64[Array, "n n"], tolerance: float, where: str) -> None:
+    """Raise `InvalidInputError` where a matrix has a direction of negative curvature.
+
+    By a factorisation on unit diagonal: on the given one, an error among short columns
+    would pass for rounding of a long one.
+
+    Args:
+        G: finite and symmetric.
+        tolerance: negative curvature allowed, on unit diagonal.
+        where: which problem, for the text.
+    """
+    size = _sizes(G)
+    unit = G / size
+    unit /= size[:, None]
+    unit[np.diag_indices_from(unit)] += tolerance
+    _, info = lapack.dpotrf(unit.T, overwrite_a=1)
+    if info != 0:
+        got = f"a negative leading minor of order {info}{where}"
+        raise invalid("gram", "positive semidefinite", got)
+
+
+def _sizes(G: Float64[Array, "n n"]) -> Float64[Array, " n"]:
+    """Lengths of columns, at least 2^−50 of the longest: zero has no unit diagonal."""
+    diagonal = np.abs(np.diagonal(G))
+    size = np.sqrt(np.maximum(diagonal, np.ldexp(diagonal.max(), -100)))
+    return np.where(size > 0, size, 1.0)
+
+
+def check_gram(stack: Stack) -> None:
+    """Raise `InvalidInputError` where a problem of the stack is no Gram matrix."""
+    check_finite(stack)
+    for t, G in enumerate(stack.G):
+        where = f" (problem {t})" if len(stack.G) > 1 else ""
+        check_symmetric(G, stack.tolerance, where)
+        check_semidefinite(G, stack.tolerance, where)
