@@ -27,8 +27,9 @@ import torch
 from benchmarks import report
 from benchmarks.report import power, seconds, table
 
-from hewfl.torch import cuda_gram, triton_gram
-from hewfl.torch.products import portable_products
+from hewfl.aggregate.gpu import cuda_gram, triton_gram
+from hewfl.aggregate.gram import vector_products
+from hewfl.aggregate.rows import as_rows
 
 try:
     import triton
@@ -107,7 +108,7 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     X = (torch.randn(n, d, device="cuda") + torch.randn(d, device="cuda")).to(dtype)
     w = np.random.default_rng(0).random(n)
     on_device = torch.tensor(w, device="cuda").to(dtype)
-    twin = portable_products(X, None, 0).gram
+    twin = vector_products(as_rows("rows", X), 0).gram
     plain = (
         sum(
             X[:, k : k + 2**20].double() @ X[:, k : k + 2**20].double().T
@@ -144,7 +145,9 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
             "time": timed(lambda: X @ X.T),
             "error": error_of((X @ X.T).double().cpu(), plain),
         },
-        "Gram, portable twin": {"time": timed(lambda: portable_products(X, None, 0))},
+        "Gram, portable twin": {
+            "time": timed(lambda: vector_products(as_rows("rows", X), 0))
+        },
         "combine, hewfl": {"time": timed(lambda: triton_gram.combine(X, w))},
         "combine, cuBLAS": {"time": timed(lambda: on_device @ X)},
     }

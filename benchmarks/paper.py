@@ -38,7 +38,7 @@ import torch
 from benchmarks import report
 from benchmarks.report import ratio, seconds, table
 
-from hewfl import Lane, Round, simulate
+from hewfl import Lane, simulate
 from hewfl.experiments.paper import main_methods, main_spec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.world import build_federation, build_problem

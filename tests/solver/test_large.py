@@ -7,6 +7,7 @@ from tests.solver.prepared import assert_proved, scaled_problem
 from tests.tolerances import WEIGHTS
 
 from hewfl import solve_simplex_qp
+from hewfl.core.displacements import RoundProducts
 from hewfl.solver.active_set import active_set
 from hewfl.solver.large import lifted_factor, solve_large
 from hewfl.solver.simplex import solve_gram
@@ -87,10 +88,10 @@ def test_products_in_other_units_give_the_same_weights(
 ) -> None:
     D = rng.standard_normal((n, n + 50))
     G, q = D @ D.T, D @ D[0]
-    plain = solve_gram(G, q, 2.0)
-    moved = solve_gram(np.ldexp(G, -80), np.ldexp(q, -80), 2.0, exponent=80)
+    plain = solve_gram(RoundProducts(G, q, 0.0, 0), 2.0)
+    moved = solve_gram(RoundProducts(np.ldexp(G, -80), np.ldexp(q, -80), 0.0, 80), 2.0)
     assert np.array_equal(moved.weights, plain.weights)
     assert float(moved.value) == pytest.approx(float(plain.value), rel=1e-14)
     assert float(moved.gap) == float(plain.gap)
-    raised = solve_gram(G, q, 2.0, offset=3.0)
+    raised = solve_gram(RoundProducts(G, q, 3.0, 0), 2.0)
     assert float(raised.value) == pytest.approx(float(plain.value) + 3.0)

@@ -11,7 +11,7 @@ from torch import nn
 
 from hewfl import Outer
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.hand_out import Distributor
+from hewfl.torch.distribute import Distributor
 from hewfl.torch.layout import plan_layout
 from hewfl.torch.model import SharedModel, is_finite, largest
 from hewfl.torch.wire import Wire
@@ -197,7 +197,7 @@ def order(rank: int, _: int, rule: str) -> list[str]:
     """What is done to buckets in the second half of a round."""
     done: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((Distributor, "_sums"), (Wire, "handed_out")):
+        for owner, name in ((Distributor, "_sums"), (Wire, "sent_to_all")):
             patch.setattr(owner, name, noted(getattr(owner, name), name, done))
         module = Quadratic(rank, (torch.float32,))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -221,4 +221,4 @@ def test_a_bucket_is_combined_while_the_one_before_travels(
     pool: Pool, rule: str, vectors: int
 ) -> None:
     for found in pool.run(order, 2, rule):
-        assert found == (["_sums"] + ["handed_out"] * vectors) * 2
+        assert found == (["_sums"] + ["sent_to_all"] * vectors) * 2

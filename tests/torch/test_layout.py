@@ -6,23 +6,17 @@ import torch
 from torch import nn
 
 from hewfl import InvalidInputError, Outer
-from hewfl.aggregate.from_products import (
-    isometric_copy,
-    variate_weights,
-    vector_products,
-)
-from hewfl.aggregate.rows import matrix_round
-from hewfl.aggregate.variates import ControlVariates
+from hewfl.aggregate.gram import vector_products, weight_problem
+from hewfl.aggregate.post_local import post_local_weights
+from hewfl.aggregate.rows import as_rows, matrix_round
+from hewfl.aggregate.variates import ControlVariates, variate_weights
+from hewfl.core.checks import Array
+from hewfl.core.displacements import OwnSum, RoundProducts
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.torch.layout import plan_layout
 from hewfl.torch.model import SharedModel
-from hewfl.torch.products import (
-    packed,
-    shard_products,
-    unpacked,
-    weighted_sum,
-    weighted_sums,
-)
+from hewfl.torch.shards import Shards, shard_products, summed
+from hewfl.torch.sums import weighted_sum, weighted_sums
 
 pytestmark = pytest.mark.torch
 
@@ -101,26 +95,69 @@ def test_products_of_shards_add_up(
     for lo in range(0, d, 300):
         here = slice(lo, lo + 300)
         part = None if reference is None else reference[here]
-        parts.append(packed(shard_products(rows[:, here].contiguous(), part, 2)))
-    m = n + corrected
-    found = unpacked(np.sum(parts, axis=0), m)
+        parts.append(shard_products(rows[:, here].contiguous(), part, 2))
+    found = summed(Alone(), parts)
     V = rows.double().numpy()
     if reference is not None:
         V = np.vstack([V, reference.double().numpy()])
     assert found.gram == pytest.approx((V - V[2]) @ (V - V[2]).T, abs=1e-10)
     assert found.linear == pytest.approx((V - V[2]) @ V[2], abs=1e-10)
-    copy = isometric_copy(found)
-    assert copy.shape == (m, m + 1)
-    assert copy @ copy.T == pytest.approx(V @ V.T, abs=1e-10)
+    g = np.zeros(d) if reference is None else V[n]
+    known = as_rows("rows", V[:n]).products(g, 1.7)
+    problem = weight_problem(found, n, 1.7)
+    w = rng.dirichlet(np.ones(n))
+
+    def value(p: RoundProducts) -> float:
+        return float(p.linear @ w + 0.85 * w @ p.gram @ w + p.offset)
+
+    assert value(problem) == pytest.approx(value(known), abs=1e-10)
 
 
-def test_long_vectors_take_no_digits_from_short_ones(
-    rng: np.random.Generator,
+class Alone:
+    """The way to no other rank."""
+
+    def summed(self, values: Array) -> Array:
+        return values
+
+
+def spread(rows: Array, parts: int) -> Shards:
+    """Vectors on one rank, in several buckets."""
+    buckets = [torch.tensor(part) for part in np.array_split(rows, parts, axis=1)]
+    return Shards(Alone(), buckets, np.arange(len(rows)), rows.shape[1])
+
+
+def test_shards_answer_as_a_matrix_does(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((5, 40)) + 3
+    v, u = rng.standard_normal(40), rng.dirichlet(np.ones(5))
+    ours, known = spread(rows, 3), as_rows("rows", rows)
+    assert (ours.n, ours.d) == (5, 40)
+    assert ours.gram() == pytest.approx(known.gram(), rel=1e-12)
+    assert ours.against(v) == pytest.approx(known.against(v), rel=1e-10)
+    assert ours.combine(u) == pytest.approx(known.combine(u), rel=1e-12)
+    assert np.concatenate(list(ours.blocks()), 1) == pytest.approx(rows)
+    assert ours.dot(v, v) == pytest.approx(v @ v)
+    members = np.array([3, 1])
+    assert ours.take(members).gram() == pytest.approx(
+        known.take(members).gram(), rel=1e-12
+    )
+    assert ours.like(2 * rows).gram() == pytest.approx(4 * known.gram(), rel=1e-12)
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_weights_of_shards_are_those_of_the_matrix(
+    null: bool, rng: np.random.Generator
 ) -> None:
-    V = rng.standard_normal((4, 50)) * np.array([[1e-6], [1e-6], [1e-6], [1e6]])
-    copy = isometric_copy(vector_products(V, 0))
-    short, expected = copy[:3] @ copy[:3].T, V[:3] @ V[:3].T
-    assert short == pytest.approx(expected, rel=1e-9, abs=1e-21)
+    rows = -0.1 - 0.1 * rng.standard_normal((5, 40))
+    for reference in (rng.standard_normal(40), None, OwnSum(np.full(5, -0.7))):
+        ours, known = spread(rows, 3), as_rows("rows", rows)
+        if null:
+            ours, known = ours.with_null(), known.with_null()
+            if isinstance(reference, OwnSum):
+                reference = OwnSum(np.append(reference.weights, 0.0))  # noqa: PLW2901
+        found = post_local_weights(ours, reference, 1.3)
+        expected = post_local_weights(known, reference, 1.3)
+        assert found.weights == pytest.approx(expected.weights, abs=1e-10)
+        assert float(found.value) == pytest.approx(float(expected.value), rel=1e-10)
 
 
 def test_a_vector_that_is_not_finite_spoils_itself_only(
@@ -128,7 +165,7 @@ def test_a_vector_that_is_not_finite_spoils_itself_only(
 ) -> None:
     V = rng.standard_normal((4, 50))
     V[1, 7], V[3, 9] = np.nan, np.inf
-    found = vector_products(V, 0)
+    found = vector_products(as_rows("vectors", V), 0)
     assert np.isfinite(np.diagonal(found.gram)).tolist() == [True, False, True, False]
     assert np.isfinite(found.gram[np.ix_([0, 2], [0, 2])]).all()
 

@@ -70,6 +70,42 @@ def own_products(
     return whole if is_seen and _is_finite(whole) else None
 
 
+def vector_products(data: Readable, origin: int) -> RoundProducts:
+    """Inner products of some vectors, or of one part of their entries, in one pass.
+
+        gram_ij = ⟨v_i − v_o, v_j − v_o⟩,   linear_i = ⟨v_i − v_o, v_o⟩,
+        offset = ⟨v_o, v_o⟩
+
+    Those of several parts add up to those of the whole. A vector that is not finite
+    spoils its own row and column only, unless it is v_o.
+
+    Args:
+        data: the vectors; numbers of float32 cannot overflow these products.
+        origin: o, best one of the shortest.
+    """
+    with np.errstate(all="ignore"):
+        return _products(data, data.row(origin), 0.0, origin, (1.0, 1.0))
+
+
+def weight_problem(found: RoundProducts, n: int, curvature: float) -> RoundProducts:
+    """The weight problem from plain products of n vectors, and of g after them if any.
+
+    With r = v_o the origin, ⟨c_i, g⟩ = ⟨c_i, g − r⟩ + ⟨c_i, r⟩ and likewise for ⟨g, r⟩;
+    without g it is zero.
+
+    Args:
+        found: as `vector_products` gives them.
+        n: displacements among the vectors; one more vector is the reference g.
+        curvature: Λ.
+    """
+    G, cr, rr = found.gram[:n, :n], found.linear[:n], found.offset
+    linear, offset = curvature * cr, 0.5 * curvature * rr
+    if len(found.linear) > n:
+        linear = linear + (found.gram[:n, n] + cr)
+        offset += float(found.linear[n]) + rr
+    return RoundProducts(G, linear, offset, found.exponent)
+
+
 def _is_finite(found: RoundProducts) -> bool:
     return bool(np.isfinite(found.gram).all() and np.isfinite(found.linear).all())
 
@@ -87,7 +123,7 @@ def _from_best_origin(
     origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
     found = _products(data, reference, curvature, origin, (size, slope))
     for _ in range(ORIGINS):
-        nearer = _nearer_origin(found.gram, origin)
+        nearer = nearer_origin(found.gram, origin)
         if nearer is None:
             break
         origin = nearer
@@ -95,7 +131,7 @@ def _from_best_origin(
     return found, origin
 
 
-def _nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
+def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     """Another origin where this one lies far outside the others, None where not.
 
     The sample may have missed what makes a row long. Then all differences to it are

@@ -6,6 +6,7 @@ the data lies in main memory; `as_wide` widens a few columns at a time elsewhere
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol, final, runtime_checkable
 
 import array_api_compat as compat
@@ -85,6 +86,15 @@ class Span:
             bits = self.rows[i][lo:hi].astype(np.uint32) << np.uint32(16)
             found = bits.view(np.float32).astype(np.float64)
         return found if self.base is None else found - self.base[lo:hi]
+
+
+def on_gpu(rows: Any) -> Any:
+    """The kernels for a matrix of a GPU, None for all other data."""
+    is_tensor = not isinstance(rows, np.ndarray | list) and compat.is_torch_array(rows)
+    if not (is_tensor and rows.is_cuda):
+        return None
+    gpu = import_module("hewfl.aggregate.gpu")  # needs torch, which is at hand then
+    return gpu if gpu.serves(rows) else None
 
 
 def is_host(array: Any) -> bool:

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
 from hewfl.aggregate.low_rank import solve_low_rank
-from hewfl.aggregate.memory import as_wide, to_host
+from hewfl.aggregate.memory import as_wide, on_gpu, to_host
 from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.rows import Rows, as_rows
 from hewfl.aggregate.sums import weighted_sum
@@ -189,6 +189,11 @@ def combine(
         raise invalid("weights", f"of shape ({data.n},) or (k, {data.n})", w.shape)
     if not isinstance(data, Rows | Pieces):
         return data.combine(w)
+    gpu = on_gpu(data.data) if isinstance(data, Rows) and not wide else None
+    if isinstance(data, Rows) and gpu is not None and out is None:
+        found = gpu.weighted_sum(data.data, w)  # vectors of weight zero are not read
+        if found is not None:
+            return data.xp.astype(found, data.data.dtype)
     members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
     if len(members) == 0:
         members = np.arange(1)

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from hewfl.aggregate.gram import own_products, round_products
-from hewfl.aggregate.memory import Span, as_wide, host_rows, is_host, to_host
+from hewfl.aggregate.memory import Span, as_wide, host_rows, is_host, on_gpu, to_host
 from hewfl.aggregate.sums import products_with, weighted_sum
 from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum, RoundProducts
@@ -128,11 +128,20 @@ class Rows:
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference g and Λ."""
+        gpu = on_gpu(self.data)
         if isinstance(reference, OwnSum):
+            if gpu is not None:
+                found = gpu.round_products(self.data, None, 1.0)
+                if found is not None:
+                    return found.against_sum(reference.weights, curvature)
             found = own_products(self, reference, curvature)
             if found is not None:
                 return found
             reference = weighted_sum(self, reference.weights)
+        if gpu is not None:
+            found = gpu.round_products(self.data, reference, curvature)
+            if found is not None:
+                return found
         return round_products(self, reference, curvature)
 
     def dot(self, u: Any, v: Any) -> float:

@@ -106,7 +106,7 @@ def kept(state: T) -> T:
             return KeptVariates(part.server, part.clients)
         return part
 
-    return _mapped(state, keep)
+    return mapped(state, keep)
 
 
 def settled(state: T) -> T:
@@ -115,22 +115,27 @@ def settled(state: T) -> T:
     Raises:
         InvalidInputError: as `KeptVariates.settle`.
     """
-    return _mapped(
+    return mapped(
         state, lambda part: part.settle() if isinstance(part, KeptVariates) else part
     )
 
 
-def _mapped(state: Any, change: Any) -> Any:
-    """A state in which a function has been applied to every record."""
+def mapped(state: Any, change: Any) -> Any:
+    """A state in which a function has been applied to every record in it.
+
+    Args:
+        state: of a method: records, tuples, arrays, numbers.
+        change: gives another value for the records that it is about.
+    """
     changed = change(state)
     if changed is not state or isinstance(state, KeptVariates):
         return changed
     if isinstance(state, tuple):
-        return tuple(_mapped(part, change) for part in state)
+        return tuple(mapped(part, change) for part in state)
     if not is_dataclass(state) or isinstance(state, type):
         return state
     own = {f.name: getattr(state, f.name) for f in fields(state)}
-    return replace(state, **{k: _mapped(part, change) for k, part in own.items()})
+    return replace(state, **{k: mapped(part, change) for k, part in own.items()})
 
 
 def start_variates(

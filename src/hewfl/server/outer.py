@@ -6,11 +6,9 @@ Nesterov   m ← β m + s,   x ← x + γ (s + β m)
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
-from jaxtyping import Float64
-
-from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.core.checks import invalid, nonnegative, positive
 
 
 @final
@@ -29,16 +27,22 @@ class Outer:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that step size and momentum are in range."""
         positive("step", self.step)
         if nonnegative("momentum", self.momentum) >= 1:
             raise invalid("momentum", "below 1", self.momentum)
 
 
-def outer_step(
-    outer: Outer, step: Float64[Array, " d"], memory: Float64[Array, " d"]
-) -> tuple[Float64[Array, " d"], Float64[Array, " d"]]:
-    """The move really made, and the momentum to keep."""
+def outer_step(outer: Outer, step: Any, memory: Any) -> tuple[Any, Any]:
+    """The move really made, and the momentum to keep.
+
+    Vectors are of NumPy or torch, whole or in part: every entry goes by itself.
+
+    Args:
+        outer: what to do.
+        step: s, or some entries of it.
+        memory: m on the same entries; not looked at without momentum.
+    """
     if outer.momentum == 0:
         return outer.step * step, memory
     memory = outer.momentum * memory + step

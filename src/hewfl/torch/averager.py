@@ -73,7 +73,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             raise invalid("warmup_steps", "at least 0", warmup_steps)
         options = SyncOptions() if options is None else options
         chosen = Rule(rule, options.smoothness, options.curvature_ratio)
-        if chosen.is_corrected:
+        if chosen.demands.variates:
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)
         # Not ModelAverager.__init__, which would keep the process group alive.

@@ -5,15 +5,11 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 
-from hewfl.aggregate.from_products import nearer_origin
-from hewfl.aggregate.gram import ORIGINS
-from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import RoundProducts
 from hewfl.torch.faults import RankError
 from hewfl.torch.model import SharedModel, shard_of
-from hewfl.torch.products import packed, shard_products, unpacked
+from hewfl.torch.shards import Shards, centred, products_of, shard_products, summed
 from hewfl.torch.variates import RankVariates
 from hewfl.torch.wire import Wire
 from hewfl.torch.work import Arrivals
@@ -34,52 +30,44 @@ class Collector:
     variates: RankVariates | None
     wire: Wire
 
-    def collected(
-        self, arrivals: Arrivals
-    ) -> tuple[list[torch.Tensor], RoundProducts, Int64[Ints, " s"]]:
-        """All displacements on this rank's shards, their products, who is finite.
+    def collected(self, arrivals: Arrivals) -> tuple[Shards, RoundProducts]:
+        """The displacements of the ranks heard, and the products of all ranks'.
 
         The origin of the products is the rank that travelled least; another one, with
         no more than a second look at the shards, where it is not finite or turns out
         to lie far from the rest.
+
+        Raises:
+            RankError: no rank came back finite.
         """
         active = arrivals.active
         order = active[np.argsort(arrivals.travelled[active], kind="stable")]
-        received, own = self._exchanged(int(order[0]))
-        products = self._gathered(own)
-        for origin in order[1:]:
+        origin = int(order[0])
+        received, own = self._exchanged(origin)
+        products = summed(self.wire, own)
+
+        def around(rank: int) -> RoundProducts:
+            parts = [self._part(b, rows, rank) for b, rows in enumerate(received)]
+            return summed(self.wire, parts)
+
+        for another in order[1:]:
             if np.isfinite(products.offset):
                 break
-            products = self._gathered(self._products(received, int(origin)))
+            origin = int(another)
+            products = around(origin)
         heard = active[np.isfinite(np.diagonal(products.gram)[active])]
         if not np.isfinite(products.offset) or len(heard) == 0:
             raise RankError("no rank's model was finite")
-        return received, self._centred(received, products, heard), heard
+        products = centred(around, products, heard, origin)
+        kept = np.append(heard, np.arange(self.wire.ranks, len(products.linear)))
+        d, known = self.model.layout.parameters, products_of(products, kept)
+        reference = None if self.variates is None else self.variates.server
+        return Shards(self.wire, received, heard, d, known, reference), products
 
-    def _centred(
-        self,
-        received: list[torch.Tensor],
-        products: RoundProducts,
-        heard: Int64[Ints, " s"],
-    ) -> RoundProducts:
-        """The same products about an origin among the rest."""
-        for _ in range(ORIGINS):
-            G = products.gram[np.ix_(heard, heard)]
-            part = RoundProducts(G, products.linear[heard], products.offset, 0)
-            origin = int(np.flatnonzero(np.diagonal(G) == 0)[0])
-            nearer = nearer_origin(part, origin)
-            if nearer is None:
-                break
-            own = self._products(received, int(heard[nearer]))
-            products = self._gathered(own)
-        return products
-
-    def _exchanged(
-        self, origin: int
-    ) -> tuple[list[torch.Tensor], Float64[Array, " k"]]:
+    def _exchanged(self, origin: int) -> tuple[list[torch.Tensor], list[RoundProducts]]:
         """Send shards out; form the products of a bucket while the next travels."""
         received: list[torch.Tensor] = []
-        parts: list[Array] = []
+        parts: list[RoundProducts] = []
         memory = [self.model.scratch() for _ in range(2)]
         flying: list[Any] = []
         for b in range(len(self.model.anchor)):
@@ -92,21 +80,11 @@ class Collector:
                 parts.append(self._part(b - 1, received[b - 1], origin))
         self.wire.wait(flying)
         parts.append(self._part(len(parts), received[-1], origin))
-        return received, np.asarray(np.sum(parts, axis=0))
+        return received, parts
 
-    def _products(
-        self, received: list[torch.Tensor], origin: int
-    ) -> Float64[Array, " k"]:
-        parts = [self._part(b, rows, origin) for b, rows in enumerate(received)]
-        return np.asarray(np.sum(parts, axis=0))
-
-    def _part(self, b: int, rows: torch.Tensor, origin: int) -> Float64[Array, " k"]:
+    def _part(self, b: int, rows: torch.Tensor, origin: int) -> RoundProducts:
         reference = None
         if self.variates is not None:
             server = self.variates.server[b]
             reference = shard_of(server, self.wire.ranks, self.wire.rank)
-        return packed(shard_products(rows, reference, origin))
-
-    def _gathered(self, own: Float64[Array, " k"]) -> RoundProducts:
-        m = self.wire.ranks + (self.variates is not None)
-        return unpacked(self.wire.summed(own), m)
+        return shard_products(rows, reference, origin)

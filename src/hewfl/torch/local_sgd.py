@@ -102,7 +102,7 @@ class HewLocalSGD:
         members = Members(model.named_parameters())
         members.check_optimizer(optimizer)
         self._replica = Replica(members, group, chosen, options)
-        if chosen.is_corrected and self._replica.wire.rank == 0:
+        if chosen.demands.variates and self._replica.wire.rank == 0:
             warn_unless_plain(optimizer)
         self._work, self._since = Work(), time.monotonic()
         self._open: ExitStack | None = None

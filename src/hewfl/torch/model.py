@@ -1,13 +1,12 @@
 """The model all ranks share, this rank's shards of it, and its outer optimiser."""
 
-import copy
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 
-from hewfl.server.outer import Outer
+from hewfl.server.outer import Outer, outer_step
 from hewfl.torch.layout import Layout, flat_view
 
 
@@ -38,12 +37,8 @@ class SharedModel:
             torch.zeros(bucket.shard, dtype=bucket.wide, device=device)
             for bucket in layout.buckets
         ]
-        self.outer: Any = torch.optim.SGD(
-            self.masters,
-            lr=outer.step,
-            momentum=outer.momentum,
-            nesterov=outer.nesterov and outer.momentum > 0,
-        )
+        self.outer = outer
+        self.memory = [torch.zeros_like(m) for m in self.masters if outer.momentum]
 
     def displacement(self, b: int, memory: torch.Tensor) -> torch.Tensor:
         """Δ = y − x on a bucket, rounded once to the precision of the parameters.
@@ -67,11 +62,14 @@ class SharedModel:
         return torch.empty(size, dtype=torch.uint8, device=self.anchor[0].device)
 
     def moved_shard(self, b: int, step: torch.Tensor) -> torch.Tensor:
-        """This rank's shard of x after the outer optimiser's move; uses up `step`."""
-        self.masters[b].grad = step.neg_()
-        self.outer.step()
-        self.masters[b].grad = None
-        return self.masters[b].to(self.anchor[b].dtype)
+        """This rank's shard of x after the outer step."""
+        move, kept = outer_step(self.outer, step, self._memory(b))
+        if self.outer.momentum:
+            self.memory[b] = kept
+        return self.masters[b].add_(move).to(self.anchor[b].dtype)
+
+    def _memory(self, b: int) -> torch.Tensor | None:
+        return self.memory[b] if self.outer.momentum else None
 
     def is_bounded(self, b: int, far: float) -> bool:
         """Whether no step with entries up to `far` takes the shard out of range.
@@ -79,24 +77,18 @@ class SharedModel:
         |m| ≤ β|m| + |s| and |move| ≤ γ (1 + β)|m|, with or without Nesterov. Half the
         range is left to rounding. False means that it is not known.
         """
-        master, (group,) = self.masters[b], self.outer.param_groups
-        beta, memory = group["momentum"], self.outer.state.get(master, {})
-        buffer = memory.get("momentum_buffer")
-        held = 0.0 if buffer is None else largest(buffer)
+        master, beta, memory = self.masters[b], self.outer.momentum, self._memory(b)
+        held = 0.0 if memory is None else largest(memory)
         ahead = (1 + beta) * (beta * held + far)
-        reach = largest(master) + group["lr"] * ahead
+        reach = largest(master) + self.outer.step * ahead
         widest, range_ = torch.finfo(master.dtype), torch.finfo(self.anchor[b].dtype)
         return bool(ahead <= widest.max / 2 and reach <= range_.max / 2)
 
     def stays_finite(self, b: int, step: torch.Tensor) -> bool:
-        """Whether `moved_shard` would be finite; nothing has changed afterwards."""
-        master = self.masters[b]
-        memory = copy.deepcopy(dict(self.outer.state.get(master, {})))
-        before = master.clone()
-        finite = is_finite(self.moved_shard(b, step))
-        master.copy_(before)
-        self.outer.state[master] = memory
-        return finite
+        """Whether `moved_shard` would be finite; nothing is changed."""
+        move, kept = outer_step(self.outer, step, self._memory(b))
+        held = kept is None or is_finite(kept)
+        return held and is_finite((self.masters[b] + move).to(self.anchor[b].dtype))
 
     def take(self) -> None:
         """Let x = y."""

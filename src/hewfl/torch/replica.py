@@ -5,10 +5,10 @@
     3. each rank forms the inner products of its shards; they are added up in float64;
     4. every rank solves the same small problem;
     5. once all know that the new model is finite, each rank moves its shard of it, and
-       shards are handed out to all.
+       shards are sent to all.
 
 No rank ever holds all displacements: between 2 and 5 it has as many numbers as the
-model. As new models, not steps, are handed out, they are the same bits everywhere.
+model. As new models, not steps, are distributed, they are the same bits everywhere.
 """
 
 import logging
@@ -22,16 +22,18 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, Ints
-from hewfl.core.round import Decision
+from hewfl.core.checks import Array, Ints, invalid
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.server.conclude import decided
 from hewfl.torch.collect import Collector
+from hewfl.torch.distribute import Combination, Distributor
 from hewfl.torch.faults import Attendance, RankError, ranks_named
-from hewfl.torch.hand_out import Combination, Distributor
 from hewfl.torch.layout import digest, plan_layout
 from hewfl.torch.members import Members, form_of
 from hewfl.torch.model import SharedModel, is_finite
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.rules import Rule, decide
+from hewfl.torch.rules import Rule
+from hewfl.torch.shards import Shards
 from hewfl.torch.variates import RankVariates
 from hewfl.torch.wire import Wire, check_group, ring_bytes
 from hewfl.torch.work import Arrivals, Meeting, Work, from_table, to_row
@@ -53,6 +55,7 @@ class Replica:
         wire: the way to the others.
         model: x and y.
         variates: control variates, None for rules without.
+        state: the rule's own; vectors in it are this rank's entries.
         rounds: rounds done.
     """
 
@@ -72,9 +75,12 @@ class Replica:
         self.wire = Wire(group, device, options.timeout)
         self.model = SharedModel(moving, layout, options.outer)
         self.variates = None
-        if rule.is_corrected:
-            at_gradients = rule.starts_at_gradients
+        if rule.demands.variates:
+            at_gradients = rule.demands.gradients
             self.variates = RankVariates(layout, device, at_gradients=at_gradients)
+        entries = sum(bucket.shard for bucket in layout.buckets)
+        server = None if self.variates is None else self.variates.server
+        self.state = rule.first_state(ranks, entries, server)
         self._attendance = Attendance(group.group_name, self.wire.rank, ranks)
         self._same = (
             layout.parameters,
@@ -108,14 +114,17 @@ class Replica:
             if len(arrivals.active) == 0:
                 return None
             collector = Collector(self.model, self.variates, self.wire)
-            received, products, heard = collector.collected(arrivals)
-            decision = decide(self.rule, products, heard, arrivals)
+            shards, products = collector.collected(arrivals)
+            heard, received = shards.members, list(shards.buckets)
+            decision, following = self._decided(shards, arrivals)
             far = arrivals.travelled[heard]
-            how = Combination(heard, decision.weights, far, products)
+            how = Combination(heard, decision.weights, far, products, decision.step)
             distributor = Distributor(self.model, self.variates, self.wire)
             if not distributor.is_safe(received, how):
                 raise self._beyond(decision)
-            distributor.hand_out(received, how)
+            del shards  # the rows of a bucket go once it is combined
+            distributor.distribute(received, how)
+            self.state = following
         self.model.give()
         self.rounds += 1
         seconds = (time.perf_counter() - began, met - began)
@@ -125,22 +134,33 @@ class Replica:
     def start_variates(self) -> None:
         """c_i = the gradients at hand, c their mean (erratum E-29).
 
+        A rank whose gradients are not finite starts at the mean of the others', as
+        everywhere in hewfl (`hewfl.server.first`); its log names it.
+
         Raises:
-            RankError: on every rank, if one of them is not finite or has not come to
-                its first step.
+            RankError: on every rank, if none has finite gradients or one has not come
+                to its first step.
         """
-        assert self.variates is not None
-        self.variates.take_gradients(self.model.parameters)
-        finite = all(is_finite(own) for own in self.variates.own)
+        variates = self.variates
+        assert variates is not None
+        variates.take_gradients(self.model.parameters)
+        finite = all(is_finite(own) for own in variates.own)
         with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as arrivals:
             lost = np.flatnonzero(~arrivals.finite).tolist()
-            if lost:
-                text = f"the first gradient was not finite on {ranks_named(lost)}"
-                raise RankError(text)
-            for server in self.variates.server:
+            count = self.wire.ranks - len(lost)
+            if count == 0:
+                raise RankError("no rank has a finite first gradient")
+            for own, server in zip(variates.own, variates.server, strict=True):
+                if not finite:
+                    server.zero_()
                 self.wire.add_up(server)
-                server.div_(self.wire.ranks)
-        self.variates.started = True
+                server.div_(count)
+                if not finite:
+                    own.copy_(server)
+        if lost and self.wire.rank == 0:
+            text = "the first gradient was not finite on %s: the others' mean stands in"
+            _log.warning(text, ranks_named(lost))
+        variates.started = True
 
     # -------------------------------------------------------------- parts of a round
 
@@ -160,6 +180,27 @@ class Replica:
         if self.wire.keeps_time:
             return self.wire.table(row)
         return self._attendance.table(row, self.options.timeout)
+
+    def _decided(self, shards: Shards, arrivals: Arrivals) -> tuple[Decision, Any]:
+        """The rule's decision on the ranks heard, and its next state.
+
+        Raises:
+            InvalidInputError: tokens are asked for and were not counted.
+        """
+        heard, n = shards.members, self.wire.ranks
+        H, travelled = arrivals.steps[heard], arrivals.travelled[heard]
+        tokens = arrivals.tokens[heard]
+        if self.rule.choice == "tokens" and tokens.min() < 1:
+            raise invalid("tokens", "counted on every rank", tokens.tolist())
+        sizes = np.where(tokens.min() > 0, tokens, 1)
+        roster = Roster(heard, H, np.ones_like(H), sizes, n)
+        anchor = np.empty(0)  # none of the rules known by name looks at it
+        if not isinstance(self.rule.choice, str):
+            masters = [master.double().cpu().numpy() for master in self.model.masters]
+            anchor = np.concatenate(masters)
+        round_ = Round(anchor, shards, roster, LocalPlan(travelled / H))
+        algorithm = self.rule.at(float(travelled.mean()))
+        return decided(algorithm, round_, self.state)
 
     def _beyond(self, decision: Decision) -> RankError:
         text = (

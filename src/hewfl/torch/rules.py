@@ -1,23 +1,29 @@
-"""The weights of a round from gathered products, by the pure algorithms of hewfl."""
+"""The rule of a job: which algorithm of hewfl decides, and whether it can here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Int64
 
-from hewfl.aggregate.from_products import isometric_copy
-from hewfl.aggregate.variates import ControlVariates
+from hewfl.aggregate.variates import ControlVariates, mapped
 from hewfl.baselines import FedAvg, FedNova, StepWeighted, UniformLocalSGD
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
-from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import Ints, invalid, positive
-from hewfl.core.displacements import RoundProducts
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
-from hewfl.torch.work import Arrivals
+from hewfl.core.algorithm import Algorithm, Certified, Demands
+from hewfl.core.checks import invalid, positive
+from hewfl.core.round import Roster
+from hewfl.server.state import check_algorithm
+from hewfl.torch.variates import SpreadVariates
 
-NAMES = ("hom", "het", "equal", "steps", "tokens", "fednova")
+NAMED: dict[str, Callable[[float, float], Algorithm[Any]]] = {
+    "hom": lambda L, ratio: HewHom(L, 1.0, ratio),
+    "het": lambda L, ratio: HewHet(L, 1.0, ratio),
+    "equal": lambda L, _: UniformLocalSGD(L, 1.0),
+    "steps": lambda L, _: StepWeighted(L, 1.0),
+    "tokens": lambda L, _: FedAvg(L, 1.0),
+    "fednova": lambda L, _: FedNova(L, 1.0),
+}
 
 
 @final
@@ -27,8 +33,7 @@ class Rule:
 
     Attributes:
         choice: "hom" (Algorithm 3), "het" (Algorithm 2, control variates), "equal",
-            "steps", "tokens", "fednova", or an algorithm of hewfl that is stateless or
-            keeps control variates.
+            "steps", "tokens", "fednova", or an algorithm of hewfl or one's own.
         smoothness: L for "hom" and "het". None takes the step sizes at their word: the
             amplitude ϑ = L·(mean of η_iH_i) is the largest the paper's rates allow,
             Λϑ = L/2. Weights then do not depend on the scale of the learning rates.
@@ -40,30 +45,21 @@ class Rule:
     curvature_ratio: float = 1.25
 
     def __post_init__(self) -> None:
-        """Check that the rule can be had from products."""
+        """Check that the rule exists and can decide in a job."""
         if self.smoothness is not None:
             positive("smoothness", self.smoothness)
         positive("curvature_ratio", self.curvature_ratio)
-        probe = self.at(1.0)
-        if probe.needs_losses:
-            raise invalid("rule", "one that needs no losses", probe.name)
-        gradients = np.zeros((1, 1)) if probe.needs_gradients else None
-        state = probe.init(1, 1, gradients)
-        if not (state is None or isinstance(state, ControlVariates)):
-            kind = type(state).__name__
-            rule = "an algorithm without state or with control variates"
-            raise invalid("rule", rule, f"{probe.name}, which keeps a {kind}")
+        if isinstance(self.choice, str) and self.choice not in NAMED:
+            names = f"one of {', '.join(NAMED)} or an algorithm"
+            raise invalid("rule", names, repr(self.choice))
+        if not isinstance(self.choice, str):
+            check_algorithm("rule", self.choice)
+        _check(self.at(1.0))
 
     @property
-    def is_corrected(self) -> bool:
-        """Whether branches are corrected by control variates."""
-        probe = self.at(1.0)
-        return probe.init(1, 1, np.zeros((1, 1))) is not None
-
-    @property
-    def starts_at_gradients(self) -> bool:
-        """Whether the control variates start at the first gradients."""
-        return self.at(1.0).needs_gradients
+    def demands(self) -> Demands:
+        """What the algorithm wants of a round."""
+        return self.at(1.0).demands
 
     def at(self, travelled: float) -> Algorithm[Any]:
         """The algorithm for a round in which ranks travelled η_iH_i on average."""
@@ -72,53 +68,47 @@ class Rule:
         L = self.smoothness
         if L is None:
             L = 1 / (2 * self.curvature_ratio * travelled)
-        given = (L, 1.0, self.curvature_ratio)
-        choices: dict[str, Algorithm[Any]] = {
-            "hom": HewHom(*given),
-            "het": HewHet(*given),
-            "equal": UniformLocalSGD(L, 1.0),
-            "steps": StepWeighted(L, 1.0),
-            "tokens": FedAvg(L, 1.0),
-            "fednova": FedNova(L, 1.0),
-        }
-        if self.choice not in choices:
-            names = f"one of {', '.join(NAMES)} or an algorithm"
-            raise invalid("rule", names, repr(self.choice))
-        return choices[self.choice]
+        return NAMED[self.choice](L, self.curvature_ratio)
+
+    def first_state(self, ranks: int, entries: int, server: Any) -> Any:
+        """The rule's state before the first round, on one rank.
+
+        Args:
+            ranks: n.
+            entries: of a vector that this rank is responsible for.
+            server: c as this rank keeps it, None for rules without control variates.
+        """
+        algorithm = self.at(1.0)
+        given = np.zeros((ranks, 0)) if algorithm.demands.gradients else None
+        state = algorithm.init(ranks, 0, given)
+        if not isinstance(state, ControlVariates):  # more than c: vectors have a length
+            given = None if given is None else np.zeros((ranks, entries))
+            state = algorithm.init(ranks, entries, given)
+
+        def spread(part: Any) -> Any:
+            return SpreadVariates(server) if isinstance(part, ControlVariates) else part
+
+        return mapped(state, spread)
 
 
-def decide(
-    rule: Rule, products: RoundProducts, heard: Int64[Ints, " s"], arrivals: Arrivals
-) -> Decision:
-    """Weights of the ranks heard, from the products of displacements and reference.
-
-    Args:
-        rule: how.
-        products: of one vector per rank; with control variates, of c_t after them.
-        heard: ranks that did a step and came back finite.
-        arrivals: what they did.
+def _check(algorithm: Algorithm[Any]) -> None:
+    """Require what a training loop with an optimiser of its own can give.
 
     Raises:
-        InvalidInputError: tokens are asked for and were not counted, or the step is no
-            combination of displacements.
+        InvalidInputError: the method wants losses or the true state, sets the
+            amplitudes of its own certificate, or changes the local steps.
     """
-    n = len(arrivals.steps)
-    kept = np.append(heard, np.arange(n, len(products.linear)))
-    G = products.gram[np.ix_(kept, kept)]
-    part = RoundProducts(G, products.linear[kept], products.offset, 0)
-    copy, s = isometric_copy(part), len(heard)
-    H, travelled = arrivals.steps[heard], arrivals.travelled[heard]
-    tokens = arrivals.tokens[heard]
-    if rule.choice == "tokens" and tokens.min() < 1:
-        raise invalid("tokens", "counted on every rank", tokens.tolist())
-    sizes = np.where(tokens.min() > 0, tokens, 1)
-    roster = Roster(heard, H, np.ones_like(H), sizes, n)
-    origin = np.zeros(copy.shape[1])
-    round_ = Round(origin, copy[:s], roster, LocalPlan(travelled / H))
-    state = None
-    if len(copy) > s:
-        state = ControlVariates(copy[s], np.zeros((n, copy.shape[1])))
-    decision, _ = rule.at(float(travelled.mean())).decide(round_, state)
-    if decision.step is not None:
-        raise invalid("rule", "a combination of displacements", decision.status)
-    return decision
+    demands, name = algorithm.demands, algorithm.name
+    if demands.losses or demands.oracle:
+        rule = "one that needs neither losses nor the true state, which no rank tells"
+        raise invalid("rule", rule, name)
+    if isinstance(algorithm, Certified):
+        rule = "one that takes step sizes as they are: here the optimiser sets them"
+        raise invalid("rule", rule, f"{name}, which certifies its own")
+    one = np.ones(1, dtype=np.int64)
+    given = np.zeros((1, 1)) if demands.gradients else None
+    roster = Roster(np.zeros(1, dtype=np.int64), one, one, one, 1)
+    plan = algorithm.plan(roster, algorithm.init(1, 1, given))
+    if plan.proximal > 0 or plan.hold:
+        rule = "one that leaves local steps alone: here the training loop takes them"
+        raise invalid("rule", rule, name)

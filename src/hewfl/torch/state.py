@@ -1,18 +1,20 @@
 """State dicts of one rank: tensors, numbers and text, one file per rank."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from hewfl.aggregate.variates import mapped
 from hewfl.errors import DataError
+from hewfl.server.checkpoint import flatten, unflatten
 from hewfl.torch.replica import Replica
+from hewfl.torch.variates import SpreadVariates
 from hewfl.torch.work import Work
 
-FORMAT = 2
-"""1 had no parameters."""
+FORMAT = 3
+"""1 had no parameters; 2 had torch's SGD for the outer step, and is still read."""
 
 
 def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
@@ -33,7 +35,8 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
         "parameters": [y.detach() for y in replica.model.parameters],
         "anchor": list(replica.model.anchor),
         "masters": list(replica.model.masters),
-        "outer": replica.model.outer.state_dict(),
+        "memory": list(replica.model.memory),
+        "rule": {k: torch.from_numpy(v) for k, v in flatten(_own(replica)).items()},
     }
     if variates is not None:
         state["variates"] = {"own": list(variates.own), "server": list(variates.server)}
@@ -47,8 +50,8 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     Raises:
         DataError: the state is of another format, rank, model, rule or number of ranks.
     """
-    if state.get("format") != FORMAT:
-        text = f"the state has format {state.get('format')}; this reads {FORMAT}"
+    if state.get("format") not in (2, FORMAT):
+        text = f"the state has format {state.get('format')}; this reads 2 and {FORMAT}"
         raise DataError(text)
     for what, value in _identity(replica).items():
         found = state["identity"].get(what)
@@ -61,13 +64,41 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     _fill([y.detach() for y in replica.model.parameters], state["parameters"])
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])
-    # A copy: torch would take the state's own momentum and go on writing into it.
-    replica.model.outer.load_state_dict(copy.deepcopy(state["outer"]))
+    _fill(replica.model.memory, _memory(state))
+    _load_rule(replica, state.get("rule", {}))
     if replica.variates is not None:
         _fill(replica.variates.own, state["variates"]["own"])
         _fill(replica.variates.server, state["variates"]["server"])
         replica.variates.started = bool(state["started"])
     return Work(**state["work"])
+
+
+def _memory(state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The memory of the outer step; in format 2 as torch's SGD kept it."""
+    if "memory" in state:
+        return list(state["memory"])
+    kept = state["outer"]["state"]
+    return [kept[k]["momentum_buffer"] for k in sorted(kept)]
+
+
+def _own(replica: Replica) -> Any:
+    """The rule's state; () stands for control variates, which are kept beside it."""
+    return mapped(
+        replica.state, lambda part: () if isinstance(part, SpreadVariates) else part
+    )
+
+
+def _is_gap(part: Any) -> bool:
+    return isinstance(part, tuple) and not part
+
+
+def _load_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> None:
+    own = {name: tensor.cpu().numpy().copy() for name, tensor in arrays.items()}
+    server = None if replica.variates is None else replica.variates.server
+    replica.state = mapped(
+        unflatten(_own(replica), own),
+        lambda part: SpreadVariates(server) if _is_gap(part) else part,
+    )
 
 
 def _identity(replica: Replica) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The control variates of one rank: its own, and the server's that all share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import final
 
 import torch
 
 from hewfl.core.checks import invalid
+from hewfl.core.round import Round
 from hewfl.torch.layout import Bucket, Layout, flat_view
 from hewfl.torch.model import is_finite
 
@@ -66,6 +68,22 @@ class RankVariates:
         finite = is_finite(self.own[b])
         self.own[b].copy_(before)
         return finite
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SpreadVariates:
+    """The control variates of all ranks as a rule sees them; see `Variates`.
+
+    Attributes:
+        server: c, known by identity: the products of a round have it already.
+    """
+
+    server: list[torch.Tensor]
+
+    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see Distributor
+        """Itself: the values change while the new model is distributed."""
+        return self
 
 
 def _zeros(bucket: Bucket, ranks: int, device: torch.device) -> torch.Tensor:

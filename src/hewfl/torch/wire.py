@@ -92,16 +92,16 @@ class Wire:
         flat = received.view(-1)
         return [dist.all_to_all_single(flat, sent, group=self.group, async_op=True)]
 
-    def handed_out(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
+    def sent_to_all(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
         """Every rank's shard to all, in the order of ranks."""
         self._count((self.ranks - 1) * shard.nbytes)
         if self._device.type != "cpu":
             gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
             return [gather(whole, shard, group=self.group, async_op=True)]
-        return self._sent_to_all(shard, whole)
+        return self._by_sends(shard, whole)
 
-    def _sent_to_all(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
-        """The same by sends: gloo's all-gather takes three times as long."""
+    def _by_sends(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
+        """Shards to all, by sends: gloo's all-gather takes three times as long."""
         parts = whole.view(self.ranks, -1)
         parts[self.rank].copy_(shard)
         sends = []

@@ -2,8 +2,8 @@
 
 `gram.cu` says how. It is compiled at first use by the run-time compiler that comes with
 torch's CUDA builds; where that is missing, or the GPU has no such units at full speed,
-`hewfl.torch.triton_gram` does the work. The twin of both is
-`hewfl.torch.products.portable_products`.
+`hewfl.aggregate.gpu.triton_gram` does the work. The twin of both is
+`hewfl.aggregate.gram.vector_products`.
 """
 
 from functools import cache
@@ -54,7 +54,7 @@ def is_available(device: torch.device) -> bool:
 def gram(
     rows: torch.Tensor, reference: torch.Tensor | None, origin: int
 ) -> RoundProducts:
-    """What `portable_products` returns, for CUDA tensors.
+    """What `hewfl.aggregate.gram.vector_products` returns, for CUDA tensors.
 
     Args:
         rows: shape (n, s), contiguous rows.
@@ -115,7 +115,7 @@ def _tuned(blocks: int) -> tuple[int, int, int]:
 
 def source() -> str:
     """The kernel in CUDA C, without its settings."""
-    return resources.files("hewfl.torch").joinpath("gram.cu").read_text("utf-8")
+    return resources.files("hewfl.aggregate.gpu").joinpath("gram.cu").read_text("utf-8")
 
 
 @cache

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from hewfl.torch import cuda_gram
-from hewfl.torch.products import portable_products, shard_products
+from hewfl.aggregate.gpu import cuda_gram
+from hewfl.aggregate.gram import vector_products
+from hewfl.aggregate.rows import as_rows
+from hewfl.core.displacements import RoundProducts
+from hewfl.torch.shards import shard_products
 
 READY = (
     torch.cuda.is_available()
@@ -21,6 +24,14 @@ READY = (
 on_hopper = pytest.mark.skipif(not READY, reason="needs a GPU of the Hopper kind")
 DOUBLE = 1e-13
 """float64 sums of up to 300,000 products, relative to the lengths of the vectors."""
+
+
+def portable_products(
+    rows: torch.Tensor, reference: torch.Tensor | None, origin: int
+) -> RoundProducts:
+    """The plain twin, in float64 throughout."""
+    vectors = rows if reference is None else [*rows, reference]
+    return vector_products(as_rows("vectors", vectors), origin)
 
 
 def test_host_tensors_are_left_to_the_host() -> None:

@@ -9,7 +9,7 @@ cores, which add exact products in float32:
     S = hhᵀ + mmᵀ + 2hmᵀ + 2hlᵀ,     XXᵀ ≈ (S + Sᵀ)/2
 
 After each block of columns the float32 sums are added to float64 ones. The twin is
-`hewfl.torch.products.portable_products`.
+`hewfl.aggregate.gram.vector_products`.
 """
 
 from typing import no_type_check
@@ -112,7 +112,7 @@ if triton is not None:
 def gram(
     rows: torch.Tensor, reference: torch.Tensor | None, origin: int, **tuned: int
 ) -> RoundProducts:
-    """What `portable_products` returns, for CUDA tensors.
+    """What `hewfl.aggregate.gram.vector_products` returns, for CUDA tensors.
 
     Args:
         rows: shape (n, s), contiguous rows.

@@ -8,8 +8,13 @@ import torch
 import torch.distributed as dist
 from tests.torch.scenarios import Quadratic, descend, flat
 
-from hewfl.torch import HewLocalSGD, triton_gram
-from hewfl.torch.products import portable_products, shard_products, weighted_sum
+from hewfl.aggregate.gpu import triton_gram
+from hewfl.aggregate.gram import vector_products
+from hewfl.aggregate.rows import as_rows
+from hewfl.core.displacements import RoundProducts
+from hewfl.torch import HewLocalSGD
+from hewfl.torch.shards import shard_products
+from hewfl.torch.sums import weighted_sum
 
 READY = torch.cuda.is_available() and triton_gram.is_available()
 pytestmark = [
@@ -18,6 +23,14 @@ pytestmark = [
 ]
 SINGLE = 3e-6
 """Products in float32 blocks, relative to the lengths of the vectors."""
+
+
+def portable_products(
+    rows: torch.Tensor, reference: torch.Tensor | None, origin: int
+) -> RoundProducts:
+    """The plain twin, in float64 throughout."""
+    vectors = rows if reference is None else [*rows, reference]
+    return vector_products(as_rows("vectors", vectors), origin)
 
 
 def rows_of(n: int, s: int, dtype: torch.dtype) -> torch.Tensor:

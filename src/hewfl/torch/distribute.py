@@ -1,4 +1,4 @@
-"""The second half of a round: shards of the new model, formed and handed to all."""
+"""The second half of a round: shards of the new model, formed and sent to all."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from hewfl.aggregate.from_products import variate_weights
+from hewfl.aggregate.variates import variate_weights
 from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import RoundProducts
 from hewfl.torch.model import SharedModel, is_finite, largest, shard_of
-from hewfl.torch.products import weighted_sum, weighted_sums
+from hewfl.torch.sums import weighted_sum, weighted_sums
 from hewfl.torch.variates import RankVariates
 from hewfl.torch.wire import Wire
 
@@ -26,18 +26,27 @@ class Combination:
         weights: w_i of these.
         travelled: η_iH_i of these.
         products: of all displacements, and of c_t after them if there is one.
+        step: this rank's entries of the step, of rules that give one of their own.
     """
 
     heard: Int64[Ints, " s"]
     weights: Float64[Array, " s"]
     travelled: Float64[Array, " s"]
     products: RoundProducts
+    step: Float64[Array, " k"] | None = None
 
     @property
     def lengths(self) -> Float64[Array, " m"]:
         """Bounds on the entries of all vectors: ‖v − o‖ + ‖o‖ for the origin o."""
         squares = np.maximum(np.diagonal(self.products.gram), 0)
         return np.asarray(np.sqrt(squares) + np.sqrt(max(self.products.offset, 0)))
+
+    @property
+    def reach(self) -> float:
+        """A bound on the entries of the step."""
+        if self.step is not None:
+            return float(np.abs(self.step).max(initial=0.0))
+        return float(np.abs(self.weights) @ self.lengths[self.heard])
 
     def of_rank(self, rank: int) -> float:
         """Its η_iH_i, zero if it is not heard."""
@@ -70,7 +79,7 @@ class Distributor:
             return True
         return self._on_all_ranks(self._stays_finite(received, how))
 
-    def hand_out(self, received: list[torch.Tensor], how: Combination) -> None:
+    def distribute(self, received: list[torch.Tensor], how: Combination) -> None:
         """Move this rank's shards and exchange them; variates along with the model.
 
         A bucket is combined while the one before travels. Every rank moves its own
@@ -88,9 +97,9 @@ class Distributor:
                     displacement = self.model.displacement(b, memory)
                     self.variates.move(b, displacement, far)
                 held.append(next_)
-                works += self.wire.handed_out(next_, self.variates.server[b])
+                works += self.wire.sent_to_all(next_, self.variates.server[b])
             held.append(self.model.moved_shard(b, step))
-            works += self.wire.handed_out(held[-1], anchor)
+            works += self.wire.sent_to_all(held[-1], anchor)
         self.wire.wait(works)
 
     def _on_all_ranks(self, fine: bool) -> bool:
@@ -99,9 +108,8 @@ class Distributor:
     def _is_bounded(self, how: Combination) -> bool:
         """From max|x| + Σ|w_i| ‖Δ_i‖ and the like; False means that it is not known."""
         lengths = how.lengths
-        far = float(np.abs(how.weights) @ lengths[how.heard])
         buckets = range(len(self.model.anchor))
-        fine = all(self.model.is_bounded(b, far) for b in buckets)
+        fine = all(self.model.is_bounded(b, how.reach) for b in buckets)
         if self.variates is None:
             return fine
         kept, u = variate_weights(how.travelled, self.wire.ranks)
@@ -115,7 +123,7 @@ class Distributor:
         return bool(fine and next_ <= widest / 2 and own <= widest / 2)
 
     def _stays_finite(self, received: list[torch.Tensor], how: Combination) -> bool:
-        """The same by trying."""
+        """Whether this rank's new shards are finite, by trying the step."""
         fine, far = True, how.of_rank(self.wire.rank)
         for b, rows in enumerate(received):
             step, next_ = self._sums(b, rows, how)
@@ -135,10 +143,27 @@ class Distributor:
         weights = np.zeros(ranks)
         weights[how.heard] = how.weights
         if self.variates is None:
-            return weighted_sum(rows, weights), None
+            return self._given(b, rows, how, weights), None
         kept, u = variate_weights(how.travelled, ranks)
         both = np.zeros((2, ranks + 1))
         both[0, :ranks], both[1, how.heard], both[1, ranks] = weights, u, kept
         server = shard_of(self.variates.server[b], ranks, rank)
         step, next_ = weighted_sums(rows, server, both)
+        if how.step is not None:
+            step = self._given(b, rows, how, weights)
         return step, next_
+
+    def _given(
+        self,
+        b: int,
+        rows: torch.Tensor,
+        how: Combination,
+        weights: Float64[Array, " n"],
+    ) -> torch.Tensor:
+        """This rank's shard of the step: the rule's own, or the weighted sum."""
+        if how.step is None:
+            return weighted_sum(rows, weights)
+        sizes = [bucket.shard for bucket in self.model.layout.buckets]
+        begin = sum(sizes[:b])
+        part = torch.from_numpy(how.step[begin : begin + sizes[b]].copy())
+        return part.to(self.model.masters[b])
