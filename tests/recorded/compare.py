@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from tests.recorded.files import Files
@@ -31,16 +31,24 @@ class Closeness:
     Attributes:
         tolerance: None asks for equal bytes.
         apart: fields that are not compared.
+        lanes: the only lanes that need not be equal byte by byte; all if None.
     """
 
     tolerance: float | None
     apart: tuple[str, ...] = ()
+    lanes: frozenset[int] | None = None
+
+    def at(self, lane: int | None) -> "Closeness":
+        """What is asked of one lane."""
+        if self.lanes is None or lane in self.lanes:
+            return self
+        return Closeness(None)
 
     def of(self, file: str) -> "Closeness":
         """Wider for files of single precision, where it is not equality."""
         if self.tolerance is None or "float32" not in file:
             return self
-        return Closeness(max(self.tolerance, CLOSE_FLOAT32), self.apart)
+        return replace(self, tolerance=max(self.tolerance, CLOSE_FLOAT32))
 
 
 def difference(world: str, old: Files, new: Files, how: Closeness) -> str | None:
@@ -64,10 +72,10 @@ def _file(old: bytes, new: bytes, how: Closeness) -> Iterator[str]:
             known, found = json.loads(was), json.loads(now)
             keys = ("round", "lane", "name", "array")
             place = ", ".join(f"{key} {known[key]}" for key in keys if key in known)
-            here = place or f"line {k + 1}"
-            for text in _value("", known, found, how, 0.0):
+            here, asked = place or f"line {k + 1}", how.at(known.get("lane"))
+            for text in _value("", known, found, asked, 0.0):
                 yield f"{here}, {text}"
-            if how.tolerance is None:  # such as another order of the same fields
+            if asked.tolerance is None:  # such as another order of the same fields
                 yield f"{here}: recorded {was.decode()}, now {now.decode()}"
     if len(before) != len(after):
         yield f"{len(before)} lines recorded, now {len(after)}"

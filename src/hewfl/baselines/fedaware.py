@@ -96,11 +96,10 @@ class FedAWARE:
         m[S] = (1 - share) * m[S] + share * round_.displacements.matrix()
         seen[S] = True
 
-        memory, scale = round_.displacements.like(m), np.ones(len(m))
-        if self.unit:
-            lengths = np.sqrt(np.diagonal(memory.gram()))
-            scale = 1 / np.where(lengths > 0, lengths, 1.0)
-            memory = round_.displacements.like(m * scale[:, None])
+        memory = round_.displacements.like(m)
+        if self.unit:  # a zero row stays
+            lengths = np.sqrt(np.diagonal(memory.gram()))[:, None]
+            memory = memory.like(m / np.where(lengths > 0, lengths, 1.0))
         solution = post_local_weights(memory, None, 1.0, active=seen)
         step = self.server_step * memory.combine(solution.weights)
         weights, gap = solution.weights[S], float(solution.gap)

@@ -92,16 +92,6 @@ class Round:
         """η_iH_i: Δ_i over it is minus the mean gradient along branch i."""
         return self.plan.step_sizes * self.roster.horizons
 
-    def only(self, members: Int64[Ints, " k"]) -> "Round":
-        """The round as if only some of its clients had been heard."""
-        return Round(
-            self.anchor,
-            self.displacements.take(members),
-            self.roster.only(members),
-            self.plan.only(members),
-            None if self.losses is None else self.losses[members],
-        )
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -152,12 +152,16 @@ def _heard(
 ) -> Round:
     """The round without clients whose displacement is not finite."""
     finite = finite_rows(displacements)
-    whole = Round(anchor, _rows(displacements), roster, plan, losses)
-    return whole if finite.all() else whole.only(np.flatnonzero(finite))
-
-
-def _rows(displacements: Float[Array, "s d"]) -> Rows:
-    return Rows(displacements, np, *displacements.shape)
+    if not finite.all():
+        heard = np.flatnonzero(finite)
+        displacements, roster, plan = (
+            displacements[heard],
+            roster.only(heard),
+            plan.only(heard),
+        )
+        losses = None if losses is None else losses[heard]
+    rows = Rows(displacements, np, *displacements.shape)
+    return Round(anchor, rows, roster, plan, losses)
 
 
 def _decide(
