@@ -357,10 +357,7 @@ MULTIARCH static void add_rows(const Rows *rows, Py_ssize_t first, Py_ssize_t lo
                                const double *w, double *restrict sum)
 {
     Py_ssize_t last = first + 4 < rows->n ? first + 4 : rows->n;
-    int plain = last == first + 4;
-    for (Py_ssize_t i = first; i < last; i++)
-        plain &= rows->types[i] == FLOAT32;
-    if (plain) {
+    if (are_float32(rows, first, 4)) {
         const float *restrict a = (const float *)at(rows, first, lo);
         const float *restrict b = (const float *)at(rows, first + 1, lo);
         const float *restrict c = (const float *)at(rows, first + 2, lo);

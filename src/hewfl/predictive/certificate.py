@@ -35,6 +35,9 @@ VARIANTS: tuple[Variant, ...] = ("paper", "sharp", "absorbed")
 def check_variant(variant: Variant) -> Variant:
     """Require the name of one of the three sets of constants.
 
+    Args:
+        variant: the name.
+
     Raises:
         InvalidInputError: the name is none of `VARIANTS`.
     """
@@ -45,6 +48,9 @@ def check_variant(variant: Variant) -> Variant:
 
 def check_amplitudes(amplitudes: ArrayLike) -> Float64[Array, "..."]:
     """Amplitudes as float64, required to lie where the certificate is proved.
+
+    Args:
+        amplitudes: θ, any shape.
 
     Raises:
         InvalidInputError: an amplitude is outside [0, 1] (erratum E-03).
@@ -112,12 +118,20 @@ def clipped_gap(state: UpperState, bounds: ProblemBounds) -> float:
 
     Only s uses U♯ as printed. To have it in ρ and κ too, which is valid and tighter
     (E-25), pass `UpperState(clipped_gap(state, bounds), state.tracking)` as the state.
+
+    Args:
+        state: (U, Q).
+        bounds: L and R.
     """
     return min(state.gap, bounds.smoothness * bounds.radius * bounds.radius / 2)
 
 
 def noise(profiles: ClientProfile) -> Float64[Array, "..."]:
-    """M = v²/(Hb), the variance of a branch's mean gradient."""
+    """M = v²/(Hb), the variance of a branch's mean gradient.
+
+    Args:
+        profiles: H_i, b_i, v_i² of the clients.
+    """
     H, b = profiles.horizon, profiles.batch_size
     samples = as_float64("horizon", H) * as_float64("batch_size", b)
     return np.asarray(as_float64("variance", profiles.variance) / samples)
@@ -129,6 +143,9 @@ def horizon_factors(
     """Drift of H local steps, zero for one step (T3).
 
     h₁ = (H − 1)(2H − 1)/(6H²) ≤ 1/3,     h₂ = (H − 1)/(2H) ≤ 1/2
+
+    Args:
+        horizon: H ≥ 1.
     """
     H = horizon
     h1, h2 = (H - 1) * (2 * H - 1) / (6 * H**2), (H - 1) / (2 * H)
@@ -144,6 +161,10 @@ def flow_decrease(
     """What the flow T_a(u) = u/(1 + a u) takes off u, for a, u ≥ 0.
 
     u − T_a(u) = u × x/(1 + x),     x = a u
+
+    Args:
+        a: curvature of the flow.
+        u: where it starts.
     """
     # A subtraction of T_a(u) would cancel all digits where x is small (E-32), a u² in
     # the numerator would underflow, and x/(1 + x) is ∞/∞ where x overflows.

@@ -113,6 +113,16 @@ def global_control(
     falls with λ and vanishes at the optimum. Secant steps find it inside a bracket,
     halved at every fourth step. θ_i(λ) grows with λ, so a bracket of λ is one of every
     amplitude. No search is needed where all amplitudes are best at θ_lo.
+
+    Args:
+        profiles: one profile with an entry per client, or one profile per client.
+        state: (U, Q).
+        bounds: L, R and the box of amplitudes.
+        variant: constants of the certificate.
+
+    Raises:
+        InvalidInputError: no client, or an unknown variant.
+        SolverError: the gap could not be certified to 1e-12.
     """
     problem = _problem(profiles, state, bounds, variant)
     point, steps = _certified(problem, problem.low, _law(problem, problem.low)), 0
@@ -159,6 +169,16 @@ def alternating_control(
     O is J up to a constant. A client of weight zero gets the amplitude that is best
     alone, the limit of small weights; any other choice may trap it there (E-11). The
     stopping test is the certified gap, as a small decrease proves nothing (E-12).
+
+    Args:
+        profiles: one profile with an entry per client, or one profile per client.
+        state: (U, Q).
+        bounds: L, R and the box of amplitudes.
+        variant: constants of the certificate.
+
+    Raises:
+        InvalidInputError: no client, or an unknown variant.
+        SolverError: the gap could not be certified to 1e-12.
     """
     problem = _problem(profiles, state, bounds, variant)
     c, theta, value = problem.c, problem.low, np.inf

@@ -142,6 +142,12 @@ def server_move(
 
     24Lθ²u + 48θ²χ + 8θ²M     paper
     8Lθ²u + 16θ²χ + 2θ²M      the others, θ ≤ 2H (T1)
+
+    Args:
+        amplitude: θ ≥ 0, the largest over the clients.
+        noise: M_i ≥ 0, clients last.
+        smoothness: L.
+        variant: which constants.
     """
     theta = nonnegatives("amplitude", amplitude)
     L = positives("smoothness", smoothness)

@@ -96,24 +96,6 @@ def seen_from(
     return M
 
 
-def is_independent(H: Float64[Array, "n n"], w: Float64[Array, " n"]) -> bool:
-    """Whether a factorisation proves the support of w affinely independent.
-
-    Args:
-        H: symmetric positive semidefinite.
-        w: weights; their support is what is asked about.
-    """
-    S = np.flatnonzero(w)
-    first = int(np.argmin(np.diagonal(H)[S]))
-    others = [int(i) for i in np.delete(S, first)]
-    if not others:
-        return True
-    M = seen_from(H, int(S[first]), others, others)
-    corner = np.diagonal(M).copy()
-    factor, info = lapack.dpotrf(M)
-    return bool(info == 0 and (np.diagonal(factor) ** 2 > INDEPENDENT * corner).all())
-
-
 @final
 @dataclass(slots=True)
 class _Face:
@@ -122,7 +104,7 @@ class _Face:
     H: Float64[Array, "n n"]
     support: list[int]
     weights: Float64[Array, " k"]
-    factor: Float64[Array, "n n"]  # upper triangular in its leading |S| − 1 rows
+    factor: Float64[Array, "m m"]  # upper triangular in its leading |S| − 1 rows
 
     def refactor(self) -> bool:
         """Origin at the shortest member, factor afresh; False if it does not exist."""
@@ -198,9 +180,23 @@ class _Face:
         if not others:
             return 1.0
         H, k = self.H, len(others)
-        corner = np.diagonal(H)[others] - 2 * H[others, origin] + H[origin, origin]
+        to_origin = H[others, origin]
+        corner = (np.diagonal(H)[others] - to_origin) - (to_origin - H[origin, origin])
         pivots = np.diagonal(self.factor[:k, :k]) ** 2
         return float((pivots / np.maximum(corner, 1e-300)).min())
+
+
+def is_independent(H: Float64[Array, "n n"], w: Float64[Array, " n"]) -> bool:
+    """Whether a factorisation proves the support of w affinely independent.
+
+    Args:
+        H: symmetric positive semidefinite.
+        w: weights; their support is what is asked about.
+    """
+    S = np.flatnonzero(w)
+    room = np.zeros((len(S), len(S)), order="F")
+    face = _Face(H, [int(i) for i in S], w[S], room)
+    return face.refactor() and face.independence() > INDEPENDENT
 
 
 def active_set(

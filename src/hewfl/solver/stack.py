@@ -113,7 +113,11 @@ def _start(start: ArrayLike, shape: tuple[int, ...]) -> Float64[Array, "..."]:
 
 
 def check_finite(stack: Stack) -> None:
-    """Raise `InvalidInputError` where a matrix or a linear term is not finite."""
+    """Raise `InvalidInputError` where a matrix or a linear term is not finite.
+
+    Args:
+        stack: the problems.
+    """
     as_float64("gram", stack.G)
     as_float64("linear", stack.q)
 
@@ -165,7 +169,11 @@ def _sizes(G: Float64[Array, "n n"]) -> Float64[Array, " n"]:
 
 
 def check_gram(stack: Stack) -> None:
-    """Raise `InvalidInputError` where a problem of the stack is no Gram matrix."""
+    """Raise `InvalidInputError` where a problem of the stack is no Gram matrix.
+
+    Args:
+        stack: the problems.
+    """
     check_finite(stack)
     for t, G in enumerate(stack.G):
         where = f" (problem {t})" if len(stack.G) > 1 else ""
