@@ -6,22 +6,28 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.core.coefficients import Variant
-from hewfl.theory.comparators import (
+from hewfl.theory.corrected import (
+    corrected_coefficients,
+    corrected_noise,
+    corrected_rate,
+    corrected_recursion,
+)
+from hewfl.theory.noise import (
     mean_noise,
     noise_of_mean,
     noise_optimal,
     noise_optimal_level,
 )
-from hewfl.theory.corrected import (
+from hewfl.theory.post_local import (
     PostLocal,
-    corrected_coefficients,
-    corrected_noise,
-    corrected_rate,
-    corrected_recursion,
     pathwise_bound,
 )
-from hewfl.theory.statement import all_hold
-from hewfl.theory.systems import System
+from hewfl.theory.statement import (
+    all_hold,
+)
+from hewfl.theory.systems import (
+    System,
+)
 
 DIGITS = 50
 EXACT = 1e-12

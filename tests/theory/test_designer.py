@@ -5,10 +5,26 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.theory.corrected import PostLocal
-from hewfl.theory.designer import MOST_ROUNDS, certified_amplitudes, design, rounds_to
-from hewfl.theory.laws import THEOREMS, Case, Form, law
-from hewfl.theory.systems import System
+from hewfl.theory.case import (
+    Case,
+)
+from hewfl.theory.designer import (
+    MOST_ROUNDS,
+    certified_amplitudes,
+    design,
+    rounds_to,
+)
+from hewfl.theory.post_local import (
+    PostLocal,
+)
+from hewfl.theory.systems import (
+    System,
+)
+from hewfl.theory.theorems import (
+    THEOREMS,
+    Form,
+    theorem_curve,
+)
 
 DIGITS = 50
 EXACT = 1e-12
@@ -71,7 +87,7 @@ def test_rounds_of_the_printed_convex_rate_are_those_of_its_formula() -> None:
             m = (beta + mp.sqrt(beta**2 + 4 * A * delta)) / (2 * A)
             g, eps = float(system.cap), float(system.cap) * rng.uniform(0.05, 1)
             case = Case(system, sampling="fresh draws")
-            bound = law(
+            bound = theorem_curve(
                 "cor:realized-hom-rate", case, PostLocal(theta, Lambda), "printed"
             )
             found = float(rounds_to(bound.rate, eps))
@@ -89,7 +105,9 @@ def test_rounds_of_the_printed_pl_rate_are_those_of_its_formula() -> None:
         level = delta / rho
         for eps in (0.4, 0.1, 0.05, float(level) * 1.001):
             exact = fewest(mp.log((eps - level) / mp.mpf("0.5")) / mp.log(1 - rho))
-            bound = law("cor:realized-hom-PL", RICH, PostLocal(1e-3, 2.0), "printed")
+            bound = theorem_curve(
+                "cor:realized-hom-PL", RICH, PostLocal(1e-3, 2.0), "printed"
+            )
             assert abs(float(rounds_to(bound.rate, eps)) - exact) <= 1
         assert A > 0
 
@@ -100,7 +118,7 @@ def test_the_answer_is_the_first_round_at_the_target(
 ) -> None:
     least = THEOREMS[theorem].least
     theta = np.array([2e-4, 1e-3, 5e-3])
-    rate = law(theorem, RICH, PostLocal(theta, 2.0), variant).rate
+    rate = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant).rate
     target = np.array([[0.499], [0.2], [0.05]])
     T = rounds_to(rate, target, least=least)
     finite = np.isfinite(T)
@@ -113,7 +131,7 @@ def test_the_answer_is_the_first_round_at_the_target(
 
 def test_rounds_to_a_target_that_the_start_meets_are_none() -> None:
     case = replace(QUIET, gap=0.01)
-    rate = law("cor:realized-hom-rate", case, PostLocal(1e-4, 2.0)).rate
+    rate = theorem_curve("cor:realized-hom-rate", case, PostLocal(1e-4, 2.0)).rate
     assert rounds_to(rate, [0.02, 0.015]).tolist() == [0, 0]
     with pytest.raises(InvalidInputError, match=r"`target` must be positive; got 0"):
         rounds_to(rate, 0.0)
@@ -137,7 +155,7 @@ def test_the_closed_direct_bound_is_the_text_with_q_at_its_cap() -> None:
         y = mp.mpf("0.5") - m
         for _ in range(T):
             y = y * (1 - root - a * y)
-        rate = law("th:direct-bellman", case, PostLocal(theta, 2.0)).rate(T)
+        rate = theorem_curve("th:direct-bellman", case, PostLocal(theta, 2.0)).rate(T)
         assert float(rate.floor) == pytest.approx(float(m), rel=EXACT)
     assert float(m + y) <= float(rate.value) <= float(m + 1.01 * y)
     assert rate.label == "th:direct-bellman"
@@ -147,7 +165,7 @@ def test_the_closed_direct_bound_is_the_text_with_q_at_its_cap() -> None:
 @rows
 def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> None:
     theta = np.geomspace(1e-4, 0.05, 9)
-    bound = law(theorem, RICH, PostLocal(theta, 2.0), variant)
+    bound = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant)
     if bound.recursion is None:
         assert theorem.lower().endswith(("pl", "pl-global"))
         return
@@ -161,7 +179,7 @@ def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> N
 
 @pytest.mark.parametrize("theorem", ["th:sur-cvx", "th:ho-main", "th:direct-bellman"])
 def test_a_bound_that_is_undefined_is_infinite_and_says_why(theorem: str) -> None:
-    rate = law(theorem, RICH, PostLocal([0.01, 0.5], 2.0), "sharp").rate(10)
+    rate = theorem_curve(theorem, RICH, PostLocal([0.01, 0.5], 2.0), "sharp").rate(10)
     assert np.isfinite(rate.value).tolist() == [True, False]
     assert rate.floor[1] == np.inf
     assert rate.vacuous[1]
@@ -176,7 +194,9 @@ def test_a_bound_that_is_undefined_is_infinite_and_says_why(theorem: str) -> Non
 
 
 def test_a_plain_branch_without_contraction_is_infinite() -> None:
-    rate = law("cor:realized-hom-PL", RICH, PostLocal([1e-3, 0.1], 2.0)).rate(10)
+    rate = theorem_curve("cor:realized-hom-PL", RICH, PostLocal([1e-3, 0.1], 2.0)).rate(
+        10
+    )
     assert np.isfinite(rate.value).tolist() == [True, False]
     contracts = next(h for h in rate.hypotheses if h.name == "0 < ρ")
     exact = 0.1 * 0.1 / 2 - 16 * 0.1**3 - 16 * 0.1**2
@@ -185,8 +205,10 @@ def test_a_plain_branch_without_contraction_is_infinite() -> None:
 
 @rows
 def test_absent_clients_void_every_bound(theorem: str, variant: Form) -> None:
-    full = law(theorem, RICH, PostLocal(1e-3, 2.0), variant).rate(1)
-    part = law(theorem, replace(RICH, active=2), PostLocal(1e-3, 2.0), variant).rate(1)
+    full = theorem_curve(theorem, RICH, PostLocal(1e-3, 2.0), variant).rate(1)
+    part = theorem_curve(
+        theorem, replace(RICH, active=2), PostLocal(1e-3, 2.0), variant
+    ).rate(1)
     assert full.holds
     assert not part.holds
     assert [h.name for h in part.hypotheses if not h.holds] == ["n ≤ S"]
@@ -195,7 +217,7 @@ def test_absent_clients_void_every_bound(theorem: str, variant: Form) -> None:
 def test_fixed_shards_void_the_bounds_of_plain_branches_only() -> None:
     case = replace(RICH, sampling="fixed shards")
     held = {
-        label: bool(law(label, case, PostLocal(1e-3, 2.0)).rate(1).holds)
+        label: bool(theorem_curve(label, case, PostLocal(1e-3, 2.0)).rate(1).holds)
         for label in THEOREMS
     }
     assert held == {label: "hom" not in label for label in THEOREMS}
@@ -236,7 +258,7 @@ def test_the_range_is_where_the_bound_says_something(
     low, high = (float(end) for end in ends)
     assert 0 < low < high < 1
     theta = [low * 0.999, low * 1.001, np.sqrt(low * high), high * 0.999, high * 1.001]
-    rate = law(theorem, RICH, PostLocal(theta, 2.0), variant).rate(1)
+    rate = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant).rate(1)
     says = (rate.holds & ~rate.vacuous).tolist()
     assert says[1:] == [True, True, True, False]
     assert not says[0] or low == pytest.approx(1e-12)
@@ -274,7 +296,7 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
     found = design(theorem, RICH, target, variant=variant)
     theta = np.geomspace(1e-6, 1, 400)[:, None]
     Lambda = 1 + np.geomspace(0.01, 1, 9)
-    rate = law(theorem, RICH, PostLocal(theta, Lambda), variant).rate
+    rate = theorem_curve(theorem, RICH, PostLocal(theta, Lambda), variant).rate
     T = np.where(rate(least).holds, rounds_to(rate, target, least=least), np.inf)
     floors = np.where(rate(least).holds, rate(least).floor, np.inf)
     assert found.rounds <= T.min() * (1 + FOUND)
@@ -282,7 +304,7 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
     assert bool(found.certified) == bool(np.isfinite(found.rounds))
     if found.certified:
         controls = PostLocal(found.amplitude, found.curvature)
-        again = law(theorem, RICH, controls, variant).rate
+        again = theorem_curve(theorem, RICH, controls, variant).rate
         assert again(found.rounds).holds
         assert again(found.rounds).value == found.value <= target
         assert all(h.holds for h in found.hypotheses)
@@ -361,15 +383,15 @@ def test_a_statement_that_never_holds_certifies_nothing() -> None:
 def test_errors_name_the_argument() -> None:
     at = PostLocal(0.01, 2.0)
     with pytest.raises(InvalidInputError, match=r"`theorem` must be one of th:sur-cvx"):
-        law("th:none", RICH, at)
+        theorem_curve("th:none", RICH, at)
     with pytest.raises(InvalidInputError, match="paper, sharp for cor:realized-het"):
-        law("cor:realized-het-rate", RICH, at, "absorbed")
+        theorem_curve("cor:realized-het-rate", RICH, at, "absorbed")
     with pytest.raises(
         InvalidInputError, match="`pl_constant` must be given for th:pl"
     ):
-        law("th:pl-global", QUIET, at)
+        theorem_curve("th:pl-global", QUIET, at)
     with pytest.raises(InvalidInputError, match="`amplitude` must be positive and at"):
-        law("th:sur-cvx", QUIET, PostLocal([0.1, 101.0], 2.0))
+        theorem_curve("th:sur-cvx", QUIET, PostLocal([0.1, 101.0], 2.0))
     with pytest.raises(InvalidInputError, match=r"below the cap f̄ = 0.5, .*; got 0.5"):
         design("th:sur-cvx", QUIET, [0.1, 0.5])
     with pytest.raises(InvalidInputError, match="`active` must be between 1 and"):

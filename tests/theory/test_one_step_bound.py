@@ -9,15 +9,22 @@ from hewfl.core.checks import Array
 from hewfl.core.control import predictive_control
 from hewfl.theory.one_step_bound import (
     advantage,
-    branch_sq_radius,
     executable,
     largest_descent_amplitude,
     one_step,
-    plain_sq_radius,
     situation,
 )
-from hewfl.theory.statement import all_hold
-from hewfl.theory.systems import System, system
+from hewfl.theory.radii import (
+    branch_sq_radius,
+    plain_sq_radius,
+)
+from hewfl.theory.statement import (
+    all_hold,
+)
+from hewfl.theory.systems import (
+    System,
+    system_of,
+)
 
 RELATIVE = 1e-12
 DIGITS = 50
@@ -93,7 +100,7 @@ def test_the_solvers_certificate_is_the_same(
     clients = ClientProfile([1, 4, 9], 8, [0.5, 0.0, 3.0])
     bounds, state = ProblemBounds(2.0, 3.0, 0.1, 1.0), UpperState(4.0, 0.3)
     w, theta = rng.dirichlet(np.ones(3), 20), rng.uniform(0.1, 1, (20, 3))
-    at = situation(system(clients, bounds), 4.0, 0.3)
+    at = situation(system_of(clients, bounds), 4.0, 0.3)
     ours = one_step((w, theta), at, variant=variant)
     alone = round_bound(w, theta, clients, state, bounds, variant=variant)
     np.testing.assert_allclose(ours.value, alone, rtol=1e-14)
@@ -164,7 +171,7 @@ def test_the_optimal_controls_beat_every_benchmark(
     clients = ClientProfile([1, 4, 9], 8, [0.5, 0.1, 3.0])
     bounds, state = ProblemBounds(1.0, 1.0, 0.02, 0.9), UpperState(0.4, 1e-4)
     best = predictive_control(clients, state, bounds, variant=variant)
-    at = situation(system(clients, bounds), 0.4, 1e-4)
+    at = situation(system_of(clients, bounds), 0.4, 1e-4)
     rivals = (rng.dirichlet(np.ones(3), 300), rng.uniform(0.02, 0.9, (300, 3)))
     ours = (best.weights, best.amplitudes)
     gains = advantage(ours, rivals, at, variant=variant)

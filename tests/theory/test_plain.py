@@ -6,10 +6,7 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.core.coefficients import Variant
-from hewfl.theory.corrected import PostLocal
 from hewfl.theory.plain import (
-    is_homogeneous,
-    plain_advantage,
     plain_coefficients,
     plain_contraction,
     plain_pl_rate,
@@ -17,10 +14,19 @@ from hewfl.theory.plain import (
     plain_recursion,
     plain_slope_error,
     plain_step,
+)
+from hewfl.theory.post_local import (
+    PostLocal,
+    is_homogeneous,
+    plain_advantage,
     uniform_model_value,
 )
-from hewfl.theory.statement import all_hold
-from hewfl.theory.systems import System
+from hewfl.theory.statement import (
+    all_hold,
+)
+from hewfl.theory.systems import (
+    System,
+)
 
 DIGITS = 50
 EXACT = 1e-12

@@ -31,7 +31,7 @@ from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Roster, Round
 from hewfl.core.shapes import broadcasting
 from hewfl.core.variates import ControlVariates
-from hewfl.theory.comparators import simplex_weights
+from hewfl.theory.noise import simplex_weights
 from hewfl.theory.statement import Hypothesis, at_most
 
 ROUNDING = 1e-12

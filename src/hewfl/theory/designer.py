@@ -13,9 +13,10 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives, wholes
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.corrected import PostLocal, above_smoothness
-from hewfl.theory.laws import THEOREMS, Case, Form, law, named
+from hewfl.theory.case import Case
+from hewfl.theory.post_local import PostLocal, above_smoothness
 from hewfl.theory.statement import Hypothesis, Rate
+from hewfl.theory.theorems import THEOREMS, Form, find_theorem, theorem_curve
 
 SEARCHED = (1e-12, 1.0)
 """Amplitudes that are searched; no statement holds beyond the upper end (E-03)."""
@@ -122,11 +123,11 @@ def design(
         high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
         rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
         raise invalid("target", rule, high[high >= cap].flat[0])
-    statement = named(theorem, variant)
+    statement = find_theorem(theorem, variant)
     least = statement.least
 
     def rounds(x: Array) -> Array:
-        rate = law(theorem, case, _controls(x, case, curvature), variant).rate
+        rate = theorem_curve(theorem, case, _controls(x, case, curvature), variant).rate
         needed = rounds_to(rate, goal, least=least)
         return np.where(rate(least).holds, needed, np.inf)
 
@@ -137,7 +138,8 @@ def design(
     best = _least(rounds, shape, wide=wide, start=lowest)
     found, controls = rounds(best), _controls(best, case, curvature)
     certified = np.asarray(np.isfinite(found))
-    rate = law(theorem, case, controls, variant).rate(np.where(certified, found, least))
+    curve = theorem_curve(theorem, case, controls, variant)
+    rate = curve.rate(np.where(certified, found, least))
     return Design(
         theorem,
         variant,
@@ -177,10 +179,10 @@ def certified_amplitudes(
 
     def speaks(x: Array) -> Mask:
         controls = _controls(x, case, curvature)
-        rate = law(theorem, case, controls, variant).rate(statement.least)
+        rate = theorem_curve(theorem, case, controls, variant).rate(statement.least)
         return np.asarray(rate.holds & ~rate.vacuous)
 
-    statement, shape = named(theorem, variant), _shape(case, curvature)
+    statement, shape = find_theorem(theorem, variant), _shape(case, curvature)
     floors = _floors(theorem, case, curvature, variant)
     centre = _least(floors, shape, wide=False)[:, None]
     ends = np.broadcast_to(_tail(np.log(SEARCHED), shape), (2, *shape))
@@ -206,7 +208,8 @@ def _floors(
 
     def floors(x: Array) -> Array:
         controls = _controls(x, case, curvature)
-        rate = law(theorem, case, controls, variant).rate(THEOREMS[theorem].least)
+        curve = theorem_curve(theorem, case, controls, variant)
+        rate = curve.rate(THEOREMS[theorem].least)
         return np.where(rate.holds, rate.floor, np.inf)
 
     return floors

@@ -19,17 +19,18 @@ from hewfl.core.control import predictive_control
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.shapes import broadcasting
 from hewfl.core.tracking import predictable_tracking
-from hewfl.theory.comparators import simplex_weights, tracking_hypothesis
+from hewfl.theory.comparators import tracking_hypothesis
+from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import Controls, situation
-from hewfl.theory.recursion import (
-    State,
-    Trajectory,
-    trajectory,
-    unrolled,
-    upper_state,
-)
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System
+from hewfl.theory.trajectories import (
+    State,
+    Trajectory,
+    by_round,
+    stacked,
+    upper_state,
+)
 
 
 @final
@@ -143,7 +144,7 @@ def surrogate_under(
     """
     check_variant(variant)
     w, theta = simplex_weights("weights", controls[0]), controls[1]
-    w, theta = unrolled(rounds, w, nonnegatives("amplitudes", theta))
+    w, theta = by_round(rounds, w, nonnegatives("amplitudes", theta))
     if w.ndim < 2:
         raise invalid("rounds", "given where no control changes over rounds", None)
     end = theta.max(-1) if box_end is None else nonnegatives("box_end", box_end)
@@ -161,7 +162,7 @@ def surrogate_under(
     small = at_most("θ ≤ 1", theta.max((0, -1), initial=0.0), 1)
     largest = np.asarray(tops.max(0, initial=0.0))
     proved = tracking_hypothesis(largest, variant, printed=False)
-    return trajectory(states, (small, proved, begins))
+    return stacked(states, (small, proved, begins))
 
 
 def _hopeless(L: Array, R: Array) -> Array:

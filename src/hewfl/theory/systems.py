@@ -88,7 +88,7 @@ class System:
 
 
 @broadcasting
-def system(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
+def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
     """The system of the solvers' records; n copies where a profile is scalar."""
     n = int(wholes("n", n, least=1))
     fields = (profiles.horizon, profiles.batch_size, profiles.variance)

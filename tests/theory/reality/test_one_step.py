@@ -35,7 +35,9 @@ from hewfl.theory import (
     propagated_tracking,
     situation,
 )
-from hewfl.theory.one_step_bound import RadiusForm
+from hewfl.theory.radii import (
+    RadiusForm,
+)
 
 SCENES = 200
 EDGE = 1 / np.sqrt(3)

@@ -9,13 +9,9 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.drift import Terms
-from hewfl.theory.generators import (
-    ExponentialGenerator,
-    Generator,
-    QuadraticGenerator,
-    relative_decrease,
-)
+from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.generator import Generator, relative_decrease
 from hewfl.theory.statement import Hypothesis, at_most
 
 _ROUNDING = 1e-12

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives, positives
-from hewfl.theory.generators import time_and_state
-from hewfl.theory.scaled import log_ratio
+from hewfl.theory.general.generator import time_and_state
+from hewfl.theory.general.scaled import log_ratio
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _PANEL_TOLERANCE = 1e-13

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.generators import (
+from tests.theory.general.generators import (
     GENERATORS,
     agree,
     every_generator,
@@ -12,17 +12,23 @@ from tests.theory.generators import (
 )
 
 from hewfl import InvalidInputError
-from hewfl.theory.convex_flow import ConvexGenerator
-from hewfl.theory.generators import (
+from hewfl.theory.general.closed_forms import (
     ExponentialGenerator,
-    Generator,
     PowerGenerator,
     QuadraticGenerator,
+)
+from hewfl.theory.general.convex_flow import (
+    ConvexGenerator,
+)
+from hewfl.theory.general.generator import (
+    Generator,
     generator_hypotheses,
     relative_decrease,
     slope_modulus,
 )
-from hewfl.theory.statement import all_hold
+from hewfl.theory.statement import (
+    all_hold,
+)
 
 
 @pytest.mark.parametrize("span", [3, 80, 300])

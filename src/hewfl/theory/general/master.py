@@ -10,9 +10,9 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.drift import Terms
-from hewfl.theory.floors import floor_hypothesis, log_contraction, noisy_floor
-from hewfl.theory.generators import Generator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.floors import floor_hypothesis, log_contraction, noisy_floor
+from hewfl.theory.general.generator import Generator
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 
 
