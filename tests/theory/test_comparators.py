@@ -7,7 +7,6 @@ import pytest
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.core.certificate import round_bound
 from hewfl.core.coefficients import Variant
-from hewfl.theory import recursion
 from hewfl.theory.comparators import (
     comparator_coefficients,
     comparator_rate,
@@ -19,6 +18,7 @@ from hewfl.theory.surrogate import (
 from hewfl.theory.systems import (
     System,
 )
+from hewfl.theory.trajectories import by_round
 
 DIGITS = 50
 EXACT = 1e-12
@@ -153,4 +153,4 @@ def test_undefined_rates_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
         comparator_rate(still, (0.5, 0.0), -1)
     with pytest.raises(InvalidInputError, match="`rounds` must be given"):
-        recursion.unrolled(None, np.asarray(1.0))
+        by_round(None, np.asarray(1.0))

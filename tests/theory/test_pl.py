@@ -91,8 +91,11 @@ def test_identities_of_the_proof_hold(rng: np.random.Generator) -> None:
     k, mu = drawn(rng, 300, reach=1.3)
     steep = uniform_coefficients(System(1.0, 1.0, [4, 4], 1, 1.0), [0.05, 0.055])
     for controller, constant in ((k, mu), (steep, np.array([12.0, 30.0]))):
-        c, nu = pl_contraction(controller, constant), 1 - controller.tracking.tracking
-        B, gamma = controller.tracking.gap, controller.gamma
+        c, nu = (
+            pl_contraction(controller, constant),
+            1 - controller.recursion.tracking.tracking,
+        )
+        B, gamma = controller.recursion.tracking.gap, controller.recursion.staleness
         np.testing.assert_allclose(c.a - B * c.lam, c.rho, rtol=1e-9)
         np.testing.assert_allclose(nu - gamma / c.lam, c.rho, atol=1e-12)
     assert (c.a > nu).all()
@@ -118,7 +121,7 @@ def test_the_rate_bounds_the_recursion(
     assert rate.holds.mean() > 0.9
     for t in range(60):
         assert (g <= rate.value[t] * (1 + 1e-12))[rate.holds].all()
-        g, q = pl_step(k, mu, (g, q)), k.tracking.after(g, q)
+        g, q = pl_step(k, mu, (g, q)), k.recursion.tracking.after(g, q)
     assert (rate.value <= loose.value).all()
     np.testing.assert_array_equal(rate.floor >= k.system.cap, rate.vacuous)
 
@@ -174,7 +177,7 @@ def test_the_safe_regime_is_safe(rng: np.random.Generator) -> None:
     assert rate.holds.all()
     assert all_hold(c.hypotheses).all()
     assert (c.rho >= 6 * mu * theta / (8 * L)).all()
-    assert (c.lam <= 24 / 11 * k.gamma).all()
+    assert (c.lam <= 24 / 11 * k.recursion.staleness).all()
     assert (c.floor <= safe_floor(k, mu).value).all()
     assert (pl_rate(k, mu, start, 50).value <= rate.value).all()
     assert all_hold(rho_lower(k, mu).hypotheses).all()

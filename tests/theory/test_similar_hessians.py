@@ -89,15 +89,15 @@ def test_the_theorem_has_all_its_digits(
                 (ho.mismatch, K),
                 (delta_sq, square),
                 (after, min(f, step)),
-                (coefficients.a, low),
-                (coefficients.beta, beta),
-                (coefficients.delta, delta),
-                (coefficients.tracking_cap, cap),
+                (coefficients.descent, low),
+                (coefficients.growth, beta),
+                (coefficients.noise, delta),
+                (uniform_tracking_cap(k, q), cap),
                 (rate.floor, floor),
                 (rate.value, value),
             ):
                 assert abs(mpf(found[c]) - exact) <= RELATIVE * exact
-    np.testing.assert_array_equal(tracked, k.tracking.after(g, q))
+    np.testing.assert_array_equal(tracked, k.recursion.tracking.after(g, q))
 
 
 def test_the_printed_disagreement_is_four_times_ours(rng: np.random.Generator) -> None:
@@ -173,7 +173,7 @@ def test_the_closed_recursion_is_above_the_open_one(rng: np.random.Generator) ->
     g, q0 = k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300)
     c = closed_higher_order(ho, q0)
     after, _ = higher_order_step(ho, (g, q0))
-    assert (after <= (g + (c.beta - c.a * g) * g + c.delta) * (1 + 1e-12)).all()
+    assert (after <= (g + (c.growth - c.descent * g) * g + c.noise) * (1 + 1e-12)).all()
 
 
 def test_common_quadratics_have_explicit_constants(rng: np.random.Generator) -> None:

@@ -41,25 +41,25 @@ def test_coefficients_have_all_their_digits(rng: np.random.Generator) -> None:
     size, n = 100, 5
     many, theta = drawn(rng, size, n)
     ours = uniform_coefficients(many, theta)
-    assert all_hold(ours.hypotheses).all()
+    assert all_hold(ours.recursion.hypotheses).all()
     H, b, v2 = (np.asarray(x) for x in (many.horizon, many.batch_size, many.variance))
     with mpmath.workdps(DIGITS):
         for c in range(size):
             t, L, R = mpf(theta[c]), mpf(many.L[c]), mpf(many.R[c])
             per = mpf(v2[c].max()) / (mpf(H[c, 0]) * mpf(b[c, 0]))
             exact = {
-                "a": t / (2 * L * R**2),
-                "beta": 48 * t**3 + 32 * t**4 / n,
-                "gamma": 96 * t**3 / L + 64 * t**4 / (L * n),
-                "delta": (16 * t**3 + 16 * t**2 / n) * per / L,
+                "descent": t / (2 * L * R**2),
+                "growth": 48 * t**3 + 32 * t**4 / n,
+                "staleness": 96 * t**3 / L + 64 * t**4 / (L * n),
+                "noise": (16 * t**3 + 16 * t**2 / n) * per / L,
             }
             for name, value in exact.items():
-                miss = abs(mpf(getattr(ours, name)[c]) - value)
+                miss = abs(mpf(getattr(ours.recursion, name)[c]) - value)
                 assert miss <= RELATIVE * value, name
             track = (
-                (ours.tracking.noise, 6 * per),
-                (ours.tracking.gap, 144 * L * t**2),
-                (ours.tracking.tracking, 288 * t**2),
+                (ours.recursion.tracking.noise, 6 * per),
+                (ours.recursion.tracking.gap, 144 * L * t**2),
+                (ours.recursion.tracking.tracking, 288 * t**2),
             )
             for found, value in track:
                 assert abs(mpf(found[c]) - value) <= RELATIVE * value
@@ -130,7 +130,7 @@ def test_the_recursion_bounds_exact_expectations(
         k = uniform_coefficients(
             System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant
         )
-        assert all_hold(k.hypotheses)
+        assert all_hold(k.recursion.hypotheses)
         bound, tracked = uniform_step(k, (g, (e**2).max()))
         assert g_next <= bound * (1 + 1e-12)
         assert q_next <= tracked * (1 + 1e-12)
@@ -150,7 +150,7 @@ def test_the_trajectory_iterates_the_step_below_its_caps(
     np.testing.assert_array_equal(again, (path.gap[7], path.tracking[7]))
     assert (path.gap[1:] <= many.cap).all()
     assert (path.tracking <= uniform_tracking_cap(k, start[1]) * (1 + 1e-12)).all()
-    assert path.hypotheses is k.hypotheses
+    assert path.hypotheses is k.recursion.hypotheses
 
 
 def test_variants_are_ordered(rng: np.random.Generator) -> None:
@@ -171,14 +171,16 @@ def test_hypotheses_name_what_fails() -> None:
     mixed = System(1.0, 1.0, [[2, 2], [2, 3], [2, 2]], [[1, 1], [1, 1], [1, 4]], 1.0)
     names = {
         h.name: h.holds.tolist()
-        for h in uniform_coefficients(mixed, [0.06, 0.05, 0.05]).hypotheses
+        for h in uniform_coefficients(mixed, [0.06, 0.05, 0.05]).recursion.hypotheses
     }
     assert names == {
         "288ϑ² < 1": [False, True, True],
         "H_i = H": [True, False, True],
         "b_i = b": [True, True, False],
     }
-    assert all_hold(uniform_coefficients(mixed, 0.06, variant="sharp").hypotheses)[0]
+    assert all_hold(
+        uniform_coefficients(mixed, 0.06, variant="sharp").recursion.hypotheses
+    )[0]
 
 
 def test_bad_input_is_named() -> None:

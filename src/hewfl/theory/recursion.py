@@ -9,7 +9,7 @@ reads closed rates off its scalar form u⁺ ≤ u − a u² + β u + d.
 """
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -177,7 +177,7 @@ class Recursion:
         return (*law, chi.noise, chi.gap, chi.tracking)
 
     def _after(
-        self, numbers: tuple[Array, ...], state: tuple[Array, Array], eps: Array
+        self, numbers: tuple[Any, ...], state: tuple[Array, Array], eps: Array
     ) -> tuple[Array, Array]:
         a, beta, gamma, delta, cap, A, B, C = numbers
         u, q = state

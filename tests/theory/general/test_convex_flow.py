@@ -4,7 +4,7 @@ import pytest
 from tests.theory.general.generators import NUMERIC, agree, exact, inputs
 
 from hewfl import InvalidInputError
-from hewfl.theory import convex_flow
+from hewfl.theory.general import convex_flow
 from hewfl.theory.general.closed_forms import (
     PowerGenerator,
     QuadraticGenerator,

@@ -25,22 +25,30 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
+from hewfl.core.coefficients import (
+    Variant,
+)
 from hewfl.theory import (
     PostLocal,
-    Variant,
-    all_hold,
     corrected_coefficients,
     corrected_rate,
     corrected_recursion,
     pathwise_bound,
-    plain_advantage,
     plain_coefficients,
-    plain_contraction,
     plain_rate,
     plain_recursion,
+)
+from hewfl.theory.plain import (
+    plain_contraction,
     plain_slope_error,
     plain_step,
+)
+from hewfl.theory.post_local import (
+    plain_advantage,
     uniform_model_value,
+)
+from hewfl.theory.statement import (
+    all_hold,
 )
 
 kinds = pytest.mark.parametrize("kind", list(LINKS))

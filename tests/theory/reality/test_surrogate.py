@@ -14,15 +14,19 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
-from hewfl.theory import (
+from hewfl.core.coefficients import (
     VARIANTS,
     Variant,
-    all_hold,
+)
+from hewfl.theory import (
     comparator_coefficients,
     comparator_rate,
     comparator_recursion,
     surrogate_system,
     surrogate_under,
+)
+from hewfl.theory.statement import (
+    all_hold,
 )
 
 ROUNDS = 4
