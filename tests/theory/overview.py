@@ -14,43 +14,16 @@ from jaxtyping import Bool, Float64
 from hewfl.core.checks import Array, Mask
 from hewfl.core.coefficients import VARIANTS, Variant
 from hewfl.errors import InvalidInputError
-from hewfl.theory.comparators import (
-    comparator_coefficients,
-    comparator_rate,
-)
-from hewfl.theory.corrected import (
-    corrected_coefficients,
-    corrected_rate,
-)
-from hewfl.theory.one_step_bound import (
-    largest_descent_amplitude,
-    situation,
-)
-from hewfl.theory.pl import (
-    pl_rate,
-    safe_rate,
-)
-from hewfl.theory.plain import (
-    plain_coefficients,
-    plain_pl_rate,
-    plain_rate,
-)
-from hewfl.theory.post_local import (
-    PostLocal,
-)
-from hewfl.theory.similar_hessians import (
-    best_iterate_rate,
-    higher_order,
-)
-from hewfl.theory.statement import (
-    Rate,
-)
-from hewfl.theory.systems import (
-    System,
-)
-from hewfl.theory.uniform_controller import (
-    uniform_coefficients,
-)
+from hewfl.theory.comparators import comparator_coefficients, comparator_rate
+from hewfl.theory.corrected import corrected_coefficients, corrected_rate
+from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
+from hewfl.theory.pl import pl_rate, safe_rate
+from hewfl.theory.plain import plain_coefficients, plain_pl_rate, plain_rate
+from hewfl.theory.post_local import PostLocal
+from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
+from hewfl.theory.statement import Rate
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import uniform_coefficients
 
 CLIENTS = 10
 UNIFORM = np.full(CLIENTS, 1 / CLIENTS)

@@ -262,7 +262,6 @@ CALLS: dict[str, Call] = {
         uniform_value=ONE, model_value=ONE, signed="uniform_value model_value"
     ),
     "plain_coefficients": call(system=SYSTEM, controls=POST),
-    "plain_contraction": call(coefficients=PLAIN, pl_constant=ONE),
     "plain_pl_rate": call(
         coefficients=PLAIN,
         pl_constant=np.array([2.0, 8.0]),

@@ -3,6 +3,7 @@ from dataclasses import replace
 import mpmath as mp
 import numpy as np
 import pytest
+from tests.theory.test_noise import draw, exact_noise, simplex
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.core.certificate import round_bound
@@ -12,13 +13,9 @@ from hewfl.theory.comparators import (
     comparator_rate,
     comparator_recursion,
 )
-from hewfl.theory.surrogate import (
-    surrogate_system,
-)
-from hewfl.theory.systems import (
-    System,
-)
-from hewfl.theory.trajectories import by_round
+from hewfl.theory.statement import all_hold
+from hewfl.theory.surrogate import surrogate_system
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12
@@ -152,5 +149,104 @@ def test_undefined_rates_are_refused() -> None:
         comparator_rate(wide, (0.5, -0.1), 10)
     with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
         comparator_rate(still, (0.5, 0.0), -1)
-    with pytest.raises(InvalidInputError, match="`rounds` must be given"):
-        by_round(None, np.asarray(1.0))
+
+
+@pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed"])
+def test_expanded_coefficients_rebuild_the_certificate(
+    rng: np.random.Generator, variant: Variant
+) -> None:
+    for _ in range(50):
+        n = int(rng.integers(1, 6))
+        H, b, v2 = rng.integers(1, 9, n), rng.integers(1, 9, n), rng.uniform(0, 3, n)
+        L, R = (float(x) for x in rng.uniform(0.2, 5, 2))
+        w, theta = simplex(rng, n), rng.uniform(0.01, 1, n)
+        u, chi = float(rng.uniform(0, L * R * R / 2)), float(rng.uniform(0, 3))
+        k = comparator_coefficients(System(L, R, H, b, v2), w, theta, variant=variant)
+        bounds, state = ProblemBounds(L, R, 0.01, 1.0), UpperState(u, chi)
+        J = round_bound(
+            w, theta, ClientProfile(H, b, v2), state, bounds, variant=variant
+        )
+        linear = u + k.growth * u + k.staleness * chi + k.noise
+        assert linear - k.descent * u * u + EXACT * linear >= J
+        # at u = f̄ both forms of the descent meet
+        top = UpperState(float(k.cap), chi)
+        J = round_bound(w, theta, ClientProfile(H, b, v2), top, bounds, variant=variant)
+        f = k.cap
+        met = f - k.descent * f * f + k.growth * f + k.staleness * chi + k.noise
+        np.testing.assert_allclose(J, met, rtol=EXACT)
+
+
+def test_coefficients_agree_with_fifty_digits(rng: np.random.Generator) -> None:
+    for n in (1, 2, 9):
+        system, w = draw(rng, n, 50), simplex(rng, n)
+        theta = 10 ** rng.uniform(-6, 0, n)
+        with mp.workdps(DIGITS):
+            W, T, M = (
+                list(map(mp.mpf, w)),
+                list(map(mp.mpf, theta)),
+                exact_noise(system),
+            )
+            L, R = mp.mpf(float(system.L)), mp.mpf(float(system.R))
+            rows = list(zip(W, T, M, strict=True))
+            E = [mp.exp(2 * t) for t in T]
+            a = mp.fsum(x * t / (2 * L * R**2 * (1 + t / 4)) for x, t, _ in rows)
+            tight = [
+                a,
+                mp.fsum(
+                    x * 32 * e * t**3 + x**2 * 8 * e * t**4
+                    for (x, t, _), e in zip(rows, E, strict=True)
+                ),
+                mp.fsum(
+                    x * (16 * t + 64 * e * t**3) / L + x**2 * 16 * e * t**4 / L
+                    for (x, t, _), e in zip(rows, E, strict=True)
+                ),
+                mp.fsum(
+                    x * 8 * e * t**3 * m / L + x**2 * (t**2 + 2 * e * t**4) * m / L
+                    for (x, t, m), e in zip(rows, E, strict=True)
+                ),
+            ]
+            printed = [
+                a,
+                mp.fsum(96 * x * t**2 + 32 * x**2 * t**4 for x, t, _ in rows),
+                mp.fsum(256 * x * t + 64 * x**2 * t**4 for x, t, _ in rows) / L,
+                mp.fsum((32 * x + 16 * x**2) * t**2 * m for x, t, m in rows) / L,
+            ]
+        for exact, flag in ((tight, False), (printed, True)):
+            k = comparator_coefficients(system, w, theta, printed=flag)
+            ours = [k.descent, k.growth, k.staleness, k.noise]
+            np.testing.assert_allclose(ours, [float(x) for x in exact], rtol=EXACT)
+
+
+def test_printed_coefficients_dominate_up_to_half_the_logarithm_of_four() -> None:
+    system, limit = System(1.0, 1.0, 4, 1, 1.0), np.log(4) / 2
+    for theta in (0.001, 0.1, 0.5, limit * (1 - 1e-9), limit * (1 + 1e-9), 1.0):
+        printed = comparator_coefficients(system, [1.0], [theta], printed=True)
+        ours = comparator_coefficients(system, [1.0], [theta])
+        # κ's share at vanishing ρ is what decides: compare the w² parts alone
+        risk_printed, risk_ours = 32 * theta**4, 8 * np.exp(2 * theta) * theta**4
+        assert (risk_printed >= risk_ours) == (theta <= limit)
+        names = [h.name for h in printed.hypotheses if not h.holds]
+        assert ("θ ≤ ln(4)/2" in names) == (theta > limit)
+        if theta <= limit:
+            assert printed.growth >= ours.growth
+            assert printed.staleness >= ours.staleness
+            assert printed.noise >= ours.noise
+
+
+def test_hypotheses_follow_the_constants_in_force() -> None:
+    system = System(1.0, 1.0, 4, 1, 1.0)
+    w = [1.0]
+    assert all_hold(comparator_coefficients(system, w, [0.57]).hypotheses)
+    assert not all_hold(comparator_coefficients(system, w, [0.58]).hypotheses)
+    assert not all_hold(
+        comparator_coefficients(system, w, [0.5], box_end=0.6).hypotheses
+    )
+    assert not all_hold(
+        comparator_coefficients(system, w, [0.5], box_end=0.4).hypotheses
+    )
+    sharp = comparator_coefficients(system, w, [0.9], variant="sharp")
+    assert all_hold(sharp.hypotheses)
+    beyond = comparator_coefficients(system, w, [[0.9], [1.1]], variant="sharp")
+    np.testing.assert_array_equal(all_hold(beyond.hypotheses), [True, False])
+    printed = comparator_coefficients(system, w, [[0.14], [0.15]], printed=True)
+    np.testing.assert_array_equal(all_hold(printed.hypotheses), [True, False])

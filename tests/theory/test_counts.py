@@ -21,14 +21,8 @@ from hewfl.core.round import LocalPlan
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import draw
 from hewfl.sim.ledger import charge
-from hewfl.theory.counts import (
-    Algorithm,
-    communication,
-    round_work,
-)
-from hewfl.theory.systems import (
-    System,
-)
+from hewfl.theory.counts import Algorithm, communication, round_work
+from hewfl.theory.systems import System
 
 BOUNDS = ProblemBounds(2.0, 1.0, 0.1, 0.5)
 CASES: list[tuple[Algorithm, Traffic]] = [

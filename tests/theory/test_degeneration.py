@@ -32,9 +32,7 @@ from hewfl.theory.degeneration import (
     slice_hypotheses,
     symmetric_exact_hypotheses,
 )
-from hewfl.theory.statement import (
-    all_hold,
-)
+from hewfl.theory.statement import all_hold
 
 Array = NDArray[np.floating[Any]]
 

@@ -5,13 +5,8 @@ import pytest
 from hewfl import InvalidInputError
 from hewfl.core.checks import Array
 from hewfl.core.tracking import predictable_tracking
-from hewfl.theory.participation import (
-    absent_tracking,
-    propagated_tracking,
-)
-from hewfl.theory.systems import (
-    System,
-)
+from hewfl.theory.participation import absent_tracking, propagated_tracking
+from hewfl.theory.systems import System
 
 EXACT = 1e-12
 """Relative error of a closed formula of a few dozen roundings."""

@@ -15,17 +15,9 @@ from hewfl.theory.pl import (
     safe_floor,
     safe_rate,
 )
-from hewfl.theory.statement import (
-    all_hold,
-)
-from hewfl.theory.systems import (
-    System,
-)
-from hewfl.theory.uniform_controller import (
-    Uniform,
-    uniform_coefficients,
-    uniform_step,
-)
+from hewfl.theory.statement import all_hold
+from hewfl.theory.systems import System
+from hewfl.theory.uniform_controller import Uniform, uniform_coefficients, uniform_step
 
 RELATIVE = 1e-12
 DIGITS = 60

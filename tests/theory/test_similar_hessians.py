@@ -16,12 +16,8 @@ from hewfl.theory.similar_hessians import (
     higher_order_step,
     higher_order_trajectory,
 )
-from hewfl.theory.statement import (
-    all_hold,
-)
-from hewfl.theory.systems import (
-    System,
-)
+from hewfl.theory.statement import all_hold
+from hewfl.theory.systems import System
 from hewfl.theory.uniform_controller import (
     Uniform,
     uniform_coefficients,

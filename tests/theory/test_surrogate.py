@@ -5,16 +5,9 @@ import pytest
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.core.coefficients import Variant
 from hewfl.core.control import predictive_control
-from hewfl.theory.statement import (
-    all_hold,
-)
-from hewfl.theory.surrogate import (
-    surrogate_system,
-    surrogate_under,
-)
-from hewfl.theory.systems import (
-    System,
-)
+from hewfl.theory.statement import all_hold
+from hewfl.theory.surrogate import surrogate_system, surrogate_under
+from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12

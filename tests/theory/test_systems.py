@@ -2,15 +2,8 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds
-from hewfl.theory.statement import (
-    Rate,
-    at_most,
-    below,
-)
-from hewfl.theory.systems import (
-    System,
-    system_of,
-)
+from hewfl.theory.statement import Rate, at_most, below
+from hewfl.theory.systems import System, system_of
 
 
 def test_fields_broadcast_over_configurations_and_clients() -> None:

@@ -6,12 +6,8 @@ from mpmath import mpf
 from hewfl import InvalidInputError
 from hewfl.core.certificate import VARIANTS, Variant
 from hewfl.core.checks import Array
-from hewfl.theory.statement import (
-    all_hold,
-)
-from hewfl.theory.systems import (
-    System,
-)
+from hewfl.theory.statement import all_hold
+from hewfl.theory.systems import System
 from hewfl.theory.uniform_controller import (
     uniform_coefficients,
     uniform_step,

@@ -58,6 +58,9 @@ def certify(
             where an amplitude is given.
         variants: sets of constants; a theorem is listed for those it comes with.
 
+    Returns:
+        Promises, first rounds, noise and numbers sent, in one record.
+
     Raises:
         InvalidInputError: an argument breaks a rule above.
     """

@@ -65,6 +65,13 @@ def comparator_coefficients(
             the comparator's largest.
         variant: which constants.
         printed: the paper's coefficients; only with variant "paper".
+
+    Returns:
+        The recursion of (u, χ).
+
+    Raises:
+        InvalidInputError: weights off the simplex, an amplitude below zero, or
+            `printed` with another variant.
     """
     w = simplex_weights("weights", weights)
     theta = np.atleast_1d(nonnegatives("amplitudes", amplitudes))
@@ -76,9 +83,11 @@ def comparator_coefficients(
     cost = _printed(system, w, theta) if printed else _cost(system, w, theta, variant)
     played = theta.max(-1)
     top = np.asarray(played if box_end is None else nonnegatives("box_end", box_end))
+    a = np.asarray((w * fall / (1 + fall * f)).sum(-1))
     return Recursion(
         system,
-        descent=np.asarray((w * fall / (1 + fall * f)).sum(-1)),
+        descent=a,
+        capped_descent=a,
         growth=np.asarray(cost[0] + (w * 4 * f * rise).sum(-1)),
         staleness=np.asarray(cost[1]),
         noise=np.asarray(cost[2]),
@@ -97,11 +106,7 @@ def comparator_coefficients(
 
 @broadcasting
 def comparator_recursion(
-    coefficients: Recursion,
-    start: State,
-    rounds: int,
-    *,
-    solver_gap: ArrayLike = 0.0,
+    coefficients: Recursion, start: State, rounds: int, *, solver_gap: ArrayLike = 0.0
 ) -> Trajectory:
     """The recursion that the optimised system does not exceed (eq:cvx-rec-main).
 
@@ -115,6 +120,12 @@ def comparator_recursion(
         start: (u₀, χ₀).
         rounds: T.
         solver_gap: ε, how far the controls played may be from the least J (E-18).
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
 
@@ -141,6 +152,9 @@ def comparator_rate(
         rounds: T.
         solver_gap: ε, how far the controls played may be from the least J (E-18).
         printed: the paper's closed form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
 
     Raises:
         InvalidInputError: C ≥ 1, so that χ has no cap, or a = 0.

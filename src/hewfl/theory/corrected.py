@@ -54,6 +54,13 @@ def corrected_coefficients(
         box_end: θ̄ in the recursion of Q, as the paper has it; by default ϑ (E-33).
         variant: "paper" or "sharp"; section T has no absorbed form here.
         printed: the paper's recursion of Q (E-01).
+
+    Returns:
+        The recursion of (U, Q).
+
+    Raises:
+        InvalidInputError: ϑ ≤ 0, Λ ≤ L, a comparator off the simplex, or a variant that
+            does not exist here.
     """
     theta, Lambda = controls.against(system)
     L, n = system.L, system.n
@@ -72,6 +79,7 @@ def corrected_coefficients(
     top = theta if box_end is None else nonnegatives("box_end", box_end)
     return Recursion(
         system,
+        flows=True,
         descent=np.asarray(theta / 4 / system.cap),
         capped_descent=np.asarray(theta / 4 / (1 + theta / 4) / system.cap),
         growth=np.asarray(beta),
@@ -93,7 +101,13 @@ def corrected_coefficients(
 def corrected_noise(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> tuple[Float64[Array, "... n"], Float64[Array, "... n"]]:
-    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last."""
+    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last.
+
+    Args:
+        system: the constants.
+        controls: ϑ and Λ.
+        variant: "paper" or "sharp".
+    """
     if variant not in ("paper", "sharp"):
         raise invalid("variant", "one of paper, sharp", repr(variant))
     theta, Lambda = (value[..., None] for value in controls.against(system))
@@ -124,6 +138,12 @@ def corrected_recursion(
         start: (U₀, Q₀).
         rounds: T for constant coefficients, None for a schedule.
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
 
@@ -152,6 +172,9 @@ def corrected_rate(
         rounds: T.
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
         printed: the paper's closed form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
 
     Raises:
         InvalidInputError: C_χ ≥ 1, so that Q has no cap (erratum E-04).

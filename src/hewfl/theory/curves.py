@@ -75,8 +75,7 @@ def optimised(
     w = best_comparator(linear, quadratic)
     k = comparator_coefficients(system, w, theta, variant=variant, printed=printed)
     contracts, k = _steady(k)
-    # "absorbed" has no descent left for some amplitudes with C ≥ 1
-    k = replace(k, descent=np.where(k.descent > 0, k.descent, 1.0))
+    k = _descending(k)
     return Curve(
         lambda T: _where(contracts, comparator_rate(k, case.start, T, printed=printed)),
         lambda T: comparator_recursion(k, case.start, T).gap[-1],
@@ -88,7 +87,7 @@ def direct(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> 
     assert not printed  # there is no printed form
     found = uniform_coefficients(case.system, controls.amplitude, variant=variant)
     contracts, k = _steady(found.recursion)
-    k = replace(k, descent=np.where(k.descent > 0, k.descent, 1.0))
+    k = _descending(k)
     found = replace(found, recursion=k)
     g, q = case.start
     law = k.at_cap(q)
@@ -171,6 +170,12 @@ def _steady(recursion: Recursion) -> tuple[Hypothesis, Recursion]:
     # only where the rate holds
     track = replace(track, tracking=np.where(C < 1, C, 0.0))
     return below("C < 1", C, 1.0), replace(recursion, tracking=track)
+
+
+def _descending(recursion: Recursion) -> Recursion:
+    """A quadratic recursion with a > 0: "absorbed" has none for some ϑ with C ≥ 1."""
+    a = np.where(recursion.descent > 0, recursion.descent, 1.0)
+    return replace(recursion, descent=a, capped_descent=a)
 
 
 def _where(defined: Hypothesis, rate: Rate) -> Rate:

@@ -45,6 +45,9 @@ def rounds_to(
     Returns:
         Whole numbers; infinite where the floor is not below the target, or where
         `MOST_ROUNDS` do not suffice.
+
+    Raises:
+        InvalidInputError: ε ≤ 0, or what the bound itself refuses.
     """
     goal, least = positives("target", target), int(wholes("least", least))
     first = rate(least).value
@@ -117,6 +120,12 @@ def design(
         target: ε, below the cap f̄, which nobody needs to certify.
         curvature: Λ > L; by default it is searched too, in (L, 2L].
         variant: which constants.
+
+    Returns:
+        The best controls, what they certify, and the lowest floor of all.
+
+    Raises:
+        InvalidInputError: a target that is not between 0 and f̄, or an unknown name.
     """
     goal, cap = positives("target", target), case.system.cap
     if (goal >= cap).any():
@@ -175,6 +184,9 @@ def certified_amplitudes(
 
     Returns:
         Both ends, within `SEARCHED`; zero where there is no such amplitude.
+
+    Raises:
+        InvalidInputError: an unknown name, or a constant the theorem needs is missing.
     """
 
     def speaks(x: Array) -> Mask:

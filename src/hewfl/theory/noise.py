@@ -54,6 +54,12 @@ def noise_optimal(system: System) -> Float64[Array, "... n"]:
 
     Clients without noise, where there are any, share all the weight equally: V₁ and V₂
     are then zero, as they are for any other split among them (erratum E-15).
+
+    Args:
+        system: the constants.
+
+    Returns:
+        a*, clients last.
     """
     ratio = _quietness(system)
     return np.asarray(ratio / ratio.sum(-1, keepdims=True))
@@ -80,6 +86,12 @@ def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "
     Args:
         linear: l, clients last.
         quadratic: q ≥ 0, clients last.
+
+    Returns:
+        a, clients last.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     first, second = as_float64("linear", linear), nonnegatives("quadratic", quadratic)
     both = broadcast({"linear": first, "quadratic": second})
@@ -90,7 +102,13 @@ def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "
 def noise_term(
     weights: ArrayLike, linear: ArrayLike, quadratic: ArrayLike
 ) -> Float64[Array, "..."]:
-    """Σ a_i l_i + a_i² q_i, the value that `best_comparator` makes least."""
+    """Σ a_i l_i + a_i² q_i, the value that `best_comparator` makes least.
+
+    Args:
+        weights: a on the simplex, clients last.
+        linear: l, clients last.
+        quadratic: q ≥ 0, clients last.
+    """
     a = simplex_weights("weights", weights)
     first, second = as_float64("linear", linear), as_float64("quadratic", quadratic)
     return np.asarray((a * (first + a * second)).sum(-1))

@@ -42,6 +42,12 @@ def situation(
         tracking: Q ≥ 0, shape (*c).
         capped: put U♯ = min(U, f̄) for U in ρ and κ too, which is valid and tighter; as
             printed only s has it (E-25).
+
+    Returns:
+        The state as the formulas of `hewfl.core.coefficients` take it.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
     np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
@@ -56,6 +62,10 @@ def executable(system: System, proxies: ArrayLike) -> System:
 
     Raises:
         InvalidInputError: a proxy is below the variance it stands for.
+
+    Args:
+        system: the constants.
+        proxies: v̂_i² ≥ v_i², clients last.
     """
     v2, proxy = np.asarray(system.variance), as_float64("proxies", proxies)
     if (proxy < v2).any():
@@ -106,6 +116,12 @@ def one_step(
         controls: w and θ, shapes that broadcast with (*c, n).
         at: from `situation`.
         variant: which constants.
+
+    Returns:
+        J, its parts, and the conditions under which it is a bound.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     w, theta = _controls(controls, at)
     check_variant(variant)
@@ -137,6 +153,18 @@ def advantage(
 
     U♯ drops out before anything is subtracted. Γ ≥ 0 for every benchmark if the
     controls minimise J, as those of `hewfl.predictive_control` do.
+
+    Args:
+        controls: w and θ, clients last.
+        benchmark: w̄ and θ̄, likewise.
+        at: from `situation`.
+        variant: which constants.
+
+    Returns:
+        Γ, shape (*c).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     ours, theirs = (
@@ -154,6 +182,17 @@ def largest_descent_amplitude(
 
     U♯ − J is concave in θ (μ is concave, κ convex) and zero at θ = 0, so the answer
     ends an interval of descent; it is bisected on log θ.
+
+    Args:
+        weights: w on the simplex, clients last.
+        at: from `situation`.
+        variant: which constants.
+
+    Returns:
+        θ, shape (*c).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     w, ones = _controls((weights, 1.0), at)

@@ -77,7 +77,13 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 def pl_step(
     controller: Uniform, pl_constant: ArrayLike, state: State
 ) -> Float64[Array, "..."]:
-    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
+    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
+        state: (g, q).
+    """
     k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray((1 - k.contraction(pl_constant)) * g + k.staleness * q + k.noise)
@@ -104,6 +110,12 @@ def pl_rate(
         start: (g_0, q_0).
         rounds: t.
         printed: the paper's form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     c = pl_contraction(controller, pl_constant)
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
@@ -115,7 +127,12 @@ def pl_rate(
 
 @broadcasting
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
-    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
+    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower).
+
+    Args:
+        controller: from `uniform_coefficients`.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
+    """
     c, k = pl_contraction(controller, pl_constant), controller.recursion
     B, nu = k.tracking.gap, 1 - k.tracking.tracking
     weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.staleness, c.a * nu / 4)
@@ -133,6 +150,16 @@ def safe_amplitude(
     """Largest ϑ of the safe regime, min{√(μ/(400L)), 1/24, L/(2μ)} (cor:pl-safe).
 
     It is rounded down, so that it passes its own hypotheses.
+
+    Args:
+        smoothness: L > 0.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
+
+    Returns:
+        ϑ, shape (*c).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     L, mu = positives("smoothness", smoothness), positives("pl_constant", pl_constant)
     small = np.minimum(np.sqrt(mu / L) / 20, 1 / 24)
@@ -162,6 +189,12 @@ def safe_rate(
         start: (g_0, q_0).
         rounds: t.
         printed: the hypotheses of the appendix.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     c = pl_contraction(k, mu)
@@ -179,6 +212,10 @@ def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
         (δ + λA_q)/ρ ≤ 128(ϑ/n + ϑ²) M/μ + (115200/11)ϑ² M/μ,     M = v²/(Hb)
 
     which makes the O(ϑv²/(μnHb) + ϑ²v²/(μHb)) of eq:pl-floor-main explicit.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     theta, M, n = k.amplitude, k.noise, k.system.n

@@ -32,6 +32,12 @@ def plain_slope_error(
 
     32Lϑ²g + 8ϑ²V̄₁ + 2V_u                             paper
     8h₁Lϑ²g + 4ϑ² (1/n)Σ h₂ᵢM_i + 2V_u,  h₁ the mean  sharp
+
+    Args:
+        system: the constants.
+        amplitude: ϑ > 0, shape (*c).
+        gap: g ≥ 0.
+        variant: "paper" or "sharp".
     """
     theta, g = positives("amplitude", amplitude), nonnegatives("gap", gap)
     drift, noise = _drift(system, variant)
@@ -57,6 +63,12 @@ def plain_coefficients(
         system: the constants.
         controls: ϑ and Λ.
         variant: "paper" or "sharp"; section T has no absorbed form here.
+
+    Returns:
+        The recursion of g; its tracking part is zero.
+
+    Raises:
+        InvalidInputError: ϑ ≤ 0, Λ ≤ L, or a variant that does not exist here.
     """
     theta, Lambda = controls.against(system)
     L, V_u = system.L, uniform_noise_of_mean(system)
@@ -69,6 +81,7 @@ def plain_coefficients(
     drift, noise = _drift(system, variant)
     return Recursion(
         system,
+        flows=True,
         descent=np.asarray(theta / 8 / system.cap),
         capped_descent=np.asarray(theta / 8 / (1 + theta / 8) / system.cap),
         slope=np.asarray(theta / 4 / L),
@@ -112,6 +125,12 @@ def plain_recursion(
         start: g₀.
         rounds: T for constant coefficients, None for a schedule.
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+
+    Returns:
+        g_t for t = 0, ..., T, rounds first.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, eps = coefficients, solver_gap
     return k.trajectory((start, 0.0), rounds, solver_gap=eps).gap
@@ -133,6 +152,19 @@ def plain_rate(
 
     Ours is `scalar_rate`, which also counts that the decay to m is geometric. Both keep
     to the positive root: without noise the paper also admits m = 0 (erratum E-07).
+
+    Args:
+        coefficients: constant ones.
+        start: g₀ ≥ 0.
+        rounds: T.
+        solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+        printed: the paper's form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, g = coefficients, nonnegatives("start", start)
     law = k.at_cap(0.0, solver_gap)
@@ -165,6 +197,9 @@ def plain_pl_rate(
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
         printed: the paper's closed form.
 
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
     Raises:
         InvalidInputError: ρ ≤ 0, so that nothing contracts (eq:realized-hom-rho).
     """
@@ -182,20 +217,8 @@ def plain_pl_rate(
         rate,
         label="cor:realized-hom-PL",
         vacuous=np.asarray(rate.floor >= k.cap),
-        hypotheses=(
-            *k.hypotheses,
-            at_most("μ ≤ L", mu, k.system.L),
-            *rate.hypotheses,
-        ),
+        hypotheses=(*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), *rate.hypotheses),
     )
-
-
-@broadcasting
-def plain_contraction(
-    coefficients: Recursion, pl_constant: ArrayLike
-) -> Float64[Array, "..."]:
-    """ρ = μϑ/(2L) − β of g⁺ ≤ (1 − ρ) g + δ (eq:realized-hom-PL-rec)."""
-    return coefficients.contraction(pl_constant)
 
 
 def _drift(system: System, variant: Variant) -> tuple[Array, Array]:

@@ -65,6 +65,11 @@ def post_local_hypotheses(
     """Conditions of all post-local bounds in expectation; tuned runs break them (E-02).
 
     They imply ϑ < 1/2.
+
+    Args:
+        theta: ϑ > 0.
+        Lambda: Λ > 0.
+        L: L > 0.
     """
     for name, value in (("theta", theta), ("Lambda", Lambda), ("L", L)):
         positives(name, value)
@@ -107,6 +112,9 @@ def pathwise_bound(
         curvature: Λ.
         smoothness: L.
 
+    Returns:
+        The bound, shape (*c).
+
     Raises:
         InvalidInputError: Λ ≤ L.
     """
@@ -127,6 +135,12 @@ def uniform_model_value(
     """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
 
     Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
+
+    Args:
+        amplitude: ϑ > 0.
+        curvature: Λ > L.
+        smoothness: L > 0.
+        sq_slope: ‖ḡ‖² ≥ 0.
     """
     L = positives("smoothness", smoothness)
     theta = positives("amplitude", amplitude)
@@ -139,7 +153,12 @@ def uniform_model_value(
 def plain_advantage(
     uniform_value: ArrayLike, model_value: ArrayLike
 ) -> Float64[Array, "..."]:
-    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them."""
+    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them.
+
+    Args:
+        uniform_value: Ψ(1/n).
+        model_value: Ψ(w).
+    """
     uniform = as_float64("uniform_value", uniform_value)
     return np.asarray(uniform - as_float64("model_value", model_value))
 
@@ -151,6 +170,16 @@ def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
     from the pool that F averages. "fixed shards": the pool is shuffled and dealt once;
     given its shard a client sees ∇F_i ≠ ∇F, and no number of rounds averages that out
     (erratum E-14). The printed lemma counts shards as sufficient.
+
+    Args:
+        sampling: where batches come from.
+        printed: the paper's lemma, which is false for shards.
+
+    Returns:
+        True where E[batch gradient] = ∇F for every client in every round.
+
+    Raises:
+        InvalidInputError: an unknown sampling.
     """
     if sampling not in _SAMPLINGS:
         raise invalid("sampling", f"one of {', '.join(_SAMPLINGS)}", repr(sampling))

@@ -42,6 +42,11 @@ def branch_sq_radius(
     The proof gives the third form, which is within the second only for θ ≤ ln(3)/2; the
     second is true all the same, because the first is (E-03). The lemma is the same for
     (u, χ) (lem:sur-radius) and (g, q) (lem:direct-radius, the largest over clients).
+
+    Args:
+        amplitudes: θ_i ≥ 0, clients last.
+        at: from `situation`.
+        form: "sharp", "stated" or "proved".
     """
     label, k = "lem:radius", _CORRECTED
     return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
@@ -51,13 +56,18 @@ def branch_sq_radius(
 def plain_sq_radius(
     amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
 ) -> Bound:
-    """The same for a branch without control variates (lem:realized-hom-radius).
+    """How far a branch without control variates strays (lem:realized-hom-radius).
 
         θ²(4U/L + 2M/L²)            sharp, θ ≤ 2H (T1)
         θ²(16U/L + 4M/L²)           stated
         e^{2θ}θ²(4U/L + 2M/L²)      proved, any θ; within the second for θ ≤ ln(2)/2
 
     Q plays no part.
+
+    Args:
+        amplitudes: θ_i ≥ 0, clients last.
+        at: from `situation`.
+        form: "sharp", "stated" or "proved".
     """
     label, k = "lem:realized-hom-radius", _PLAIN
     return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)

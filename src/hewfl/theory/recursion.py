@@ -42,13 +42,14 @@ class Recursion:
     Attributes:
         system: the constants; f̄ is its cap.
         descent: a.
+        capped_descent: a/(1 + a f̄) where D is T_a, which is at most g − a g²/(1 + a f̄)
+            on [0, f̄]; `descent` itself where D(g) = g − a g².
         growth: β.
         staleness: γ.
         noise: δ.
         tracking: A, B and C.
         hypotheses: what must hold for both inequalities to be true.
-        capped_descent: a/(1 + a f̄) where D is T_a, which is at most g − a g²/(1 + a f̄)
-            on [0, f̄]; None where D(g) = g − a g² already.
+        flows: whether D is T_a.
         slope: σ, what a unit of ‖∇F‖² takes off the gap; None where it is not stated.
         comparator: the fixed weights the round is compared with, clients last; None
             where they are uniform.
@@ -56,12 +57,13 @@ class Recursion:
 
     system: System
     descent: Float64[Array, "..."]
+    capped_descent: Float64[Array, "..."]
     growth: Float64[Array, "..."]
     staleness: Float64[Array, "..."]
     noise: Float64[Array, "..."]
     tracking: Tracking
     hypotheses: tuple[Hypothesis, ...]
-    capped_descent: Float64[Array, "..."] | None = None
+    flows: bool = False
     slope: Float64[Array, "..."] | None = None
     comparator: Float64[Array, "... n"] | None = None
 
@@ -122,8 +124,7 @@ class Recursion:
         """
         stale = self.staleness * tracking_cap(self.tracking, tracking, self.cap)
         d = np.asarray(stale + self.noise + solver_gaps(solver_gap))
-        a = self.descent if self.capped_descent is None else self.capped_descent
-        return a, self.growth, d
+        return self.capped_descent, self.growth, d
 
     def rate(
         self,
@@ -157,6 +158,8 @@ class Recursion:
     def contraction(self, pl_constant: ArrayLike) -> Float64[Array, "..."]:
         """The factor a = 2μσ − β of g⁺ ≤ (1 − a) g + γ q + δ under the PL condition.
 
+        For plain branches it is ρ of eq:realized-hom-PL-rec.
+
         Args:
             pl_constant: μ > 0 with ‖∇F‖² ≥ 2μ(F − F*).
 
@@ -182,7 +185,7 @@ class Recursion:
         a, beta, gamma, delta, cap, A, B, C = numbers
         u, q = state
         with np.errstate(over="ignore"):  # q may grow without limit; u is capped
-            if self.capped_descent is None:
+            if not self.flows:
                 # β u and a u² are small beside u: their difference is taken first, or
                 # its last digits would be lost in two roundings to the size of u
                 moved = u + (beta * u - a * u * u)

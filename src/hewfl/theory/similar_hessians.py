@@ -87,6 +87,12 @@ def higher_order(
         similarity: S ≥ 0, bound on ‖∇²F_i − ∇²F‖, shape (*c).
         hessian_lipschitz: M ≥ 0.
         printed: the paper's Δ²; only with variant "paper".
+
+    Returns:
+        The coefficients, in factors that say what each costs.
+
+    Raises:
+        InvalidInputError: a negative constant, or `printed` with another variant.
     """
     k, L, R = controller, controller.system.L, controller.system.R
     theta, paper = k.amplitude, k.variant == "paper"
@@ -116,7 +122,12 @@ def higher_order(
 
 @broadcasting
 def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
-    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
+    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main).
+
+    Args:
+        bound: from `higher_order`.
+        state: (g, q).
+    """
     k = bound
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray(k.gap * g + k.tracking * q + k.noise)
@@ -124,7 +135,12 @@ def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
 
 @broadcasting
 def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
+    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below.
+
+    Args:
+        bound: from `higher_order`.
+        state: (g, q).
+    """
     k, cap = bound, bound.controller.system.cap
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     g = np.minimum(g, cap)
@@ -137,7 +153,19 @@ def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
 def higher_order_trajectory(
     bound: HigherOrder, start: State, rounds: int
 ) -> Trajectory:
-    """The recursion of (g, q) from a start (th:ho-main)."""
+    """The recursion of (g, q) from a start (th:ho-main).
+
+    Args:
+        bound: from `higher_order`.
+        start: (g₀, q₀).
+        rounds: T.
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
     met = bound.hypotheses
     return iterated(lambda s: higher_order_step(bound, s), start, rounds, met)
 
@@ -160,8 +188,10 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
     q = uniform_tracking_cap(bound.controller, q0)
     a = k.a / (1 + k.controller.amplitude / 4)
     delta = k.push * (k.noise + k.tracking * q) + k.spread
-    law = (np.asarray(x) for x in (a, k.push * k.gap, 0.0, delta))
-    return Recursion(k.controller.system, *law, NO_TRACKING, k.hypotheses)
+    numbers = (a, k.push * k.gap, delta)
+    a, beta, delta = (np.asarray(x) for x in numbers)
+    system, free = k.controller.system, np.zeros(())
+    return Recursion(system, a, a, beta, free, delta, NO_TRACKING, k.hypotheses)
 
 
 @broadcasting
@@ -178,6 +208,12 @@ def best_iterate_rate(
         start: (g_0, q_0).
         rounds: T ≥ 1.
         printed: the paper's form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: C_q ≥ 1, or an argument out of range.
     """
     T, g = wholes("rounds", rounds, least=1), nonnegatives("start", start[0])
     k = closed_higher_order(bound, nonnegatives("start", start[1]))
@@ -199,10 +235,17 @@ def best_iterate_rate(
 def common_quadratic_rate(
     controller: Uniform, gap: ArrayLike, rounds: ArrayLike
 ) -> Bound:
-    """The same for quadratics with one Hessian, S = M = 0 (th:ho-main, E-23).
+    """Bound on the least g_t for quadratics with one Hessian (th:ho-main, E-23).
+
+    Then S = M = 0 and
 
     min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
     C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
+
+    Args:
+        controller: from `uniform_coefficients`.
+        gap: g_0 ≥ 0.
+        rounds: T ≥ 1.
     """
     T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
     theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n

@@ -24,13 +24,7 @@ from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import Controls, situation
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import (
-    State,
-    Trajectory,
-    by_round,
-    stacked,
-    upper_state,
-)
+from hewfl.theory.trajectories import State, Trajectory, by_round, stacked, upper_state
 
 
 @final
@@ -80,6 +74,9 @@ def surrogate_system(
         rounds: T.
         variant: which constants.
         printed: tracking coefficients of the end of the box.
+
+    Returns:
+        Bounds, controls and solver gaps of all rounds.
 
     Raises:
         InvalidInputError: a box not inside (0, 1].
@@ -141,6 +138,13 @@ def surrogate_under(
         box_end: θ̄ in the recursion of χ, as printed; by default the largest θ_i of the
             round (E-33).
         variant: which constants.
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: weights off the simplex, a negative number, or `rounds` None
+            without a schedule.
     """
     check_variant(variant)
     w, theta = simplex_weights("weights", controls[0]), controls[1]

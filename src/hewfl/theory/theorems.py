@@ -70,6 +70,9 @@ def theorem_curve(
         controls: ϑ and Λ, shapes that broadcast with (*c); Λ matters to rules with one.
         variant: which constants.
 
+    Returns:
+        The closed bound and the recursion behind it, as functions of the rounds.
+
     Raises:
         InvalidInputError: an unknown name, a missing constant, or ϑ beyond `LARGEST`.
     """

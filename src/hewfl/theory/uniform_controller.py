@@ -73,6 +73,12 @@ def uniform_coefficients(
         system: the constants; H and b must be common to the clients.
         amplitude: ϑ > 0, shape (*c).
         variant: which constants.
+
+    Returns:
+        The controller with its recursion of (g, q).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     theta, n, L, R = positives("amplitude", amplitude), system.n, system.L, system.R
     h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(system.horizon)))
@@ -94,7 +100,7 @@ def uniform_coefficients(
     a, beta, gamma, delta = (np.asarray(x) for x in numbers)
     met = _hypotheses(system, theta, variant, track)
     slope = np.asarray(sigma)
-    law = Recursion(system, a, beta, gamma, delta, track, met, slope=slope)
+    law = Recursion(system, a, a, beta, gamma, delta, track, met, slope=slope)
     return Uniform(theta, variant, np.asarray(M), law)
 
 
@@ -119,6 +125,10 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
 
     g is kept at f̄ or below, which lem:gap allows; there g − a g² grows with g, so that
     bounds may be put for g and q.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        state: (g, q).
     """
     k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
@@ -127,7 +137,19 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
 
 @broadcasting
 def uniform_trajectory(controller: Uniform, start: State, rounds: int) -> Trajectory:
-    """The coupled recursion of (g, q) from a start (th:direct-bellman)."""
+    """The coupled recursion of (g, q) from a start (th:direct-bellman).
+
+    Args:
+        controller: from `uniform_coefficients`.
+        start: (g₀, q₀).
+        rounds: T.
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
     met = controller.recursion.hypotheses
     return iterated(lambda s: uniform_step(controller, s), start, rounds, met)
 

@@ -13,15 +13,9 @@ from hewfl.theory.general.closed_forms import (
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.convex_flow import (
-    ConvexGenerator,
-)
-from hewfl.theory.general.drift import (
-    Terms,
-)
-from hewfl.theory.general.generator import (
-    Generator,
-)
+from hewfl.theory.general.convex_flow import ConvexGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.generator import Generator
 
 Array = NDArray[np.floating[Any]]
 

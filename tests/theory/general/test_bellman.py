@@ -12,22 +12,11 @@ from hewfl.theory.general.bellman import (
     box_selection,
     epsilon_selection,
 )
-from hewfl.theory.general.closed_forms import (
-    ExponentialGenerator,
-    QuadraticGenerator,
-)
-from hewfl.theory.general.drift import (
-    Terms,
-)
-from hewfl.theory.general.generator import (
-    Generator,
-)
-from hewfl.theory.general.master import (
-    master_trajectory,
-)
-from hewfl.theory.statement import (
-    all_hold,
-)
+from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.generator import Generator
+from hewfl.theory.general.master import master_trajectory
+from hewfl.theory.statement import all_hold
 
 Array = NDArray[np.floating[Any]]
 

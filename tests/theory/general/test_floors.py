@@ -12,21 +12,15 @@ from hewfl.theory.general.closed_forms import (
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.convex_flow import (
-    ConvexGenerator,
-)
-from hewfl.theory.general.drift import (
-    Terms,
-)
+from hewfl.theory.general.convex_flow import ConvexGenerator
+from hewfl.theory.general.drift import Terms
 from hewfl.theory.general.floors import (
     evolution,
     floor_hypothesis,
     noisy_contraction,
     noisy_floor,
 )
-from hewfl.theory.general.generator import (
-    Generator,
-)
+from hewfl.theory.general.generator import Generator
 
 
 def test_quadratic_floor_in_high_precision(rng: np.random.Generator) -> None:

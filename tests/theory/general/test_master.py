@@ -12,20 +12,9 @@ from hewfl.theory.general.closed_forms import (
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.drift import (
-    Terms,
-    noisy_drift,
-)
-from hewfl.theory.general.floors import (
-    evolution,
-    noisy_contraction,
-    noisy_floor,
-)
-from hewfl.theory.general.generator import (
-    Generator,
-    relative_decrease,
-    slope_modulus,
-)
+from hewfl.theory.general.drift import Terms, noisy_drift
+from hewfl.theory.general.floors import evolution, noisy_contraction, noisy_floor
+from hewfl.theory.general.generator import Generator, relative_decrease, slope_modulus
 from hewfl.theory.general.master import (
     master_trajectory,
     noiseless_bounds,

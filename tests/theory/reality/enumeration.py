@@ -17,9 +17,7 @@ from tests.theory.reality.world import World
 
 from hewfl import post_local_weights
 from hewfl.core.checks import Array, ArrayLike
-from hewfl.theory.systems import (
-    System,
-)
+from hewfl.theory.systems import System
 
 ROUNDING = 1e-11
 """Forgiven in a comparison, over the size of its sides."""

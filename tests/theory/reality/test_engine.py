@@ -29,10 +29,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.core.checks import Array
-from hewfl.core.coefficients import (
-    VARIANTS,
-    Variant,
-)
+from hewfl.core.coefficients import VARIANTS, Variant
 from hewfl.problems import (
     Quadratic,
     Softmax,
@@ -54,18 +51,10 @@ from hewfl.theory import (
     uniform_coefficients,
     uniform_trajectory,
 )
-from hewfl.theory.pl import (
-    pl_step,
-)
-from hewfl.theory.plain import (
-    plain_step,
-)
-from hewfl.theory.statement import (
-    all_hold,
-)
-from hewfl.theory.uniform_controller import (
-    uniform_step,
-)
+from hewfl.theory.pl import pl_step
+from hewfl.theory.plain import plain_step
+from hewfl.theory.statement import all_hold
+from hewfl.theory.uniform_controller import uniform_step
 
 N, ROUNDS, SEEDS = 4, 5, 16
 UNEQUAL = (1, 2, 4, 8)

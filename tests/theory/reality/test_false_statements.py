@@ -12,9 +12,7 @@ from tests.theory.reality.enumeration import Cloud, Work, fixed, play, rounds
 from tests.theory.reality.world import LINKS, World
 
 from hewfl import post_local_weights
-from hewfl.core.tracking import (
-    predictable_tracking,
-)
+from hewfl.core.tracking import predictable_tracking
 from hewfl.theory import (
     PostLocal,
     System,
@@ -30,15 +28,9 @@ from hewfl.theory import (
     uniform_coefficients,
     uniform_trajectory,
 )
-from hewfl.theory.pl import (
-    pl_contraction,
-)
-from hewfl.theory.scalar import (
-    printed_scalar_rate,
-)
-from hewfl.theory.statement import (
-    all_hold,
-)
+from hewfl.theory.pl import pl_contraction
+from hewfl.theory.scalar import printed_scalar_rate
+from hewfl.theory.statement import all_hold
 
 
 def square(n: int, shifts: list[float]) -> World:

@@ -14,10 +14,7 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
-from hewfl.core.coefficients import (
-    VARIANTS,
-    Variant,
-)
+from hewfl.core.coefficients import VARIANTS, Variant
 from hewfl.theory import (
     comparator_coefficients,
     comparator_rate,
@@ -25,9 +22,7 @@ from hewfl.theory import (
     surrogate_system,
     surrogate_under,
 )
-from hewfl.theory.statement import (
-    all_hold,
-)
+from hewfl.theory.statement import all_hold
 
 ROUNDS = 4
 HORIZONS, BATCHES = (1, 2), (2, 1)

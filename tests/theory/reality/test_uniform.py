@@ -23,10 +23,7 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
-from hewfl.core.coefficients import (
-    VARIANTS,
-    Variant,
-)
+from hewfl.core.coefficients import VARIANTS, Variant
 from hewfl.theory import (
     best_iterate_rate,
     higher_order,
@@ -36,24 +33,14 @@ from hewfl.theory import (
     uniform_coefficients,
     uniform_trajectory,
 )
-from hewfl.theory.pl import (
-    pl_contraction,
-    pl_step,
-    safe_floor,
-)
+from hewfl.theory.pl import pl_contraction, pl_step, safe_floor
 from hewfl.theory.similar_hessians import (
     common_quadratic_rate,
     disagreement,
     higher_order_step,
 )
-from hewfl.theory.statement import (
-    all_hold,
-)
-from hewfl.theory.uniform_controller import (
-    Uniform,
-    uniform_step,
-    uniform_tracking_cap,
-)
+from hewfl.theory.statement import all_hold
+from hewfl.theory.uniform_controller import Uniform, uniform_step, uniform_tracking_cap
 
 EDGE = 0.99 / np.sqrt(288)
 kinds = pytest.mark.parametrize("kind", list(LINKS))

@@ -28,15 +28,7 @@ from hewfl.theory.general.master import (
 )
 
 __all__ = [
-    "ConvexGenerator",
-    "ExponentialGenerator",
-    "Generator",
-    "PowerGenerator",
-    "QuadraticGenerator",
-    "Terms",
-    "master_trajectory",
-    "noiseless_bounds",
-    "noiseless_rate",
-    "noisy_bounds",
-    "noisy_rate",
-]
+    "ConvexGenerator", "ExponentialGenerator", "Generator", "PowerGenerator",
+    "QuadraticGenerator", "Terms", "master_trajectory", "noiseless_bounds",
+    "noiseless_rate", "noisy_bounds", "noisy_rate",
+]  # fmt: skip

@@ -12,14 +12,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import (
-    Array,
-    ArrayLike,
-    Ints,
-    as_float64,
-    invalid,
-    nonnegatives,
-)
+from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.general.drift import Terms, noisy_drift
 from hewfl.theory.general.generator import Generator
@@ -65,7 +58,13 @@ def bellman_kernel(
 def bellman_operator(
     generator: Generator, state: ArrayLike, controls: Terms
 ) -> Float64[Array, "*c"]:
-    """B(s) = min over u of G(s, u)  (def:Bellman)."""
+    """B(s) = min over u of G(s, u)  (def:Bellman).
+
+    Args:
+        generator: φ.
+        state: s ≥ 0, shape (*c).
+        controls: α, β and δ of each, control last.
+    """
     return np.asarray(bellman_kernel(generator, state, controls).min(axis=-1))
 
 

@@ -11,13 +11,7 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, broadcast, nonnegatives, positives
 from hewfl.theory.general.generator import time_and_state
-from hewfl.theory.general.scaled import (
-    BIG,
-    log1p_scaled,
-    log_ratio,
-    product,
-    unscaled,
-)
+from hewfl.theory.general.scaled import BIG, log1p_scaled, log_ratio, product, unscaled
 
 
 @final
@@ -35,7 +29,7 @@ class QuadraticGenerator:
     noisy: ClassVar[str] = "cor:quadratic_noisy"
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Refuse κ ≤ 0."""
         object.__setattr__(
             self, "coefficient", positives("coefficient", self.coefficient)
         )
@@ -94,7 +88,7 @@ class PowerGenerator:
     noisy: ClassVar[str] = "cor:power_noisy"
 
     def __post_init__(self) -> None:
-        """Check ranges and shapes."""
+        """Refuse κ ≤ 0, p ≤ 0 and shapes that do not fit."""
         names = ("coefficient", "power")
         values = {name: positives(name, getattr(self, name)) for name in names}
         broadcast(values)
@@ -174,7 +168,7 @@ class ExponentialGenerator:
     noisy: ClassVar[str] = "cor:exp_noisy"
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Refuse ρ ≤ 0."""
         object.__setattr__(self, "rate", positives("rate", self.rate))
 
     @property

@@ -47,7 +47,7 @@ class ConvexGenerator:
     noisy: ClassVar[str] = "thm:noisy"
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Refuse a negative φ'(0+)."""
         slope = nonnegatives("derivative_at_zero", self.derivative_at_zero)
         object.__setattr__(self, "derivative_at_zero", slope)
 

@@ -62,6 +62,11 @@ def noisy_drift(
     """One step of the recursion (def:noisy_drift).
 
     g(s) = R_a(s) + bs + d + ε
+
+    Args:
+        generator: φ.
+        terms: a, b, d and ε.
+        state: s ≥ 0.
     """
     s = nonnegatives("state", state)
     return np.asarray(generator.flow(terms.a, s) + terms.b * s + terms.d)

@@ -105,9 +105,7 @@ def _quadratic_floor(
 
 
 def _exponential_floor(
-    decrease: Float64[Array, "..."],
-    b: Float64[Array, "..."],
-    d: Float64[Array, "..."],
+    decrease: Float64[Array, "..."], b: Float64[Array, "..."], d: Float64[Array, "..."]
 ) -> Float64[Array, "..."]:
     net = np.asarray(decrease - b)
     noisy = (b > 0) | (d > 0)
