@@ -46,6 +46,11 @@ def rounds_to(
         Whole numbers; infinite where the floor is not below the target, or where
         `MOST_ROUNDS` do not suffice.
 
+    Examples:
+        >>> from hewfl.theory import linear_rate
+        >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
+        4.0
+
     Raises:
         InvalidInputError: ε ≤ 0, or what the bound itself refuses.
     """

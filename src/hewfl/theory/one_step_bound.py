@@ -205,6 +205,8 @@ def largest_descent_amplitude(
     top = np.asarray(ones[..., 0])
     low, high = LEAST * top, top
     for _ in range(_HALVINGS):
+        # the middle on log θ: halving θ itself would need 200 steps to reach LEAST, and
+        # √(low·high) could underflow
         middle = np.asarray(np.sqrt(low) * np.sqrt(high))
         met = descends(middle)
         low, high = np.where(met, middle, low), np.where(met, high, middle)

@@ -58,6 +58,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     k, mu = controller.recursion, positives("pl_constant", pl_constant)
     B, gamma, nu = k.tracking.gap, k.staleness, 1 - k.tracking.tracking
     a = k.contraction(mu)
+    # hypot of roots forms neither square nor the product Bγ ~ ϑ⁵, which underflow first
     D = np.hypot(nu - a, 2 * np.sqrt(B) * np.sqrt(gamma))
     with np.errstate(divide="ignore", invalid="ignore"):
         slow = 2 * (a * nu - B * gamma) / (a + nu + D)

@@ -39,6 +39,12 @@ class Recursion:
 
     All have shape (*c), or (rounds, *c) for a schedule.
 
+    >>> from hewfl.theory import PostLocal, System, plain_coefficients
+    >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
+    >>> k = plain_coefficients(system, PostLocal(0.25, 2.0), variant="sharp")
+    >>> k.trajectory((0.5, 0.0), 2).gap.round(4)
+    array([0.5   , 0.4848, 0.4706])
+
     Attributes:
         system: the constants; f̄ is its cap.
         descent: a.

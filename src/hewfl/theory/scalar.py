@@ -48,6 +48,8 @@ def flow(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
     0 < T_a' ≤ 1, so T_a(u + b) ≤ T_a(u) + b.
     """
     A, U = nonnegatives("a", a), nonnegatives("u", u)
+    # each form serves where its quotient is at most one: u/(1 + au) would be 0 where au
+    # overflows, although T_a(u) is near 1/a; the other one is 1/0 at a = 0
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = np.asarray(A * U)
         return np.where(x > 1, 1 / A / (1 + 1 / x), U / (1 + x))
@@ -291,6 +293,7 @@ def linear_rate(
 def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:
     """The factor (1 − a)ᵀ with all its digits for small a; 0 for a ≥ 1 and T > 0."""
     r, T = as_float64("a", a), wholes("rounds", rounds)
+    # 1 − a rounds to 1 for a below 1e-16, and no power of 1 decays; log1p sees a itself
     with np.errstate(divide="ignore", invalid="ignore"):
         decay = np.exp(T * np.log1p(-np.minimum(r, 1)))
     return np.where(T > 0, decay, 1.0)
