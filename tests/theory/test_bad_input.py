@@ -13,22 +13,24 @@ from typing import Any, final
 
 import numpy as np
 import pytest
+from tests.theory.public import PUBLIC, theory
 
-from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState, theory
+from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.aggregate.rows import matrix_round
 from hewfl.core.round import LocalPlan, Roster
+from hewfl.theory.general import Terms
 
 L, THETA, LAMBDA = np.array([1.0, 2.0]), np.array([0.02, 0.03]), np.array([1.8, 3.6])
 ONE, W = np.array([1.0, 0.5]), np.array([0.2, 0.3, 0.5])
 SYSTEM = theory.System(L, 1.0, [1, 2, 4], 8, 1e-4)
 CASE = theory.Case(SYSTEM, 0.3, 1e-4, 0.1, 0.1, 0.1, "fresh draws", dimension=10)
 FLOW = theory.QuadraticGenerator(ONE)
-TERMS = theory.Terms(ONE, 0.01, 0.01)
-SCHEDULE = theory.Terms(np.tile(ONE, (4, 1)), 0.01, 0.01)
-CONTROLS = theory.ControlSet(np.ones((2, 5)), 0.01, 0.01)
+TERMS = Terms(ONE, 0.01, 0.01)
+SCHEDULE = Terms(np.tile(ONE, (4, 1)), 0.01, 0.01)
+CONTROLS = Terms(np.ones((2, 5)), 0.01, 0.01)
 POST = theory.PostLocal(THETA, LAMBDA)
 START = (0.3 * ONE, 1e-4 * ONE)
-UNIFORM = theory.uniform(SYSTEM, THETA)
+UNIFORM = theory.uniform_coefficients(SYSTEM, THETA)
 HIGHER = theory.higher_order(UNIFORM, 0.1, 0.1)
 CORRECTED = theory.corrected_coefficients(SYSTEM, POST)
 PLAIN = theory.plain_coefficients(SYSTEM, POST)
@@ -77,8 +79,8 @@ def call(
     return Call(given, *(tuple(names.split()) for names in (signed, wide, free, nan)))
 
 
-def law_of(u: Any) -> theory.ControlSet:
-    return theory.ControlSet(u[..., 0] + 1, u[..., 0], 0.0)
+def law_of(u: Any) -> Terms:
+    return Terms(u[..., 0] + 1, u[..., 0], 0.0)
 
 
 CALLS: dict[str, Call] = {
@@ -137,7 +139,7 @@ CALLS: dict[str, Call] = {
         amplitude=THETA,
         curvature=LAMBDA,
     ),
-    "closed": call(bound=HIGHER, tracking=ONE),
+    "closed_higher_order": call(bound=HIGHER, tracking=ONE),
     "closed_kernel": call(
         envelopes=ENVELOPES,
         state=np.ones((2, 2)),
@@ -212,7 +214,7 @@ CALLS: dict[str, Call] = {
     "largest_descent_amplitude": call(weights=W, at=AT, signed="weights"),
     "largest_gap": call(gradient_norm=ONE, radius=ONE),
     "largest_sq_gradient": call(gap=ONE, smoothness=ONE),
-    "law": call(theorem="th:direct-bellman", case=CASE, controls=POST),
+    "theorem_curve": call(theorem="th:direct-bellman", case=CASE, controls=POST),
     "linear_rate": call(start=ONE, a=ONE, delta=ONE, rounds=np.array([3, 4])),
     "linear_trajectory": call(start=ONE, a=ONE, delta=ONE, rounds=3),
     "master_trajectory": call(generator=FLOW, start=ONE, terms=SCHEDULE),
@@ -261,7 +263,6 @@ CALLS: dict[str, Call] = {
         uniform_value=ONE, model_value=ONE, signed="uniform_value model_value"
     ),
     "plain_coefficients": call(system=SYSTEM, controls=POST),
-    "plain_contraction": call(coefficients=PLAIN, pl_constant=ONE),
     "plain_pl_rate": call(
         coefficients=PLAIN,
         pl_constant=np.array([2.0, 8.0]),
@@ -365,10 +366,10 @@ CALLS: dict[str, Call] = {
         used=np.ones((3, 4)),
         signed="gradients used",
     ),
-    "system": call(profiles=PROFILE, bounds=BOUNDS, n=3),
+    "system_of": call(profiles=PROFILE, bounds=BOUNDS, n=3),
     "telescoped": call(start=ONE, a=np.ones((3, 2)), b=np.ones((3, 2))),
     "tracking_cap": call(recursion=TRACKING, start=ONE, cap=ONE),
-    "uniform": call(system=SYSTEM, amplitude=THETA),
+    "uniform_coefficients": call(system=SYSTEM, amplitude=THETA),
     "uniform_model_value": call(
         amplitude=THETA, curvature=LAMBDA, smoothness=L, sq_slope=ONE
     ),
@@ -388,8 +389,7 @@ WITHOUT_NUMBERS = {
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    names = [name for name in theory.__all__ if name[0].islower()]
-    return {name: getattr(theory, name) for name in names}
+    return {name: x for name, x in PUBLIC.items() if inspect.isfunction(x)}
 
 
 FUNCTIONS = functions()
@@ -481,7 +481,7 @@ def test_shapes_are_told_by_name() -> None:
         theory.closed_rate(np.ones(2), 0.5, a=np.ones(3), rounds=2)
     text = r"got shapes system \(2,\) and \(2, 3\), amplitude \(5,\)"
     with pytest.raises(InvalidInputError, match=text):
-        theory.uniform(SYSTEM, np.ones(5))
+        theory.uniform_coefficients(SYSTEM, np.ones(5))
 
 
 def test_emptiness_is_told_by_name() -> None:

@@ -1,111 +1,153 @@
+from dataclasses import replace
+
 import mpmath as mp
 import numpy as np
 import pytest
+from tests.theory.test_noise import draw, exact_noise, simplex
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.predictive.certificate import Variant, round_bound
 from hewfl.theory.comparators import (
-    best_comparator,
     comparator_coefficients,
-    mean_noise,
-    noise_of_mean,
-    noise_optimal,
-    noise_optimal_level,
-    noise_term,
-    uniform_mean_noise,
-    uniform_noise_of_mean,
+    comparator_rate,
+    comparator_recursion,
 )
 from hewfl.theory.statement import all_hold
+from hewfl.theory.surrogate import surrogate_system
 from hewfl.theory.systems import System
 
 DIGITS = 50
 EXACT = 1e-12
 """Relative error of a closed formula of a few dozen roundings."""
+ONE = System(1.0, 1.0, 1, 1, 0.0)
 
 
-def draw(rng: np.random.Generator, n: int, decades: float = 3) -> System:
-    H, b = rng.integers(1, 20, n), rng.integers(1, 64, n)
-    L, R = 10 ** rng.uniform(-decades, decades, 2)
-    return System(L, R, H, b, 10 ** rng.uniform(-decades, decades, n))
-
-
-def simplex(rng: np.random.Generator, n: int) -> np.ndarray:
-    return rng.dirichlet(np.ones(n))
-
-
-def exact_noise(system: System) -> list[mp.mpf]:
-    H, b, v2 = (
-        np.asarray(x) for x in (system.horizon, system.batch_size, system.variance)
+def test_the_printed_recursion_is_false_at_amplitude_one() -> None:
+    u0 = 1e-9
+    printed = comparator_coefficients(ONE, [1.0], [1.0], printed=True)
+    claimed = comparator_recursion(printed, (u0, 0.0), 1)
+    bounds, client = ProblemBounds(1.0, 1.0, 1.0, 1.0), ClientProfile(1, 1, 0.0)
+    played = round_bound([1.0], [1.0], client, UpperState(u0, 0.0), bounds)
+    assert claimed.gap[1] / u0 == pytest.approx(129, rel=1e-6)
+    assert played / u0 == pytest.approx(296.6, abs=0.05)
+    failed = [h.name for h in claimed.hypotheses if not h.holds]
+    assert "θ ≤ ln(4)/2" in failed
+    ours = comparator_recursion(
+        comparator_coefficients(ONE, [1.0], [1.0]), (u0, 0.0), 1
     )
-    return [
-        mp.mpf(v) / (mp.mpf(h) * mp.mpf(c)) for v, h, c in zip(v2, H, b, strict=True)
-    ]
+    assert ours.gap[1] >= played * (1 - EXACT)
 
 
-def test_noise_levels_agree_with_fifty_digits(rng: np.random.Generator) -> None:
-    for n in (1, 3, 50):
-        system, a = draw(rng, n, 100), simplex(rng, n)
+def test_the_printed_rate_is_vacuous_from_an_amplitude_on() -> None:
+    theta = np.array([0.00160, 0.00162])[:, None]
+    k = comparator_coefficients(ONE, [1.0], theta, printed=True)
+    rate = comparator_rate(k, (0.5, 0.0), 1000)
+    np.testing.assert_array_equal(rate.vacuous, [False, True])
+    assert rate.holds.all()
+    # with coefficients expanded from ρ and κ in force it says something much longer
+    ours = comparator_rate(comparator_coefficients(ONE, [1.0], theta), (0.5, 0.0), 1000)
+    assert not ours.vacuous.any()
+    assert (ours.floor < rate.floor).all()
+
+
+def test_the_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
+    for _ in range(30):
+        n = int(rng.integers(1, 6))
+        L, R = 10 ** rng.uniform(-20, 20, 2)
+        theta, w = 10 ** rng.uniform(-5, -1.4, n), rng.dirichlet(np.ones(n))
+        M = 10 ** rng.uniform(-9, 0, n) * L * L * R * R
+        system, T = System(L, R, 1, 1, M), int(10 ** rng.uniform(0, 12))
+        chi0 = float(10 ** rng.uniform(-9, 0)) * L * L * R * R
         with mp.workdps(DIGITS):
-            M = exact_noise(system)
-            V1 = mp.fsum(mp.mpf(x) * m for x, m in zip(a, M, strict=True))
-            V2 = mp.fsum(mp.mpf(x) ** 2 * m for x, m in zip(a, M, strict=True))
-            alpha = 1 / mp.fsum(1 / m for m in M)
-            expected = [V1, V2, mp.fsum(M) / n, mp.fsum(M) / n**2, alpha]
-            star = [float(alpha / m) for m in M]
-        ours = [
-            mean_noise(system, a),
-            noise_of_mean(system, a),
-            uniform_mean_noise(system),
-            uniform_noise_of_mean(system),
-            noise_optimal_level(system),
-        ]
-        np.testing.assert_allclose(ours, [float(x) for x in expected], rtol=EXACT)
-        np.testing.assert_allclose(noise_optimal(system), star, rtol=EXACT)
+            S, r = mp.mpf(float(L)), mp.mpf(float(R))
+            rows = [tuple(map(mp.mpf, x)) for x in zip(w, theta, M, strict=True)]
+            f, top = S * r**2 / 2, max(map(mp.mpf, theta))
+            a = mp.fsum(x * t / (2 * S * r**2 * (1 + t / 4)) for x, t, _ in rows)
+            beta = mp.fsum(96 * x * t**2 + 32 * x**2 * t**4 for x, t, _ in rows)
+            gamma = mp.fsum(256 * x * t + 64 * x**2 * t**4 for x, t, _ in rows) / S
+            delta = mp.fsum((32 * x + 16 * x**2) * t**2 * m for x, t, m in rows) / S
+            level = (6 * max(m for _, _, m in rows) + 144 * S * top**2 * f) / (
+                1 - 288 * top**2
+            )
+            d = gamma * max(mp.mpf(chi0), level) + delta
+            m = (beta + mp.sqrt(beta**2 + 4 * a * d)) / (2 * a)
+            start = 2 * m
+            value = m + 1 / (1 / (start - m) + a * T)
+        k = comparator_coefficients(system, w, theta, printed=True)
+        rate = comparator_rate(k, (float(start), chi0), T, printed=True)
+        np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
+        np.testing.assert_allclose(rate.value, float(value), rtol=EXACT)
+        ours = comparator_rate(k, (float(start), chi0), T)
+        assert ours.floor == rate.floor
+        assert ours.value <= rate.value * (1 + EXACT)
 
 
-def test_the_noise_optimal_weights_have_the_stated_noise(
-    rng: np.random.Generator,
+@pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed"])
+def test_the_optimised_system_stays_below_its_comparators(
+    rng: np.random.Generator, variant: Variant
 ) -> None:
-    system = System(
-        1.0, 1.0, rng.integers(1, 9, (20, 6)), 8, rng.uniform(0.1, 9, (20, 6))
+    n, T = 3, 6
+    system = System(1.0, 1.0, [1, 2, 4], 8, [1e-6, 2e-6, 5e-6])
+    low, high = 1e-4, 4e-3
+    best = surrogate_system(
+        system, (low, high), (0.5, 0.0), T, variant=variant, printed=True
     )
-    a, alpha = noise_optimal(system), noise_optimal_level(system)
-    np.testing.assert_allclose(noise_of_mean(system, a), alpha, rtol=EXACT)
-    np.testing.assert_allclose(mean_noise(system, a), 6 * alpha, rtol=EXACT)
-    for _ in range(20):
-        assert (noise_of_mean(system, simplex(rng, 6)) >= alpha * (1 - EXACT)).all()
+    for _ in range(5):
+        w, theta = rng.dirichlet(np.ones(n)), rng.uniform(low, high, n)
+        k = comparator_coefficients(system, w, theta, box_end=high, variant=variant)
+        gap = float(best.solver_gap.max())
+        bound = comparator_recursion(k, (0.5, 0.0), T, solver_gap=gap)
+        assert (best.gap <= bound.gap * (1 + EXACT)).all()
+        assert (best.tracking <= bound.tracking * (1 + EXACT)).all()
+        rate = comparator_rate(k, (0.5, 0.0), np.arange(T + 1), solver_gap=gap)
+        assert (bound.gap <= np.minimum(rate.value, 0.5) * (1 + 1e-9)).all()
 
 
-def test_clients_without_noise_take_all_the_weight() -> None:
-    system = System(1.0, 1.0, 1, 1, [[0.0, 2.0, 0.0, 5e-324], [1.0, 2.0, 4.0, 4.0]])
-    weights = [[0.5, 0, 0.5, 0], [0.5, 0.25, 0.125, 0.125]]
-    np.testing.assert_array_equal(noise_optimal(system), weights)
-    np.testing.assert_array_equal(noise_optimal_level(system), [0.0, 0.5])
-    assert mean_noise(system, noise_optimal(system))[0] == 0
-    M = system.noise
-    np.testing.assert_array_equal(best_comparator(3 * M, 5 * M)[0], weights[0])
+def test_solver_gap_noise_and_state_enter_the_floor() -> None:
+    k = comparator_coefficients(ONE, [1.0], [1e-4], variant="sharp")
+    quiet = comparator_rate(k, (0.5, 0.0), 10)
+    gap = comparator_rate(k, (0.5, 0.0), 10, solver_gap=1e-9)
+    extra = replace(k, noise=np.asarray(k.noise + 1e-9))
+    assert gap.floor == comparator_rate(extra, (0.5, 0.0), 10).floor > quiet.floor
+    a, beta = float(k.descent), float(k.growth)
+    chi_bar = 24 * 1e-8 * 0.5 / (1 - 48 * 1e-8)  # A = 0, h₁ = 0
+    d = 4e-4 * chi_bar
+    floor = (beta + np.sqrt(beta**2 + 4 * a * d)) / (2 * a)
+    np.testing.assert_allclose(quiet.floor, floor, rtol=1e-10)
 
 
-def test_the_threshold_law_is_never_worse_than_the_noise_optimal_weights(
-    rng: np.random.Generator,
-) -> None:
-    gains = []
-    for _ in range(200):
-        system = draw(rng, int(rng.integers(1, 12)))
-        theta, ratio = 10 ** rng.uniform(-3, 0), rng.uniform(1, 2)
-        M, L = system.noise, system.L
-        linear, quadratic = 64 * theta**3 / L * M, 16 * ratio * theta**2 / L * M
-        ours = noise_term(best_comparator(linear, quadratic), linear, quadratic)
-        star = noise_term(noise_optimal(system), linear, quadratic)
-        p, q = 64 * theta**3 / L, 16 * ratio * theta**2 / L
-        closed = (p * system.n + q) * noise_optimal_level(system)
-        np.testing.assert_allclose(star, closed, rtol=EXACT)
-        assert ours <= star * (1 + EXACT)
-        for _ in range(5):
-            other = noise_term(simplex(rng, system.n), linear, quadratic)
-            assert ours <= other * (1 + EXACT)
-        gains.append(float(star / ours))
-    assert max(gains) > 1.5
+def test_configurations_broadcast() -> None:
+    system = System([1.0, 2.0], 1.0, [1, 2, 4], 8, 0.1)
+    k = comparator_coefficients(system, np.full(3, 1 / 3), np.full((5, 1, 1), 0.01))
+    path = comparator_recursion(k, (0.3, [0.0, 1.0]), 4)
+    assert path.gap.shape == path.tracking.shape == (5, 5, 2)
+    rate = comparator_rate(k, (0.3, [0.0, 1.0]), 4)
+    assert rate.value.shape == rate.floor.shape == rate.vacuous.shape == (5, 2)
+    assert rate.holds.shape == (5, 2)
+
+
+def test_the_start_must_be_below_the_cap() -> None:
+    k = comparator_coefficients(ONE, [1.0], [0.001])
+    assert comparator_rate(k, (0.5, 0.0), 10).holds
+    assert not comparator_rate(k, (0.51, 0.0), 10).holds
+
+
+def test_undefined_rates_are_refused() -> None:
+    wide = comparator_coefficients(ONE, [1.0], [0.06])
+    with pytest.raises(
+        InvalidInputError, match="`recursion` must be a recursion with C"
+    ):
+        comparator_rate(wide, (0.5, 0.0), 10)
+    assert np.isfinite(comparator_recursion(wide, (0.5, 0.0), 10).tracking).all()
+    still = comparator_coefficients(ONE, [1.0], [0.0])
+    with pytest.raises(InvalidInputError, match=r"`a` must be positive; got 0.0"):
+        comparator_rate(still, (0.5, 0.0), 10)
+    with pytest.raises(
+        InvalidInputError, match=r"`start` must be nonnegative; got -0.1"
+    ):
+        comparator_rate(wide, (0.5, -0.1), 10)
+    with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
+        comparator_rate(still, (0.5, 0.0), -1)
 
 
 @pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed"])
@@ -207,23 +249,3 @@ def test_hypotheses_follow_the_constants_in_force() -> None:
     np.testing.assert_array_equal(all_hold(beyond.hypotheses), [True, False])
     printed = comparator_coefficients(system, w, [[0.14], [0.15]], printed=True)
     np.testing.assert_array_equal(all_hold(printed.hypotheses), [True, False])
-
-
-def test_bad_arguments_are_named() -> None:
-    system = System(1.0, 1.0, [1, 2], 1, 1.0)
-    with pytest.raises(
-        InvalidInputError, match="`weights` must be nonnegative and summ"
-    ):
-        mean_noise(system, [0.5, 0.6])
-    with pytest.raises(
-        InvalidInputError, match="`weights` must be nonnegative and summ"
-    ):
-        comparator_coefficients(system, [1.5, -0.5], 0.1)
-    with pytest.raises(InvalidInputError, match="`amplitudes` must be nonnegative"):
-        comparator_coefficients(system, [0.5, 0.5], [-0.1, 0.1])
-    with pytest.raises(
-        InvalidInputError, match="`variant` must be paper where `printed`"
-    ):
-        comparator_coefficients(
-            system, [0.5, 0.5], [0.1, 0.1], variant="sharp", printed=True
-        )

@@ -3,12 +3,14 @@ from dataclasses import replace
 import mpmath as mp
 import numpy as np
 import pytest
+from tests.theory.cases import EQUAL, RICH, rows
 
 from hewfl import InvalidInputError
-from hewfl.theory.corrected import PostLocal
+from hewfl.theory.case import Case
 from hewfl.theory.designer import MOST_ROUNDS, certified_amplitudes, design, rounds_to
-from hewfl.theory.laws import THEOREMS, Case, Form, law
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import System
+from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
 
 DIGITS = 50
 EXACT = 1e-12
@@ -16,19 +18,7 @@ EXACT = 1e-12
 FOUND = 1e-5
 """How far, in relative terms, the search may stay above the fewest rounds."""
 
-EQUAL = System(1.0, 1.0, [4, 4, 4], 8, 1e-4)
-RICH = Case(
-    EQUAL,
-    pl_constant=0.1,
-    similarity=0.1,
-    hessian_lipschitz=0.01,
-    sampling="fresh draws",
-)
 QUIET = Case(System(1.0, 1.0, [1] * 4, 1, 0.0), sampling="one objective")
-ROWS: list[tuple[str, Form]] = [
-    (label, variant) for label, t in THEOREMS.items() for variant in t.variants
-]
-rows = pytest.mark.parametrize(("theorem", "variant"), ROWS)
 SOME: list[tuple[str, Form]] = [
     ("th:sur-cvx", "absorbed"),
     ("th:pl-global", "sharp"),
@@ -71,7 +61,7 @@ def test_rounds_of_the_printed_convex_rate_are_those_of_its_formula() -> None:
             m = (beta + mp.sqrt(beta**2 + 4 * A * delta)) / (2 * A)
             g, eps = float(system.cap), float(system.cap) * rng.uniform(0.05, 1)
             case = Case(system, sampling="fresh draws")
-            bound = law(
+            bound = theorem_curve(
                 "cor:realized-hom-rate", case, PostLocal(theta, Lambda), "printed"
             )
             found = float(rounds_to(bound.rate, eps))
@@ -89,7 +79,9 @@ def test_rounds_of_the_printed_pl_rate_are_those_of_its_formula() -> None:
         level = delta / rho
         for eps in (0.4, 0.1, 0.05, float(level) * 1.001):
             exact = fewest(mp.log((eps - level) / mp.mpf("0.5")) / mp.log(1 - rho))
-            bound = law("cor:realized-hom-PL", RICH, PostLocal(1e-3, 2.0), "printed")
+            bound = theorem_curve(
+                "cor:realized-hom-PL", RICH, PostLocal(1e-3, 2.0), "printed"
+            )
             assert abs(float(rounds_to(bound.rate, eps)) - exact) <= 1
         assert A > 0
 
@@ -100,7 +92,7 @@ def test_the_answer_is_the_first_round_at_the_target(
 ) -> None:
     least = THEOREMS[theorem].least
     theta = np.array([2e-4, 1e-3, 5e-3])
-    rate = law(theorem, RICH, PostLocal(theta, 2.0), variant).rate
+    rate = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant).rate
     target = np.array([[0.499], [0.2], [0.05]])
     T = rounds_to(rate, target, least=least)
     finite = np.isfinite(T)
@@ -113,92 +105,13 @@ def test_the_answer_is_the_first_round_at_the_target(
 
 def test_rounds_to_a_target_that_the_start_meets_are_none() -> None:
     case = replace(QUIET, gap=0.01)
-    rate = law("cor:realized-hom-rate", case, PostLocal(1e-4, 2.0)).rate
+    rate = theorem_curve("cor:realized-hom-rate", case, PostLocal(1e-4, 2.0)).rate
     assert rounds_to(rate, [0.02, 0.015]).tolist() == [0, 0]
     with pytest.raises(InvalidInputError, match=r"`target` must be positive; got 0"):
         rounds_to(rate, 0.0)
 
 
 # ------------------------------------------------------------------ laws
-
-
-def test_the_closed_direct_bound_is_the_text_with_q_at_its_cap() -> None:
-    # th:direct-bellman with q ≤ q̄ of th:ho-main, closed by lem:scalar
-    theta, q0, T = 0.01, 1e-3, 500
-    case = replace(RICH, tracking=q0)
-    with mp.workdps(DIGITS):
-        t, n, M = mp.mpf(theta), 3, mp.mpf(1e-4) / 32
-        a, beta = t / 2, 48 * t**3 + 32 * t**4 / n
-        gamma = 96 * t**3 + 64 * t**4 / n
-        delta = (16 * t**3 + 16 * t**2 / n) * M
-        q = max(mp.mpf(q0), (6 * M + 144 * t**2 / 2) / (1 - 288 * t**2))
-        root = mp.sqrt(beta**2 + 4 * a * (gamma * q + delta))
-        m = (beta + root) / (2 * a)
-        y = mp.mpf("0.5") - m
-        for _ in range(T):
-            y = y * (1 - root - a * y)
-        rate = law("th:direct-bellman", case, PostLocal(theta, 2.0)).rate(T)
-        assert float(rate.floor) == pytest.approx(float(m), rel=EXACT)
-    assert float(m + y) <= float(rate.value) <= float(m + 1.01 * y)
-    assert rate.label == "th:direct-bellman"
-    assert rate.holds
-
-
-@rows
-def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> None:
-    theta = np.geomspace(1e-4, 0.05, 9)
-    bound = law(theorem, RICH, PostLocal(theta, 2.0), variant)
-    if bound.recursion is None:
-        assert theorem.lower().endswith(("pl", "pl-global"))
-        return
-    for T in (1, 10, 300):
-        rate = bound.rate(T)
-        closed = np.minimum(rate.value, 0.5)
-        above = bound.recursion(T) - closed
-        assert rate.holds.any()
-        assert (above[rate.holds] <= EXACT).all()
-
-
-@pytest.mark.parametrize("theorem", ["th:sur-cvx", "th:ho-main", "th:direct-bellman"])
-def test_a_bound_that_is_undefined_is_infinite_and_says_why(theorem: str) -> None:
-    rate = law(theorem, RICH, PostLocal([0.01, 0.5], 2.0), "sharp").rate(10)
-    assert np.isfinite(rate.value).tolist() == [True, False]
-    assert rate.floor[1] == np.inf
-    assert rate.vacuous[1]
-    contracts = next(h for h in rate.hypotheses if h.name == "C < 1")
-    h1 = 3 * 7 / (6 * 16)
-    assert contracts.left[1] == pytest.approx(48 * (1 + h1) * 0.25, rel=EXACT)
-    assert contracts.holds.tolist() == [True, False]
-    for h in rate.hypotheses:
-        if h.name.startswith("2am"):
-            assert np.isnan(h.left).tolist() == [False, True]
-            assert not h.holds[1]
-
-
-def test_a_plain_branch_without_contraction_is_infinite() -> None:
-    rate = law("cor:realized-hom-PL", RICH, PostLocal([1e-3, 0.1], 2.0)).rate(10)
-    assert np.isfinite(rate.value).tolist() == [True, False]
-    contracts = next(h for h in rate.hypotheses if h.name == "0 < ρ")
-    exact = 0.1 * 0.1 / 2 - 16 * 0.1**3 - 16 * 0.1**2
-    assert contracts.right[1] == pytest.approx(exact, rel=EXACT)
-
-
-@rows
-def test_absent_clients_void_every_bound(theorem: str, variant: Form) -> None:
-    full = law(theorem, RICH, PostLocal(1e-3, 2.0), variant).rate(1)
-    part = law(theorem, replace(RICH, active=2), PostLocal(1e-3, 2.0), variant).rate(1)
-    assert full.holds
-    assert not part.holds
-    assert [h.name for h in part.hypotheses if not h.holds] == ["n ≤ S"]
-
-
-def test_fixed_shards_void_the_bounds_of_plain_branches_only() -> None:
-    case = replace(RICH, sampling="fixed shards")
-    held = {
-        label: bool(law(label, case, PostLocal(1e-3, 2.0)).rate(1).holds)
-        for label in THEOREMS
-    }
-    assert held == {label: "hom" not in label for label in THEOREMS}
 
 
 # ------------------------------------------------------------------ certified range
@@ -236,7 +149,7 @@ def test_the_range_is_where_the_bound_says_something(
     low, high = (float(end) for end in ends)
     assert 0 < low < high < 1
     theta = [low * 0.999, low * 1.001, np.sqrt(low * high), high * 0.999, high * 1.001]
-    rate = law(theorem, RICH, PostLocal(theta, 2.0), variant).rate(1)
+    rate = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant).rate(1)
     says = (rate.holds & ~rate.vacuous).tolist()
     assert says[1:] == [True, True, True, False]
     assert not says[0] or low == pytest.approx(1e-12)
@@ -274,7 +187,7 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
     found = design(theorem, RICH, target, variant=variant)
     theta = np.geomspace(1e-6, 1, 400)[:, None]
     Lambda = 1 + np.geomspace(0.01, 1, 9)
-    rate = law(theorem, RICH, PostLocal(theta, Lambda), variant).rate
+    rate = theorem_curve(theorem, RICH, PostLocal(theta, Lambda), variant).rate
     T = np.where(rate(least).holds, rounds_to(rate, target, least=least), np.inf)
     floors = np.where(rate(least).holds, rate(least).floor, np.inf)
     assert found.rounds <= T.min() * (1 + FOUND)
@@ -282,7 +195,7 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
     assert bool(found.certified) == bool(np.isfinite(found.rounds))
     if found.certified:
         controls = PostLocal(found.amplitude, found.curvature)
-        again = law(theorem, RICH, controls, variant).rate
+        again = theorem_curve(theorem, RICH, controls, variant).rate
         assert again(found.rounds).holds
         assert again(found.rounds).value == found.value <= target
         assert all(h.holds for h in found.hypotheses)
@@ -361,25 +274,18 @@ def test_a_statement_that_never_holds_certifies_nothing() -> None:
 def test_errors_name_the_argument() -> None:
     at = PostLocal(0.01, 2.0)
     with pytest.raises(InvalidInputError, match=r"`theorem` must be one of th:sur-cvx"):
-        law("th:none", RICH, at)
+        theorem_curve("th:none", RICH, at)
     with pytest.raises(InvalidInputError, match="paper, sharp for cor:realized-het"):
-        law("cor:realized-het-rate", RICH, at, "absorbed")
+        theorem_curve("cor:realized-het-rate", RICH, at, "absorbed")
     with pytest.raises(
         InvalidInputError, match="`pl_constant` must be given for th:pl"
     ):
-        law("th:pl-global", QUIET, at)
+        theorem_curve("th:pl-global", QUIET, at)
     with pytest.raises(InvalidInputError, match="`amplitude` must be positive and at"):
-        law("th:sur-cvx", QUIET, PostLocal([0.1, 101.0], 2.0))
+        theorem_curve("th:sur-cvx", QUIET, PostLocal([0.1, 101.0], 2.0))
     with pytest.raises(InvalidInputError, match=r"below the cap f̄ = 0.5, .*; got 0.5"):
         design("th:sur-cvx", QUIET, [0.1, 0.5])
     with pytest.raises(InvalidInputError, match="`active` must be between 1 and"):
         replace(QUIET, active=5)
     with pytest.raises(InvalidInputError, match="`sampling` must be one of"):
         replace(QUIET, sampling="shuffled")  # type: ignore[arg-type]  # on purpose
-
-
-def test_the_start_is_the_cap_and_a_minibatch_gradient() -> None:
-    system = System([1.0, 2.0], 3.0, [2, 4], [8, 16], [1.0, 5.0])
-    case = Case(system)
-    assert case.start[0].tolist() == [4.5, 9.0]
-    assert case.start[1].tolist() == [5 / 16] * 2

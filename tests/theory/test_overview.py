@@ -3,8 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from hewfl.theory.overview import AMPLITUDES, Row, markdown, overview
+from tests.theory.overview import AMPLITUDES, Row, markdown, overview
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from hewfl.theory.pl import (
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import Uniform, uniform, uniform_step
+from hewfl.theory.uniform_controller import Uniform, uniform_coefficients, uniform_step
 
 RELATIVE = 1e-12
 DIGITS = 60
@@ -34,7 +34,7 @@ def drawn(
     H = rng.choice([1, 4, 100], (size, 1))
     many = System(L, R, np.broadcast_to(H, (size, 3)), 8, v2)
     theta = safe_amplitude(L, mu) * reach * 10 ** rng.uniform(-6, 0, size)
-    return uniform(many, theta, variant=variant), mu
+    return uniform_coefficients(many, theta, variant=variant), mu
 
 
 # ------------------------------------------------------------------ 60 digits
@@ -81,10 +81,13 @@ def test_the_contraction_has_all_its_digits(rng: np.random.Generator) -> None:
 def test_identities_of_the_proof_hold(rng: np.random.Generator) -> None:
     """eq:lambda-rho-identities-app: a − Bλ = ρ = ν − γ/λ, also for a > ν (E-22)."""
     k, mu = drawn(rng, 300, reach=1.3)
-    steep = uniform(System(1.0, 1.0, [4, 4], 1, 1.0), [0.05, 0.055])
+    steep = uniform_coefficients(System(1.0, 1.0, [4, 4], 1, 1.0), [0.05, 0.055])
     for controller, constant in ((k, mu), (steep, np.array([12.0, 30.0]))):
-        c, nu = pl_contraction(controller, constant), 1 - controller.tracking.tracking
-        B, gamma = controller.tracking.gap, controller.gamma
+        c, nu = (
+            pl_contraction(controller, constant),
+            1 - controller.recursion.tracking.tracking,
+        )
+        B, gamma = controller.recursion.tracking.gap, controller.recursion.staleness
         np.testing.assert_allclose(c.a - B * c.lam, c.rho, rtol=1e-9)
         np.testing.assert_allclose(nu - gamma / c.lam, c.rho, atol=1e-12)
     assert (c.a > nu).all()
@@ -110,14 +113,14 @@ def test_the_rate_bounds_the_recursion(
     assert rate.holds.mean() > 0.9
     for t in range(60):
         assert (g <= rate.value[t] * (1 + 1e-12))[rate.holds].all()
-        g, q = pl_step(k, mu, (g, q)), k.tracking.after(g, q)
+        g, q = pl_step(k, mu, (g, q)), k.recursion.tracking.after(g, q)
     assert (rate.value <= loose.value).all()
     np.testing.assert_array_equal(rate.floor >= k.system.cap, rate.vacuous)
 
 
 def test_the_step_uses_the_pl_condition() -> None:
     """(1 − a)g + γq + δ by hand, and smaller than without PL once μ is large."""
-    k = uniform(System(2.0, 3.0, [4, 4], 1, 0.5), 0.01)
+    k = uniform_coefficients(System(2.0, 3.0, [4, 4], 1, 0.5), 0.01)
     a = 0.5 * 0.01 / 2 - (48e-6 + 16e-8)
     gamma = (96e-6 + 32e-8) / 2
     delta = (16e-6 + 8e-4) * 0.125 / 2
@@ -138,7 +141,7 @@ def test_a_quarter_of_the_contraction_survives_weak_coupling(
 
 def test_the_safe_regime_of_the_appendix_is_not_safe() -> None:
     """E-16: μ = L = 1, ϑ² = 0.9/288 meets ϑ² ≤ μ/98, yet ρ < 0."""
-    k = uniform(System(1.0, 1.0, [4] * 10, 1, 1.0), np.sqrt(0.9 / 288))
+    k = uniform_coefficients(System(1.0, 1.0, [4] * 10, 1, 1.0), np.sqrt(0.9 / 288))
     printed, c = (
         safe_rate(k, 1.0, (0.5, 0.0), 100, printed=True),
         pl_contraction(k, 1.0),
@@ -160,13 +163,13 @@ def test_the_safe_regime_is_safe(rng: np.random.Generator) -> None:
     shrink = np.where(rng.uniform(size=size) < 0.5, 1, 10 ** rng.uniform(-6, 0, size))
     theta = safe_amplitude(L, mu) * shrink
     many = System(L, 1.0, 4, 8, 10 ** rng.uniform(-4, 4, (size, n)))
-    k = uniform(many, theta)
+    k = uniform_coefficients(many, theta)
     start = (many.cap, np.ones(size))
     rate, c = safe_rate(k, mu, start, 50), pl_contraction(k, mu)
     assert rate.holds.all()
     assert all_hold(c.hypotheses).all()
     assert (c.rho >= 6 * mu * theta / (8 * L)).all()
-    assert (c.lam <= 24 / 11 * k.gamma).all()
+    assert (c.lam <= 24 / 11 * k.recursion.staleness).all()
     assert (c.floor <= safe_floor(k, mu).value).all()
     assert (pl_rate(k, mu, start, 50).value <= rate.value).all()
     assert all_hold(rho_lower(k, mu).hypotheses).all()
@@ -176,12 +179,12 @@ def test_the_safe_amplitude_is_the_largest(rng: np.random.Generator) -> None:
     L, mu = np.ones(100), 10 ** rng.uniform(-4, 0, 100)
     many = System(L, 1.0, [2, 2], 1, 0.0)
     for factor, holds in ((1.0, True), (1 + 1e-9, False)):
-        k = uniform(many, safe_amplitude(L, mu) * factor)
+        k = uniform_coefficients(many, safe_amplitude(L, mu) * factor)
         assert (safe_rate(k, mu, (0.5, 0.0), 1).holds == holds).all()
 
 
 def test_the_safe_floor_has_its_digits() -> None:
-    k = uniform(System(1.0, 1.0, [4, 4], 2, [1.0, 3.0]), 0.01)
+    k = uniform_coefficients(System(1.0, 1.0, [4, 4], 2, [1.0, 3.0]), 0.01)
     with mpmath.workdps(DIGITS):
         t, per, mu = mpf(0.01), mpf(3) / 8, mpf(0.25)
         exact = 128 * (t / 2 + t**2) * per / mu
@@ -192,7 +195,7 @@ def test_the_safe_floor_has_its_digits() -> None:
 
 def test_no_contraction_is_no_bound_rather_than_an_error() -> None:
     """Grids may cross the edge: ρ ≤ 0 or C ≥ 1 give infinity and a false hypothesis."""
-    k = uniform(System(1.0, 1.0, [4, 4], 1, 1.0), [0.01, 0.04, 0.5])
+    k = uniform_coefficients(System(1.0, 1.0, [4, 4], 1, 1.0), [0.01, 0.04, 0.5])
     rate = pl_rate(k, 0.1, (0.5, 0.1), 10)
     assert np.isfinite(rate.value).tolist() == [True, False, False]
     assert rate.holds.tolist() == [True, False, False]
@@ -200,7 +203,7 @@ def test_no_contraction_is_no_bound_rather_than_an_error() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    k = uniform(System(1.0, 1.0, [4, 4], 1, 1.0), 0.01)
+    k = uniform_coefficients(System(1.0, 1.0, [4, 4], 1, 1.0), 0.01)
     with pytest.raises(InvalidInputError, match="`pl_constant` must be positive"):
         pl_contraction(k, 0.0)
     with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
@@ -208,6 +211,6 @@ def test_bad_input_is_named() -> None:
 
 
 def test_a_pl_constant_above_the_smoothness_is_impossible() -> None:
-    controller = uniform(System(1.0, 1.0, [4, 4], 8, 1e-4), 0.01)
+    controller = uniform_coefficients(System(1.0, 1.0, [4, 4], 8, 1e-4), 0.01)
     assert not pl_rate(controller, 5.0, (0.5, 1e-4), 10).holds
     assert pl_rate(controller, 0.5, (0.5, 1e-4), 10).holds

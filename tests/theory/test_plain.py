@@ -6,19 +6,15 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.predictive.certificate import Variant
-from hewfl.theory.corrected import PostLocal
 from hewfl.theory.plain import (
-    is_homogeneous,
-    plain_advantage,
     plain_coefficients,
-    plain_contraction,
     plain_pl_rate,
     plain_rate,
     plain_recursion,
     plain_slope_error,
     plain_step,
-    uniform_model_value,
 )
+from hewfl.theory.post_local import PostLocal, plain_advantage, uniform_model_value
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 
@@ -133,7 +129,7 @@ def test_pl_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
             m = e["delta"] / rho
             printed = (1 - rho) ** T * mp.mpf(start) + m
             ours = m + (1 - rho) ** T * max(mp.mpf(start) - m, 0)
-        np.testing.assert_allclose(plain_contraction(k, mu), float(rho), rtol=EXACT)
+        np.testing.assert_allclose(k.contraction(mu), float(rho), rtol=EXACT)
         rate = plain_pl_rate(k, mu, start, T, printed=True)
         np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
         np.testing.assert_allclose(rate.value, float(printed), rtol=1e-11)
@@ -218,30 +214,6 @@ def test_the_bellman_inequality_holds_over_all_draws(H: int, variant: Variant) -
     assert gain.max() > 0
     bound = x**2 / 2 + uniform - gain + (x - slope) ** 2 / (2 * (Lambda - 1))
     assert ((x + d) ** 2 / 2 <= bound + EXACT).all()
-
-
-def test_only_fresh_draws_from_one_pool_are_homogeneous() -> None:
-    assert is_homogeneous("one objective")
-    assert is_homogeneous("fresh draws")
-    assert not is_homogeneous("fixed shards")
-    assert is_homogeneous("fixed shards", printed=True)
-    with pytest.raises(
-        InvalidInputError, match="`sampling` must be one of one objective"
-    ):
-        is_homogeneous("iid")  # type: ignore[arg-type]  # the point
-
-
-def test_a_shard_dealt_once_breaks_the_printed_lemma() -> None:
-    """E-14: given its shard, a client errs by more than lem:realized-hom-q allows.
-
-    F averages (x − z)²/2 over z = ±1; the one client was dealt z = 1, so that batches
-    from its shard have no variance, and sees −1 at the minimiser 0 in every round.
-    """
-    alone = System(1.0, 2.0, 1, 1, 0.0)
-    x, pool, shard = 0.0, np.array([-1.0, 1.0]), np.array([1.0])
-    off = ((x - shard).mean() - (x - pool).mean()) ** 2
-    assert off == 1.0
-    assert plain_slope_error(alone, 0.1, 0.0) == 0.0
 
 
 def test_hypotheses_and_refusals() -> None:

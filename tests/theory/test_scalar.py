@@ -265,3 +265,7 @@ def test_undefined_quantities_are_refused(call: object, text: str) -> None:
     assert callable(call)
     with pytest.raises(InvalidInputError, match=text):
         call()
+
+
+def test_flow_is_the_map_of_appendix_a() -> None:
+    assert flow(2.0, 1.0) == 1 / 3

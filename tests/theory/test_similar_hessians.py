@@ -8,7 +8,7 @@ from hewfl.core.checks import Array
 from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory.similar_hessians import (
     best_iterate_rate,
-    closed,
+    closed_higher_order,
     common_quadratic_rate,
     curvature_mismatch,
     disagreement,
@@ -18,7 +18,11 @@ from hewfl.theory.similar_hessians import (
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import Uniform, uniform, uniform_tracking_cap
+from hewfl.theory.uniform_controller import (
+    Uniform,
+    uniform_coefficients,
+    uniform_tracking_cap,
+)
 
 RELATIVE = 1e-12
 DIGITS = 50
@@ -36,7 +40,7 @@ def drawn(
     many = System(L, R, np.broadcast_to(H, (size, 3)), 8, v2)
     theta = EDGE * 10 ** rng.uniform(-5, -0.01, size)
     S, M = L * 10 ** rng.uniform(-4, 0, (2, size)) * rng.integers(0, 2, (2, size))
-    return uniform(many, theta, variant=variant), S, M / R
+    return uniform_coefficients(many, theta, variant=variant), S, M / R
 
 
 @pytest.mark.parametrize("printed", [False, True])
@@ -50,7 +54,7 @@ def test_the_theorem_has_all_its_digits(
     g, q = k.system.cap * 10 ** rng.uniform(-6, 0, size), 10 ** rng.uniform(-4, 4, size)
     T = rng.integers(1, 10**6, size)
     after, tracked = higher_order_step(ho, (g, q))
-    coefficients, delta_sq = closed(ho, q), disagreement(ho, (g, q))
+    coefficients, delta_sq = closed_higher_order(ho, q), disagreement(ho, (g, q))
     rate = best_iterate_rate(ho, (g, q), T, printed=printed)
     assert rate.holds.all()
     with mpmath.workdps(DIGITS):
@@ -81,15 +85,15 @@ def test_the_theorem_has_all_its_digits(
                 (ho.mismatch, K),
                 (delta_sq, square),
                 (after, min(f, step)),
-                (coefficients.a, low),
-                (coefficients.beta, beta),
-                (coefficients.delta, delta),
-                (coefficients.tracking_cap, cap),
+                (coefficients.descent, low),
+                (coefficients.growth, beta),
+                (coefficients.noise, delta),
+                (uniform_tracking_cap(k, q), cap),
                 (rate.floor, floor),
                 (rate.value, value),
             ):
                 assert abs(mpf(found[c]) - exact) <= RELATIVE * exact
-    np.testing.assert_array_equal(tracked, k.tracking.after(g, q))
+    np.testing.assert_array_equal(tracked, k.recursion.tracking.after(g, q))
 
 
 def test_the_printed_disagreement_is_four_times_ours(rng: np.random.Generator) -> None:
@@ -127,7 +131,9 @@ def test_the_step_bounds_exact_expectations(
         g = flat * (x - best) ** 2 / 2
         g_next = flat * ((x - best + mean.mean()) ** 2 + spread) / 2
         R = abs(x - best) + abs(mean).max() + 1
-        k = uniform(System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant)
+        k = uniform_coefficients(
+            System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant
+        )
         ho = higher_order(k, np.abs(curvature - flat).max(), 0.0)
         assert all_hold(ho.hypotheses)
         bound, _ = higher_order_step(ho, (g, (e**2).max()))
@@ -161,9 +167,9 @@ def test_the_closed_recursion_is_above_the_open_one(rng: np.random.Generator) ->
     k, S, M = drawn(rng, 300)
     ho = higher_order(k, S, M)
     g, q0 = k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300)
-    c = closed(ho, q0)
+    c = closed_higher_order(ho, q0)
     after, _ = higher_order_step(ho, (g, q0))
-    assert (after <= (g + (c.beta - c.a * g) * g + c.delta) * (1 + 1e-12)).all()
+    assert (after <= (g + (c.growth - c.descent * g) * g + c.noise) * (1 + 1e-12)).all()
 
 
 def test_common_quadratics_have_explicit_constants(rng: np.random.Generator) -> None:
@@ -204,13 +210,17 @@ def test_sharper_constants_give_less(rng: np.random.Generator) -> None:
 def test_bad_input_is_named() -> None:
     one = System(1.0, 1.0, [2, 2], 1, 1.0)
     with pytest.raises(InvalidInputError, match="`similarity` must be nonnegative"):
-        higher_order(uniform(one, 0.01), -1.0, 0.0)
+        higher_order(uniform_coefficients(one, 0.01), -1.0, 0.0)
     with pytest.raises(
         InvalidInputError, match="`rounds` must be a whole number of at"
     ):
-        best_iterate_rate(higher_order(uniform(one, 0.01), 1.0, 0.0), (0.1, 0.1), 0)
+        best_iterate_rate(
+            higher_order(uniform_coefficients(one, 0.01), 1.0, 0.0), (0.1, 0.1), 0
+        )
     with pytest.raises(InvalidInputError, match="C < 1"):
-        closed(higher_order(uniform(one, 0.06), 1.0, 0.0), 0.1)
-    sharp = uniform(one, 0.01, variant="sharp")
+        closed_higher_order(
+            higher_order(uniform_coefficients(one, 0.06), 1.0, 0.0), 0.1
+        )
+    sharp = uniform_coefficients(one, 0.01, variant="sharp")
     with pytest.raises(InvalidInputError, match="`variant` must be paper where"):
         higher_order(sharp, 1.0, 0.0, printed=True)

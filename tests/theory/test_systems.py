@@ -3,7 +3,7 @@ import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds
 from hewfl.theory.statement import Rate, at_most, below
-from hewfl.theory.systems import System, system
+from hewfl.theory.systems import System, system_of
 
 
 def test_fields_broadcast_over_configurations_and_clients() -> None:
@@ -17,9 +17,9 @@ def test_fields_broadcast_over_configurations_and_clients() -> None:
 
 def test_a_system_is_built_from_the_solvers_records() -> None:
     bounds = ProblemBounds(2.0, 1.0, 0.1, 0.5)
-    shared = system(ClientProfile(4, 8, 0.5), bounds, n=3)
+    shared = system_of(ClientProfile(4, 8, 0.5), bounds, n=3)
     assert shared.noise.shape == (3,)
-    assert system(ClientProfile([1, 2], 8, 0.5), bounds).n == 2
+    assert system_of(ClientProfile([1, 2], 8, 0.5), bounds).n == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 from hewfl.theory.uniform_controller import (
-    uniform,
+    uniform_coefficients,
     uniform_step,
     uniform_tracking_cap,
     uniform_trajectory,
@@ -36,26 +36,26 @@ def test_coefficients_have_all_their_digits(rng: np.random.Generator) -> None:
     """The display before th:pl-global, transcribed."""
     size, n = 100, 5
     many, theta = drawn(rng, size, n)
-    ours = uniform(many, theta)
-    assert all_hold(ours.hypotheses).all()
+    ours = uniform_coefficients(many, theta)
+    assert all_hold(ours.recursion.hypotheses).all()
     H, b, v2 = (np.asarray(x) for x in (many.horizon, many.batch_size, many.variance))
     with mpmath.workdps(DIGITS):
         for c in range(size):
             t, L, R = mpf(theta[c]), mpf(many.L[c]), mpf(many.R[c])
             per = mpf(v2[c].max()) / (mpf(H[c, 0]) * mpf(b[c, 0]))
             exact = {
-                "a": t / (2 * L * R**2),
-                "beta": 48 * t**3 + 32 * t**4 / n,
-                "gamma": 96 * t**3 / L + 64 * t**4 / (L * n),
-                "delta": (16 * t**3 + 16 * t**2 / n) * per / L,
+                "descent": t / (2 * L * R**2),
+                "growth": 48 * t**3 + 32 * t**4 / n,
+                "staleness": 96 * t**3 / L + 64 * t**4 / (L * n),
+                "noise": (16 * t**3 + 16 * t**2 / n) * per / L,
             }
             for name, value in exact.items():
-                miss = abs(mpf(getattr(ours, name)[c]) - value)
+                miss = abs(mpf(getattr(ours.recursion, name)[c]) - value)
                 assert miss <= RELATIVE * value, name
             track = (
-                (ours.tracking.noise, 6 * per),
-                (ours.tracking.gap, 144 * L * t**2),
-                (ours.tracking.tracking, 288 * t**2),
+                (ours.recursion.tracking.noise, 6 * per),
+                (ours.recursion.tracking.gap, 144 * L * t**2),
+                (ours.recursion.tracking.tracking, 288 * t**2),
             )
             for found, value in track:
                 assert abs(mpf(found[c]) - value) <= RELATIVE * value
@@ -65,7 +65,7 @@ def test_the_step_and_the_cap_have_all_their_digits(rng: np.random.Generator) ->
     size = 100
     many, theta = drawn(rng, size, 3)
     g, q = many.cap * 10 ** rng.uniform(-9, 0, size), 10 ** rng.uniform(-6, 6, size)
-    k = uniform(many, theta)
+    k = uniform_coefficients(many, theta)
     after, tracked = uniform_step(k, (g, q))
     caps = uniform_tracking_cap(k, q)
     with mpmath.workdps(DIGITS):
@@ -123,8 +123,10 @@ def test_the_recursion_bounds_exact_expectations(
         noise += (curvature / n) ** 2 * (variance.sum() - variance)
         q_next = (centre**2 + noise).max()
         R = abs(x - best) + abs(mean).max() + 1
-        k = uniform(System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant)
-        assert all_hold(k.hypotheses)
+        k = uniform_coefficients(
+            System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant
+        )
+        assert all_hold(k.recursion.hypotheses)
         bound, tracked = uniform_step(k, (g, (e**2).max()))
         assert g_next <= bound * (1 + 1e-12)
         assert q_next <= tracked * (1 + 1e-12)
@@ -135,7 +137,7 @@ def test_the_trajectory_iterates_the_step_below_its_caps(
     rng: np.random.Generator, variant: Variant
 ) -> None:
     many, theta = drawn(rng, 50, 3)
-    k = uniform(many, theta, variant=variant)
+    k = uniform_coefficients(many, theta, variant=variant)
     start = (many.cap * 2, 10 ** rng.uniform(-6, 6, 50))
     path = uniform_trajectory(k, start, 30)
     assert path.gap.shape == path.tracking.shape == (31, 50)
@@ -144,7 +146,7 @@ def test_the_trajectory_iterates_the_step_below_its_caps(
     np.testing.assert_array_equal(again, (path.gap[7], path.tracking[7]))
     assert (path.gap[1:] <= many.cap).all()
     assert (path.tracking <= uniform_tracking_cap(k, start[1]) * (1 + 1e-12)).all()
-    assert path.hypotheses is k.hypotheses
+    assert path.hypotheses is k.recursion.hypotheses
 
 
 def test_variants_are_ordered(rng: np.random.Generator) -> None:
@@ -152,7 +154,8 @@ def test_variants_are_ordered(rng: np.random.Generator) -> None:
     many, theta = drawn(rng, 200, 3)
     state = (many.cap * rng.uniform(0, 1, 200), 10 ** rng.uniform(-6, 6, 200))
     paper, sharp, absorbed = (
-        uniform_step(uniform(many, theta, variant=v), state) for v in VARIANTS
+        uniform_step(uniform_coefficients(many, theta, variant=v), state)
+        for v in VARIANTS
     )
     assert (sharp[0] <= paper[0]).all()
     assert (absorbed[0] <= sharp[0] * (1 + 1e-15)).all()
@@ -163,21 +166,24 @@ def test_variants_are_ordered(rng: np.random.Generator) -> None:
 def test_hypotheses_name_what_fails() -> None:
     mixed = System(1.0, 1.0, [[2, 2], [2, 3], [2, 2]], [[1, 1], [1, 1], [1, 4]], 1.0)
     names = {
-        h.name: h.holds.tolist() for h in uniform(mixed, [0.06, 0.05, 0.05]).hypotheses
+        h.name: h.holds.tolist()
+        for h in uniform_coefficients(mixed, [0.06, 0.05, 0.05]).recursion.hypotheses
     }
     assert names == {
         "288ϑ² < 1": [False, True, True],
         "H_i = H": [True, False, True],
         "b_i = b": [True, True, False],
     }
-    assert all_hold(uniform(mixed, 0.06, variant="sharp").hypotheses)[0]
+    assert all_hold(
+        uniform_coefficients(mixed, 0.06, variant="sharp").recursion.hypotheses
+    )[0]
 
 
 def test_bad_input_is_named() -> None:
     one = System(1.0, 1.0, [2, 2], 1, 1.0)
     with pytest.raises(InvalidInputError, match="`amplitude` must be positive"):
-        uniform(one, 0.0)
+        uniform_coefficients(one, 0.0)
     with pytest.raises(InvalidInputError, match="C < 1"):
-        uniform_tracking_cap(uniform(one, 0.06), 0.0)
+        uniform_tracking_cap(uniform_coefficients(one, 0.06), 0.0)
     with pytest.raises(InvalidInputError, match="`state` must be nonnegative"):
-        uniform_step(uniform(one, 0.05), (-1.0, 0.0))
+        uniform_step(uniform_coefficients(one, 0.05), (-1.0, 0.0))

@@ -18,9 +18,9 @@ from hewfl.cli.certify_plot import draw_certificate, figure_class
 from hewfl.cli.errors import one_line_errors
 from hewfl.core.checks import invalid
 from hewfl.experiments.tables import from_table
+from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certificates import certify as evaluate
-from hewfl.theory.laws import Case
+from hewfl.theory.certifier import certify as evaluate
 from hewfl.theory.systems import System
 
 Numbers = float | tuple[float, ...]

@@ -9,8 +9,8 @@ import numpy as np
 from hewfl.core.checks import invalid
 from hewfl.errors import MissingExtraError
 from hewfl.theory.certificates import Certificate
-from hewfl.theory.corrected import PostLocal
-from hewfl.theory.laws import THEOREMS, law
+from hewfl.theory.post_local import PostLocal
+from hewfl.theory.theorems import THEOREMS, theorem_curve
 
 _STYLES = {"printed": ":", "paper": "-", "sharp": "--", "absorbed": "-."}
 _POINTS = 400
@@ -52,7 +52,8 @@ def draw_certificate(certificate: Certificate, path: Path) -> None:
     last = 2 * max([c.rounds, *(t for t in needed if np.isfinite(t))])
     rounds = np.unique(np.geomspace(1, last, _POINTS).round())
     for p in drawn:
-        rate = law(p.label, c.case, PostLocal(p.amplitude, p.curvature), p.variant).rate
+        controls = PostLocal(p.amplitude, p.curvature)
+        rate = theorem_curve(p.label, c.case, controls, p.variant).rate
         axes.plot(
             rounds,
             np.minimum(rate(rounds).value, cap),

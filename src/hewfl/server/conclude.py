@@ -144,7 +144,9 @@ def stepped(
         go, kept = step, state.memory[here]
         if not is_plain:
             go, kept = outer_step(outer, step, kept)
-        np.add(state.anchor[here], go, out=anchor[here])
+        np.add(  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
+            state.anchor[here], go, out=anchor[here]
+        )
         if outer.momentum:
             memory[here] = kept
         if move is not None:

@@ -182,7 +182,7 @@ def _decide(
         return replace(state, diverged=True), note
     watched = len(observers) > 0
     came = conclude(lane, state, heard, fits=_is_finite, with_move=watched)
-    decision = came.decision  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
+    decision = came.decision
     if decision is None and came.status == RANGE_ERROR:
         status = "diverged: the step was not finite"
         return replace(state, diverged=True), round_note(heard.roster, None, status)

@@ -1,403 +1,99 @@
 """The paper's statements as functions: bounds, with the conditions that make them true.
 
-    systems      what a theorem is told: `System`
-    statement    what it returns: `Rate`, `Bound`, each with its `Hypothesis` records
+What a theorem is told, and what it returns:
 
-    scalar       T_a and the scalar recursions                                      A
-    one_step_bound    certificate of a round, radii of branches                  3, B
-    surrogate    expected gap and tracking under controls fixed beforehand       B, C
-    comparators, comparator_rates    fixed controls to compare with              B, C
-    uniform_controller, pl, similar_hessians    uniform weights and their rates  3, C
-    corrected    Algorithm 2: corrected branches, weights chosen afterwards      4, D
-    plain        Algorithm 3: plain branches of one objective                    4, D
-    participation    tracking when clients stay away                             E-19
-    generators, convex_flow, drift, floors, master, bellman, closure                E
-    degeneration     where all is gradient descent                                  G
-    counts       numbers sent, gradients computed                                   H
-    recursion, scaled    what these share
-    laws, designer, certificates    rounds to a target, the best amplitude, the report
-    overview     the table of `docs/theory.md`
+    System, system_of         L, R and every client's H, b, v²; out of solver records
+    PostLocal                 ϑ and Λ of Algorithms 2 and 3
+    Rate, Bound, Hypothesis   a number, its floor, and each condition with its two sides
+    Recursion, Trajectory     coefficients of a family; its bounds round by round
 
-On the right the paper's sections and appendices. Everything broadcasts over
-configurations; where a statement speaks of clients, theirs is the last axis. Arguments
-that are empty or do not fit each other are named, as are those out of range.
-The names exported here are functions and records; no module is called like one of them.
+One family of theorems a line; *coefficients* build a `Recursion`, *recursion* iterates
+it, *rate* is the closed form:
+
+    situation, one_step, advantage, largest_descent_amplitude     one round (3, B)
+    surrogate_system, surrogate_under                   controls of a whole run (B, C)
+    comparator_coefficients, _recursion, _rate          fixed controls, convex (B, C)
+    uniform_coefficients, uniform_trajectory            uniform weights (3, C)
+    pl_rate, safe_rate, safe_amplitude                      under the PL condition
+    higher_order, higher_order_trajectory, best_iterate_rate      similar Hessians
+    pathwise_bound, is_homogeneous                      Algorithms 2 and 3, any path (D)
+    corrected_coefficients, _recursion, _rate           Algorithm 2 in expectation
+    plain_coefficients, _recursion, _rate, _pl_rate     Algorithm 3 in expectation
+    noise_optimal, best_comparator                      weights of least noise
+    propagated_tracking                                 clients that stay away (E-19)
+    communication, round_work                           what a round costs (H)
+    scalar_rate, linear_rate                            the two scalar lemmas (A)
+
+From theorems to decisions:
+
+    Case, certify, Certificate, Promise     everything known about one federation
+    THEOREMS, theorem_curve, Curve          one theorem as a function of the rounds
+    design, Design, rounds_to, certified_amplitudes     the amplitude for a target
+
+Everything else is in the module of its part: `scalar` (A), `radii` (B, C, D), `noise`,
+`pl`, `similar_hessians`, `post_local`, `degeneration` (G); Appendix E, on abstract
+recursions, is the package `general`. On the right are the paper's sections and
+appendices. All of it broadcasts over configurations; where a statement speaks of
+clients, theirs is the last axis. No function is called like a module.
 """
 
-from hewfl.predictive.certificate import (
-    VARIANTS,
-    Variant,
-)
-from hewfl.predictive.tracking import (
-    Tracking,
-    predictable_tracking,
-    realised_tracking,
-    server_move,
-    tracking_cap,
-)
-from hewfl.theory.bellman import (
-    BoxSelection,
-    ControlSet,
-    Selection,
-    bellman_kernel,
-    bellman_operator,
-    box_selection,
-    epsilon_selection,
-)
-from hewfl.theory.certificates import (
-    Certificate,
-    FirstRound,
-    Noise,
-    Promise,
-    Sent,
-    certify,
-)
-from hewfl.theory.closure import (
-    Envelope,
-    GivenYoung,
-    PowerYoung,
-    Product,
-    YoungPair,
-    closed_kernel,
-    raw_kernel,
-    young_hypothesis,
-)
-from hewfl.theory.comparator_rates import (
+from hewfl.theory.case import Case
+from hewfl.theory.certificates import Certificate, Promise
+from hewfl.theory.certifier import certify
+from hewfl.theory.comparators import (
+    comparator_coefficients,
     comparator_rate,
     comparator_recursion,
 )
-from hewfl.theory.comparators import (
-    ComparatorCoefficients,
-    best_comparator,
-    comparator_coefficients,
-    mean_noise,
-    noise_of_mean,
-    noise_optimal,
-    noise_optimal_level,
-    noise_term,
-    uniform_mean_noise,
-    uniform_noise_of_mean,
-)
-from hewfl.theory.convex_flow import (
-    ConvexGenerator,
-)
 from hewfl.theory.corrected import (
-    CorrectedCoefficients,
-    PostLocal,
     corrected_coefficients,
-    corrected_noise,
     corrected_rate,
     corrected_recursion,
-    pathwise_bound,
-    post_local_hypotheses,
 )
-from hewfl.theory.counts import (
-    RoundWork,
-    communication,
-    round_work,
-)
-from hewfl.theory.degeneration import (
-    CentralPath,
-    central_path,
-    central_round_hypotheses,
-    effective_amplitude,
-    gradient_step,
-    slice_bound,
-    slice_excess,
-    slice_hypotheses,
-    symmetric_exact_hypotheses,
-)
-from hewfl.theory.designer import (
-    Design,
-    certified_amplitudes,
-    design,
-    rounds_to,
-)
-from hewfl.theory.drift import (
-    Terms,
-    noisy_drift,
-)
-from hewfl.theory.floors import (
-    evolution,
-    floor_hypothesis,
-    noisy_contraction,
-    noisy_floor,
-)
-from hewfl.theory.generators import (
-    ExponentialGenerator,
-    Generator,
-    PowerGenerator,
-    QuadraticGenerator,
-    generator_hypotheses,
-    relative_decrease,
-    slope_modulus,
-)
-from hewfl.theory.laws import (
-    THEOREMS,
-    Case,
-    Law,
-    Theorem,
-    law,
-)
-from hewfl.theory.master import (
-    master_trajectory,
-    noiseless_bounds,
-    noiseless_coordinate,
-    noiseless_rate,
-    noisy_bounds,
-    noisy_rate,
-)
+from hewfl.theory.counts import communication, round_work
+from hewfl.theory.curves import Curve
+from hewfl.theory.designer import Design, certified_amplitudes, design, rounds_to
+from hewfl.theory.noise import best_comparator, noise_optimal
 from hewfl.theory.one_step_bound import (
-    OneStep,
     advantage,
-    branch_sq_radius,
-    executable,
     largest_descent_amplitude,
     one_step,
-    plain_sq_radius,
     situation,
 )
-from hewfl.theory.participation import (
-    absent_tracking,
-    propagated_tracking,
-)
-from hewfl.theory.pl import (
-    Contraction,
-    pl_contraction,
-    pl_rate,
-    pl_step,
-    rho_lower,
-    safe_amplitude,
-    safe_floor,
-    safe_rate,
-)
+from hewfl.theory.participation import propagated_tracking
+from hewfl.theory.pl import pl_rate, safe_amplitude, safe_rate
 from hewfl.theory.plain import (
-    PlainCoefficients,
-    is_homogeneous,
-    plain_advantage,
     plain_coefficients,
-    plain_contraction,
     plain_pl_rate,
     plain_rate,
     plain_recursion,
-    plain_slope_error,
-    plain_step,
-    uniform_model_value,
 )
-from hewfl.theory.recursion import (
-    Trajectory,
-)
-from hewfl.theory.scalar import (
-    closed_rate,
-    cumulative_gronwall,
-    flow,
-    flow_excess,
-    flow_slope,
-    largest_gap,
-    largest_sq_gradient,
-    linear_rate,
-    linear_trajectory,
-    printed_scalar_rate,
-    scalar_floor,
-    scalar_rate,
-    scalar_trajectory,
-    telescoped,
-)
+from hewfl.theory.post_local import PostLocal, is_homogeneous, pathwise_bound
+from hewfl.theory.recursion import Recursion
+from hewfl.theory.scalar import linear_rate, scalar_rate
 from hewfl.theory.similar_hessians import (
-    Closed,
-    HigherOrder,
     best_iterate_rate,
-    closed,
-    common_quadratic_rate,
-    curvature_mismatch,
-    disagreement,
     higher_order,
-    higher_order_step,
     higher_order_trajectory,
 )
-from hewfl.theory.statement import (
-    Bound,
-    Hypothesis,
-    Rate,
-    all_hold,
-    at_most,
-    below,
-)
-from hewfl.theory.surrogate import (
-    Surrogate,
-    surrogate_system,
-    surrogate_under,
-)
-from hewfl.theory.systems import (
-    System,
-    system,
-)
-from hewfl.theory.uniform_controller import (
-    Uniform,
-    uniform,
-    uniform_step,
-    uniform_tracking_cap,
-    uniform_trajectory,
-)
+from hewfl.theory.statement import Bound, Hypothesis, Rate
+from hewfl.theory.surrogate import surrogate_system, surrogate_under
+from hewfl.theory.systems import System, system_of
+from hewfl.theory.theorems import THEOREMS, theorem_curve
+from hewfl.theory.trajectories import Trajectory
+from hewfl.theory.uniform_controller import uniform_coefficients, uniform_trajectory
 
 __all__ = [
-    "THEOREMS",
-    "VARIANTS",
-    "Bound",
-    "BoxSelection",
-    "Case",
-    "CentralPath",
-    "Certificate",
-    "Closed",
-    "ComparatorCoefficients",
-    "Contraction",
-    "ControlSet",
-    "ConvexGenerator",
-    "CorrectedCoefficients",
-    "Design",
-    "Envelope",
-    "ExponentialGenerator",
-    "FirstRound",
-    "Generator",
-    "GivenYoung",
-    "HigherOrder",
-    "Hypothesis",
-    "Law",
-    "Noise",
-    "OneStep",
-    "PlainCoefficients",
-    "PostLocal",
-    "PowerGenerator",
-    "PowerYoung",
-    "Product",
-    "Promise",
-    "QuadraticGenerator",
-    "Rate",
-    "RoundWork",
-    "Selection",
-    "Sent",
-    "Surrogate",
-    "System",
-    "Terms",
-    "Theorem",
-    "Tracking",
-    "Trajectory",
-    "Uniform",
-    "Variant",
-    "YoungPair",
-    "absent_tracking",
-    "advantage",
-    "all_hold",
-    "at_most",
-    "bellman_kernel",
-    "bellman_operator",
-    "below",
-    "best_comparator",
-    "best_iterate_rate",
-    "box_selection",
-    "branch_sq_radius",
-    "central_path",
-    "central_round_hypotheses",
-    "certified_amplitudes",
-    "certify",
-    "closed",
-    "closed_kernel",
-    "closed_rate",
-    "common_quadratic_rate",
-    "communication",
-    "comparator_coefficients",
-    "comparator_rate",
-    "comparator_recursion",
-    "corrected_coefficients",
-    "corrected_noise",
-    "corrected_rate",
-    "corrected_recursion",
-    "cumulative_gronwall",
-    "curvature_mismatch",
-    "design",
-    "disagreement",
-    "effective_amplitude",
-    "epsilon_selection",
-    "evolution",
-    "executable",
-    "floor_hypothesis",
-    "flow",
-    "flow_excess",
-    "flow_slope",
-    "generator_hypotheses",
-    "gradient_step",
-    "higher_order",
-    "higher_order_step",
-    "higher_order_trajectory",
-    "is_homogeneous",
-    "largest_descent_amplitude",
-    "largest_gap",
-    "largest_sq_gradient",
-    "law",
-    "linear_rate",
-    "linear_trajectory",
-    "master_trajectory",
-    "mean_noise",
-    "noise_of_mean",
-    "noise_optimal",
-    "noise_optimal_level",
-    "noise_term",
-    "noiseless_bounds",
-    "noiseless_coordinate",
-    "noiseless_rate",
-    "noisy_bounds",
-    "noisy_contraction",
-    "noisy_drift",
-    "noisy_floor",
-    "noisy_rate",
-    "one_step",
-    "pathwise_bound",
-    "pl_contraction",
-    "pl_rate",
-    "pl_step",
-    "plain_advantage",
-    "plain_coefficients",
-    "plain_contraction",
-    "plain_pl_rate",
-    "plain_rate",
-    "plain_recursion",
-    "plain_slope_error",
-    "plain_sq_radius",
-    "plain_step",
-    "post_local_hypotheses",
-    "predictable_tracking",
-    "printed_scalar_rate",
-    "propagated_tracking",
-    "raw_kernel",
-    "realised_tracking",
-    "relative_decrease",
-    "rho_lower",
-    "round_work",
-    "rounds_to",
-    "safe_amplitude",
-    "safe_floor",
-    "safe_rate",
-    "scalar_floor",
-    "scalar_rate",
-    "scalar_trajectory",
-    "server_move",
-    "situation",
-    "slice_bound",
-    "slice_excess",
-    "slice_hypotheses",
-    "slope_modulus",
-    "surrogate_system",
-    "surrogate_under",
-    "symmetric_exact_hypotheses",
-    "system",
-    "telescoped",
-    "tracking_cap",
-    "uniform",
-    "uniform_mean_noise",
-    "uniform_model_value",
-    "uniform_noise_of_mean",
-    "uniform_step",
-    "uniform_tracking_cap",
+    "THEOREMS", "Bound", "Case", "Certificate", "Curve", "Design", "Hypothesis",
+    "PostLocal", "Promise", "Rate", "Recursion", "System", "Trajectory", "advantage",
+    "best_comparator", "best_iterate_rate", "certified_amplitudes", "certify",
+    "communication", "comparator_coefficients", "comparator_rate",
+    "comparator_recursion", "corrected_coefficients", "corrected_rate",
+    "corrected_recursion", "design", "higher_order", "higher_order_trajectory",
+    "is_homogeneous", "largest_descent_amplitude", "linear_rate", "noise_optimal",
+    "one_step", "pathwise_bound", "pl_rate", "plain_coefficients", "plain_pl_rate",
+    "plain_rate", "plain_recursion", "propagated_tracking", "round_work", "rounds_to",
+    "safe_amplitude", "safe_rate", "scalar_rate", "situation", "surrogate_system",
+    "surrogate_under", "system_of", "theorem_curve", "uniform_coefficients",
     "uniform_trajectory",
-    "young_hypothesis",
-]
+]  # fmt: skip

@@ -1,26 +1,19 @@
-"""Fixed controls to compare with: the noise they leave, the recursion they give.
+"""Fixed controls to compare the optimised surrogate system with (th:sur-cvx).
 
-With M_i = v_i²/(H_i b_i), weights a cost a round's bound p V₁(a) + q V₂(a):
+Fixed weights w and amplitudes θ turn the certificate into a recursion,
 
-    V₁(a) = Σ a_i M_i,     V₂(a) = Σ a_i² M_i,     V̄₁ = V₁(1/n),     V_u = V₂(1/n).
+    u⁺ ≤ u − a u² + β u + γ χ + δ,     χ⁺ = A + B u + C χ,
 
-V₁ is the mean noise of the branches, V₂ the noise of their mean.
+which the optimised system cannot exceed. With χ below its cap χ̄ it is scalar, and u
+tends to the m with a m² = β m + γ χ̄ + δ.
 """
 
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
-    Array,
-    ArrayLike,
-    as_float64,
-    broadcast,
-    invalid,
-    nonnegatives,
-)
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import (
     Situation,
@@ -30,116 +23,13 @@ from hewfl.predictive.certificate import (
     mean_penalty,
     variance_bound,
 )
-from hewfl.predictive.tracking import Tracking, predictable_tracking
-from hewfl.solver.threshold import threshold_weights
+from hewfl.predictive.tracking import predictable_tracking
+from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import situation
-from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.recursion import Recursion
+from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-
-
-@broadcasting
-def mean_noise(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
-    """V₁(a) = Σ a_i M_i, for weights a with clients last."""
-    a = simplex_weights("weights", weights)
-    return np.asarray((a * system.noise).sum(-1))
-
-
-@broadcasting
-def noise_of_mean(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
-    """V₂(a) = Σ a_i² M_i, for weights a with clients last."""
-    a = simplex_weights("weights", weights)
-    return np.asarray((a * (a * system.noise)).sum(-1))
-
-
-def uniform_mean_noise(system: System) -> Float64[Array, "..."]:
-    """V̄₁ = (1/n) Σ M_i."""
-    return np.asarray((system.noise / system.n).sum(-1))
-
-
-def uniform_noise_of_mean(system: System) -> Float64[Array, "..."]:
-    """V_u = (1/n²) Σ M_i."""
-    return np.asarray((system.noise / system.n**2).sum(-1))
-
-
-def noise_optimal(system: System) -> Float64[Array, "... n"]:
-    """The weights of least V₂ (eq:realized-het-positive-v).
-
-        a*_i = α / M_i ∝ H_i b_i / v_i²
-
-    Clients without noise, where there are any, share all the weight equally: V₁ and V₂
-    are then zero, as they are for any other split among them (erratum E-15).
-    """
-    ratio = _quietness(system)
-    return np.asarray(ratio / ratio.sum(-1, keepdims=True))
-
-
-def noise_optimal_level(system: System) -> Float64[Array, "..."]:
-    """α = (Σ H_i b_i / v_i²)⁻¹, so that V₂(a*) = α and V₁(a*) = nα.
-
-    Zero where a client has no noise. With it the noise term at a* reads
-    (pn + q) α (eq:realized-het-rate-astar).
-    """
-    return np.asarray(system.noise.min(-1) / _quietness(system).sum(-1))
-
-
-@broadcasting
-def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "... n"]:
-    """The weights of least noise term, by the threshold law (erratum E-15).
-
-        a = argmin over a ∈ Δ_n of  Σ a_i l_i + a_i² q_i
-
-    For δ^het(a) = p V₁(a) + q V₂(a) take l_i = p M_i and q_i = q M_i: never worse than
-    a*, which is best for V₂ alone.
-
-    Args:
-        linear: l, clients last.
-        quadratic: q ≥ 0, clients last.
-    """
-    first, second = as_float64("linear", linear), nonnegatives("quadratic", quadratic)
-    both = broadcast({"linear": first, "quadratic": second})
-    return threshold_weights(-both["linear"], 2 * both["quadratic"]).weights
-
-
-@broadcasting
-def noise_term(
-    weights: ArrayLike, linear: ArrayLike, quadratic: ArrayLike
-) -> Float64[Array, "..."]:
-    """Σ a_i l_i + a_i² q_i, the value that `best_comparator` makes least."""
-    a = simplex_weights("weights", weights)
-    first, second = as_float64("linear", linear), as_float64("quadratic", quadratic)
-    return np.asarray((a * (first + a * second)).sum(-1))
-
-
-def simplex_weights(name: str, weights: ArrayLike) -> Float64[Array, "... n"]:
-    """Require weights on the simplex, clients last."""
-    w = as_float64(name, weights)
-    if w.ndim == 0 or (w < 0).any() or not np.allclose(w.sum(-1), 1, rtol=0, atol=1e-9):
-        raise invalid(name, "nonnegative and summing to one", repr(weights)[:80])
-    return w
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class ComparatorCoefficients:
-    """u⁺ ≤ u − a u² + β u + γ χ + δ for fixed controls (def:cvx-comp).
-
-    Attributes:
-        descent: a.
-        growth: β.
-        staleness: γ.
-        noise: δ.
-        cap: f̄.
-        tracking: A, B, C of the recursion of χ.
-        hypotheses: what must hold for both recursions to be true.
-    """
-
-    descent: Float64[Array, "..."]
-    growth: Float64[Array, "..."]
-    staleness: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
-    cap: Float64[Array, "..."]
-    tracking: Tracking
-    hypotheses: tuple[Hypothesis, ...]
+from hewfl.theory.trajectories import State, Trajectory
 
 
 @broadcasting
@@ -151,7 +41,7 @@ def comparator_coefficients(
     box_end: ArrayLike | None = None,
     variant: Variant = "paper",
     printed: bool = False,
-) -> ComparatorCoefficients:
+) -> Recursion:
     """The coefficients of a comparator (def:cvx-comp, erratum E-08).
 
         a = Σ w_i A_i/(1 + A_i f̄)
@@ -175,6 +65,13 @@ def comparator_coefficients(
             the comparator's largest.
         variant: which constants.
         printed: the paper's coefficients; only with variant "paper".
+
+    Returns:
+        The recursion of (u, χ).
+
+    Raises:
+        InvalidInputError: weights off the simplex, an amplitude below zero, or
+            `printed` with another variant.
     """
     w = simplex_weights("weights", weights)
     theta = np.atleast_1d(nonnegatives("amplitudes", amplitudes))
@@ -186,15 +83,18 @@ def comparator_coefficients(
     cost = _printed(system, w, theta) if printed else _cost(system, w, theta, variant)
     played = theta.max(-1)
     top = np.asarray(played if box_end is None else nonnegatives("box_end", box_end))
-    return ComparatorCoefficients(
-        descent=np.asarray((w * fall / (1 + fall * f)).sum(-1)),
+    a = np.asarray((w * fall / (1 + fall * f)).sum(-1))
+    return Recursion(
+        system,
+        descent=a,
+        capped_descent=a,
         growth=np.asarray(cost[0] + (w * 4 * f * rise).sum(-1)),
         staleness=np.asarray(cost[1]),
         noise=np.asarray(cost[2]),
-        cap=system.cap,
         tracking=predictable_tracking(
             top, system.noise, system.horizon, system.L, variant=variant
         ),
+        comparator=w,
         hypotheses=(
             at_most("θ ≤ 1", played, 1),
             at_most("θ ≤ θ̄", played, top),
@@ -202,6 +102,66 @@ def comparator_coefficients(
             *((at_most("θ ≤ ln(4)/2", played, np.log(4) / 2),) if printed else ()),
         ),
     )
+
+
+@broadcasting
+def comparator_recursion(
+    coefficients: Recursion, start: State, rounds: int, *, solver_gap: ArrayLike = 0.0
+) -> Trajectory:
+    """The recursion that the optimised system does not exceed (eq:cvx-rec-main).
+
+        u⁺ = min{f̄, u − a u² + β u + γ χ + δ + ε},     χ⁺ = A + B u + C χ
+
+    On [0, f̄] the right side grows with u for amplitudes up to 4, so bounds may be put
+    for u and χ.
+
+    Args:
+        coefficients: of the comparator.
+        start: (u₀, χ₀).
+        rounds: T.
+        solver_gap: ε, how far the controls played may be from the least J (E-18).
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
+    return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
+
+
+@broadcasting
+def comparator_rate(
+    coefficients: Recursion,
+    start: State,
+    rounds: ArrayLike,
+    *,
+    solver_gap: ArrayLike = 0.0,
+    printed: bool = False,
+) -> Rate:
+    """The closed rate (th:sur-cvx, eq:cvx-rec-closed-main).
+
+        m = (β + √(β² + 4ad))/(2a),     d = γ χ̄ + δ + ε
+        u_T ≤ m + 1/(1/(u₀ − m)₊ + aT)                        printed
+
+    Ours is `scalar_rate`, which also counts that the decay to m is geometric.
+
+    Args:
+        coefficients: of the comparator.
+        start: (u₀, χ₀).
+        rounds: T.
+        solver_gap: ε, how far the controls played may be from the least J (E-18).
+        printed: the paper's closed form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: C ≥ 1, so that χ has no cap, or a = 0.
+    """
+    k = coefficients
+    rate = k.rate(start, rounds, solver_gap=solver_gap, printed=printed)
+    return replace(rate, label="th:sur-cvx")
 
 
 def tracking_hypothesis(
@@ -241,11 +201,3 @@ def _printed(system: System, w: Array, theta: Array) -> tuple[Array, Array, Arra
     gamma = (256 * (w * theta).sum(-1) + 64 * (w**2 * theta**4).sum(-1)) / L
     delta = (32 * (w * theta**2 * M).sum(-1) + 16 * (w**2 * theta**2 * M).sum(-1)) / L
     return np.asarray(beta), np.asarray(gamma), np.asarray(delta)
-
-
-def _quietness(system: System) -> Float64[Array, "... n"]:
-    """min_j M_j / M_i ∈ [0, 1]: in this unit no inverse overflows, and 0/0 is 1."""
-    M = system.noise
-    least = M.min(-1, keepdims=True)
-    ratio: Array = np.divide(least, M, out=np.ones(M.shape), where=least < M)
-    return ratio

@@ -1,8 +1,4 @@
-"""Corrected branches with weights chosen afterwards: Algorithm 2's guarantees.
-
-Path by path (th:realized-het-one-step), for every Λ > L and every step d = Σ w_i Δ_i,
-
-    F(x + d) − F* ≤ f + Ψ(w) + ‖∇F − c‖²/(2(Λ − L)),     Ψ = ⟨c, d⟩ + (Λ/2)‖d‖².
+"""Algorithm 2 over many rounds: corrected branches, weights chosen afterwards.
 
 In expectation (th:realized-het-global), with any fixed weights a to compare with,
 
@@ -12,121 +8,21 @@ The printed recursion of Q does not allow for weights that favour rare large mov
 (erratum E-01); the corrected one, our default, sums noise and mismatch over clients.
 """
 
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
-    Array,
-    ArrayLike,
-    as_float64,
-    invalid,
-    nonnegatives,
-    positives,
-)
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, horizon_factors
-from hewfl.predictive.tracking import Tracking, realised_tracking
-from hewfl.theory.comparators import best_comparator, noise_term, simplex_weights
-from hewfl.theory.recursion import (
-    State,
-    Trajectory,
-    coupled_rate,
-    trajectory,
-    unrolled,
-    upper_state,
-)
-from hewfl.theory.scalar import flow
-from hewfl.theory.statement import Hypothesis, Rate, at_most, below
+from hewfl.predictive.tracking import realised_tracking
+from hewfl.theory.noise import best_comparator, noise_term, simplex_weights
+from hewfl.theory.post_local import PostLocal, post_local_hypotheses
+from hewfl.theory.recursion import Recursion
+from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class PostLocal:
-    """What a post-local controller fixes before a round, or for every round.
-
-    Attributes:
-        amplitude: ϑ > 0, shape (*c), or (rounds, *c) for a schedule.
-        curvature: Λ > L, likewise.
-    """
-
-    amplitude: ArrayLike
-    curvature: ArrayLike
-
-    def against(
-        self, system: System
-    ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
-        """Checked ϑ and Λ.
-
-        Raises:
-            InvalidInputError: ϑ ≤ 0 or Λ ≤ L.
-        """
-        theta = positives("amplitude", self.amplitude)
-        return theta, above_smoothness(self.curvature, system.L)
-
-
-@broadcasting
-def pathwise_bound(
-    gap: ArrayLike,
-    model_value: ArrayLike,
-    sq_mismatch: ArrayLike,
-    curvature: ArrayLike,
-    smoothness: ArrayLike,
-) -> Float64[Array, "..."]:
-    """Bound on the next gap along every path (th:realized-het-one-step).
-
-        f + Ψ(w) + ‖∇F(x) − c‖²/(2(Λ − L))
-
-    True for any step, any reference c and any Λ > L, whatever the amplitudes; with the
-    mean local gradient ḡ for c it is th:realized-hom-one-step.
-
-    Args:
-        gap: f = F(x) − F*.
-        model_value: Ψ(w) at the weights played; for an ε-minimiser that of the weights
-            it returned, or the minimum plus ε (E-31).
-        sq_mismatch: ‖∇F(x) − c‖².
-        curvature: Λ.
-        smoothness: L.
-
-    Raises:
-        InvalidInputError: Λ ≤ L.
-    """
-    L = positives("smoothness", smoothness)
-    spread = above_smoothness(curvature, L) - L
-    error = nonnegatives("sq_mismatch", sq_mismatch) / 2 / spread
-    f, psi = nonnegatives("gap", gap), as_float64("model_value", model_value)
-    return np.asarray(f + psi + error)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class CorrectedCoefficients:
-    """U⁺ = T_A(U) + β U + γ Q + δ(a) and the recursion of Q (eq:realized-het-A).
-
-    Attributes:
-        descent: A = ϑ/(2LR²).
-        capped_descent: A/(1 + A f̄).
-        growth: β.
-        staleness: γ.
-        noise: δ(a).
-        comparator: a, clients last.
-        cap: f̄.
-        tracking: A_χ, B_χ, C_χ.
-        hypotheses: what must hold for both recursions to be true.
-    """
-
-    descent: Float64[Array, "..."]
-    capped_descent: Float64[Array, "..."]
-    growth: Float64[Array, "..."]
-    staleness: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
-    comparator: Float64[Array, "... n"]
-    cap: Float64[Array, "..."]
-    tracking: Tracking
-    hypotheses: tuple[Hypothesis, ...]
+from hewfl.theory.trajectories import State, Trajectory
 
 
 @broadcasting
@@ -138,7 +34,7 @@ def corrected_coefficients(
     box_end: ArrayLike | None = None,
     variant: Variant = "paper",
     printed: bool = False,
-) -> CorrectedCoefficients:
+) -> Recursion:
     """Coefficients of the two recursions (eq:realized-het-A, -tracking-coeff).
 
         β = 192ϑ³ + 32(Λ/L)ϑ⁴                                               paper
@@ -158,6 +54,13 @@ def corrected_coefficients(
         box_end: θ̄ in the recursion of Q, as the paper has it; by default ϑ (E-33).
         variant: "paper" or "sharp"; section T has no absorbed form here.
         printed: the paper's recursion of Q (E-01).
+
+    Returns:
+        The recursion of (U, Q).
+
+    Raises:
+        InvalidInputError: ϑ ≤ 0, Λ ≤ L, a comparator off the simplex, or a variant that
+            does not exist here.
     """
     theta, Lambda = controls.against(system)
     L, n = system.L, system.n
@@ -174,14 +77,15 @@ def corrected_coefficients(
         beta = 52 * h1 * theta**3
         stale = (29 * theta + 104 * h1 * theta**3) / L
     top = theta if box_end is None else nonnegatives("box_end", box_end)
-    return CorrectedCoefficients(
+    return Recursion(
+        system,
+        flows=True,
         descent=np.asarray(theta / 4 / system.cap),
         capped_descent=np.asarray(theta / 4 / (1 + theta / 4) / system.cap),
         growth=np.asarray(beta),
         staleness=np.asarray(1 / 2 / (Lambda - L) + stale),
         noise=noise_term(a, linear, quadratic),
         comparator=a,
-        cap=system.cap,
         tracking=realised_tracking(
             top, system.noise, system.horizon, L, printed=printed
         ),
@@ -197,7 +101,13 @@ def corrected_coefficients(
 def corrected_noise(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> tuple[Float64[Array, "... n"], Float64[Array, "... n"]]:
-    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last."""
+    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last.
+
+    Args:
+        system: the constants.
+        controls: ϑ and Λ.
+        variant: "paper" or "sharp".
+    """
     if variant not in ("paper", "sharp"):
         raise invalid("variant", "one of paper, sharp", repr(variant))
     theta, Lambda = (value[..., None] for value in controls.against(system))
@@ -213,7 +123,7 @@ def corrected_noise(
 
 @broadcasting
 def corrected_recursion(
-    coefficients: CorrectedCoefficients,
+    coefficients: Recursion,
     start: State,
     rounds: int | None = None,
     *,
@@ -228,25 +138,19 @@ def corrected_recursion(
         start: (U₀, Q₀).
         rounds: T for constant coefficients, None for a schedule.
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
-    k, eps = coefficients, nonnegatives("solver_gap", solver_gap)
-    U, Q, begins = upper_state(start, k.cap)
-    law = (k.descent, k.growth, k.staleness, k.noise, k.cap)
-    chi = (k.tracking.noise, k.tracking.gap, k.tracking.tracking)
-    rows = unrolled(rounds, *law, *chi)
-    states = [(U, Q)]
-    for A, beta, gamma, delta, f, *abc in zip(*rows, strict=True):
-        with np.errstate(over="ignore"):  # Q may grow without limit
-            after = flow(A, U) + beta * U + gamma * Q + delta + eps
-            next_Q = abc[0] + abc[1] * U + abc[2] * Q
-        U, Q = np.asarray(np.minimum(f, after)), np.asarray(next_Q)
-        states.append((U, Q))
-    return trajectory(states, (*k.hypotheses, begins))
+    return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
 
 
 @broadcasting
 def corrected_rate(
-    coefficients: CorrectedCoefficients,
+    coefficients: Recursion,
     start: State,
     rounds: ArrayLike,
     *,
@@ -269,40 +173,15 @@ def corrected_rate(
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
         printed: the paper's closed form.
 
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
     Raises:
         InvalidInputError: C_χ ≥ 1, so that Q has no cap (erratum E-04).
     """
-    k, a, eps = coefficients, coefficients.capped_descent, solver_gap
-    rate = coupled_rate(k, a, start, rounds, solver_gap=eps, printed=printed)
+    k = coefficients
+    rate = k.rate(start, rounds, solver_gap=solver_gap, printed=printed)
     return replace(rate, label="cor:realized-het-rate")
-
-
-@broadcasting
-def post_local_hypotheses(
-    theta: Float64[Array, "..."],
-    Lambda: Float64[Array, "..."],
-    L: Float64[Array, "..."],
-) -> tuple[Hypothesis, ...]:
-    """Conditions of all post-local bounds in expectation; tuned runs break them (E-02).
-
-    They imply ϑ < 1/2.
-    """
-    for name, value in (("theta", theta), ("Lambda", Lambda), ("L", L)):
-        positives(name, value)
-    return (
-        below("L < Λ", L, Lambda),
-        at_most("Λ ≤ 2L", Lambda, 2 * L),
-        at_most("Λϑ ≤ L/2", Lambda * theta, L / 2),
-    )
-
-
-def above_smoothness(curvature: ArrayLike, L: Array) -> Float64[Array, "..."]:
-    """Checked Λ > L."""
-    Lambda = positives("curvature", curvature)
-    low = np.broadcast_arrays(Lambda, L)[0][Lambda <= L]
-    if low.size:
-        raise invalid("curvature", "above the smoothness L", low.flat[0])
-    return Lambda
 
 
 def _printed_is_safe(theta: Array, n: int) -> tuple[Hypothesis, ...]:

@@ -66,6 +66,12 @@ def communication(
         proxies: ν, scalars for variance proxies, which only Algorithm 1 uses: 0 when
             they are known, S when each active client sends its own.
         printed: the paper's count, Δc_i included.
+
+    Returns:
+        How many numbers.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     if algorithm not in _SENDS:
         raise invalid("algorithm", f"one of {', '.join(_SENDS)}", repr(algorithm))
@@ -111,6 +117,12 @@ def round_work(
         system: H_i and b_i.
         dimension: d ≥ 1, shape (*c).
         active: whether i ∈ S, clients last; all by default.
+
+    Returns:
+        Counts and orders, client by client and for the server.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
     d = wholes("dimension", dimension, least=1)

@@ -13,9 +13,10 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives, wholes
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.corrected import PostLocal, above_smoothness
-from hewfl.theory.laws import THEOREMS, Case, Form, law, named
+from hewfl.theory.case import Case
+from hewfl.theory.post_local import PostLocal, above_smoothness
 from hewfl.theory.statement import Hypothesis, Rate
+from hewfl.theory.theorems import THEOREMS, Form, find_theorem, theorem_curve
 
 SEARCHED = (1e-12, 1.0)
 """Amplitudes that are searched; no statement holds beyond the upper end (E-03)."""
@@ -44,6 +45,14 @@ def rounds_to(
     Returns:
         Whole numbers; infinite where the floor is not below the target, or where
         `MOST_ROUNDS` do not suffice.
+
+    Examples:
+        >>> from hewfl.theory import linear_rate
+        >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
+        4.0
+
+    Raises:
+        InvalidInputError: ε ≤ 0, or what the bound itself refuses.
     """
     goal, least = positives("target", target), int(wholes("least", least))
     first = rate(least).value
@@ -116,17 +125,23 @@ def design(
         target: ε, below the cap f̄, which nobody needs to certify.
         curvature: Λ > L; by default it is searched too, in (L, 2L].
         variant: which constants.
+
+    Returns:
+        The best controls, what they certify, and the lowest floor of all.
+
+    Raises:
+        InvalidInputError: a target that is not between 0 and f̄, or an unknown name.
     """
     goal, cap = positives("target", target), case.system.cap
     if (goal >= cap).any():
         high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
         rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
         raise invalid("target", rule, high[high >= cap].flat[0])
-    statement = named(theorem, variant)
+    statement = find_theorem(theorem, variant)
     least = statement.least
 
     def rounds(x: Array) -> Array:
-        rate = law(theorem, case, _controls(x, case, curvature), variant).rate
+        rate = theorem_curve(theorem, case, _controls(x, case, curvature), variant).rate
         needed = rounds_to(rate, goal, least=least)
         return np.where(rate(least).holds, needed, np.inf)
 
@@ -137,7 +152,8 @@ def design(
     best = _least(rounds, shape, wide=wide, start=lowest)
     found, controls = rounds(best), _controls(best, case, curvature)
     certified = np.asarray(np.isfinite(found))
-    rate = law(theorem, case, controls, variant).rate(np.where(certified, found, least))
+    curve = theorem_curve(theorem, case, controls, variant)
+    rate = curve.rate(np.where(certified, found, least))
     return Design(
         theorem,
         variant,
@@ -173,14 +189,17 @@ def certified_amplitudes(
 
     Returns:
         Both ends, within `SEARCHED`; zero where there is no such amplitude.
+
+    Raises:
+        InvalidInputError: an unknown name, or a constant the theorem needs is missing.
     """
 
     def speaks(x: Array) -> Mask:
         controls = _controls(x, case, curvature)
-        rate = law(theorem, case, controls, variant).rate(statement.least)
+        rate = theorem_curve(theorem, case, controls, variant).rate(statement.least)
         return np.asarray(rate.holds & ~rate.vacuous)
 
-    statement, shape = named(theorem, variant), _shape(case, curvature)
+    statement, shape = find_theorem(theorem, variant), _shape(case, curvature)
     floors = _floors(theorem, case, curvature, variant)
     centre = _least(floors, shape, wide=False)[:, None]
     ends = np.broadcast_to(_tail(np.log(SEARCHED), shape), (2, *shape))
@@ -206,7 +225,8 @@ def _floors(
 
     def floors(x: Array) -> Array:
         controls = _controls(x, case, curvature)
-        rate = law(theorem, case, controls, variant).rate(THEOREMS[theorem].least)
+        curve = theorem_curve(theorem, case, controls, variant)
+        rate = curve.rate(THEOREMS[theorem].least)
         return np.where(rate.holds, rate.floor, np.inf)
 
     return floors

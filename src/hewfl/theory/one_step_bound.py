@@ -1,4 +1,4 @@
-"""The one-step certificate for many rounds at once, and the radius of a branch.
+"""The one-step certificate, for many rounds and systems at once.
 
     E[F(x_{t+1}) − F*] ≤ J = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)
 
@@ -8,7 +8,7 @@ to be computed.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float64
@@ -17,13 +17,9 @@ from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonne
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import certificate
 from hewfl.predictive.certificate import Situation, Variant, check_variant
-from hewfl.theory.statement import Bound, Hypothesis, at_most
+from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System
 
-if TYPE_CHECKING:
-    RadiusForm = Literal["sharp", "stated", "proved"]
-else:  # run-time type checks let a wrong name through to the text with the choices
-    RadiusForm = str
 Controls = tuple[ArrayLike, ArrayLike]
 """Weights w and amplitudes θ of a round, clients last."""
 
@@ -46,6 +42,12 @@ def situation(
         tracking: Q ≥ 0, shape (*c).
         capped: put U♯ = min(U, f̄) for U in ρ and κ too, which is valid and tighter; as
             printed only s has it (E-25).
+
+    Returns:
+        The state as the formulas of `hewfl.predictive.certificate` take it.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
     np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
@@ -60,6 +62,10 @@ def executable(system: System, proxies: ArrayLike) -> System:
 
     Raises:
         InvalidInputError: a proxy is below the variance it stands for.
+
+    Args:
+        system: the constants.
+        proxies: v̂_i² ≥ v_i², clients last.
     """
     v2, proxy = np.asarray(system.variance), as_float64("proxies", proxies)
     if (proxy < v2).any():
@@ -110,6 +116,12 @@ def one_step(
         controls: w and θ, shapes that broadcast with (*c, n).
         at: from `situation`.
         variant: which constants.
+
+    Returns:
+        J, its parts, and the conditions under which it is a bound.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     w, theta = _controls(controls, at)
     check_variant(variant)
@@ -141,6 +153,18 @@ def advantage(
 
     U♯ drops out before anything is subtracted. Γ ≥ 0 for every benchmark if the
     controls minimise J, as those of `hewfl.predictive_control` do.
+
+    Args:
+        controls: w and θ, clients last.
+        benchmark: w̄ and θ̄, likewise.
+        at: from `situation`.
+        variant: which constants.
+
+    Returns:
+        Γ, shape (*c).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     ours, theirs = (
@@ -158,6 +182,17 @@ def largest_descent_amplitude(
 
     U♯ − J is concave in θ (μ is concave, κ convex) and zero at θ = 0, so the answer
     ends an interval of descent; it is bisected on log θ.
+
+    Args:
+        weights: w on the simplex, clients last.
+        at: from `situation`.
+        variant: which constants.
+
+    Returns:
+        θ, shape (*c).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     w, ones = _controls((weights, 1.0), at)
@@ -170,79 +205,13 @@ def largest_descent_amplitude(
     top = np.asarray(ones[..., 0])
     low, high = LEAST * top, top
     for _ in range(_HALVINGS):
+        # the middle on log θ: halving θ itself would need 200 steps to reach LEAST, and
+        # √(low·high) could underflow
         middle = np.asarray(np.sqrt(low) * np.sqrt(high))
         met = descends(middle)
         low, high = np.where(met, middle, low), np.where(met, high, middle)
     inside = np.where(low > LEAST, low, 0.0)
     return np.where(descends(top), top, inside)
-
-
-# ------------------------------------------------------------------ radii
-
-_CORRECTED: dict[str, tuple[int, int, int]] = {
-    "sharp": (8, 16, 2),
-    "stated": (24, 48, 8),
-    "proved": (8, 16, 2),
-}
-_PLAIN: dict[str, tuple[int, int, int]] = {
-    "sharp": (4, 0, 2),
-    "stated": (16, 0, 4),
-    "proved": (4, 0, 2),
-}
-
-
-@broadcasting
-def branch_sq_radius(
-    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
-) -> Bound:
-    """How far a corrected branch strays: max_ℓ E‖y_i^(ℓ) − x‖² (lem:radius).
-
-        θ²(8U/L + 16Q/L² + 2M/L²)              sharp, θ ≤ 2H (T1)
-        θ²(24U/L + 48Q/L² + 8M/L²)             stated
-        e^{2θ}θ²(8U/L + 16Q/L² + 2M/L²)        proved, any θ
-
-    The proof gives the third form, which is within the second only for θ ≤ ln(3)/2; the
-    second is true all the same, because the first is (E-03). The lemma is the same for
-    (u, χ) (lem:sur-radius) and (g, q) (lem:direct-radius, the largest over clients).
-    """
-    label, k = "lem:radius", _CORRECTED
-    return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
-
-
-@broadcasting
-def plain_sq_radius(
-    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
-) -> Bound:
-    """The same for a branch without control variates (lem:realized-hom-radius).
-
-        θ²(4U/L + 2M/L²)            sharp, θ ≤ 2H (T1)
-        θ²(16U/L + 4M/L²)           stated
-        e^{2θ}θ²(4U/L + 2M/L²)      proved, any θ; within the second for θ ≤ ln(2)/2
-
-    Q plays no part.
-    """
-    label, k = "lem:realized-hom-radius", _PLAIN
-    return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
-
-
-def _radius(
-    label: str,
-    constants: dict[str, tuple[int, int, int]],
-    theta: Array,
-    at: Situation,
-    form: RadiusForm,
-) -> Bound:
-    if form not in constants:
-        raise invalid("form", f"one of {', '.join(constants)}", repr(form))
-    k = constants[form]
-    L, U, Q, M = at.smoothness, at.gap, at.tracking, at.noise
-    growth = np.exp(2 * theta) if form == "proved" else 1.0
-    value = growth * theta**2 * (k[0] / L * U + k[1] / L / L * Q + k[2] / L / L * M)
-    short = at_most("θ ≤ 2H", theta, 2 * at.horizon)
-    return Bound(label, np.asarray(value), () if form == "proved" else (short,))
-
-
-# ------------------------------------------------------------------ shared parts
 
 
 def _controls(controls: Controls, at: Situation) -> tuple[Array, Array]:

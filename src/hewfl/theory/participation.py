@@ -65,6 +65,12 @@ def propagated_tracking(
         gap: U ≥ 0, shape (*c).
         tracking: Q_i ≥ 0, clients last.
         variant: which constants.
+
+    Returns:
+        Q_i after the round, clients last.
+
+    Raises:
+        InvalidInputError: a mask that is not boolean, or a negative number.
     """
     S = client_mask(system, active)
     Q_i = np.atleast_1d(nonnegatives("tracking", tracking))

@@ -14,9 +14,9 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.recursion import State
 from hewfl.theory.scalar import power
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below
+from hewfl.theory.trajectories import State
 from hewfl.theory.uniform_controller import Uniform
 
 
@@ -52,18 +52,19 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     ν < a the same is done to λ = (a − ν + D)/(2B_q).
 
     Args:
-        controller: from `hewfl.theory.uniform`.
+        controller: from `uniform_coefficients`.
         pl_constant: μ > 0, shape (*c).
     """
-    k, mu = controller, positives("pl_constant", pl_constant)
-    B, gamma, nu = k.tracking.gap, k.gamma, 1 - k.tracking.tracking
-    a = np.asarray(2 * mu * k.slope - k.beta)
+    k, mu = controller.recursion, positives("pl_constant", pl_constant)
+    B, gamma, nu = k.tracking.gap, k.staleness, 1 - k.tracking.tracking
+    a = k.contraction(mu)
+    # hypot of roots forms neither square nor the product Bγ ~ ϑ⁵, which underflow first
     D = np.hypot(nu - a, 2 * np.sqrt(B) * np.sqrt(gamma))
     with np.errstate(divide="ignore", invalid="ignore"):
         slow = 2 * (a * nu - B * gamma) / (a + nu + D)
         rho = np.where(a + nu > 0, slow, (a + nu - D) / 2)
         lam = np.where(nu > a, 2 * gamma / (nu - a + D), (a - nu + D) / (2 * B))
-        level = np.where(rho > 0, (k.delta + lam * k.tracking.noise) / rho, np.inf)
+        level = np.where(rho > 0, (k.noise + lam * k.tracking.noise) / rho, np.inf)
     hypotheses = (
         *k.hypotheses,
         at_most("μ ≤ L", mu, k.system.L),
@@ -77,11 +78,16 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 def pl_step(
     controller: Uniform, pl_constant: ArrayLike, state: State
 ) -> Float64[Array, "..."]:
-    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
-    k, mu = controller, positives("pl_constant", pl_constant)
+    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
+        state: (g, q).
+    """
+    k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
-    a = 2 * mu * k.slope - k.beta
-    return np.asarray((1 - a) * g + k.gamma * q + k.delta)
+    return np.asarray((1 - k.contraction(pl_constant)) * g + k.staleness * q + k.noise)
 
 
 @broadcasting
@@ -100,11 +106,17 @@ def pl_rate(
     As printed, the last −m is missing. The bound is infinite where ρ ≤ 0.
 
     Args:
-        controller: from `hewfl.theory.uniform`.
+        controller: from `uniform_coefficients`.
         pl_constant: μ > 0.
         start: (g_0, q_0).
         rounds: t.
         printed: the paper's form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     c = pl_contraction(controller, pl_constant)
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
@@ -116,10 +128,15 @@ def pl_rate(
 
 @broadcasting
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
-    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
-    c, k = pl_contraction(controller, pl_constant), controller
+    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower).
+
+    Args:
+        controller: from `uniform_coefficients`.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
+    """
+    c, k = pl_contraction(controller, pl_constant), controller.recursion
     B, nu = k.tracking.gap, 1 - k.tracking.tracking
-    weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.gamma, c.a * nu / 4)
+    weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.staleness, c.a * nu / 4)
     slow = below("a_PL < 1 − C_q", c.a, nu)
     return Bound("lem:rho-lower", np.asarray(c.a / 4), (*c.hypotheses, slow, weak))
 
@@ -134,6 +151,16 @@ def safe_amplitude(
     """Largest ϑ of the safe regime, min{√(μ/(400L)), 1/24, L/(2μ)} (cor:pl-safe).
 
     It is rounded down, so that it passes its own hypotheses.
+
+    Args:
+        smoothness: L > 0.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
+
+    Returns:
+        ϑ, shape (*c).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     L, mu = positives("smoothness", smoothness), positives("pl_constant", pl_constant)
     small = np.minimum(np.sqrt(mu / L) / 20, 1 / 24)
@@ -158,15 +185,21 @@ def safe_rate(
     have 400 and 576, the appendix states ϑ² ≤ μ/(98L): then ρ may be negative (E-16).
 
     Args:
-        controller: from `hewfl.theory.uniform`.
+        controller: from `uniform_coefficients`.
         pl_constant: μ, at most L.
         start: (g_0, q_0).
         rounds: t.
         printed: the hypotheses of the appendix.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     c = pl_contraction(k, mu)
-    hypotheses = (*k.hypotheses, *_safe(k, mu, printed=printed))
+    hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=printed))
     slow = mu * k.amplitude / k.system.L / 8
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
     value = power(slow, rounds) * (g + c.lam * q) + c.floor
@@ -180,11 +213,15 @@ def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
         (δ + λA_q)/ρ ≤ 128(ϑ/n + ϑ²) M/μ + (115200/11)ϑ² M/μ,     M = v²/(Hb)
 
     which makes the O(ϑv²/(μnHb) + ϑ²v²/(μHb)) of eq:pl-floor-main explicit.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     theta, M, n = k.amplitude, k.noise, k.system.n
     value = (128 * (theta / n + theta**2) + 115200 / 11 * theta**2) * (M / mu)
-    hypotheses = (*k.hypotheses, *_safe(k, mu, printed=False))
+    hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=False))
     return Bound("cor:pl-safe", np.asarray(value), hypotheses)
 
 

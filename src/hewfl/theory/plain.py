@@ -1,87 +1,27 @@
-"""Plain branches of one common objective: Algorithm 3's guarantees.
+"""Algorithm 3 over many rounds: plain branches of one common objective.
 
 Every branch sees ∇F itself, so the mean local gradient ḡ serves as the slope and no
-control variate is needed. Path by path `pathwise_bound` holds with ḡ for c,
-
-    F(x + d) − F* ≤ f + Ψ(1/n) − Γ + ‖∇F − ḡ‖²/(2(Λ − L))    (th:realized-hom-one-step)
-
-and in expectation, if batches have the mean gradient ∇F (see `is_homogeneous`),
+control variate is needed. Path by path `post_local.pathwise_bound` holds with ḡ for c;
+in expectation, if batches have the mean gradient ∇F (see `post_local.is_homogeneous`),
 
     g⁺ ≤ T_A(g) + β g + δ                                     (th:realized-hom-bellman)
 """
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, final
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
-    Array,
-    ArrayLike,
-    as_float64,
-    invalid,
-    nonnegatives,
-    positives,
-)
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, horizon_factors
-from hewfl.theory.comparators import uniform_mean_noise, uniform_noise_of_mean
-from hewfl.theory.corrected import (
-    PostLocal,
-    above_smoothness,
-    post_local_hypotheses,
-)
-from hewfl.theory.recursion import convex_rate, unrolled
+from hewfl.theory.noise import uniform_mean_noise, uniform_noise_of_mean
+from hewfl.theory.post_local import PostLocal, post_local_hypotheses
+from hewfl.theory.recursion import NO_TRACKING, Recursion, convex_rate
 from hewfl.theory.scalar import flow, linear_rate, power
-from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.statement import Rate, at_most
 from hewfl.theory.systems import System
-
-if TYPE_CHECKING:
-    Sampling = Literal["one objective", "fresh draws", "fixed shards"]
-else:  # run-time type checks let a wrong name through to a text with the choices
-    Sampling = str
-_SAMPLINGS = {"one objective": True, "fresh draws": True, "fixed shards": False}
-
-
-def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
-    """Whether plain branches see ∇F itself (lem:postlocal-hom-sufficient).
-
-    "one objective": F_i = F for all clients. "fresh draws": every batch is drawn anew
-    from the pool that F averages. "fixed shards": the pool is shuffled and dealt once;
-    given its shard a client sees ∇F_i ≠ ∇F, and no number of rounds averages that out
-    (erratum E-14). The printed lemma counts shards as sufficient.
-    """
-    if sampling not in _SAMPLINGS:
-        raise invalid("sampling", f"one of {', '.join(_SAMPLINGS)}", repr(sampling))
-    return printed or _SAMPLINGS[sampling]
-
-
-@broadcasting
-def uniform_model_value(
-    amplitude: ArrayLike,
-    curvature: ArrayLike,
-    smoothness: ArrayLike,
-    sq_slope: ArrayLike,
-) -> Float64[Array, "..."]:
-    """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
-
-    Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
-    """
-    L = positives("smoothness", smoothness)
-    theta = positives("amplitude", amplitude)
-    Lambda = above_smoothness(curvature, L)
-    decrease = theta / L * (1 - Lambda * theta / 2 / L)
-    return np.asarray(-decrease * nonnegatives("sq_slope", sq_slope))
-
-
-@broadcasting
-def plain_advantage(
-    uniform_value: ArrayLike, model_value: ArrayLike
-) -> Float64[Array, "..."]:
-    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them."""
-    uniform = as_float64("uniform_value", uniform_value)
-    return np.asarray(uniform - as_float64("model_value", model_value))
+from hewfl.theory.trajectories import solver_gaps
 
 
 @broadcasting
@@ -92,6 +32,12 @@ def plain_slope_error(
 
     32Lϑ²g + 8ϑ²V̄₁ + 2V_u                             paper
     8h₁Lϑ²g + 4ϑ² (1/n)Σ h₂ᵢM_i + 2V_u,  h₁ the mean  sharp
+
+    Args:
+        system: the constants.
+        amplitude: ϑ > 0, shape (*c).
+        gap: g ≥ 0.
+        variant: "paper" or "sharp".
     """
     theta, g = positives("amplitude", amplitude), nonnegatives("gap", gap)
     drift, noise = _drift(system, variant)
@@ -99,36 +45,10 @@ def plain_slope_error(
     return np.asarray(2 * theta**2 * (drift * L * g + noise) + 2 * V_u)
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class PlainCoefficients:
-    """g⁺ ≤ T_A(g) + β g + δ.
-
-    Attributes:
-        descent: A = ϑ/(4LR²).
-        capped_descent: A/(1 + A f̄).
-        gradient_descent: ϑ/(4L), what a unit of ‖∇F‖² takes off the gap.
-        growth: β.
-        noise: δ.
-        cap: f̄.
-        smoothness: L.
-        hypotheses: what must hold for the inequality to be true.
-    """
-
-    descent: Float64[Array, "..."]
-    capped_descent: Float64[Array, "..."]
-    gradient_descent: Float64[Array, "..."]
-    growth: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
-    cap: Float64[Array, "..."]
-    smoothness: Float64[Array, "..."]
-    hypotheses: tuple[Hypothesis, ...]
-
-
 @broadcasting
 def plain_coefficients(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
-) -> PlainCoefficients:
+) -> Recursion:
     """Coefficients of the Bellman inequality.
 
         β = 16ϑ³ + 16Lϑ²/(Λ − L)                                          paper
@@ -143,6 +63,12 @@ def plain_coefficients(
         system: the constants.
         controls: ϑ and Λ.
         variant: "paper" or "sharp"; section T has no absorbed form here.
+
+    Returns:
+        The recursion of g; its tracking part is zero.
+
+    Raises:
+        InvalidInputError: ϑ ≤ 0, Λ ≤ L, or a variant that does not exist here.
     """
     theta, Lambda = controls.against(system)
     L, V_u = system.L, uniform_noise_of_mean(system)
@@ -153,21 +79,23 @@ def plain_coefficients(
     # mismatch), and E‖∇F‖² ≤ 2Lg: k = 4 mean h₁ᵢ, N = 2 mean h₂ᵢM_i.
     factor = theta / L + 1 / (Lambda - L)
     drift, noise = _drift(system, variant)
-    return PlainCoefficients(
+    return Recursion(
+        system,
+        flows=True,
         descent=np.asarray(theta / 8 / system.cap),
         capped_descent=np.asarray(theta / 8 / (1 + theta / 8) / system.cap),
-        gradient_descent=np.asarray(theta / 4 / L),
+        slope=np.asarray(theta / 4 / L),
         growth=np.asarray(drift * theta**2 * (theta + L / (Lambda - L))),
         noise=np.asarray(factor * (theta**2 * noise + V_u)),
-        cap=system.cap,
-        smoothness=L,
+        staleness=np.zeros(()),
+        tracking=NO_TRACKING,
         hypotheses=post_local_hypotheses(theta, Lambda, L),
     )
 
 
 @broadcasting
 def plain_step(
-    coefficients: PlainCoefficients, gap: ArrayLike, *, solver_gap: ArrayLike = 0.0
+    coefficients: Recursion, gap: ArrayLike, *, solver_gap: ArrayLike = 0.0
 ) -> Float64[Array, "..."]:
     """Bound on the next expected gap, T_A(g) + β g + δ + ε (th:realized-hom-bellman).
 
@@ -177,13 +105,13 @@ def plain_step(
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
     """
     k, g = coefficients, nonnegatives("gap", gap)
-    eps = nonnegatives("solver_gap", solver_gap)
+    eps = solver_gaps(solver_gap)
     return np.asarray(flow(k.descent, g) + k.growth * g + k.noise + eps)
 
 
 @broadcasting
 def plain_recursion(
-    coefficients: PlainCoefficients,
+    coefficients: Recursion,
     start: ArrayLike,
     rounds: int | None = None,
     *,
@@ -197,19 +125,20 @@ def plain_recursion(
         start: g₀.
         rounds: T for constant coefficients, None for a schedule.
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+
+    Returns:
+        g_t for t = 0, ..., T, rounds first.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
-    k, eps = coefficients, nonnegatives("solver_gap", solver_gap)
-    g = [nonnegatives("start", start)]
-    law = unrolled(rounds, k.descent, k.growth, k.noise, k.cap)
-    for A, beta, delta, f in zip(*law, strict=True):
-        after = flow(A, g[-1]) + beta * g[-1] + delta + eps
-        g.append(np.asarray(np.minimum(f, after)))
-    return np.stack(np.broadcast_arrays(*g))
+    k, eps = coefficients, solver_gap
+    return k.trajectory((start, 0.0), rounds, solver_gap=eps).gap
 
 
 @broadcasting
 def plain_rate(
-    coefficients: PlainCoefficients,
+    coefficients: Recursion,
     start: ArrayLike,
     rounds: ArrayLike,
     *,
@@ -223,10 +152,22 @@ def plain_rate(
 
     Ours is `scalar_rate`, which also counts that the decay to m is geometric. Both keep
     to the positive root: without noise the paper also admits m = 0 (erratum E-07).
+
+    Args:
+        coefficients: constant ones.
+        start: g₀ ≥ 0.
+        rounds: T.
+        solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+        printed: the paper's form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, g = coefficients, nonnegatives("start", start)
-    d = k.noise + nonnegatives("solver_gap", solver_gap)
-    law = (k.capped_descent, k.growth, np.asarray(d))
+    law = k.at_cap(0.0, solver_gap)
     rate = convex_rate(law, k.cap, g, rounds, printed=printed)
     hypotheses = (*k.hypotheses, at_most("g₀ ≤ f̄", g, k.cap), *rate.hypotheses)
     return replace(rate, label="cor:realized-hom-rate", hypotheses=hypotheses)
@@ -234,7 +175,7 @@ def plain_rate(
 
 @broadcasting
 def plain_pl_rate(
-    coefficients: PlainCoefficients,
+    coefficients: Recursion,
     pl_constant: ArrayLike,
     start: ArrayLike,
     rounds: ArrayLike,
@@ -256,16 +197,19 @@ def plain_pl_rate(
         solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
         printed: the paper's closed form.
 
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
     Raises:
         InvalidInputError: ρ ≤ 0, so that nothing contracts (eq:realized-hom-rho).
     """
     k, g = coefficients, nonnegatives("start", start)
     mu = positives("pl_constant", pl_constant)
-    rho = plain_contraction(k, mu)
+    rho = k.contraction(mu)
     if (rho <= 0).any():
         rule = "large enough for ρ = μϑ/(2L) − β > 0, or ϑ small enough"
         raise invalid("pl_constant", rule, f"ρ = {rho[rho <= 0].flat[0]}")
-    delta = k.noise + nonnegatives("solver_gap", solver_gap)
+    delta = k.noise + solver_gaps(solver_gap)
     rate = linear_rate(g, rho, delta, rounds)
     if printed:
         rate = replace(rate, value=np.asarray(rate.floor + power(rho, rounds) * g))
@@ -273,21 +217,8 @@ def plain_pl_rate(
         rate,
         label="cor:realized-hom-PL",
         vacuous=np.asarray(rate.floor >= k.cap),
-        hypotheses=(
-            *k.hypotheses,
-            at_most("μ ≤ L", mu, k.smoothness),
-            *rate.hypotheses,
-        ),
+        hypotheses=(*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), *rate.hypotheses),
     )
-
-
-@broadcasting
-def plain_contraction(
-    coefficients: PlainCoefficients, pl_constant: ArrayLike
-) -> Float64[Array, "..."]:
-    """ρ = μϑ/(2L) − β of g⁺ ≤ (1 − ρ) g + δ (eq:realized-hom-PL-rec)."""
-    k, mu = coefficients, positives("pl_constant", pl_constant)
-    return np.asarray(2 * mu * k.gradient_descent - k.growth)
 
 
 def _drift(system: System, variant: Variant) -> tuple[Array, Array]:

@@ -1,53 +1,205 @@
-"""What the recursions of gap and tracking error share: states, rounds, closed rates.
+"""The recursion behind every rate over many rounds, and what it gives.
 
-A controller bounds (gap, tracking) after a round by a function of the same two before
-it. `played` iterates that function, `convex_rate` reads a closed bound off its scalar
-form u⁺ ≤ u − a u² + β u + d.
+    g⁺ = min{f̄, D(g) + β g + γ q + δ + ε},     q⁺ = A + B g + C q
+
+bounds the expected gap g and the expected squared tracking error q after a round by
+those before it. D(g) is g − a g² or T_a(g) = g/(1 + a g). The families of the paper
+differ in their coefficients alone: each builds a `Recursion`, which iterates itself and
+reads closed rates off its scalar form u⁺ ≤ u − a u² + β u + d.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.core.checks import Array, ArrayLike, invalid, positives
 from hewfl.predictive.tracking import Tracking, tracking_cap
-from hewfl.theory.scalar import printed_scalar_rate, scalar_rate
-from hewfl.theory.statement import Hypothesis, Rate, at_most, below
+from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
+from hewfl.theory.statement import Hypothesis, Rate, below
+from hewfl.theory.systems import System
+from hewfl.theory.trajectories import (
+    State,
+    Trajectory,
+    by_round,
+    solver_gaps,
+    stacked,
+    upper_state,
+)
 
-State = tuple[ArrayLike, ArrayLike]
-"""Bounds on gap and tracking error: (u, χ), (U, Q) or (g, q)."""
+NO_TRACKING = Tracking(np.zeros(()), np.zeros(()), np.zeros(()))
+"""A = B = C = 0, for rules that use no control variates."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Trajectory:
-    """Bounds round by round; the first axis is the round, from 0 to T.
+class Recursion:
+    """Coefficients of g⁺ = min{f̄, D(g) + β g + γ q + δ} and q⁺ = A + B g + C q.
+
+    All have shape (*c), or (rounds, *c) for a schedule.
+
+    >>> from hewfl.theory import PostLocal, System, plain_coefficients
+    >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
+    >>> k = plain_coefficients(system, PostLocal(0.25, 2.0), variant="sharp")
+    >>> k.trajectory((0.5, 0.0), 2).gap.round(4)
+    array([0.5   , 0.4848, 0.4706])
 
     Attributes:
-        gap: u_t, on the expected gap.
-        tracking: χ_t, on every expected squared tracking error.
-        hypotheses: what must hold for them to be bounds.
+        system: the constants; f̄ is its cap.
+        descent: a.
+        capped_descent: a/(1 + a f̄) where D is T_a, which is at most g − a g²/(1 + a f̄)
+            on [0, f̄]; `descent` itself where D(g) = g − a g².
+        growth: β.
+        staleness: γ.
+        noise: δ.
+        tracking: A, B and C.
+        hypotheses: what must hold for both inequalities to be true.
+        flows: whether D is T_a.
+        slope: σ, what a unit of ‖∇F‖² takes off the gap; None where it is not stated.
+        comparator: the fixed weights the round is compared with, clients last; None
+            where they are uniform.
     """
 
-    gap: Float64[Array, "rounds ..."]
-    tracking: Float64[Array, "rounds ..."]
+    system: System
+    descent: Float64[Array, "..."]
+    capped_descent: Float64[Array, "..."]
+    growth: Float64[Array, "..."]
+    staleness: Float64[Array, "..."]
+    noise: Float64[Array, "..."]
+    tracking: Tracking
     hypotheses: tuple[Hypothesis, ...]
+    flows: bool = False
+    slope: Float64[Array, "..."] | None = None
+    comparator: Float64[Array, "... n"] | None = None
 
+    @property
+    def cap(self) -> Float64[Array, "..."]:
+        """f̄ = LR²/2."""
+        return self.system.cap
 
-def played(
-    step: Callable[[tuple[Array, Array]], tuple[Array, Array]],
-    start: State,
-    rounds: int,
-    hypotheses: tuple[Hypothesis, ...],
-) -> Trajectory:
-    """The states of T rounds, for a step that is the same every round."""
-    states = [(nonnegatives("start", start[0]), nonnegatives("start", start[1]))]
-    for _ in range(int(wholes("rounds", rounds))):
-        states.append(step(states[-1]))
-    return trajectory(states, hypotheses)
+    def after(self, state: State, solver_gap: ArrayLike = 0.0) -> tuple[Array, Array]:
+        """Bounds on gap and tracking error after a round.
+
+        Args:
+            state: (g, q) before it, checked already.
+            solver_gap: ε, how far the weights may be from the best ones.
+
+        Returns:
+            (g⁺, q⁺).
+        """
+        u, q = np.asarray(state[0]), np.asarray(state[1])
+        return self._after(self._numbers(), (u, q), np.asarray(solver_gap))
+
+    def trajectory(
+        self, start: State, rounds: int | None, *, solver_gap: ArrayLike = 0.0
+    ) -> Trajectory:
+        """Bounds on gap and tracking error of all rounds.
+
+        Args:
+            start: (g₀, q₀).
+            rounds: T for constant coefficients, None for a schedule.
+            solver_gap: ε, how far the weights may be from the best ones.
+
+        Returns:
+            The bounds of rounds 0 to T.
+
+        Raises:
+            InvalidInputError: a negative number, or `rounds` None without a schedule.
+        """
+        eps, (u, q, begins) = solver_gaps(solver_gap), upper_state(start, self.cap)
+        states = [(u, q)]
+        for numbers in zip(*by_round(rounds, *self._numbers()), strict=True):
+            states.append(self._after(numbers, states[-1], eps))
+        return stacked(states, (*self.hypotheses, begins))
+
+    def at_cap(
+        self, tracking: ArrayLike, solver_gap: ArrayLike = 0.0
+    ) -> tuple[Array, Array, Array]:
+        """The scalar form u⁺ ≤ u − a u² + β u + d with q at its cap q̄.
+
+        Args:
+            tracking: q₀.
+            solver_gap: ε, how far the weights may be from the best ones.
+
+        Returns:
+            (a, β, d) with d = γ q̄ + δ + ε.
+
+        Raises:
+            InvalidInputError: C ≥ 1, so that q has no cap (erratum E-04).
+        """
+        stale = self.staleness * tracking_cap(self.tracking, tracking, self.cap)
+        d = np.asarray(stale + self.noise + solver_gaps(solver_gap))
+        return self.capped_descent, self.growth, d
+
+    def rate(
+        self,
+        start: State,
+        rounds: ArrayLike,
+        *,
+        solver_gap: ArrayLike = 0.0,
+        printed: bool = False,
+    ) -> Rate:
+        """The closed rate: `convex_rate` of the scalar form.
+
+        Args:
+            start: (g₀, q₀).
+            rounds: T.
+            solver_gap: ε, how far the weights may be from the best ones.
+            printed: the paper's closed form.
+
+        Returns:
+            The rate, under the label of lem:scalar.
+
+        Raises:
+            InvalidInputError: C ≥ 1, so that q has no cap (erratum E-04), or a = 0.
+        """
+        u, q, begins = upper_state(start, self.cap)
+        law = self.at_cap(q, solver_gap)
+        rate = convex_rate(law, self.cap, u, rounds, printed=printed)
+        contracts = below("C < 1", self.tracking.tracking, 1)
+        hypotheses = (*self.hypotheses, begins, contracts, *rate.hypotheses)
+        return replace(rate, hypotheses=hypotheses)
+
+    def contraction(self, pl_constant: ArrayLike) -> Float64[Array, "..."]:
+        """The factor a = 2μσ − β of g⁺ ≤ (1 − a) g + γ q + δ under the PL condition.
+
+        For plain branches it is ρ of eq:realized-hom-PL-rec.
+
+        Args:
+            pl_constant: μ > 0 with ‖∇F‖² ≥ 2μ(F − F*).
+
+        Returns:
+            a, not positive where nothing contracts.
+
+        Raises:
+            InvalidInputError: μ ≤ 0, or a recursion that states no σ.
+        """
+        mu = positives("pl_constant", pl_constant)
+        if self.slope is None:
+            raise invalid("recursion", "one that states σ", "none")
+        return np.asarray(2 * mu * self.slope - self.growth)
+
+    def _numbers(self) -> tuple[Array, ...]:
+        k, chi = self, self.tracking
+        law = (k.descent, k.growth, k.staleness, k.noise, k.cap)
+        return (*law, chi.noise, chi.gap, chi.tracking)
+
+    def _after(
+        self, numbers: tuple[Any, ...], state: tuple[Array, Array], eps: Array
+    ) -> tuple[Array, Array]:
+        a, beta, gamma, delta, cap, A, B, C = numbers
+        u, q = state
+        with np.errstate(over="ignore"):  # q may grow without limit; u is capped
+            if not self.flows:
+                # β u and a u² are small beside u: their difference is taken first, or
+                # its last digits would be lost in two roundings to the size of u
+                moved = u + (beta * u - a * u * u)
+            else:
+                moved = flow(a, u) + beta * u
+            after = moved + gamma * q + delta + eps
+            following = A + B * u + C * q
+        return np.asarray(np.minimum(cap, after)), np.asarray(following)
 
 
 def convex_rate(
@@ -58,10 +210,23 @@ def convex_rate(
     *,
     printed: bool,
 ) -> Rate:
-    """The rate of u⁺ ≤ u − a u² + β u + d for law = (a, β, d), beside the cap f̄.
+    """The rate of u⁺ ≤ u − a u² + β u + d beside the cap f̄ (lem:scalar).
 
     Always to the positive root m: smaller solutions of the paper's conditions are no
     floors (erratum E-07). Vacuous where m ≥ f̄ (E-09).
+
+    Args:
+        law: (a, β, d).
+        cap: f̄.
+        start: u₀ ≥ 0.
+        rounds: T.
+        printed: the paper's closed form m + 1/(1/(u₀ − m)₊ + aT).
+
+    Returns:
+        The rate.
+
+    Raises:
+        InvalidInputError: a = 0, or a negative number.
     """
     rate = scalar_rate(start, *law, rounds)
     if printed:
@@ -69,90 +234,3 @@ def convex_rate(
         as_printed = printed_scalar_rate(start, *law, rounds, rate.floor)
         rate = replace(as_printed, hypotheses=rate.hypotheses)
     return replace(rate, vacuous=np.asarray(rate.floor >= cap))
-
-
-@runtime_checkable
-class Coupled(Protocol):
-    """What u⁺ ≤ u − a u² + β u + γ χ + δ, χ⁺ = A + B u + C χ are made of, a aside."""
-
-    @property
-    def growth(self) -> Float64[Array, "..."]:
-        """β."""
-
-    @property
-    def staleness(self) -> Float64[Array, "..."]:
-        """γ."""
-
-    @property
-    def noise(self) -> Float64[Array, "..."]:
-        """δ."""
-
-    @property
-    def cap(self) -> Float64[Array, "..."]:
-        """f̄."""
-
-    @property
-    def tracking(self) -> Tracking:
-        """A, B and C."""
-
-    @property
-    def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """When both recursions are theorems."""
-
-
-def coupled_rate(
-    law: Coupled,
-    descent: Float64[Array, "..."],
-    start: State,
-    rounds: ArrayLike,
-    *,
-    solver_gap: ArrayLike,
-    printed: bool,
-) -> Rate:
-    """The rate of u with χ at its cap χ̄: `convex_rate` at d = γ χ̄ + δ + ε.
-
-    Raises:
-        InvalidInputError: C ≥ 1, so that χ has no cap (erratum E-04), or a = 0.
-    """
-    k = law
-    u, chi, begins = upper_state(start, k.cap)
-    stale = k.staleness * tracking_cap(k.tracking, chi, k.cap)
-    d = np.asarray(stale + k.noise + nonnegatives("solver_gap", solver_gap))
-    rate = convex_rate((descent, k.growth, d), k.cap, u, rounds, printed=printed)
-    contracts = below("C < 1", k.tracking.tracking, 1)
-    hypotheses = (*k.hypotheses, begins, contracts, *rate.hypotheses)
-    return replace(rate, hypotheses=hypotheses)
-
-
-def trajectory(
-    states: list[tuple[Array, Array]], hypotheses: tuple[Hypothesis, ...]
-) -> Trajectory:
-    """The states (u_t, χ_t) of all rounds as one record."""
-    gap, tracking = (
-        np.stack(np.broadcast_arrays(*column)) for column in zip(*states, strict=True)
-    )
-    return Trajectory(gap, tracking, hypotheses)
-
-
-def upper_state(
-    start: State, cap: Float64[Array, "..."]
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."], Hypothesis]:
-    """Checked (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
-    u, chi = nonnegatives("start", start[0]), nonnegatives("start", start[1])
-    return u, chi, at_most("u₀ ≤ f̄", u, cap)
-
-
-def unrolled(
-    rounds: int | None, *coefficients: Float64[Array, "..."]
-) -> tuple[Float64[Array, "rounds ..."], ...]:
-    """Coefficients with the round as first axis, all of one shape.
-
-    Where `rounds` is given they are held constant; where it is None their first axis
-    already is the round.
-    """
-    shape = np.broadcast_shapes(*(value.shape for value in coefficients))
-    if rounds is None and not shape:
-        raise invalid("rounds", "given where nothing changes over rounds", None)
-    if rounds is not None:
-        shape = (int(wholes("rounds", rounds)), *shape)
-    return tuple(np.broadcast_to(value, shape) for value in coefficients)

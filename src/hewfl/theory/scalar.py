@@ -48,6 +48,8 @@ def flow(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
     0 < T_a' ≤ 1, so T_a(u + b) ≤ T_a(u) + b.
     """
     A, U = nonnegatives("a", a), nonnegatives("u", u)
+    # each form serves where its quotient is at most one: u/(1 + au) would be 0 where au
+    # overflows, although T_a(u) is near 1/a; the other one is 1/0 at a = 0
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = np.asarray(A * U)
         return np.where(x > 1, 1 / A / (1 + 1 / x), U / (1 + x))
@@ -111,7 +113,15 @@ def scalar_floor(
 def scalar_trajectory(
     start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: int
 ) -> Float64[Array, "rounds_1 ..."]:
-    """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar)."""
+    """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar).
+
+    Args:
+        start: x_0 ≥ 0.
+        a: a > 0.
+        beta: β ≥ 0.
+        delta: δ ≥ 0.
+        rounds: T.
+    """
     A, B, D = _quadratic(a, beta, delta)
     top = (1 + B) / 2 / A
     x = [np.broadcast_arrays(nonnegatives("start", start), top, D)[0]]
@@ -152,6 +162,9 @@ def scalar_rate(
 
     Returns:
         The bound; vacuous where the floor is not below the start.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, B, D = _quadratic(a, beta, delta)
@@ -180,6 +193,14 @@ def printed_scalar_rate(
 
     It is `closed_rate` at any level m with am² ≥ βm + δ and 2am ≤ 1 + β (lem:scalar,
     erratum E-07).
+
+    Args:
+        start: x_0 ≥ 0.
+        a: a > 0.
+        beta: β ≥ 0.
+        delta: δ ≥ 0.
+        rounds: T.
+        level: m ≥ 0.
     """
     x0, (A, B, D) = nonnegatives("start", start), _quadratic(a, beta, delta)
     m = nonnegatives("level", level)
@@ -193,7 +214,14 @@ def printed_scalar_rate(
 def closed_rate(
     start: ArrayLike, level: ArrayLike, a: ArrayLike, rounds: ArrayLike
 ) -> Float64[Array, "..."]:
-    """The paper's conclusion m + 1/(1/(x_0 − m)₊ + aT); true at m = `scalar_floor`."""
+    """The paper's conclusion m + 1/(1/(x_0 − m)₊ + aT); true at m = `scalar_floor`.
+
+    Args:
+        start: x_0 ≥ 0.
+        level: m ≥ 0.
+        a: a > 0.
+        rounds: T.
+    """
     x0, m = nonnegatives("start", start), nonnegatives("level", level)
     A, T = positives("a", a), wholes("rounds", rounds)
     return np.asarray(m + flow(A * T, np.maximum(x0 - m, 0)))
@@ -218,7 +246,14 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
 def linear_trajectory(
     start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: int
 ) -> Float64[Array, "rounds_1 ..."]:
-    """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar)."""
+    """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar).
+
+    Args:
+        start: x_0 ≥ 0.
+        a: between 0 and 1.
+        delta: δ ≥ 0.
+        rounds: T.
+    """
     A, D = positives("a", a), nonnegatives("delta", delta)
     x = [np.broadcast_arrays(nonnegatives("start", start), A, D)[0]]
     for _ in range(int(wholes("rounds", rounds))):
@@ -235,6 +270,18 @@ def linear_rate(
     x_T ≤ m + (1 − a)ᵀ (x_0 − m)₊     if x_{t+1} ≤ (1 − a)x_t + δ, 0 < a ≤ 1
 
     A larger m serves too, to no advantage.
+
+    Args:
+        start: x_0 ≥ 0.
+        a: between 0 and 1.
+        delta: δ ≥ 0.
+        rounds: T.
+
+    Returns:
+        The rate; vacuous where its floor is not below the start.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, D = positives("a", a), nonnegatives("delta", delta)
@@ -246,6 +293,7 @@ def linear_rate(
 def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:
     """The factor (1 − a)ᵀ with all its digits for small a; 0 for a ≥ 1 and T > 0."""
     r, T = as_float64("a", a), wholes("rounds", rounds)
+    # 1 − a rounds to 1 for a below 1e-16, and no power of 1 decays; log1p sees a itself
     with np.errstate(divide="ignore", invalid="ignore"):
         decay = np.exp(T * np.log1p(-np.minimum(r, 1)))
     return np.where(T > 0, decay, 1.0)

@@ -14,9 +14,10 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.recursion import State, Trajectory, played
+from hewfl.theory.recursion import NO_TRACKING, Recursion
 from hewfl.theory.scalar import flow, scalar_floor
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
+from hewfl.theory.trajectories import State, Trajectory, iterated
 from hewfl.theory.uniform_controller import Uniform, uniform_tracking_cap
 
 
@@ -82,10 +83,16 @@ def higher_order(
     because 2⟨u, u + b⟩ = ‖u‖² + ‖u + b‖² − ‖b‖². H such steps, ηH = ϑ/L, telescope.
 
     Args:
-        controller: from `hewfl.theory.uniform`.
+        controller: from `uniform_coefficients`.
         similarity: S ≥ 0, bound on ‖∇²F_i − ∇²F‖, shape (*c).
         hessian_lipschitz: M ≥ 0.
         printed: the paper's Δ²; only with variant "paper".
+
+    Returns:
+        The coefficients, in factors that say what each costs.
+
+    Raises:
+        InvalidInputError: a negative constant, or `printed` with another variant.
     """
     k, L, R = controller, controller.system.L, controller.system.R
     theta, paper = k.amplitude, k.variant == "paper"
@@ -109,13 +116,18 @@ def higher_order(
         spread,
     )
     a, push, gap, tracking, noise, spread = (np.asarray(x) for x in numbers)
-    met = (*k.hypotheses, short)
+    met = (*k.recursion.hypotheses, short)
     return HigherOrder(k, K, a, push, gap, tracking, noise, spread, met)
 
 
 @broadcasting
 def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
-    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
+    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main).
+
+    Args:
+        bound: from `higher_order`.
+        state: (g, q).
+    """
     k = bound
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray(k.gap * g + k.tracking * q + k.noise)
@@ -123,46 +135,47 @@ def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
 
 @broadcasting
 def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
+    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below.
+
+    Args:
+        bound: from `higher_order`.
+        state: (g, q).
+    """
     k, cap = bound, bound.controller.system.cap
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     g = np.minimum(g, cap)
     after = flow(k.a, g) + k.push * disagreement(k, (g, q)) + k.spread
-    return np.asarray(np.minimum(after, cap)), k.controller.tracking.after(g, q)
+    track = k.controller.recursion.tracking
+    return np.asarray(np.minimum(after, cap)), track.after(g, q)
 
 
 @broadcasting
 def higher_order_trajectory(
     bound: HigherOrder, start: State, rounds: int
 ) -> Trajectory:
-    """The recursion of (g, q) from a start (th:ho-main)."""
-    hypotheses = bound.hypotheses
-    return played(lambda s: higher_order_step(bound, s), start, rounds, hypotheses)
+    """The recursion of (g, q) from a start (th:ho-main).
 
+    Args:
+        bound: from `higher_order`.
+        start: (g₀, q₀).
+        rounds: T.
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Closed:
-    """Coefficients of g⁺ ≤ g − a g² + β g + δ with the tracking error at its cap.
+    Returns:
+        The bounds of rounds 0 to T.
 
-    Attributes:
-        a: a̲_ho = a_ho/(1 + a_ho f̄) = ϑ/(2LR²(1 + ϑ/4)).
-        beta: β_ho.
-        delta: δ_ho.
-        tracking_cap: q̄.
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
-
-    a: Float64[Array, "..."]
-    beta: Float64[Array, "..."]
-    delta: Float64[Array, "..."]
-    tracking_cap: Float64[Array, "..."]
+    met = bound.hypotheses
+    return iterated(lambda s: higher_order_step(bound, s), start, rounds, met)
 
 
 @broadcasting
-def closed(bound: HigherOrder, tracking: ArrayLike) -> Closed:
-    """Coefficients of the closed recursion (eq:ho-rec-main, eq:ho-coeff-main).
+def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
+    """The recursion with the tracking error at its cap (eq:ho-rec-main).
 
-        β_ho = ω k_g,     δ_ho = ω(k_v + k_q q̄) + ν
+        g⁺ ≤ g − a̲_ho g² + β_ho g + δ_ho                     (eq:ho-coeff-main)
+        a̲_ho = ϑ/(2LR²(1 + ϑ/4)),   β_ho = ω k_g,   δ_ho = ω(k_v + k_q q̄) + ν
 
     Args:
         bound: from `higher_order`.
@@ -175,7 +188,10 @@ def closed(bound: HigherOrder, tracking: ArrayLike) -> Closed:
     q = uniform_tracking_cap(bound.controller, q0)
     a = k.a / (1 + k.controller.amplitude / 4)
     delta = k.push * (k.noise + k.tracking * q) + k.spread
-    return Closed(np.asarray(a), np.asarray(k.push * k.gap), np.asarray(delta), q)
+    numbers = (a, k.push * k.gap, delta)
+    a, beta, delta = (np.asarray(x) for x in numbers)
+    system, free = k.controller.system, np.zeros(())
+    return Recursion(system, a, a, beta, free, delta, NO_TRACKING, k.hypotheses)
 
 
 @broadcasting
@@ -192,19 +208,26 @@ def best_iterate_rate(
         start: (g_0, q_0).
         rounds: T ≥ 1.
         printed: the paper's form.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above.
+
+    Raises:
+        InvalidInputError: C_q ≥ 1, or an argument out of range.
     """
     T, g = wholes("rounds", rounds, least=1), nonnegatives("start", start[0])
-    k = closed(bound, nonnegatives("start", start[1]))
+    k = closed_higher_order(bound, nonnegatives("start", start[1]))
+    a, beta, delta = k.descent, k.growth, k.noise
     level: Array
     value: Array
     if printed:
-        level = np.asarray(k.beta / k.a + np.sqrt(k.delta / k.a))
-        value = np.asarray(level + np.sqrt(g / T / k.a))
+        level = np.asarray(beta / a + np.sqrt(delta / a))
+        value = np.asarray(level + np.sqrt(g / T / a))
     else:
-        level = scalar_floor(k.a, k.beta, k.delta)
-        value = scalar_floor(k.a, k.beta, k.delta + g / T)
+        level = scalar_floor(a, beta, delta)
+        value = scalar_floor(a, beta, delta + g / T)
     level = np.broadcast_to(level, value.shape)
-    vacuous = np.asarray(level >= bound.controller.system.cap)
+    vacuous = np.asarray(level >= k.cap)
     return Rate("th:ho-main", value, level, vacuous, bound.hypotheses)
 
 
@@ -212,14 +235,21 @@ def best_iterate_rate(
 def common_quadratic_rate(
     controller: Uniform, gap: ArrayLike, rounds: ArrayLike
 ) -> Bound:
-    """The same for quadratics with one Hessian, S = M = 0 (th:ho-main, E-23).
+    """Bound on the least g_t for quadratics with one Hessian (th:ho-main, E-23).
+
+    Then S = M = 0 and
 
     min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
     C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
+
+    Args:
+        controller: from `uniform_coefficients`.
+        gap: g_0 ≥ 0.
+        rounds: T ≥ 1.
     """
     T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
     theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n
     C1, C2 = np.sqrt(2 * (1 + theta / 4)), np.sqrt(1 + theta / 4)
     decays = C1 * R * np.sqrt(L * g / theta / T)
     stays = C2 * R * np.sqrt(theta / n * k.noise)
-    return Bound("th:ho-main", np.asarray(decays + stays), k.hypotheses)
+    return Bound("th:ho-main", np.asarray(decays + stays), k.recursion.hypotheses)

@@ -19,17 +19,12 @@ from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, certified_change, check_variant
 from hewfl.predictive.control import predictive_control
 from hewfl.predictive.tracking import predictable_tracking
-from hewfl.theory.comparators import simplex_weights, tracking_hypothesis
+from hewfl.theory.comparators import tracking_hypothesis
+from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import Controls, situation
-from hewfl.theory.recursion import (
-    State,
-    Trajectory,
-    trajectory,
-    unrolled,
-    upper_state,
-)
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System
+from hewfl.theory.trajectories import State, Trajectory, by_round, stacked, upper_state
 
 
 @final
@@ -79,6 +74,9 @@ def surrogate_system(
         rounds: T.
         variant: which constants.
         printed: tracking coefficients of the end of the box.
+
+    Returns:
+        Bounds, controls and solver gaps of all rounds.
 
     Raises:
         InvalidInputError: a box not inside (0, 1].
@@ -140,10 +138,17 @@ def surrogate_under(
         box_end: θ̄ in the recursion of χ, as printed; by default the largest θ_i of the
             round (E-33).
         variant: which constants.
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: weights off the simplex, a negative number, or `rounds` None
+            without a schedule.
     """
     check_variant(variant)
     w, theta = simplex_weights("weights", controls[0]), controls[1]
-    w, theta = unrolled(rounds, w, nonnegatives("amplitudes", theta))
+    w, theta = by_round(rounds, w, nonnegatives("amplitudes", theta))
     if w.ndim < 2:
         raise invalid("rounds", "given where no control changes over rounds", None)
     end = theta.max(-1) if box_end is None else nonnegatives("box_end", box_end)
@@ -161,7 +166,7 @@ def surrogate_under(
     small = at_most("θ ≤ 1", theta.max((0, -1), initial=0.0), 1)
     largest = np.asarray(tops.max(0, initial=0.0))
     proved = tracking_hypothesis(largest, variant, printed=False)
-    return trajectory(states, (small, proved, begins))
+    return stacked(states, (small, proved, begins))
 
 
 def _hopeless(L: Array, R: Array) -> Array:

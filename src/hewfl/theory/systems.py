@@ -45,7 +45,7 @@ class System:
     variance: ArrayLike
 
     def __post_init__(self) -> None:
-        """Check ranges and shapes; store broadcast float64 arrays."""
+        """Refuse what is out of range or empty; store broadcast float64 arrays."""
         L = positives("smoothness", self.smoothness)
         R = positives("radius", self.radius)
         H = wholes("horizon", self.horizon, least=1)
@@ -88,8 +88,20 @@ class System:
 
 
 @broadcasting
-def system(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
-    """The system of the solvers' records; n copies where a profile is scalar."""
+def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
+    """The system of the solvers' records; n copies where a profile is scalar.
+
+    Args:
+        profiles: H_i, b_i and v_i².
+        bounds: L and R.
+        n: how many clients, where a profile is one number for all.
+
+    Returns:
+        The system of one configuration.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
     n = int(wholes("n", n, least=1))
     fields = (profiles.horizon, profiles.batch_size, profiles.variance)
     arrays = np.broadcast_arrays(*(as_float64("profiles", f) for f in fields))

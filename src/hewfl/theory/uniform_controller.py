@@ -17,9 +17,10 @@ from hewfl.core.shapes import broadcasting
 from hewfl.predictive import tracking
 from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
 from hewfl.predictive.tracking import Tracking, predictable_tracking
-from hewfl.theory.recursion import State, Trajectory, played
+from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, at_most, below
 from hewfl.theory.systems import System
+from hewfl.theory.trajectories import State, Trajectory, iterated
 
 
 @final
@@ -28,34 +29,25 @@ class Uniform:
     """The uniform controller on a system, with the coefficients of its recursions.
 
     Attributes:
-        system: the constants.
         amplitude: ϑ, shape (*c) like all that follows.
         variant: which constants.
         noise: M = v²/(Hb) with v² = max v_i².
-        slope: σ of the descent −σ‖∇F‖², ϑ/(2L) as printed.
-        a: of −a g², which is σ/R².
-        beta: of β g.
-        gamma: of γ q.
-        delta: δ.
-        tracking: A_q, B_q and C_q.
-        hypotheses: when both recursions are theorems (ass:uniform-special).
+        recursion: of (g, q); its hypotheses are those of ass:uniform-special.
     """
 
-    system: System
     amplitude: Float64[Array, "..."]
     variant: Variant
     noise: Float64[Array, "..."]
-    slope: Float64[Array, "..."]
-    a: Float64[Array, "..."]
-    beta: Float64[Array, "..."]
-    gamma: Float64[Array, "..."]
-    delta: Float64[Array, "..."]
-    tracking: Tracking
-    hypotheses: tuple[Hypothesis, ...]
+    recursion: Recursion
+
+    @property
+    def system(self) -> System:
+        """The constants."""
+        return self.recursion.system
 
 
 @broadcasting
-def uniform(
+def uniform_coefficients(
     system: System, amplitude: ArrayLike, *, variant: Variant = "paper"
 ) -> Uniform:
     """Coefficients of the uniform controller (th:direct-bellman, prop:direct-q).
@@ -81,6 +73,12 @@ def uniform(
         system: the constants; H and b must be common to the clients.
         amplitude: ϑ > 0, shape (*c).
         variant: which constants.
+
+    Returns:
+        The controller with its recursion of (g, q).
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     theta, n, L, R = positives("amplitude", amplitude), system.n, system.L, system.R
     h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(system.horizon)))
@@ -98,10 +96,12 @@ def uniform(
     track = predictable_tracking(
         theta, system.noise, system.horizon, L, variant=variant
     )
-    numbers = (M, sigma, sigma / R / R, beta, gamma, delta)
-    M, sigma, a, beta, gamma, delta = (np.asarray(x) for x in numbers)
+    numbers = (sigma / R / R, beta, gamma, delta)
+    a, beta, gamma, delta = (np.asarray(x) for x in numbers)
     met = _hypotheses(system, theta, variant, track)
-    return Uniform(system, theta, variant, M, sigma, a, beta, gamma, delta, track, met)
+    slope = np.asarray(sigma)
+    law = Recursion(system, a, a, beta, gamma, delta, track, met, slope=slope)
+    return Uniform(theta, variant, np.asarray(M), law)
 
 
 def _hypotheses(
@@ -125,19 +125,33 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
 
     g is kept at f̄ or below, which lem:gap allows; there g − a g² grows with g, so that
     bounds may be put for g and q.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        state: (g, q).
     """
-    k, cap = controller, controller.system.cap
+    k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
-    g = np.minimum(g, cap)
-    after = g + (k.beta * g - k.a * g * g) + k.gamma * q + k.delta
-    return np.asarray(np.minimum(after, cap)), k.tracking.after(g, q)
+    return k.after((np.minimum(g, k.cap), q))
 
 
 @broadcasting
 def uniform_trajectory(controller: Uniform, start: State, rounds: int) -> Trajectory:
-    """The coupled recursion of (g, q) from a start (th:direct-bellman)."""
-    hypotheses = controller.hypotheses
-    return played(lambda s: uniform_step(controller, s), start, rounds, hypotheses)
+    """The coupled recursion of (g, q) from a start (th:direct-bellman).
+
+    Args:
+        controller: from `uniform_coefficients`.
+        start: (g₀, q₀).
+        rounds: T.
+
+    Returns:
+        The bounds of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
+    met = controller.recursion.hypotheses
+    return iterated(lambda s: uniform_step(controller, s), start, rounds, met)
 
 
 @broadcasting
@@ -149,4 +163,5 @@ def uniform_tracking_cap(
     Raises:
         InvalidInputError: C_q ≥ 1.
     """
-    return tracking.tracking_cap(controller.tracking, start, controller.system.cap)
+    k = controller.recursion
+    return tracking.tracking_cap(k.tracking, start, k.cap)

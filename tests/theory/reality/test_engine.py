@@ -29,6 +29,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.core.checks import Array
+from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.problems import (
     Quadratic,
     Softmax,
@@ -39,23 +40,21 @@ from hewfl.problems import (
 from hewfl.sim.audit import control_audit, pathwise_audit
 from hewfl.sim.lanes import Step
 from hewfl.theory import (
-    VARIANTS,
     PostLocal,
     System,
-    Variant,
-    all_hold,
     corrected_coefficients,
     corrected_recursion,
     pl_rate,
-    pl_step,
     plain_coefficients,
     plain_recursion,
-    plain_step,
     surrogate_under,
-    uniform,
-    uniform_step,
+    uniform_coefficients,
     uniform_trajectory,
 )
+from hewfl.theory.pl import pl_step
+from hewfl.theory.plain import plain_step
+from hewfl.theory.statement import all_hold
+from hewfl.theory.uniform_controller import uniform_step
 
 N, ROUNDS, SEEDS = 4, 5, 16
 UNEQUAL = (1, 2, 4, 8)
@@ -307,8 +306,8 @@ def test_uniform_runs_stay_below_their_recursion(
     """th:direct-bellman, prop:direct-q and th:pl-global."""
     runs, problem = uniform_runs(kind), problem_of(kind, False)
     mu = problem.l2 if isinstance(problem, Softmax) else problem.strong_convexity
-    k = uniform(runs.system, STEPS[lane], variant=variant)
-    assert all_hold(k.hypotheses)
+    k = uniform_coefficients(runs.system, STEPS[lane], variant=variant)
+    assert all_hold(k.recursion.hypotheses)
     path = uniform_trajectory(k, runs.start, ROUNDS)
     assert (low(runs.gap[..., lane]) <= path.gap).all()
     assert (low(runs.tracking(lane)) <= path.tracking[:-1, None]).all()

@@ -12,25 +12,25 @@ from tests.theory.reality.enumeration import Cloud, Work, fixed, play, rounds
 from tests.theory.reality.world import LINKS, World
 
 from hewfl import post_local_weights
+from hewfl.predictive.tracking import predictable_tracking
 from hewfl.theory import (
     PostLocal,
     System,
-    all_hold,
     comparator_coefficients,
     comparator_recursion,
     corrected_coefficients,
     corrected_recursion,
-    pl_contraction,
     plain_coefficients,
     plain_rate,
     plain_recursion,
-    predictable_tracking,
-    printed_scalar_rate,
     safe_rate,
     surrogate_system,
-    uniform,
+    uniform_coefficients,
     uniform_trajectory,
 )
+from hewfl.theory.pl import pl_contraction
+from hewfl.theory.scalar import printed_scalar_rate
+from hewfl.theory.statement import all_hold
 
 
 def square(n: int, shifts: list[float]) -> World:
@@ -147,12 +147,12 @@ def test_the_appendix_promises_a_negative_gap() -> None:
     clouds = rounds(world, work, cloud, fixed(np.full(2, 0.5)), 5)
     g = np.array([cloud.gap(world) for cloud in clouds])
     system = work.system(world, max(cloud.radius for cloud in clouds))
-    k = uniform(system, theta)
+    k = uniform_coefficients(system, theta)
     assert safe_rate(k, 1.0, (g[0], 0.0), 5, printed=True).holds
     c = pl_contraction(k, 1.0)
     promised = (1 - theta / 8) ** 5 * g[0]
-    promised += (k.delta + c.lam * k.tracking.noise) / c.rho
+    promised += (k.recursion.noise + c.lam * k.recursion.tracking.noise) / c.rho
     assert promised < 0 < g[-1]
     assert not safe_rate(k, 1.0, (g[0], 0.0), 5).holds
-    assert all_hold(k.hypotheses)
+    assert all_hold(k.recursion.hypotheses)
     assert (g <= uniform_trajectory(k, (g[0], 0.0), 5).gap * (1 + 1e-12)).all()

@@ -22,20 +22,12 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
-from hewfl.theory import (
-    VARIANTS,
-    OneStep,
-    System,
-    Variant,
-    all_hold,
-    branch_sq_radius,
-    one_step,
-    plain_sq_radius,
-    predictable_tracking,
-    propagated_tracking,
-    situation,
-)
-from hewfl.theory.one_step_bound import RadiusForm
+from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.predictive.tracking import predictable_tracking
+from hewfl.theory import System, one_step, propagated_tracking, situation
+from hewfl.theory.one_step_bound import OneStep
+from hewfl.theory.radii import RadiusForm, branch_sq_radius, plain_sq_radius
+from hewfl.theory.statement import all_hold
 
 SCENES = 200
 EDGE = 1 / np.sqrt(3)

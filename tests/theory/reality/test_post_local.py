@@ -25,23 +25,20 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
+from hewfl.predictive.certificate import Variant
 from hewfl.theory import (
     PostLocal,
-    Variant,
-    all_hold,
     corrected_coefficients,
     corrected_rate,
     corrected_recursion,
     pathwise_bound,
-    plain_advantage,
     plain_coefficients,
-    plain_contraction,
     plain_rate,
     plain_recursion,
-    plain_slope_error,
-    plain_step,
-    uniform_model_value,
 )
+from hewfl.theory.plain import plain_slope_error, plain_step
+from hewfl.theory.post_local import plain_advantage, uniform_model_value
+from hewfl.theory.statement import all_hold
 
 kinds = pytest.mark.parametrize("kind", list(LINKS))
 variants = pytest.mark.parametrize("variant", ["paper", "sharp"])
@@ -189,7 +186,7 @@ def test_the_plain_bellman_inequality_holds(
     rate = plain_rate(k, g[0], np.arange(ROUNDS + 1))
     assert slack(rate.value, g).min() >= -ROUNDING
     # eq:realized-hom-PL-rec, also where β leaves nothing to contract
-    rho = plain_contraction(k, pl_constant(world, clouds))
+    rho = k.contraction(pl_constant(world, clouds))
     assert slack((1 - rho) * g[:-1] + k.noise, g[1:]).min() >= -ROUNDING
 
 

@@ -14,16 +14,15 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
+from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory import (
-    VARIANTS,
-    Variant,
-    all_hold,
     comparator_coefficients,
     comparator_rate,
     comparator_recursion,
     surrogate_system,
     surrogate_under,
 )
+from hewfl.theory.statement import all_hold
 
 ROUNDS = 4
 HORIZONS, BATCHES = (1, 2), (2, 1)

@@ -23,27 +23,24 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.world import LINKS, World, drawn
 
 from hewfl.core.checks import Array
+from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory import (
-    VARIANTS,
-    Uniform,
-    Variant,
-    all_hold,
     best_iterate_rate,
-    common_quadratic_rate,
-    disagreement,
     higher_order,
-    higher_order_step,
-    pl_contraction,
     pl_rate,
-    pl_step,
     safe_amplitude,
-    safe_floor,
     safe_rate,
-    uniform,
-    uniform_step,
-    uniform_tracking_cap,
+    uniform_coefficients,
     uniform_trajectory,
 )
+from hewfl.theory.pl import pl_contraction, pl_step, safe_floor
+from hewfl.theory.similar_hessians import (
+    common_quadratic_rate,
+    disagreement,
+    higher_order_step,
+)
+from hewfl.theory.statement import all_hold
+from hewfl.theory.uniform_controller import Uniform, uniform_step, uniform_tracking_cap
 
 EDGE = 0.99 / np.sqrt(288)
 kinds = pytest.mark.parametrize("kind", list(LINKS))
@@ -82,7 +79,7 @@ class Run:
         """By default R is the largest distance of an anchor."""
         R = max(cloud.radius for cloud in self.clouds) if radius is None else radius
         system = self.work.system(self.world, R)
-        return uniform(system, self.work.amplitudes[0], variant=variant)
+        return uniform_coefficients(system, self.work.amplitudes[0], variant=variant)
 
     @property
     def first(self) -> tuple[float, float]:
@@ -126,7 +123,7 @@ def test_gap_and_tracking_obey_their_recursions(
     """th:direct-bellman and prop:direct-q, and the sharper sets up to ϑ = 1."""
     done = run(kind, theta, H, b, T)
     k = done.controller(variant)
-    assert all_hold(k.hypotheses)
+    assert all_hold(k.recursion.hypotheses)
     g, q = uniform_step(k, done.before)
     assert slack(g, done.gap[1:]).min() >= -ROUNDING
     assert slack(q, done.tracking[1:]).min() >= -ROUNDING
@@ -134,7 +131,7 @@ def test_gap_and_tracking_obey_their_recursions(
     path = uniform_trajectory(k, done.first, T)
     assert slack(path.gap, done.gap).min() >= -ROUNDING
     assert slack(path.tracking, done.tracking).min() >= -ROUNDING
-    if k.tracking.tracking < 1:
+    if k.recursion.tracking.tracking < 1:
         cap = uniform_tracking_cap(k, done.tracking[0])
         assert slack(cap, done.tracking).min() >= -ROUNDING
 
@@ -156,7 +153,9 @@ def test_the_pl_condition_makes_it_contract(
     assert room.min() < (0.2 if theta < 0.1 else 0.9)
     c = pl_contraction(k, mu)
     s = done.gap + c.lam * done.tracking
-    bound = (1 - c.rho) * s[:-1] + k.delta + c.lam * k.tracking.noise
+    bound = (
+        (1 - c.rho) * s[:-1] + k.recursion.noise + c.lam * k.recursion.tracking.noise
+    )
     assert slack(bound, s[1:]).min() >= -ROUNDING
     for printed in (False, True):
         rate = pl_rate(k, mu, done.first, np.arange(T + 1), printed=printed)
@@ -237,7 +236,7 @@ def test_similar_hessians_keep_branches_together(
     assert slack(disagreement(ho, done.before), apart).min() >= -ROUNDING
     least = np.minimum.accumulate(done.gap[:-1])
     T = np.arange(1, len(least) + 1)
-    if k.tracking.tracking < 1:
+    if k.recursion.tracking.tracking < 1:
         for printed in (False, True):
             rate = best_iterate_rate(ho, done.first, T, printed=printed)
             assert slack(rate.value, least).min() >= -ROUNDING

@@ -4,23 +4,23 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.generators import close, every_generator, schedule
+from tests.theory.general.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
-from hewfl.theory.convex_flow import ConvexGenerator
-from hewfl.theory.drift import Terms
-from hewfl.theory.floors import (
+from hewfl.theory.general.closed_forms import (
+    ExponentialGenerator,
+    PowerGenerator,
+    QuadraticGenerator,
+)
+from hewfl.theory.general.convex_flow import ConvexGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.floors import (
     evolution,
     floor_hypothesis,
     noisy_contraction,
     noisy_floor,
 )
-from hewfl.theory.generators import (
-    ExponentialGenerator,
-    Generator,
-    PowerGenerator,
-    QuadraticGenerator,
-)
+from hewfl.theory.general.generator import Generator
 
 
 def test_quadratic_floor_in_high_precision(rng: np.random.Generator) -> None:

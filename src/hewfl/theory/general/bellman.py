@@ -12,46 +12,13 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import (
-    Array,
-    ArrayLike,
-    Ints,
-    as_float64,
-    broadcast,
-    invalid,
-    nonnegatives,
-)
+from hewfl.core.checks import Array, ArrayLike, Ints, as_float64, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.generators import Generator
+from hewfl.theory.general.drift import Terms, noisy_drift
+from hewfl.theory.general.generator import Generator
 from hewfl.theory.statement import Hypothesis, at_most
 
 _MOST_CELLS = 2**20
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class ControlSet:
-    """Coefficients of finitely many controls, the control last.
-
-    Attributes:
-        time: α(u) ≥ 0.
-        growth: β(u) ≥ 0.
-        offset: δ(u) ≥ 0.
-    """
-
-    time: ArrayLike
-    growth: ArrayLike = 0.0
-    offset: ArrayLike = 0.0
-
-    def __post_init__(self) -> None:
-        """Check ranges; store arrays of one shape with at least one control."""
-        names = ("time", "growth", "offset")
-        values = {name: nonnegatives(name, getattr(self, name)) for name in names}
-        fields = broadcast({k: np.atleast_1d(value) for k, value in values.items()})
-        for name, value in fields.items():
-            if value.shape[-1] == 0:
-                raise invalid(", ".join(fields), "nonempty", f"shape {value.shape}")
-            object.__setattr__(self, name, value)
 
 
 @final
@@ -74,33 +41,36 @@ class Selection:
 
 @broadcasting
 def bellman_kernel(
-    generator: Generator, state: ArrayLike, controls: ControlSet
+    generator: Generator, state: ArrayLike, controls: Terms
 ) -> Float64[Array, "*c k"]:
     """G(s, u) = R_{α(u)}(s) + β(u)s + δ(u) for every control (def:Bellman).
 
     Args:
         generator: φ; parameters, if arrays, of shape (*c, 1).
         state: s ≥ 0, shape (*c).
-        controls: shape (*c, k) after broadcasting.
+        controls: α, β and δ of each, shape (*c, k) after broadcasting.
     """
     s = nonnegatives("state", state)[..., None]
-    alpha, beta, delta = (
-        np.asarray(x) for x in (controls.time, controls.growth, controls.offset)
-    )
-    return np.asarray(generator.flow(alpha, s) + beta * s + delta)
+    return noisy_drift(generator, controls, s)
 
 
 @broadcasting
 def bellman_operator(
-    generator: Generator, state: ArrayLike, controls: ControlSet
+    generator: Generator, state: ArrayLike, controls: Terms
 ) -> Float64[Array, "*c"]:
-    """B(s) = min over u of G(s, u)  (def:Bellman)."""
+    """B(s) = min over u of G(s, u)  (def:Bellman).
+
+    Args:
+        generator: φ.
+        state: s ≥ 0, shape (*c).
+        controls: α, β and δ of each, control last.
+    """
     return np.asarray(bellman_kernel(generator, state, controls).min(axis=-1))
 
 
 @broadcasting
 def epsilon_selection(
-    generator: Generator, state: ArrayLike, controls: ControlSet, epsilon: ArrayLike
+    generator: Generator, state: ArrayLike, controls: Terms, epsilon: ArrayLike
 ) -> Selection:
     """First control in order within ε of the infimum (prop:eps, thm:adaptive).
 
@@ -109,7 +79,7 @@ def epsilon_selection(
     Args:
         generator: φ; parameters, if arrays, of shape (*c, 1).
         state: s ≥ 0, shape (*c).
-        controls: shape (*c, k) after broadcasting.
+        controls: α, β and δ of each, shape (*c, k) after broadcasting.
         epsilon: ε ≥ 0; zero gives the first minimiser.
     """
     G = bellman_kernel(generator, state, controls)
@@ -159,19 +129,17 @@ def box_selection(
     Args:
         generator: φ; parameters, if arrays, of shape (*c, 1).
         state: s ≥ 0, shape (*c).
-        law: maps controls of shape (N, k) to `ControlSet` of N.
+        law: maps controls of shape (N, k) to their N `Terms`.
         box: low and high ends, each with k entries.
         cells: per axis; the attained ε shrinks in proportion to 1/cells.
     """
     s = nonnegatives("state", state)
     corners, low, high = _cells(box, cells)
-    at: ControlSet = law(corners)
+    at: Terms = law(corners)
     G = bellman_kernel(generator, s, at)
     best = np.argmin(G, axis=-1)
-    alpha, beta, delta = (
-        np.asarray(x) for x in np.broadcast_arrays(at.time, at.growth, at.offset)
-    )
-    optimist = ControlSet(alpha[..., high], beta[..., low], delta[..., low])
+    alpha, beta, delta = at.a, at.b, at.d
+    optimist = Terms(alpha[..., high], beta[..., low], delta[..., low])
     falls = (np.max(x[..., low] - x[..., high], axis=-1) for x in (alpha, beta, delta))
     names = ("α(l) − α(h) ≤ 0", "β(l) − β(h) ≤ 0", "δ(l) − δ(h) ≤ 0")
     return BoxSelection(

@@ -6,16 +6,16 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
-from hewfl.theory.bellman import (
-    ControlSet,
+from hewfl.theory.general.bellman import (
     bellman_kernel,
     bellman_operator,
     box_selection,
     epsilon_selection,
 )
-from hewfl.theory.drift import Terms
-from hewfl.theory.generators import ExponentialGenerator, Generator, QuadraticGenerator
-from hewfl.theory.master import master_trajectory
+from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.generator import Generator
+from hewfl.theory.general.master import master_trajectory
 from hewfl.theory.statement import all_hold
 
 Array = NDArray[np.floating[Any]]
@@ -23,10 +23,8 @@ Array = NDArray[np.floating[Any]]
 STATES = np.array([0.0, 1e-3, 0.1, 1.0, 30.0])
 
 
-def controls(rng: np.random.Generator, k: int = 40) -> ControlSet:
-    return ControlSet(
-        rng.uniform(0, 2, k), rng.uniform(0, 0.1, k), rng.uniform(0, 1, k)
-    )
+def controls(rng: np.random.Generator, k: int = 40) -> Terms:
+    return Terms(rng.uniform(0, 2, k), rng.uniform(0, 0.1, k), rng.uniform(0, 1, k))
 
 
 def test_kernel_and_infimum_against_a_plain_loop(rng: np.random.Generator) -> None:
@@ -79,10 +77,10 @@ def test_playing_the_infimum_beats_every_comparator(rng: np.random.Generator) ->
         assert (np.array(best) <= fixed).all()
 
 
-def amplitude_law(points: Array) -> ControlSet:
+def amplitude_law(points: Array) -> Terms:
     """Isotone in an amplitude: time θ, growth θ³, offset θ²/10."""
     theta = points[:, 0]
-    return ControlSet(theta, theta**3, theta**2 / 10)
+    return Terms(theta, theta**3, theta**2 / 10)
 
 
 @pytest.mark.parametrize("g", [QuadraticGenerator(1.0), ExponentialGenerator(1.0)])
@@ -105,23 +103,23 @@ def test_a_box_is_bracketed(g: Generator) -> None:
 def test_two_axes_and_a_law_that_is_not_isotone() -> None:
     g = QuadraticGenerator(1.0)
 
-    def law(points: Array) -> ControlSet:
-        return ControlSet(points[:, 0], points[:, 1], 0.1 * points.sum(axis=1))
+    def law(points: Array) -> Terms:
+        return Terms(points[:, 0], points[:, 1], 0.1 * points.sum(axis=1))
 
     found = box_selection(g, 2.0, law, ([0.0, 0.0], [1.0, 0.5]), cells=32)
     assert found.control[1] == 0.0  # growth never helps
     assert found.infimum <= found.value
     assert found.value == pytest.approx(2 / 3 + 0.1, rel=1e-12)
-    falling = box_selection(g, 2.0, lambda p: ControlSet(1 - p[:, 0]), (0.0, 1.0))
+    falling = box_selection(g, 2.0, lambda p: Terms(1 - p[:, 0]), (0.0, 1.0))
     assert not all_hold(falling.hypotheses)
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: ControlSet([1.0, -1.0]), "`time` must be nonnegative; got -1.0"),
-        (lambda: ControlSet([]), "must be nonempty"),
-        (lambda: ControlSet([1.0, 2.0], [1, 2, 3]), "must be arrays that broadcast"),
+        (lambda: Terms([1.0, -1.0]), "`time` must be nonnegative; got -1.0"),
+        (lambda: Terms([]), "must be nonempty"),
+        (lambda: Terms([1.0, 2.0], [1, 2, 3]), "must be arrays that broadcast"),
         (
             lambda: box_selection(
                 QuadraticGenerator(1.0), 1.0, amplitude_law, (1.0, 0.0)

@@ -4,20 +4,18 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.generators import close, every_generator, schedule
+from tests.theory.general.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
-from hewfl.theory.drift import Terms, noisy_drift
-from hewfl.theory.floors import evolution, noisy_contraction, noisy_floor
-from hewfl.theory.generators import (
+from hewfl.theory.general.closed_forms import (
     ExponentialGenerator,
-    Generator,
     PowerGenerator,
     QuadraticGenerator,
-    relative_decrease,
-    slope_modulus,
 )
-from hewfl.theory.master import (
+from hewfl.theory.general.drift import Terms, noisy_drift
+from hewfl.theory.general.floors import evolution, noisy_contraction, noisy_floor
+from hewfl.theory.general.generator import Generator, relative_decrease, slope_modulus
+from hewfl.theory.general.master import (
     master_trajectory,
     noiseless_bounds,
     noiseless_coordinate,

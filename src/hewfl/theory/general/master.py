@@ -10,9 +10,9 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.drift import Terms
-from hewfl.theory.floors import floor_hypothesis, log_contraction, noisy_floor
-from hewfl.theory.generators import Generator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.floors import floor_hypothesis, log_contraction, noisy_floor
+from hewfl.theory.general.generator import Generator
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 
 
@@ -34,6 +34,9 @@ def master_trajectory(
 
     Returns:
         S_0, ..., S_T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     _require_rounds(terms)
     states = [_start(start, terms.a[0], generator)]
@@ -69,6 +72,12 @@ def noiseless_rate(
         terms: constant in time; the theorem wants b = d = ε = 0 (eq:noiseless_ass).
         rounds: T.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
+
+    Returns:
+        The rate, whose floor is zero.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
     """
     elapsed = wholes("rounds", rounds) * terms.a
     value, conditions = _noiseless(generator, start, terms, elapsed, objective)
@@ -77,13 +86,22 @@ def noiseless_rate(
 
 @broadcasting
 def noiseless_bounds(
-    generator: Generator,
-    start: ArrayLike,
-    terms: Terms,
-    *,
-    objective: ArrayLike = 1.0,
+    generator: Generator, start: ArrayLike, terms: Terms, *, objective: ArrayLike = 1.0
 ) -> Rate:
-    """The same for terms of shape (T, *c); `value` has one entry per t = 0, ..., T."""
+    """S_t ≤ R_{a_0 + ... + a_{t−1}}(S_0) for terms that change over rounds.
+
+    Args:
+        generator: φ.
+        start: S_0 ≥ 0.
+        terms: rounds first, shape (T, *c); the theorem wants b = d = ε = 0.
+        objective: C_obj of eq:obj_dom, for the bound on the objective gap.
+
+    Returns:
+        The rate; its `value` has one entry per t = 0, ..., T.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
     _require_rounds(terms)
     elapsed = np.concatenate([0 * terms.a[:1], np.cumsum(terms.a, axis=0)])
     worst = Terms(*(np.max(x, axis=0) for x in (terms.a, terms.b, terms.d)))
@@ -101,6 +119,12 @@ def noiseless_coordinate(
 
     It needs S_0 and S_T positive; that R_{A_T}(S_0) is, as the paper asks, leaves
     χ(S_T) undefined when the run arrives at zero early (erratum E-24).
+
+    Args:
+        generator: φ.
+        start: S_0 > 0.
+        elapsed: A_T ≥ 0.
+        reference: s_ref > 0, where χ is zero.
     """
     S0, time = positives("start", start), nonnegatives("elapsed", elapsed)
     return np.asarray(generator.coordinate(S0, reference) + time)
@@ -158,6 +182,12 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
         floor: m; the smallest by default.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
         printed: also ask for λ < 1, which the bound does not need (erratum E-24).
+
+    Returns:
+        The rate with its floor C_obj m.
+
+    Raises:
+        InvalidInputError: no floor exists, or an argument is out of range.
     """
     m = noisy_floor(generator, terms) if floor is None else nonnegatives("floor", floor)
     log = log_contraction(generator, terms, m)
@@ -186,6 +216,20 @@ def noisy_bounds(
     One m serves all rounds: by default the largest of the rounds' own. `value` has one
     entry per t = 0, ..., T; each step obeys r_{t+1} ≤ λ_t r_t (eq:noisy_onestep). The
     hypotheses show the round that comes closest to breaking them.
+
+    Args:
+        generator: φ.
+        start: S_0 ≥ 0.
+        terms: rounds first, shape (T, *c).
+        floor: m, one for all rounds; the largest of their own by default.
+        objective: C_obj of eq:obj_dom, for the bound on the objective gap.
+        printed: also ask for λ < 1, which the bound does not need (E-24).
+
+    Returns:
+        The rate; its `value` has one entry per t = 0, ..., T.
+
+    Raises:
+        InvalidInputError: no floor exists, or an argument is out of range.
     """
     _require_rounds(terms)
     if floor is None:

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives, positives
-from hewfl.theory.generators import time_and_state
-from hewfl.theory.scaled import log_ratio
+from hewfl.theory.general.generator import time_and_state
+from hewfl.theory.general.scaled import log_ratio
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _PANEL_TOLERANCE = 1e-13
@@ -47,7 +47,7 @@ class ConvexGenerator:
     noisy: ClassVar[str] = "thm:noisy"
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Refuse a negative φ'(0+)."""
         slope = nonnegatives("derivative_at_zero", self.derivative_at_zero)
         object.__setattr__(self, "derivative_at_zero", slope)
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hewfl.theory.convex_flow import ConvexGenerator
-from hewfl.theory.drift import Terms
-from hewfl.theory.generators import (
+from hewfl.theory.general.closed_forms import (
     ExponentialGenerator,
-    Generator,
     PowerGenerator,
     QuadraticGenerator,
 )
+from hewfl.theory.general.convex_flow import ConvexGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.generator import Generator
 
 Array = NDArray[np.floating[Any]]
 

@@ -6,15 +6,17 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, broadcast, nonnegatives
+from hewfl.core.checks import Array, ArrayLike, broadcast, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.generators import Generator
+from hewfl.theory.general.generator import Generator
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """The comparator's terms of the recursion, nonnegative and broadcast together.
+    """Terms of S ← R_a(S) + bS + d + ε, nonnegative and broadcast together.
+
+    Those of a comparator, rounds first, or those of all controls, the control last.
 
     Attributes:
         time: a_t, how long the flow runs.
@@ -29,10 +31,12 @@ class Terms:
     slack: ArrayLike = 0.0
 
     def __post_init__(self) -> None:
-        """Check ranges; store arrays of one shape."""
+        """Refuse negative numbers and no terms at all; store arrays of one shape."""
         names = ("time", "growth", "offset", "slack")
         values = {name: nonnegatives(name, getattr(self, name)) for name in names}
         for name, value in broadcast(values).items():
+            if not value.size:
+                raise invalid(", ".join(names), "nonempty", f"shape {value.shape}")
             object.__setattr__(self, name, value)
 
     @property
@@ -58,6 +62,11 @@ def noisy_drift(
     """One step of the recursion (def:noisy_drift).
 
     g(s) = R_a(s) + bs + d + ε
+
+    Args:
+        generator: φ.
+        terms: a, b, d and ε.
+        state: s ≥ 0.
     """
     s = nonnegatives("state", state)
     return np.asarray(generator.flow(terms.a, s) + terms.b * s + terms.d)

@@ -9,13 +9,9 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.drift import Terms
-from hewfl.theory.generators import (
-    ExponentialGenerator,
-    Generator,
-    QuadraticGenerator,
-    relative_decrease,
-)
+from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGenerator
+from hewfl.theory.general.drift import Terms
+from hewfl.theory.general.generator import Generator, relative_decrease
 from hewfl.theory.statement import Hypothesis, at_most
 
 _ROUNDING = 1e-12
@@ -109,9 +105,7 @@ def _quadratic_floor(
 
 
 def _exponential_floor(
-    decrease: Float64[Array, "..."],
-    b: Float64[Array, "..."],
-    d: Float64[Array, "..."],
+    decrease: Float64[Array, "..."], b: Float64[Array, "..."], d: Float64[Array, "..."]
 ) -> Float64[Array, "..."]:
     net = np.asarray(decrease - b)
     noisy = (b > 0) | (d > 0)

@@ -10,8 +10,7 @@ BIG = 1000
 
 
 def product(
-    *factors: ArrayLike,
-    power_of: tuple[ArrayLike, ArrayLike] | None = None,
+    *factors: ArrayLike, power_of: tuple[ArrayLike, ArrayLike] | None = None
 ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
     """Mantissa and binary exponent of a product, times s^p where (s, p) is given."""
     mantissa, exponent = np.ones(()), np.zeros(())

@@ -14,16 +14,16 @@ from jaxtyping import Bool, Float64
 from hewfl.core.checks import Array, Mask
 from hewfl.errors import InvalidInputError
 from hewfl.predictive.certificate import VARIANTS, Variant
-from hewfl.theory.comparator_rates import comparator_rate
-from hewfl.theory.comparators import comparator_coefficients
-from hewfl.theory.corrected import PostLocal, corrected_coefficients, corrected_rate
+from hewfl.theory.comparators import comparator_coefficients, comparator_rate
+from hewfl.theory.corrected import corrected_coefficients, corrected_rate
 from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
 from hewfl.theory.pl import pl_rate, safe_rate
 from hewfl.theory.plain import plain_coefficients, plain_pl_rate, plain_rate
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Rate
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import uniform
+from hewfl.theory.uniform_controller import uniform_coefficients
 
 CLIENTS = 10
 UNIFORM = np.full(CLIENTS, 1 / CLIENTS)
@@ -174,17 +174,17 @@ def _fixed(system: System, theta: Array, variant: Variant, printed: bool) -> Rat
 
 
 def _pl(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
-    k = uniform(system, theta, variant=variant)
+    k = uniform_coefficients(system, theta, variant=variant)
     return pl_rate(k, PL_CONSTANT, START, 1, printed=printed)
 
 
 def _safe(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
-    k = uniform(system, theta, variant=variant)
+    k = uniform_coefficients(system, theta, variant=variant)
     return safe_rate(k, PL_CONSTANT, START, 1, printed=printed)
 
 
 def _similar(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
-    k = uniform(system, theta, variant=variant)
+    k = uniform_coefficients(system, theta, variant=variant)
     law = higher_order(k, SIMILARITY, 0.0, printed=printed)
     return best_iterate_rate(law, START, 1, printed=printed)
 

@@ -1,12 +1,13 @@
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.generators import NUMERIC, agree, exact, inputs
+from tests.theory.general.generators import NUMERIC, agree, exact, inputs
 
 from hewfl import InvalidInputError
-from hewfl.theory import convex_flow
-from hewfl.theory.convex_flow import ConvexGenerator
-from hewfl.theory.generators import PowerGenerator, QuadraticGenerator, slope_modulus
+from hewfl.theory.general import convex_flow
+from hewfl.theory.general.closed_forms import PowerGenerator, QuadraticGenerator
+from hewfl.theory.general.convex_flow import ConvexGenerator
+from hewfl.theory.general.generator import slope_modulus
 
 
 @pytest.mark.parametrize("span", [1, 10, 50])

@@ -4,18 +4,20 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.theory.certificates import MOST_ITERATED, Certificate, Promise, certify
-from hewfl.theory.comparators import noise_of_mean
+from hewfl.theory.case import Case
+from hewfl.theory.certificates import Certificate, Promise
+from hewfl.theory.certifier import MOST_ITERATED, certify
 from hewfl.theory.corrected import (
-    PostLocal,
     corrected_coefficients,
     corrected_rate,
     corrected_recursion,
 )
-from hewfl.theory.laws import THEOREMS, Case
+from hewfl.theory.noise import noise_of_mean
 from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.plain import plain_coefficients, plain_pl_rate
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import System
+from hewfl.theory.theorems import THEOREMS
 
 CASE = Case(
     System(2.0, 1.5, [1, 2, 4, 8], 16, [1e-4, 2e-4, 3e-4, 1e-4]),

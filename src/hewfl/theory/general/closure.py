@@ -51,7 +51,7 @@ class PowerYoung:
     weight: ArrayLike = 1.0
 
     def __post_init__(self) -> None:
-        """Check ranges and shapes."""
+        """Refuse q ≤ 1, c ≤ 0 and shapes that do not fit."""
         q, c = as_float64("exponent", self.exponent), positives("weight", self.weight)
         if not (q > 1).all():
             raise invalid("exponent", "above 1", q[~(q > 1)].flat[0])
@@ -98,7 +98,13 @@ class GivenYoung:
 def young_hypothesis(
     pair: YoungPair, gains: ArrayLike, levels: ArrayLike
 ) -> Hypothesis:
-    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding."""
+    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding.
+
+    Args:
+        pair: φ and φ*.
+        gains: α ≥ 0.
+        levels: β ≥ 0.
+    """
     alpha, beta = nonnegatives("gains", gains), nonnegatives("levels", levels)
     bound = (pair.conjugate(alpha) + pair.primal(beta)) * (1 + 1e-14)
     return at_most("αβ ≤ φ*(α) + φ(β)", alpha * beta, bound)

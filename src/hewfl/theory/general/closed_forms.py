@@ -1,114 +1,17 @@
-"""Scalar flows: how far a gap falls in a given time under v̇ = −φ(v).
+"""The generators whose flow has a closed form: φ = κs², κs^{1+p} and ρs.
 
-A generator φ is convex with φ(0) = 0 and φ > 0 beyond (ass:generator). From it follow
-
-    R_a(s)   the flow: v(a) for v(0) = s
-    χ(s)     the time coordinate: χ(R_a(s)) = χ(s) + a (prop:chi)
-    L_a(m)   the slope modulus: the largest slope of R_a beyond m
-
-Three generators have closed forms; `convex_flow` integrates any other. Everything
-broadcasts, and products such as κas are formed without overflow (erratum E-32).
+Everything broadcasts, and products such as κas are formed without overflow (E-32).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import ClassVar, final
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
-    Array,
-    ArrayLike,
-    as_float64,
-    broadcast,
-    invalid,
-    nonnegatives,
-    positives,
-)
-from hewfl.core.shapes import broadcasting
-from hewfl.theory.scaled import BIG, log1p_scaled, log_ratio, product, unscaled
-from hewfl.theory.statement import Hypothesis, at_most, below
-
-
-@runtime_checkable
-class Generator(Protocol):
-    """A convex φ and its flow (ass:generator, eq:scalar_ode)."""
-
-    noiseless: ClassVar[str]
-    noisy: ClassVar[str]
-
-    @property
-    def origin_slope(self) -> Float64[Array, "..."]:
-        """φ'(0+), in the shape of the generator's parameters."""
-
-    def value(self, state: ArrayLike) -> Float64[Array, "..."]:
-        """φ(s)."""
-
-    def flow(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
-        """R_a(s) for a, s ≥ 0 (prop:flow)."""
-
-    def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
-        """log(s/R_a(s)), its limit at s = 0: digits that s − R_a(s) would lose."""
-
-    def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Float64[Array, "..."]:
-        """Log of the slope modulus L_a(m)."""
-
-    def coordinate(
-        self, state: ArrayLike, reference: ArrayLike
-    ) -> Float64[Array, "..."]:
-        """χ(s) = ∫ dξ/φ(ξ) from s to s_ref, both positive (def:chi)."""
-
-
-@broadcasting
-def slope_modulus(
-    generator: Generator, time: ArrayLike, floor: ArrayLike
-) -> Float64[Array, "..."]:
-    """Largest slope of the flow beyond m (def:slope_modulus, lem:L).
-
-        L_a(m) = φ(R_a(m))/φ(m),  m > 0;     L_a(0) = exp(−a φ'(0+))
-
-    It lies in [0, 1] because dR_a/ds = exp(−∫φ') and φ' ≥ 0; that R_a(s) ≤ s, as the
-    paper argues, would not be enough (erratum E-24).
-    """
-    m = nonnegatives("floor", floor)
-    return np.asarray(np.exp(generator.log_slope(time, m)))
-
-
-@broadcasting
-def relative_decrease(
-    generator: Generator, time: ArrayLike, state: ArrayLike
-) -> Float64[Array, "..."]:
-    """1 − R_a(s)/s without cancellation (erratum E-32); its limit at s = 0."""
-    return np.asarray(-np.expm1(-generator.log_shrink(time, state)))
-
-
-@broadcasting
-def generator_hypotheses(
-    generator: Generator, grid: ArrayLike
-) -> tuple[Hypothesis, ...]:
-    """What of ass:generator shows on a grid: φ(0) = 0, φ > 0, chords that steepen.
-
-    Smoothness between the points cannot be seen and is not claimed.
-
-    Args:
-        generator: φ; each of its configurations is judged on its own.
-        grid: increasing positive points.
-    """
-    points = as_float64("grid", grid)
-    rising = np.diff(points, prepend=0.0) if points.ndim == 1 else np.zeros(1)
-    if points.size < 2 or not (rising > 0).all():
-        raise invalid("grid", "two or more increasing positive numbers", grid)
-    column = (-1,) + (1,) * generator.origin_slope.ndim
-    s = np.concatenate([[0.0], points]).reshape(column)
-    phi = np.asarray(generator.value(s))
-    chords = np.diff(phi, axis=0) / np.diff(s, axis=0)
-    rounding = 8 * np.finfo(np.float64).eps * (phi[1:-1] + phi[2:])
-    drop = chords[:-1] - chords[1:] - rounding / np.diff(s, axis=0)[1:]
-    return (
-        at_most("|φ(0)| ≤ 0", np.abs(phi[0]), 0.0),
-        below("0 < φ(s)", 0.0, phi[1:].min(axis=0)),
-        at_most("fall of chord slopes ≤ 0", drop.max(axis=0), 0.0),
-    )
+from hewfl.core.checks import Array, ArrayLike, broadcast, nonnegatives, positives
+from hewfl.theory.general.generator import time_and_state
+from hewfl.theory.general.scaled import BIG, log1p_scaled, log_ratio, product, unscaled
 
 
 @final
@@ -126,7 +29,7 @@ class QuadraticGenerator:
     noisy: ClassVar[str] = "cor:quadratic_noisy"
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Refuse κ ≤ 0."""
         object.__setattr__(
             self, "coefficient", positives("coefficient", self.coefficient)
         )
@@ -185,7 +88,7 @@ class PowerGenerator:
     noisy: ClassVar[str] = "cor:power_noisy"
 
     def __post_init__(self) -> None:
-        """Check ranges and shapes."""
+        """Refuse κ ≤ 0, p ≤ 0 and shapes that do not fit."""
         names = ("coefficient", "power")
         values = {name: positives(name, getattr(self, name)) for name in names}
         broadcast(values)
@@ -265,7 +168,7 @@ class ExponentialGenerator:
     noisy: ClassVar[str] = "cor:exp_noisy"
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Refuse ρ ≤ 0."""
         object.__setattr__(self, "rate", positives("rate", self.rate))
 
     @property
@@ -299,10 +202,3 @@ class ExponentialGenerator:
         s, top = positives("state", state), positives("reference", reference)
         ratio = log_ratio(s, top)
         return np.asarray(np.sign(top - s) * ratio / self.origin_slope)
-
-
-def time_and_state(
-    time: ArrayLike, state: ArrayLike
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
-    """Checked a and s."""
-    return nonnegatives("time", time), nonnegatives("state", state)

@@ -1,0 +1,83 @@
+"""What is known of a federation, for theorems to be evaluated at."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    as_float64,
+    invalid,
+    nonnegatives,
+    positives,
+)
+from hewfl.theory.post_local import Sampling, is_homogeneous
+from hewfl.theory.systems import System
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """What is known of a federation; what is None is not known.
+
+    Attributes:
+        system: the constants.
+        gap: g_0 or a bound on it; by default f̄, which lem:gap always allows.
+        tracking: bound on E‖c_i,0 − ∇F_i(x_0)‖²; by default max v_i²/b_i, true if every
+            c_i,0 is a minibatch gradient at x_0. It depends on the data if c_i,0 = 0.
+        pl_constant: μ of ‖∇F‖² ≥ 2μ(F − F*).
+        similarity: S ≥ ‖∇²F_i − ∇²F‖.
+        hessian_lipschitz: Lipschitz constant of the Hessians.
+        sampling: what the clients draw from; "fixed shards" promises nothing.
+        active: clients that take part in a round; by default all.
+        dimension: d, parameters of the model, to count what is sent.
+    """
+
+    system: System
+    gap: ArrayLike | None = None
+    tracking: ArrayLike | None = None
+    pl_constant: ArrayLike | None = None
+    similarity: ArrayLike | None = None
+    hessian_lipschitz: ArrayLike | None = None
+    sampling: Sampling = "fixed shards"
+    active: int | None = None
+    dimension: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range, and more participants than clients."""
+        is_homogeneous(self.sampling)
+        for name in ("gap", "tracking", "similarity", "hessian_lipschitz"):
+            if getattr(self, name) is not None:
+                nonnegatives(name, getattr(self, name))
+        if self.pl_constant is not None:
+            positives("pl_constant", self.pl_constant)
+        n, S = self.system.n, self.active
+        if S is not None and not 1 <= S <= n:
+            raise invalid("active", f"between 1 and the number of clients, {n}", S)
+
+    @property
+    def participants(self) -> int:
+        """S, the clients that take part in a round."""
+        return self.system.n if self.active is None else self.active
+
+    @property
+    def start(self) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+        """Bounds on gap and tracking error to start from."""
+        v2, b = np.asarray(self.system.variance), np.asarray(self.system.batch_size)
+        gap = self.system.cap if self.gap is None else self.known("gap")
+        tracking = (v2 / b).max(-1) if self.tracking is None else self.known("tracking")
+        return gap, np.asarray(tracking)
+
+    def known(self, name: str) -> Float64[Array, "..."]:
+        """A field that a statement cannot do without.
+
+        Raises:
+            InvalidInputError: it is None.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise invalid(name, "given", value)
+        return as_float64(name, value)

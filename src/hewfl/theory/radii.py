@@ -1,0 +1,90 @@
+"""How far a branch strays from the anchor: max over steps of E‖y_i − x‖².
+
+The radius lemmas of appendices B, C and D, in three forms: as stated, as their proofs
+give them, and sharp. Amplitudes and states are those of `one_step_bound.situation`.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives
+from hewfl.core.shapes import broadcasting
+from hewfl.predictive.certificate import Situation
+from hewfl.theory.statement import Bound, at_most
+
+if TYPE_CHECKING:
+    RadiusForm = Literal["sharp", "stated", "proved"]
+else:  # run-time type checks let a wrong name through to the text with the choices
+    RadiusForm = str
+_CORRECTED: dict[str, tuple[int, int, int]] = {
+    "sharp": (8, 16, 2),
+    "stated": (24, 48, 8),
+    "proved": (8, 16, 2),
+}
+_PLAIN: dict[str, tuple[int, int, int]] = {
+    "sharp": (4, 0, 2),
+    "stated": (16, 0, 4),
+    "proved": (4, 0, 2),
+}
+
+
+@broadcasting
+def branch_sq_radius(
+    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
+) -> Bound:
+    """How far a corrected branch strays: max_ℓ E‖y_i^(ℓ) − x‖² (lem:radius).
+
+        θ²(8U/L + 16Q/L² + 2M/L²)              sharp, θ ≤ 2H (T1)
+        θ²(24U/L + 48Q/L² + 8M/L²)             stated
+        e^{2θ}θ²(8U/L + 16Q/L² + 2M/L²)        proved, any θ
+
+    The proof gives the third form, which is within the second only for θ ≤ ln(3)/2; the
+    second is true all the same, because the first is (E-03). The lemma is the same for
+    (u, χ) (lem:sur-radius) and (g, q) (lem:direct-radius, the largest over clients).
+
+    Args:
+        amplitudes: θ_i ≥ 0, clients last.
+        at: from `situation`.
+        form: "sharp", "stated" or "proved".
+    """
+    label, k = "lem:radius", _CORRECTED
+    return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
+
+
+@broadcasting
+def plain_sq_radius(
+    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
+) -> Bound:
+    """How far a branch without control variates strays (lem:realized-hom-radius).
+
+        θ²(4U/L + 2M/L²)            sharp, θ ≤ 2H (T1)
+        θ²(16U/L + 4M/L²)           stated
+        e^{2θ}θ²(4U/L + 2M/L²)      proved, any θ; within the second for θ ≤ ln(2)/2
+
+    Q plays no part.
+
+    Args:
+        amplitudes: θ_i ≥ 0, clients last.
+        at: from `situation`.
+        form: "sharp", "stated" or "proved".
+    """
+    label, k = "lem:realized-hom-radius", _PLAIN
+    return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
+
+
+def _radius(
+    label: str,
+    constants: dict[str, tuple[int, int, int]],
+    theta: Array,
+    at: Situation,
+    form: RadiusForm,
+) -> Bound:
+    if form not in constants:
+        raise invalid("form", f"one of {', '.join(constants)}", repr(form))
+    k = constants[form]
+    L, U, Q, M = at.smoothness, at.gap, at.tracking, at.noise
+    growth = np.exp(2 * theta) if form == "proved" else 1.0
+    value = growth * theta**2 * (k[0] / L * U + k[1] / L / L * Q + k[2] / L / L * M)
+    short = at_most("θ ≤ 2H", theta, 2 * at.horizon)
+    return Bound(label, np.asarray(value), () if form == "proved" else (short,))

@@ -1,0 +1,102 @@
+"""Bounds on gap and tracking error round by round: states, starts, iteration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.theory.statement import Hypothesis, at_most
+
+State = tuple[ArrayLike, ArrayLike]
+"""Bounds on gap and tracking error: (u, χ), (U, Q) or (g, q)."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """Bounds round by round; the first axis is the round, from 0 to T.
+
+    Attributes:
+        gap: u_t, on the expected gap.
+        tracking: χ_t, on every expected squared tracking error.
+        hypotheses: what must hold for them to be bounds.
+    """
+
+    gap: Float64[Array, "rounds ..."]
+    tracking: Float64[Array, "rounds ..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+def iterated(
+    step: Callable[[tuple[Array, Array]], tuple[Array, Array]],
+    start: State,
+    rounds: int,
+    hypotheses: tuple[Hypothesis, ...],
+) -> Trajectory:
+    """The states of T rounds, for a step that does not change over rounds.
+
+    Args:
+        step: from (u, χ) before a round to (u, χ) after it.
+        start: (u₀, χ₀).
+        rounds: T.
+        hypotheses: of the step.
+
+    Returns:
+        The states of rounds 0 to T.
+
+    Raises:
+        InvalidInputError: a negative start, or rounds that are no whole number.
+    """
+    states = [(nonnegatives("start", start[0]), nonnegatives("start", start[1]))]
+    for _ in range(int(wholes("rounds", rounds))):
+        states.append(step(states[-1]))
+    return stacked(states, hypotheses)
+
+
+def stacked(
+    states: list[tuple[Array, Array]], hypotheses: tuple[Hypothesis, ...]
+) -> Trajectory:
+    """The states (u_t, χ_t) of all rounds as one record."""
+    gap, tracking = (
+        np.stack(np.broadcast_arrays(*column)) for column in zip(*states, strict=True)
+    )
+    return Trajectory(gap, tracking, hypotheses)
+
+
+def upper_state(
+    start: State, cap: Float64[Array, "..."]
+) -> tuple[Float64[Array, "..."], Float64[Array, "..."], Hypothesis]:
+    """Checked (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
+    u, chi = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    return u, chi, at_most("u₀ ≤ f̄", u, cap)
+
+
+def solver_gaps(value: ArrayLike) -> Float64[Array, "..."]:
+    """Checked ε ≥ 0, how far a value may be from its minimum (E-18, E-31)."""
+    return nonnegatives("solver_gap", value)
+
+
+def by_round(
+    rounds: int | None, *coefficients: Float64[Array, "..."]
+) -> tuple[Float64[Array, "rounds ..."], ...]:
+    """Coefficients with the round as first axis, all of one shape.
+
+    Args:
+        rounds: T to hold them constant, None where their first axis is the round.
+        coefficients: the arrays.
+
+    Returns:
+        Views of one shape.
+
+    Raises:
+        InvalidInputError: `rounds` is None and no coefficient has an axis.
+    """
+    shape = np.broadcast_shapes(*(value.shape for value in coefficients))
+    if rounds is None and not shape:
+        raise invalid("rounds", "given where nothing changes over rounds", None)
+    if rounds is not None:
+        shape = (int(wholes("rounds", rounds)), *shape)
+    return tuple(np.broadcast_to(value, shape) for value in coefficients)

@@ -1,0 +1,41 @@
+"""Every public function and record of `hewfl.theory`, exported or not."""
+
+import importlib
+import inspect
+import pkgutil
+from types import SimpleNamespace
+from typing import Any
+
+import hewfl.theory
+from hewfl.predictive import tracking
+
+PARTS = {
+    # what the statements are built from
+    "above_smoothness", "by_round", "client_mask", "contracting", "convex_rate",
+    "corrected", "direct", "find_theorem", "iterated", "log1p_scaled",
+    "log_contraction", "log_ratio", "optimised", "plain", "plain_contracting", "power",
+    "product", "similar", "simplex_weights", "solver_gaps", "stacked",
+    "time_and_state", "tracking_hypothesis", "unscaled", "upper_state",
+}  # fmt: skip
+MODULES = {
+    module.name: importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(hewfl.theory.__path__, "hewfl.theory.")
+}
+
+
+def _found() -> dict[str, Any]:
+    modules = {**MODULES, tracking.__name__: tracking}
+    return {
+        name: x
+        for module, held in modules.items()
+        for name, x in vars(held).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(x) or inspect.isclass(x))
+        and x.__module__ == module
+    }
+
+
+ALL = _found()
+PUBLIC = {name: x for name, x in ALL.items() if name not in PARTS}
+theory = SimpleNamespace(**PUBLIC)
+"""The same by attribute."""

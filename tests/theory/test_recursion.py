@@ -1,0 +1,66 @@
+"""What all families share, on the coefficients of each."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hewfl import InvalidInputError
+from hewfl.theory import (
+    PostLocal,
+    Recursion,
+    System,
+    comparator_coefficients,
+    corrected_coefficients,
+    plain_coefficients,
+    scalar_rate,
+    uniform_coefficients,
+)
+
+SYSTEM = System([1.0, 2.0], 1.0, [4, 4], 8, 1e-4)
+CONTROLS = PostLocal(0.02, [2.0, 4.0])
+FAMILIES: dict[str, Callable[[], Recursion]] = {
+    "comparator": lambda: comparator_coefficients(SYSTEM, [0.5, 0.5], 0.01),
+    "corrected": lambda: corrected_coefficients(SYSTEM, CONTROLS),
+    "plain": lambda: plain_coefficients(SYSTEM, CONTROLS),
+    "uniform": lambda: uniform_coefficients(SYSTEM, 0.02).recursion,
+}
+START = (np.array([0.3, 0.4]), np.array([1e-3, 0.0]))
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+@families
+def test_a_trajectory_is_its_step_repeated(family: str) -> None:
+    k = FAMILIES[family]()
+    path = k.trajectory(START, 5, solver_gap=1e-5)
+    for t in range(5):
+        u, q = k.after((path.gap[t], path.tracking[t]), 1e-5)
+        np.testing.assert_array_equal(path.gap[t + 1], u)
+        np.testing.assert_array_equal(path.tracking[t + 1], q)
+    assert (path.gap <= k.cap).all()
+
+
+@families
+def test_the_closed_rate_bounds_the_trajectory(family: str) -> None:
+    k, rounds = FAMILIES[family](), np.arange(41)[:, None]
+    rate = k.rate(START, rounds)
+    assert (k.trajectory(START, 40).gap <= rate.value * (1 + 1e-12)).all()
+    a, beta, d = k.at_cap(START[1])
+    floor = scalar_rate(START[0], a, beta, d, rounds).floor
+    np.testing.assert_array_equal(rate.floor, floor)
+    np.testing.assert_array_equal(rate.vacuous, floor >= k.cap)
+
+
+def test_the_flow_stays_below_its_quadratic_form() -> None:
+    """T_a(u) ≤ u − a u²/(1 + a f̄) on [0, f̄]: what lets closed rates use the latter."""
+    k = corrected_coefficients(SYSTEM, CONTROLS)
+    u = np.linspace(0, 1, 50)[:, None] * k.cap
+    flow = u / (1 + k.descent * u)
+    assert (flow <= (u - k.capped_descent * u * u) * (1 + 1e-12)).all()
+
+
+def test_a_contraction_needs_a_slope() -> None:
+    uniform = uniform_coefficients(SYSTEM, 0.02).recursion
+    assert (uniform.contraction(0.5) > 0).all()
+    with pytest.raises(InvalidInputError, match="`recursion` must be one that states"):
+        FAMILIES["corrected"]().contraction(0.5)
