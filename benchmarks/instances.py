@@ -20,6 +20,8 @@ from tests.problems import (
     softmax_round,
 )
 
+from hewfl.data import load
+
 SKEWED, NEAR_IID = 0.3, 100.0
 
 
@@ -89,10 +91,9 @@ def _steeper(instance: QPInstance, multiple: float) -> QPInstance:
 
 
 def digits_round(n: int) -> QPInstance:
-    """Local SGD on the handwritten digits of scikit-learn, d = 640."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415 -- only this case needs it
-
-    X, labels = load_digits(return_X_y=True)
+    """Local SGD on the handwritten digits, d = 640."""
+    digits = load("digits")
+    X, labels = np.float64(digits.features), digits.labels
     X = np.asarray(X, np.float32) / np.float32(np.sqrt(np.mean(np.sum(X**2, axis=1))))
     rng = np.random.default_rng([640, n])
     return softmax_round(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from hewfl import (
     ChoiceHorizons,
@@ -24,6 +23,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.errors import DataError, SolverError
+from hewfl.data import load
 from hewfl.problems.problem import Branching, Problem
 from hewfl.problems.torch_arrays import torch_from_arrays
 from hewfl.problems.torch_layout import flatten, layout_of, unflatten
@@ -272,7 +272,8 @@ def test_any_loss_and_integer_features() -> None:
 
 
 def digits(route: Any = "auto") -> TorchModule:
-    X, y = load_digits(return_X_y=True)
+    found = load("digits")
+    X, y = found.features, found.labels
     shards = np.array_split(np.argsort(y[:600], kind="stable"), 6)
     return torch_from_arrays(
         mlp(64, 24, 10),
