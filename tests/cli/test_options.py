@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app, paper, run
 from hewfl.errors import DataError
-from hewfl.experiments.claims import Claim
 from hewfl.experiments.spec import Spec
+from hewfl.paper.claims import Claim
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 MODULE = str(RESULTS / "head" / "spec.toml")
 runner = CliRunner()
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.cli import paper as command
-from hewfl.experiments.idle import refuse_idle_fields
-from hewfl.experiments.paper import FIGURE_2, REGIMES
 from hewfl.experiments.spec import spec_from_table
+from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.paper.specs import FIGURE_2, REGIMES
 
 pytestmark = [
     pytest.mark.data,
@@ -89,7 +89,7 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(place: Path) -> No
         assert names(output / "panels" / panel) == KEPT
         for name in ("spec.toml", "tuned.toml"):
             text = (output / "panels" / panel / name).read_text()
-            refuse_idle_fields(spec_from_table(tomllib.loads(text)))
+            refuse_unused_fields(spec_from_table(tomllib.loads(text)))
         times = json.loads((output / "panels" / panel / "times.json").read_text())
         assert times["resumed"]
         assert times["runs"] == 4

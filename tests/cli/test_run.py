@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.cli.run import show_summary
-from hewfl.experiments.files import write_json
+from hewfl.core.atomic import write_json
+from hewfl.experiments.folder import Folder
 from hewfl.experiments.lock import locked
-from hewfl.experiments.run import Folder
 from hewfl.experiments.spec import spec_from_table
 from tests.experiments.runs import TEXT, small
 

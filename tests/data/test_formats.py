@@ -87,4 +87,3 @@ def test_damaged_digits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "DIGITS_SHA256", "0" * 64)
     with pytest.raises(DataError, match=r"digits.csv.gz is damaged"):
         read_digits()
-

@@ -7,21 +7,16 @@ import numpy as np
 import pytest
 
 from hewfl.cli.demo import sentences
-from hewfl.experiments import summary
-from hewfl.experiments.claims import Claim, judge
-from hewfl.experiments.claims_deep import LEADERS, judge_cnn, judge_head
 from hewfl.experiments.compare import pair
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.momentum import extended_text
-from hewfl.experiments.paper import (
-    HEW_CORRECTED,
-    HEW_PLAIN,
-    extended_spec,
-    main_spec,
-)
-from hewfl.experiments.paper_deep import cnn_spec, head_spec
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
+from hewfl.experiments.summary import summarise
+from hewfl.paper.claims import Claim, judge
+from hewfl.paper.claims_deep import LEADERS, judge_cnn, judge_head
+from hewfl.paper.momentum import extended_text
+from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN, extended_spec, main_spec
+from hewfl.paper.specs_deep import cnn_spec, head_spec
 from hewfl.sim.trace import RoundRecord
 
 NOISE = np.array([0.0, 1e-4, -1e-4, 2e-4, -2e-4, 1e-4, 0.0])
@@ -70,7 +65,7 @@ def made(
     return Results(spec, np.array([0]), tuple(seeds), (known,) * len(NOISE))
 
 
-def test_lanes_that_stopped_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_that_stopped_are_listed() -> None:
     results = made(cnn_spec(), {HEW_PLAIN: 0.9, "FedAvg": 0.8, "q-FedAvg": 0.7})
     told = {1: "diverged, stopped", 2: "refused, stopped"}
     records = tuple(
@@ -81,8 +76,7 @@ def test_lanes_that_stopped_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         for by_lane in results.records
     )
     stopped = Results(results.spec, results.rounds, records, results.constants)
-    monkeypatch.setattr(summary, "read_results", lambda *_: stopped)
-    found = summary.summarise(results.spec, {})["methods"]
+    found = summarise(stopped)["methods"]
     seeds = list(results.spec.seeds)
     assert [m["diverged"] for m in found] == [[], seeds, []]
     assert [m["refused"] for m in found] == [[], [], seeds]
@@ -184,13 +178,10 @@ def test_a_method_that_diverged_is_behind() -> None:
     assert claims[0].verdict == "agrees"
 
 
-def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
     levels = {HEW_CORRECTED: 0.6, "FedAvg": np.nan, "FedNova": 0.5}
     results = made(main_spec("mnist", "het-random"), levels)
-    monkeypatch.setattr(summary, "read_results", lambda *_: results)
-    found = summary.summarise(results.spec, {})
+    found = summarise(results)
     pairs = {
         (p["first"], p["second"]): p
         for p in found["pairs"]
@@ -206,12 +197,9 @@ def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo(
     assert "95 % interval -0.1" in second
 
 
-def test_a_quantity_that_nobody_measured_is_compared_for_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_quantity_that_nobody_measured_is_compared_for_nobody() -> None:
     results = made(main_spec("mnist", "het-random"), {HEW_PLAIN: 0.6, "FedAvg": 0.5})
-    monkeypatch.setattr(summary, "read_results", lambda *_: results)
-    pairs = summary.summarise(results.spec, {})["pairs"]
+    pairs = summarise(results)["pairs"]
     assert [p["quantity"] for p in pairs] == ["objective", "test_accuracy"]
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from hewfl import FedAvg, HewHom, InvalidInputError
-from hewfl.experiments.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.experiments.folder import folder_for
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.paper_deep import cnn_spec, head_spec, quick_deep
+from hewfl.experiments.problem import build_problem, lanes_of
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Progress, folder_for, run_all
+from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.world import build_problem, lanes_of
+from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.paper.specs_deep import cnn_spec, head_spec, quick_deep
 
 DATA = os.environ.get("HEWFL_DATA")
 real = pytest.mark.skipif(DATA is None, reason="HEWFL_DATA is not set")

@@ -146,7 +146,7 @@ def test_evaluate_counts_and_averages() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("pooled", [False, True])
 def test_optimum_is_that_of_a_general_minimiser(dtype: str, pooled: bool) -> None:
-    """Σ_j ω_j ℓ_j + (λ/2)‖W‖² written out here, and L-BFGS, which knows nothing else."""
+    """Σ_j ω_j ℓ_j + (λ/2)‖W‖² written out here, minimised by L-BFGS."""
     digits, l2, shards = load("digits"), 1e-3, split(600, 5)
     X, y = np.float64(digits.features[:600]) / 16, digits.labels[:600]
     problem = softmax_from_arrays(X, y, shards, l2=l2, dtype=dtype)

@@ -22,8 +22,8 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
-from hewfl.errors import DataError, SolverError
 from hewfl.data import load
+from hewfl.errors import DataError, SolverError
 from hewfl.problems.problem import Branching, Problem
 from hewfl.problems.torch_arrays import torch_from_arrays
 from hewfl.problems.torch_layout import flatten, layout_of, unflatten

@@ -1,10 +1,15 @@
-"""Horizons and participation from a spec."""
+"""Who takes part in a round and with how many local steps, from a spec."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hewfl.core.checks import invalid
-from hewfl.experiments.tables import called, from_list, from_table, is_whole
+from hewfl.experiments.conversion import (
+    errors_naming,
+    from_list,
+    from_table,
+    is_whole,
+)
 from hewfl.sim.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -35,7 +40,7 @@ PARTICIPATION: dict[str, type[Any]] = {
 
 
 def check_horizons(given: Any) -> Horizons:
-    """The law of local steps that a spec asks for.
+    """Make the law of local steps that a spec asks for.
 
     Raises:
         InvalidInputError: neither a number, a list nor a table of a known law.
@@ -50,12 +55,12 @@ def check_horizons(given: Any) -> Horizons:
         steps = int(given)
     else:
         raise invalid(where, "a whole number, a list of them or a table", repr(given))
-    with called({"steps": where}):
+    with errors_naming({"steps": where}):
         return FixedHorizons(steps)
 
 
 def check_participation(given: Any) -> Participation:
-    """The law of participation that a spec asks for.
+    """Make the law of participation that a spec asks for.
 
     Raises:
         InvalidInputError: neither "full", a number nor a table of a known law.
@@ -68,7 +73,7 @@ def check_participation(given: Any) -> Participation:
         return law
     if not is_whole(given):
         raise invalid(where, '"full", a whole number or a table', repr(given))
-    with called({"count": where}):
+    with errors_naming({"count": where}):
         return SampledParticipation(int(given))
 
 

@@ -1,26 +1,38 @@
-"""Records from tables of a TOML file and back, with errors that name the field."""
+"""Records from tables of a TOML file and back, with errors that name the field.
+
+msgspec and pydantic were tried for `from_table` and left out. Both find the same
+mistakes, but our sentences (field, rule, value, nearest name) have to be made from
+theirs, which took as many lines as the conversion; and they are slow to import.
+"""
 
 import dataclasses
 import difflib
-import math
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import tomli_w
+
 from hewfl.core.checks import invalid
 from hewfl.errors import InvalidInputError
 
 Record = TypeVar("Record")
+_RULES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_LIST = re.compile(r"\[\n([^][{}]*),\n\s*\]")
 
 
 def from_table(cls: type[Record], table: Any, where: str) -> Record:
-    """A record of type `cls` from a table.
+    """Make a record from a table.
 
     Args:
         cls: a dataclass; nested records, tuples, literals and unions are converted.
         table: as parsed from TOML.
         where: path of the table, for errors.
+
+    Returns:
+        The record, its own checks passed.
 
     Raises:
         InvalidInputError: a field is unknown, missing, of a wrong type or out of range.
@@ -34,10 +46,10 @@ def from_table(cls: type[Record], table: Any, where: str) -> Record:
     for name, field in fields.items():
         if name in table:
             values[name] = _convert(hints[name], table[name], path(where, name))
-        elif _is_required(field):
+        elif field.default is field.default_factory is dataclasses.MISSING:
             raise invalid(path(where, name), "given", "nothing")
     try:
-        with called({name: path(where, name) for name in fields}):
+        with errors_naming({name: path(where, name) for name in fields}):
             return cls(**values)
     except InvalidInputError as error:
         if where and f"`{where}" not in str(error):
@@ -46,8 +58,8 @@ def from_table(cls: type[Record], table: Any, where: str) -> Record:
 
 
 @contextmanager
-def called(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors raised inside name a field as the user wrote it.
+def errors_naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors raised inside name a field as the user wrote it.
 
     Args:
         names: what the code calls a field, and its dotted path in the file.
@@ -71,10 +83,19 @@ def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> N
     """
     for name in table:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean `{near[0]}`?)" if near else ""
-            rule = f"one of {', '.join(known)}{hint}"
+            rule = one_of(known, name)
             raise invalid(path(where, name), rule, "an unknown field")
+
+
+def one_of(known: Sequence[str], given: object) -> str:
+    """The rule that something is one of some names, with the nearest to what is given.
+
+    >>> one_of(["rounds", "seeds"], "round")
+    'one of rounds, seeds (did you mean `rounds`?)'
+    """
+    near = difflib.get_close_matches(str(given), known, n=1)
+    hint = f" (did you mean `{near[0]}`?)" if near else ""
+    return f"one of {', '.join(known)}{hint}"
 
 
 def path(where: str, name: str) -> str:
@@ -98,83 +119,15 @@ def to_table(record: Any) -> dict[str, Any]:
 
 
 def write_toml(table: Mapping[str, Any]) -> str:
-    """TOML text of a table: plain values first, then tables and lists of tables."""
-    return "\n".join(_lines(table, "")).strip() + "\n"
-
-
-def _lines(table: Mapping[str, Any], where: str) -> list[str]:
-    plain = {k: v for k, v in table.items() if not _is_section(v)}
-    lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{path(where, key)}]", *_lines(value, path(where, key))]
-        elif _is_section(value):
-            for item in value:
-                lines += ["", f"[[{path(where, key)}]]"]
-                lines += _lines(item, path(where, key))
-    return lines
-
-
-def _is_section(value: Any) -> bool:
-    listed = isinstance(value, list | tuple)
-    return isinstance(value, Mapping) or (
-        listed and bool(value) and all(isinstance(v, Mapping) for v in value)
-    )
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
-    assert isinstance(value, list | tuple), value
-    return "[" + ", ".join(_value(v) for v in value) + "]"
-
-
-# ------------------------------------------------------------------ conversion
-
-
-def _is_required(field: "dataclasses.Field[Any]") -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
-
-
-def _convert(kind: Any, value: Any, where: str) -> Any:
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        if value not in parts:
-            rule = f"one of {', '.join(map(repr, parts))}"
-            raise invalid(where, rule, repr(value))
-        found = value
-    elif origin in (Union, types.UnionType):
-        found = _either(parts, value, where)
-    elif origin is not None:
-        found = _container(origin, parts, value, where)
-    elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        found = value if isinstance(value, kind) else from_table(kind, value, where)
-    else:
-        found = value if kind is Any else _scalar(kind, value, where)
-    return found
-
-
-def _container(origin: Any, parts: Sequence[Any], value: Any, where: str) -> Any:
-    """A list as a tuple, or a table with values of one type."""
-    if issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise invalid(where, "a table", repr(value))
-        return {k: _convert(parts[1], v, path(where, k)) for k, v in value.items()}
-    if not isinstance(value, list | tuple):
-        raise invalid(where, "a list", repr(value))
-    return from_list(parts[0], value, where)
+    """TOML text of a table; lists of plain values on one line each."""
+    text = tomli_w.dumps(table)
+    # tomli-w gives every entry of a list a line of its own: 7 seeds would be 9 lines.
+    # Text has no line breaks in it but as \n, so these are between entries only.
+    return _LIST.sub(lambda m: "[" + re.sub(r"\n\s*", " ", m[1].strip()) + "]", text)
 
 
 def from_list(kind: Any, values: Sequence[Any], where: str) -> tuple[Any, ...]:
-    """Entries of one type, each error naming its place."""
+    """Convert entries to one type, each error naming its place."""
     return tuple(_convert(kind, v, f"{where}[{i}]") for i, v in enumerate(values))
 
 
@@ -184,19 +137,32 @@ def is_whole(value: Any) -> bool:
     return number and float(value).is_integer()
 
 
+def _convert(kind: Any, value: Any, where: str) -> Any:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        if value not in parts:
+            raise invalid(where, f"one of {', '.join(map(repr, parts))}", repr(value))
+        return value
+    if origin in (Union, types.UnionType):
+        return _either([part for part in parts if part is not type(None)], value, where)
+    if origin is not None:  # tuples and sequences: all entries are of one type
+        if not isinstance(value, list | tuple):
+            raise invalid(where, "a list", repr(value))
+        return from_list(parts[0], value, where)
+    if dataclasses.is_dataclass(kind) and not isinstance(value, kind):  # type: ignore[arg-type]  # a class
+        return from_table(kind, value, where)  # type: ignore[arg-type]  # a class
+    return _scalar(kind, value, where)
+
+
 def _either(parts: Sequence[Any], value: Any, where: str) -> Any:
-    errors = []
-    for part in parts:
-        if part is type(None):
-            continue
+    """The first type that takes the value; if none does, the last one's complaint."""
+    *others, last = parts
+    for part in others:
         try:
             return _convert(part, value, where)
-        except InvalidInputError as error:
-            errors.append(error)
-    raise errors[0] if len(errors) == 1 else errors[-1]
-
-
-_RULES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        except InvalidInputError:
+            continue
+    return _convert(last, value, where)
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:
@@ -204,6 +170,6 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if kind is int and is_whole(value):
         return int(value)
-    if kind in (bool, str) and isinstance(value, kind):
+    if kind not in (int, float) and (kind is Any or isinstance(value, kind)):
         return value
     raise invalid(where, _RULES.get(kind, f"of type {kind}"), repr(value))

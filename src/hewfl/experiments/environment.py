@@ -11,7 +11,7 @@ from hewfl.version import __version__
 
 
 @final
-class Watch:
+class Stopwatch:
     """Seconds of each stage, and of all together, since it was made."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Watch:
         self._laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        """A stage is over."""
+        """Note that a stage is over."""
         now = time.perf_counter()
         self._laps[stage] = round(now - self._last, 1)
         self._last = now
@@ -31,8 +31,8 @@ class Watch:
         return {"seconds": total, "stages": dict(self._laps)}
 
 
-def circumstances(spec: Spec) -> dict[str, Any]:
-    """Versions and the machine."""
+def environment(spec: Spec) -> dict[str, Any]:
+    """Versions of the packages that a run depends on, and the machine."""
     names = ["numpy", "scipy"]
     if spec.device != "numpy" or spec.problem.is_module:
         names.append("torch")

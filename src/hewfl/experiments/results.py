@@ -9,10 +9,11 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from hewfl.core.atomic import read_json
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
-from hewfl.experiments.files import read_json
-from hewfl.experiments.laws import check_horizons
+from hewfl.experiments.client_laws import check_horizons
+from hewfl.experiments.recorded import counted_constants
 from hewfl.experiments.spec import Spec
 from hewfl.sim.federation import EpochHorizons
 from hewfl.sim.trace import RoundRecord, from_lines
@@ -80,7 +81,7 @@ class Results:
             record: of the round.
         """
         law = check_horizons(self.spec.clients.horizons)
-        if not isinstance(law, EpochHorizons):
+        if not self.counts_epochs or not isinstance(law, EpochHorizons):
             return tuple(record.horizons)
         choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
@@ -89,8 +90,10 @@ class Results:
 
     @property
     def counts_epochs(self) -> bool:
-        """Whether local work is a number of passes over a client's data."""
-        return isinstance(check_horizons(self.spec.clients.horizons), EpochHorizons)
+        """Whether local work is a number of passes over data of known size."""
+        law = check_horizons(self.spec.clients.horizons)
+        known = all(constants["samples"] for constants in self.constants)
+        return known and isinstance(law, EpochHorizons)
 
     def mass(self, label: str) -> dict[Group, Float64[Array, " seeds"]]:
         """Weight of the clients of each group in the last round, seed by seed."""
@@ -106,7 +109,14 @@ class Results:
 
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
-    """The results of a run whose seeds are done.
+    """Read the results of a run whose seeds are done.
+
+    Args:
+        spec: tuned.
+        seeds: folder of each seed.
+
+    Returns:
+        All records, and the constants; those of a job's record that has none counted.
 
     Raises:
         DataError: files of a seed are missing or damaged.
@@ -124,7 +134,11 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
         records.append(tuple(tuple(flat[k::lanes]) for k in range(lanes)))
     every, last = spec.evaluate_every, spec.rounds
     points = sorted({*range(0, last + 1, every), last})
-    known = tuple(read_json(folder / "constants.json") for folder in seeds.values())
+    known = tuple(
+        read_json(folder / "constants.json", missing=spec.is_record)
+        or counted_constants(own)
+        for folder, own in zip(seeds.values(), records, strict=True)
+    )
     return Results(spec, np.array(points), tuple(records), known)
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import Array
 from hewfl.errors import InvalidInputError
 from hewfl.experiments.compare import pair
-from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.spec import Spec
+from hewfl.experiments.results import Results
 
 QUANTITIES = (
     *("objective", "gap", "pooled", "pooled_gap"),
@@ -24,9 +22,16 @@ QUANTITIES = (
 COMPARED = ("objective", "pooled", "test_accuracy")
 
 
-def summarise(spec: Spec, seeds: Mapping[int, Path]) -> dict[str, Any]:
-    """The summary of a run whose seeds are done."""
-    results = read_results(spec, seeds)
+def summarise(results: Results) -> dict[str, Any]:
+    """Sum up a run whose seeds are done.
+
+    Args:
+        results: its records.
+
+    Returns:
+        What summary.json holds: last values, weights by horizon, paired comparisons.
+    """
+    spec = results.spec
     return {
         "name": spec.name,
         "digest": spec.digest,

@@ -12,7 +12,8 @@ from typing import Any
 
 from hewfl.core.checks import invalid
 from hewfl.data import CATALOGUE
-from hewfl.experiments.spec import ProblemSpec, Spec
+from hewfl.experiments.sections import ProblemSpec
+from hewfl.experiments.spec import Spec
 
 AUDITED = ("HewHom", "HewHet")
 """Methods with a pathwise certificate."""
@@ -69,7 +70,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def refuse_idle_fields(spec: Spec) -> None:
+def refuse_unused_fields(spec: Spec) -> None:
     """Require that every field that was set has an effect.
 
     Raises:

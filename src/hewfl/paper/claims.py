@@ -15,7 +15,8 @@ from typing import Literal, final
 import numpy as np
 
 from hewfl.experiments.compare import Comparison, compare, pair
-from hewfl.experiments.paper import (
+from hewfl.experiments.results import Results
+from hewfl.paper.specs import (
     DATA,
     FIGURE_1,
     FIGURE_2,
@@ -24,7 +25,6 @@ from hewfl.experiments.paper import (
     REGIMES,
     hew_of,
 )
-from hewfl.experiments.results import Results
 
 Verdict = Literal["agrees", "does not agree", "undecided", "not run"]
 Panels = Mapping[tuple[str, str], Results]

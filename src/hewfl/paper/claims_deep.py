@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
-from hewfl.experiments.claims import Claim, Verdict
 from hewfl.experiments.compare import Comparison, compare, pair
-from hewfl.experiments.paper import HEW_CORRECTED, HEW_PLAIN
 from hewfl.experiments.results import Results
+from hewfl.paper.claims import Claim, Verdict
+from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN
 
 HEW = (HEW_PLAIN, HEW_CORRECTED)
 HEW_FIXED = "HEW-Fixed"

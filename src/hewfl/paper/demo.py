@@ -1,8 +1,9 @@
 """A first look: unequal work and skewed data on the built-in digits, in a minute."""
 
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.paper import AMPLITUDES, HEW_CORRECTED, HEW_PLAIN, RATIOS, SCALES
-from hewfl.experiments.spec import ClientsSpec, DataSpec, Spec, TuneSpec
+from hewfl.experiments.sections import ClientsSpec, DataSpec, TuneSpec
+from hewfl.experiments.spec import Spec
+from hewfl.paper.specs import AMPLITUDES, HEW_CORRECTED, HEW_PLAIN, RATIOS, SCALES
 
 
 def demo_spec() -> Spec:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.figures import draw_curves, draw_mass, legend, save
+from hewfl.experiments.canvas import legend, save
+from hewfl.experiments.curves import draw_curves
 from hewfl.experiments.results import Results
 from hewfl.experiments.styles import styles_of
+from hewfl.experiments.weight_charts import draw_mass
 
 
 def figure_3(results: Results, path: Path) -> tuple[Path, Path]:

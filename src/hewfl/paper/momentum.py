@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hewfl.experiments.claims import Panels
 from hewfl.experiments.compare import pair
-from hewfl.experiments.files import read_json
-from hewfl.experiments.paper import MOMENTA, TITLES, hew_of, under_momentum
+from hewfl.experiments.folder import Folder
 from hewfl.experiments.results import Results
-from hewfl.experiments.run import Folder
+from hewfl.paper.claims import Panels
+from hewfl.paper.specs import MOMENTA, TITLES, hew_of, under_momentum
 
 Key = tuple[str, str]
 Answer = Literal["ahead of all", "behind some", "undecided"]
@@ -19,7 +18,7 @@ def momentum_text(folders: Mapping[Key, Folder]) -> str:
     """Tables of the last round, one row per method, one column per momentum."""
     lines = []
     for (data, regime), folder in folders.items():
-        summary = read_json(folder.path / "summary.json")
+        summary = folder.summary
         lines += [f"### {data}, {TITLES[regime]}", ""]
         for quantity, title in SHOWN.items():
             lines += [*_table(summary, quantity, title), ""]

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.claims import Claim, Panels, judge
-from hewfl.experiments.files import read_json, write_bytes, write_json, write_text
-from hewfl.experiments.momentum import extended_text, momentum_text
-from hewfl.experiments.paper import TITLES
-from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Folder
+from hewfl.core.atomic import write_bytes, write_json, write_text
+from hewfl.experiments.folder import Folder
+from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import lost_seeds
 from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.paper.claims import Claim, Panels, judge
+from hewfl.paper.momentum import extended_text, momentum_text
+from hewfl.paper.specs import TITLES
 
 COLUMNS = (
     *("objective", "gap", "pooled", "pooled_gap"),
@@ -50,19 +50,13 @@ LINE_RULES = (
 
 def panels_of(folders: Mapping[Key, Folder]) -> Panels:
     """The results of finished runs, by data set and regime."""
-    found = {}
-    for key, folder in folders.items():
-        spec = folder.tuned
-        assert spec is not None
-        seeds = {seed: folder.of_seed(seed) for seed in spec.seeds}
-        found[key] = read_results(spec, seeds)
-    return found
+    return {key: folder.results for key, folder in folders.items()}
 
 
 def publish_grid(
     folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
 ) -> list[Claim]:
-    """Write all that a result of the main grid needs; return the claims.
+    """Write all that a result of the main grid needs; return the claims, judged.
 
     That is table.csv, summary.json, results.md and claims.md, and for each panel its
     spec, the tuned spec, the tuning table and the times, in a folder of its own.
@@ -79,9 +73,10 @@ def publish_grid(
 def publish_extended(
     folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
 ) -> None:
-    """The same for the extended comparison, about which the paper claims nothing.
+    """Write all that a result of the extended comparison needs.
 
-    Its summary leaves out the comparisons of all pairs: 64 methods have 2,016 of them.
+    The paper claims nothing about it. Its summary leaves out the comparisons of all
+    pairs: 64 methods have 2,016 of them.
     """
     _write_numbers(folders, output, without=("pairs",))
     (spec, *_) = (folder.spec for folder in folders.values())
@@ -97,7 +92,17 @@ def publish_line(
     *,
     is_quick: bool,
 ) -> list[Claim]:
-    """The same for one deep-learning line, its spec and times beside the tables."""
+    """Write all that a result of a deep-learning line needs; return its claims.
+
+    Args:
+        folder: of the finished run.
+        output: folder of the tables; spec and times go beside them.
+        judged: holds the paper's claims against the results.
+        is_quick: whether the run is a first look.
+
+    Returns:
+        The claims, judged.
+    """
     key = (folder.spec.data.name, folder.spec.name)
     ((_, results),) = panels_of({key: folder}).items()
     claims = judged(results)
@@ -115,7 +120,7 @@ def _write_numbers(
     """The table, the summaries but for some of their fields, and the kept files."""
     summaries = {}
     for (data, regime), folder in folders.items():
-        found = read_json(folder.path / "summary.json")
+        found = folder.summary
         kept = {key: value for key, value in found.items() if key not in without}
         summaries[f"{data}, {regime}"] = kept
     _write_table(folders, output)
@@ -132,10 +137,7 @@ def _copy(folder: Folder, output: Path, names: Sequence[str]) -> None:
 
 
 def _write_table(folders: Mapping[Key, Folder], output: Path) -> None:
-    found = {
-        key: read_json(folder.path / "summary.json")["methods"]
-        for key, folder in folders.items()
-    }
+    found = {key: folder.summary["methods"] for key, folder in folders.items()}
     every = [method for methods in found.values() for method in methods]
     columns = [c for c in COLUMNS if any(c in method["final"] for method in every)]
     stream = io.StringIO()
@@ -182,7 +184,7 @@ def _tables_text(folders: Mapping[Key, Folder]) -> str:
     """One table per panel: the last round, mean ± deviation over the seeds."""
     lines = []
     for (data, regime), folder in folders.items():
-        summary = read_json(folder.path / "summary.json")
+        summary = folder.summary
         shown = SHOWN[folder.spec.problem.is_module]
         heads = [quantity.replace("_", " ") for quantity in shown]
         lines += [f"### {data}, {TITLES.get(regime, regime)}", ""]

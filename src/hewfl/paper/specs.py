@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.spec import ClientsSpec, DataSpec, ProblemSpec, Spec, TuneSpec
+from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
+from hewfl.experiments.spec import Spec
 
 DATA = ("covertype", "mnist")
 REGIMES: dict[str, tuple[str, Any]] = {

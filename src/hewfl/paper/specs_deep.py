@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.paper import HEW_CORRECTED, HEW_PLAIN
-from hewfl.experiments.spec import ClientsSpec, DataSpec, ProblemSpec, Spec, TuneSpec
+from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
+from hewfl.experiments.spec import Spec
+from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN
 
 SEEDS = (42, 43, 44, 45)
 HEW_FIXED = "HEW-Fixed"
