@@ -93,7 +93,7 @@ def _steeper(instance: QPInstance, multiple: float) -> QPInstance:
 def digits_round(n: int) -> QPInstance:
     """Local SGD on the handwritten digits, d = 640."""
     digits = load("digits")
-    X, labels = np.float64(digits.features), digits.labels
+    X, labels = digits.features.astype(np.float64), digits.labels
     X = np.asarray(X, np.float32) / np.float32(np.sqrt(np.mean(np.sum(X**2, axis=1))))
     rng = np.random.default_rng([640, n])
     return softmax_round(

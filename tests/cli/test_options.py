@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from hewfl.cli import app, paper, run
 from hewfl.errors import DataError
 from hewfl.experiments.spec import Spec
+from hewfl.paper import parts
 from hewfl.paper.claims import Claim
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -91,15 +92,14 @@ def test_each_part_of_the_paper_has_its_folder(
     def nothing(*_: Any, **__: Any) -> None:
         """Instead of the run."""
 
-    def publish(*given: Any, small: bool) -> list[Any]:
-        outputs.append((given[-1], small))
+    def publish(*given: Any, is_quick: bool) -> list[Any]:
+        outputs.append((given[-1], is_quick))
         return []
 
     outputs: list[tuple[Path, bool]] = []
     monkeypatch.setattr(paper, "require_extras", nothing)
-    monkeypatch.setattr(paper, "go", nothing)
-    monkeypatch.setattr(paper, "_publish_line", publish)
-    monkeypatch.setattr(paper, "_publish_grid", publish)
+    monkeypatch.setattr(paper, "execute", nothing)
+    monkeypatch.setattr(paper, "publish", publish)
     for figure in figures:
         result = runner.invoke(app, ["paper", figure])
         assert f"figures and tables in paper/{part}" in result.output
@@ -133,8 +133,8 @@ def test_what_is_not_installed_is_said_before_anything_is_run(
     def found(name: str) -> object:
         return None if name == module else object()
 
-    monkeypatch.setattr(paper, "go", begin)
-    monkeypatch.setattr(paper, "find_spec", found)
+    monkeypatch.setattr(paper, "execute", begin)
+    monkeypatch.setattr(parts, "find_spec", found)
     result = runner.invoke(app, ["paper", *words])
     assert result.exit_code == 1
     assert result.output.startswith("error: ")
@@ -152,9 +152,9 @@ def test_claims_that_were_not_run_and_quick_runs_are_said(
     def publish(*_: Any, **__: Any) -> list[Claim]:
         return [Claim("A is ahead", "not run", "not run: A")]
 
-    monkeypatch.setattr(paper, "go", nothing)
+    monkeypatch.setattr(paper, "execute", nothing)
     monkeypatch.setattr(paper, "require_extras", nothing)
-    monkeypatch.setattr(paper, "_publish_line", publish)
+    monkeypatch.setattr(paper, "publish", publish)
     result = runner.invoke(app, ["paper", "fig3", *quick])
     assert "A is ahead: not run\n" in result.output
     assert ("decides nothing" in result.output) == bool(quick)

@@ -16,9 +16,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from hewfl.cli import app
-from hewfl.cli import paper as command
 from hewfl.experiments.spec import spec_from_table
 from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.paper import parts
 from hewfl.paper.specs import FIGURE_2, REGIMES
 
 pytestmark = [
@@ -107,7 +107,7 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(place: Path) -> No
 def test_all_is_figure_1_and_2_and_the_fourth_regime(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "DATA", ("mnist",))
+    monkeypatch.setattr(parts, "DATA", ("mnist",))
     result = paper(place, "all")
     drawn = {f"figure{k}.{kind}" for k in (1, 2) for kind in ("png", "pdf")}
     assert names(place / "all") == TABLES | drawn | {"panels"}
@@ -125,8 +125,8 @@ def test_all_is_figure_1_and_2_and_the_fourth_regime(
 
 @pytest.mark.slow
 def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "DATA", ("mnist",))
-    monkeypatch.setitem(command.WANTED, command.Figure.extended, ("het-random",))
+    monkeypatch.setattr(parts, "DATA", ("mnist",))
+    monkeypatch.setitem(parts.WANTED, parts.Part.extended, ("het-random",))
     result = paper(place, "extended")
     assert "the paper's claims" not in result.output
     output = place / "extended"

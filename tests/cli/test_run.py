@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hewfl.cli import app
-from hewfl.cli.run import show_summary
+from hewfl.cli.execute import show_summary
 from hewfl.core.atomic import write_json
 from hewfl.experiments.folder import Folder
 from hewfl.experiments.lock import locked

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments import run
+from hewfl.experiments import seed
 from hewfl.experiments.constants import find_constants
 from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.overrides import overridden
@@ -63,7 +63,7 @@ def test_what_is_shared_is_the_same_to_the_bit(
 
 
 def stopped_after_one_round(root: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setattr(run, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(seed, "CHECKPOINT_EVERY", 1)
     folder = folder_for(one_seed(), root)
     with pytest.raises(Stop):
         run_all([folder], jobs=0, progress=StopsAt("rounds", 0))

@@ -204,8 +204,8 @@ def test_absent_clients_are_marked(tmp_path: Path) -> None:
 def test_long_runs_are_thinned(
     run: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hewfl.experiments.report.POINTS", 3)
-    monkeypatch.setattr("hewfl.experiments.report.WEIGHTS", 3 * 5 * 4)
+    monkeypatch.setattr("hewfl.experiments.page_data.POINTS", 3)
+    monkeypatch.setattr("hewfl.experiments.page_data.WEIGHTS", 3 * 5 * 4)
     (data,) = read(run, tmp_path).data
     assert data["rounds"] == [0, 3, 6]
     assert len(data["methods"][0]["curves"]["gap"][0]) == 3

@@ -148,7 +148,7 @@ def test_evaluate_counts_and_averages() -> None:
 def test_optimum_is_that_of_a_general_minimiser(dtype: str, pooled: bool) -> None:
     """Σ_j ω_j ℓ_j + (λ/2)‖W‖² written out here, minimised by L-BFGS."""
     digits, l2, shards = load("digits"), 1e-3, split(600, 5)
-    X, y = np.float64(digits.features[:600]) / 16, digits.labels[:600]
+    X, y = digits.features[:600].astype(float) / 16, digits.labels[:600]
     problem = softmax_from_arrays(X, y, shards, l2=l2, dtype=dtype)
     sizes = problem.data_sizes
     each = np.full(5, 1 / sizes.sum()) if pooled else 1 / (5 * sizes)

@@ -73,9 +73,9 @@ def _state(folder: Folder) -> str:
         read_json(folder.of_seed(seed) / "constants.json", missing=True)
     if folder.is_done:
         how_far(folder)
-        file = folder.path / "summary.json"
-        summary = read_json(file)
+        summary: object = folder.summary
         if not isinstance(summary, dict) or "methods" not in summary:
+            file = folder.path / "summary.json"
             raise DataError(f"{file} is damaged: it is no summary; delete it")
         return "[green]done[/]"
     holder = holder_of(folder.path)

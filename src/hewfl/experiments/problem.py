@@ -45,6 +45,9 @@ def build_federation(spec: Spec) -> Federation:
 
 def build_problem(spec: Spec, seed: int) -> Any:
     """The problem on the data of the spec, split and shared out by the seed."""
+    if spec.is_record:
+        rule = "one that can be simulated"
+        raise invalid("clients.partition", rule, '"nodes", the record of a federation')
     with errors_naming(NAMES):
         if spec.problem.is_module:
             return import_module("hewfl.experiments.modules").build_module(spec, seed)
@@ -70,9 +73,6 @@ def _softmax(spec: Spec, seed: int) -> Softmax:
     clients, l2 = spec.clients, spec.problem.l2
     X, y = _on_device(spec, prepared.features), _on_device(spec, prepared.labels)
     test = tuple(_on_device(spec, part) for part in prepared.test)
-    if clients.partition == "nodes":
-        rule = "one that can be simulated"
-        raise invalid("clients.partition", rule, '"nodes", the record of a federation')
     if clients.partition == "pool":
         return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
     if clients.partition == "iid":

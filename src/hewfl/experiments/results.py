@@ -134,12 +134,20 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
         records.append(tuple(tuple(flat[k::lanes]) for k in range(lanes)))
     every, last = spec.evaluate_every, spec.rounds
     points = sorted({*range(0, last + 1, every), last})
-    known = tuple(
-        read_json(folder / "constants.json", missing=spec.is_record)
-        or counted_constants(own)
-        for folder, own in zip(seeds.values(), records, strict=True)
-    )
+    pairs = zip(seeds.values(), records, strict=True)
+    known = tuple(_constants(spec, folder, own) for folder, own in pairs)
     return Results(spec, np.array(points), tuple(records), known)
+
+
+def _constants(
+    spec: Spec, folder: Path, lanes: Sequence[Sequence[RoundRecord]]
+) -> Mapping[str, Any]:
+    """The constants.json of a seed; what a job's record leaves out is counted."""
+    file = folder / "constants.json"
+    if spec.is_record:
+        return {**counted_constants(lanes), **(read_json(file, missing=True) or {})}
+    found: Mapping[str, Any] = read_json(file)
+    return found
 
 
 def _read_trace(folder: Path, least: int) -> list[RoundRecord]:
