@@ -93,12 +93,12 @@ def _steeper(instance: QPInstance, multiple: float) -> QPInstance:
 def digits_round(n: int) -> QPInstance:
     """Local SGD on the handwritten digits, d = 640."""
     digits = load("digits")
-    X, labels = digits.features.astype(np.float64), digits.labels
-    X = np.asarray(X, np.float32) / np.float32(np.sqrt(np.mean(np.sum(X**2, axis=1))))
+    wide = digits.features.astype(np.float64)
+    X = digits.features / np.float32(np.sqrt(np.mean(np.sum(wide**2, axis=1))))
     rng = np.random.default_rng([640, n])
     return softmax_round(
         rng,
-        (X, np.asarray(labels, np.int64)),
+        (np.asarray(X, np.float32), digits.labels),
         lognormal_horizons(rng, n),
         skew=SKEWED,
         name=f"digits n={n} d=640 skewed",

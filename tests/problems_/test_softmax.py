@@ -163,7 +163,7 @@ def test_optimum_is_that_of_a_general_minimiser(dtype: str, pooled: bool) -> Non
         slopes = weights[:, None] * (np.exp(margins - logs[:, None]) - hot)
         return weights @ losses + l2 / 2 * x @ x, (slopes.T @ rows + l2 * W).ravel()
 
-    options = {"maxiter": 10_000, "maxfun": 10_000, "gtol": 1e-10, "ftol": 0.0}
+    options: Any = {"maxiter": 10_000, "maxfun": 10_000, "gtol": 1e-10, "ftol": 0.0}
     start = np.zeros(problem.d)
     best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
     found = problem.pooled_optimum() if pooled else problem.optimum()

@@ -13,7 +13,7 @@ from hewfl.cli.errors import one_line_errors
 from hewfl.cli.options import ROOT
 from hewfl.core.atomic import read_json
 from hewfl.core.checks import invalid
-from hewfl.errors import DataError, HewError
+from hewfl.errors import HewError
 from hewfl.experiments.folder import Folder, open_folder
 from hewfl.experiments.lock import holder_of
 from hewfl.experiments.seed import rounds_done
@@ -73,10 +73,7 @@ def _state(folder: Folder) -> str:
         read_json(folder.of_seed(seed) / "constants.json", missing=True)
     if folder.is_done:
         how_far(folder)
-        summary: object = folder.summary
-        if not isinstance(summary, dict) or "methods" not in summary:
-            file = folder.path / "summary.json"
-            raise DataError(f"{file} is damaged: it is no summary; delete it")
+        _ = folder.summary  # raises if it is damaged
         return "[green]done[/]"
     holder = holder_of(folder.path)
     running = "" if holder is None else f", {escape(holder)} is at it"

@@ -96,8 +96,13 @@ class Folder:
         Raises:
             DataError: files are missing or damaged.
         """
-        found = read_json(self.path / "summary.json", missing=True)
-        return summarise(self.results) if found is None else found
+        file = self.path / "summary.json"
+        if not file.exists():
+            return summarise(self.results)
+        found = read_json(file)
+        if not isinstance(found, dict) or "methods" not in found:
+            raise DataError(f"{file} is damaged: it is no summary; delete it")
+        return found
 
     @property
     def trials(self) -> Path:
