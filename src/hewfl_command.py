@@ -17,18 +17,18 @@ def main() -> None:
     """Import the command, then run it; Ctrl-C ends either with status 130."""
     # A process that was told to ignore Ctrl-C, as under nohup, goes on ignoring it.
     hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if hears:
-        signal.signal(signal.SIGINT, _leave)
-    from hewfl.cli.app import app  # noqa: PLC0415 - imported under the handler above
-
-    if hears:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if hears:
+            signal.signal(signal.SIGINT, _leave)
+        from hewfl.cli.app import app  # noqa: PLC0415 - under the handler above
+
+        if hears:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
     except KeyboardInterrupt:
         sys.exit(STOPPED)
     finally:
-        if hears:
+        if hears:  # Python's own end takes a while too
             signal.signal(signal.SIGINT, _leave)
 
 

@@ -39,10 +39,11 @@ def test_any_label_is_read_back(label: str) -> None:
     assert spec_from_table(tomllib.loads(write_spec(odd))) == odd
 
 
-def test_lists_are_written_on_one_line() -> None:
+def test_lists_are_written_on_one_line_and_methods_as_tables() -> None:
     lines = write_spec(small()).splitlines()
     assert "seeds = [0, 1]" in lines
     assert "amplitude = [0.25, 0.5, 1.0]" in lines
+    assert lines.count("[[methods]]") == 3
 
 
 @pytest.mark.parametrize(

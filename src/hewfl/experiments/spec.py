@@ -167,4 +167,13 @@ def spec_table(spec: Spec) -> dict[str, Any]:
 
 def write_spec(spec: Spec) -> str:
     """The spec as TOML text, defaults written out."""
-    return write_toml(spec_table(spec))
+    table = spec_table(spec)
+    # One by one, as tomli-w puts short tables of a list between brackets on one line
+    # each: nobody could then add a method by a [[methods]] table of their own.
+    methods = [
+        write_toml({"methods": method}).replace("[methods]", "[[methods]]", 1)
+        for method in table.pop("methods")
+    ]
+    plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
+    sections = {k: v for k, v in table.items() if isinstance(v, dict)}
+    return "\n".join([write_toml(plain), *methods, write_toml(sections)])
