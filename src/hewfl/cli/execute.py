@@ -16,7 +16,7 @@ from hewfl.cli.progress import Bars
 from hewfl.experiments.folder import Folder
 from hewfl.experiments.lock import holder_of
 from hewfl.experiments.run import run_all, tune_all
-from hewfl.experiments.summary import lost_seeds
+from hewfl.experiments.summary import mean_text
 
 
 def execute(
@@ -99,12 +99,9 @@ def show_summary(folder: Folder, console: Console) -> None:
 def _cell(key: str, value: Any) -> str:
     if value is None:
         return "-"
-    if value["mean"] is None:
-        return "diverged"
-    if key == "scalars":
+    if key == "scalars" and value["mean"] is not None:
         return f"{value['mean']:,.0f}"
-    spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
-    return f"{value['mean']:.4f}{spread}{lost_seeds(value)}"
+    return mean_text(value)
 
 
 def _say_resumed(folders: Sequence[Folder], console: Console) -> None:

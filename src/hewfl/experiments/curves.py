@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid
-from hewfl.errors import InvalidInputError
 from hewfl.experiments.canvas import plain_text
 from hewfl.experiments.results import GAPS, Results
 from hewfl.experiments.styles import Style, styles_of
@@ -90,14 +89,7 @@ def draw_curves(
 
 def measured(results: Results, quantities: Iterable[str]) -> list[str]:
     """Those of some quantities that a run has."""
-    found = []
-    for quantity in quantities:
-        try:
-            results.curve(results.labels[0], quantity)
-        except InvalidInputError:
-            continue
-        found.append(quantity)
-    return found
+    return [q for q in quantities if results.measures(results.labels[0], q)]
 
 
 def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:

@@ -54,6 +54,16 @@ class Results:
         Raises:
             InvalidInputError: the method or the quantity is unknown.
         """
+        values = self._values(label, quantity)
+        if np.isnan(values).all():
+            raise invalid("quantity", "one that was measured", repr(quantity))
+        return values
+
+    def measures(self, label: str, quantity: str) -> bool:
+        """Whether a quantity of one method has a curve."""
+        return not np.isnan(self._values(label, quantity)).all()
+
+    def _values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
         if label not in self.labels:
             raise invalid("label", f"one of {', '.join(self.labels)}", repr(label))
         lane = self.labels.index(label)
@@ -61,10 +71,7 @@ class Results:
             [_value(by_lane[lane][t], quantity, known) for t in self.rounds]
             for by_lane, known in zip(self.records, self.constants, strict=True)
         ]
-        values = np.array(rows, dtype=np.float64)
-        if np.isnan(values).all():
-            raise invalid("quantity", "one that was measured", repr(quantity))
-        return values
+        return np.array(rows, dtype=np.float64)
 
     def final(self, label: str, quantity: str) -> Float64[Array, " seeds"]:
         """A quantity of one method after the last round, seed by seed."""

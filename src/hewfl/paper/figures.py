@@ -6,9 +6,9 @@ from typing import Any
 
 from hewfl.experiments.canvas import legend, plain_text, save
 from hewfl.experiments.curves import QUANTITIES, draw_curves
+from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.styles import Style, styles_of
-from hewfl.experiments.weight_charts import draw_mass
 from hewfl.paper.claims import Panels
 from hewfl.paper.specs import DATA, FIGURE_1, FIGURE_2, TITLES
 

@@ -6,14 +6,22 @@ from typing import Any
 
 from hewfl.experiments.canvas import legend, save
 from hewfl.experiments.curves import draw_curves
+from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.results import Results
 from hewfl.experiments.styles import styles_of
-from hewfl.experiments.weight_charts import draw_mass
+from hewfl.paper.claims_deep import ACCURACY, LOSS
 
 
 def figure_3(results: Results, path: Path) -> tuple[Path, Path]:
     """Validation and test accuracy by scalars sent (fig:distilbert_head_only_acc)."""
-    return _curves(results, ("validation_accuracy", "test_accuracy"), path)
+
+    def draw(figure: Any) -> None:
+        row = figure.subplots(1, 2)
+        for axes, quantity in zip(row, ACCURACY, strict=True):
+            draw_curves(axes, results, quantity)
+        legend(figure, row[:1], columns=4)
+
+    return save(draw, (6.6, 3.0), path)
 
 
 def figure_4(results: Results, labels: Sequence[str], path: Path) -> tuple[Path, Path]:
@@ -27,13 +35,12 @@ def figure_4(results: Results, labels: Sequence[str], path: Path) -> tuple[Path,
 
 def figure_5(results: Results, path: Path) -> tuple[Path, Path]:
     """Accuracy by scalars sent, and over seeds at the end (fig:medium_cnn_hew_acc)."""
-    quantities = ("validation_accuracy", "test_accuracy")
 
     def draw(figure: Any) -> None:
         top, bottom = figure.subplots(2, 2)
-        for axes, quantity in zip(top, quantities, strict=True):
+        for axes, quantity in zip(top, ACCURACY, strict=True):
             draw_curves(axes, results, quantity)
-        for axes, quantity in zip(bottom, quantities, strict=True):
+        for axes, quantity in zip(bottom, ACCURACY, strict=True):
             values = [results.final(label, quantity) for label in results.labels]
             axes.boxplot(values, tick_labels=results.labels)
             axes.tick_params(axis="x", labelrotation=30)
@@ -48,9 +55,7 @@ def figure_6(results: Results, labels: Sequence[str], path: Path) -> tuple[Path,
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(2, max(2, len(labels)), squeeze=False)
-        for axes, quantity in zip(
-            grid[0], ("validation_loss", "test_loss"), strict=False
-        ):
+        for axes, quantity in zip(grid[0], LOSS, strict=False):
             draw_curves(axes, results, quantity)
         for axes in grid[0][2:]:
             axes.set_axis_off()
@@ -58,18 +63,6 @@ def figure_6(results: Results, labels: Sequence[str], path: Path) -> tuple[Path,
         legend(figure, grid[0][:1], columns=4)
 
     return save(draw, (3.0 * max(2, len(labels)), 4.8), path)
-
-
-def _curves(
-    results: Results, quantities: Sequence[str], path: Path
-) -> tuple[Path, Path]:
-    def draw(figure: Any) -> None:
-        row = figure.subplots(1, len(quantities), squeeze=False)[0]
-        for axes, quantity in zip(row, quantities, strict=True):
-            draw_curves(axes, results, quantity)
-        legend(figure, row[:1], columns=4)
-
-    return save(draw, (3.3 * len(quantities), 3.0), path)
 
 
 def _masses(row: Any, results: Results, labels: Sequence[str]) -> None:

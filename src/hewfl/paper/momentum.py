@@ -6,6 +6,7 @@ from typing import Any, Literal
 from hewfl.experiments.compare import pair
 from hewfl.experiments.folder import Folder
 from hewfl.experiments.results import Results
+from hewfl.experiments.summary import mean_text
 from hewfl.paper.claims import Panels
 from hewfl.paper.specs import MOMENTA, TITLES, hew_of, under_momentum
 
@@ -103,7 +104,4 @@ def _table(summary: Mapping[str, Any], quantity: str, title: str) -> list[str]:
 
 def _cell(value: Mapping[str, Any] | None) -> str:
     """Mean over the seeds; a run that diverged for some is said to."""
-    if value is None or value["mean"] is None or None in value["seeds"]:
-        return "diverged"
-    spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
-    return f"{value['mean']:.4f}{spread}"
+    return mean_text(None if value is None or None in value["seeds"] else value)

@@ -16,7 +16,13 @@ from hewfl.paper.claims import Claim
 from hewfl.paper.claims_deep import judge_cnn, judge_head
 from hewfl.paper.figures import figure_1, figure_2
 from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
-from hewfl.paper.publish import Key, publish_extended, publish_grid, publish_line
+from hewfl.paper.publish import (
+    Key,
+    panels_of,
+    publish_extended,
+    publish_grid,
+    publish_line,
+)
 from hewfl.paper.specs import (
     DATA,
     FIGURE_1,
@@ -137,7 +143,7 @@ def publish(
         DataError: files of a run are missing or damaged.
         MissingExtraError: matplotlib is not installed.
     """
-    panels = {key: folder.results for key, folder in folders.items()}
+    panels = panels_of(folders)
     claims: list[Claim] = []
     if part in LINES:
         (folder,), (results,) = folders.values(), panels.values()

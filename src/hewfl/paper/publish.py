@@ -10,7 +10,7 @@ from hewfl.core.atomic import write_bytes, write_json, write_text
 from hewfl.experiments.folder import Folder
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.summary import lost_seeds
+from hewfl.experiments.summary import mean_text
 from hewfl.experiments.tune import LARGER_IS_BETTER
 from hewfl.paper.claims import Claim, Panels, judge
 from hewfl.paper.momentum import extended_text, momentum_text
@@ -104,8 +104,7 @@ def publish_line(
         The claims, judged.
     """
     key = (folder.spec.data.name, folder.spec.name)
-    ((_, results),) = panels_of({key: folder}).items()
-    claims = judged(results)
+    claims = judged(folder.results)
     _write_table({key: folder}, output)
     _copy(folder, output, (*KEPT, "summary.json"))
     head = f"{LINE_RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
@@ -193,7 +192,7 @@ def _tables_text(folders: Mapping[Key, Folder]) -> str:
             "| --- | --- |" + " ---: |" * len(shown),
         ]
         for method in sorted(summary["methods"], key=lambda m: _rank(m, shown[0])):
-            cells = [_mean(method["final"].get(quantity)) for quantity in shown]
+            cells = [mean_text(method["final"].get(quantity)) for quantity in shown]
             row = [method["label"], _parameters(method), *cells]
             lines.append("| " + " | ".join(row) + " |")
         lines.append("")
@@ -206,10 +205,3 @@ def _rank(method: Mapping[str, Any], quantity: str) -> float:
     if value is None:
         return float("inf")
     return -value if quantity in LARGER_IS_BETTER else float(value)
-
-
-def _mean(value: Mapping[str, Any] | None) -> str:
-    if value is None or value["mean"] is None:
-        return "diverged"
-    spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
-    return f"{value['mean']:.4f}{spread}{lost_seeds(value)}"

@@ -112,7 +112,7 @@ def under_momentum(label: str, beta: float) -> str:
 
 
 def extended_spec(data: str, regime: str) -> Spec:
-    """The same panel with outer momentum, wider grids and the rivals.
+    """One panel of the extended comparison: outer momentum, wider grids and the rivals.
 
     Momentum is not tuned but shown: every method once for each value, its own grid
     searched anew under it. Evaluated every tenth round.
