@@ -30,6 +30,7 @@ from benchmarks.report import power, seconds, table
 from hewfl.aggregate.gpu import cuda_gram, triton_gram
 from hewfl.aggregate.gram import vector_products
 from hewfl.aggregate.rows import as_rows
+from hewfl.core.displacements import RoundProducts
 
 try:
     import triton
@@ -68,6 +69,12 @@ if triton is not None:
             total = tl.dot(x, tl.trans(x), total, input_precision="tf32x3")
         place = i[:, None] * TILE + i[None, :]
         tl.store(out + program * TILE * TILE + place, total)
+
+
+def portable(X: Any, reference: Any, origin: int) -> RoundProducts:
+    """The plain twin, in float64 throughout."""
+    vectors = X if reference is None else [*X, reference]
+    return vector_products(as_rows("vectors", vectors), origin)
 
 
 def tf32x3(rows: torch.Tensor) -> Any:
@@ -203,7 +210,7 @@ def checks(kernels: Any) -> float:
         torch.manual_seed(n * s)
         X = torch.randn(n, s, device="cuda")
         c = torch.randn(s, device="cuda") if corrected else None
-        K, exact = kernels.gram(X, c, n // 2), portable_products(X, c, n // 2)
+        K, exact = kernels.gram(X, c, n // 2), portable(X, c, n // 2)
         for a, b in ((K.gram, exact.gram), (K.linear, exact.linear)):
             scale = max(float(np.abs(exact.gram).max()), exact.offset)
             worst = max(worst, float(np.abs(a - b).max()) / scale)

@@ -20,6 +20,8 @@ from tests.known_solutions import (
     softmax_round,
 )
 
+from hewfl.data import load
+
 SKEWED, NEAR_IID = 0.3, 100.0
 
 
@@ -89,15 +91,14 @@ def _steeper(instance: QPInstance, multiple: float) -> QPInstance:
 
 
 def digits_round(n: int) -> QPInstance:
-    """Local SGD on the handwritten digits of scikit-learn, d = 640."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415 -- only this case needs it
-
-    X, labels = load_digits(return_X_y=True)
-    X = np.asarray(X, np.float32) / np.float32(np.sqrt(np.mean(np.sum(X**2, axis=1))))
+    """Local SGD on the handwritten digits, d = 640."""
+    digits = load("digits")
+    wide = digits.features.astype(np.float64)
+    X = digits.features / np.float32(np.sqrt(np.mean(np.sum(wide**2, axis=1))))
     rng = np.random.default_rng([640, n])
     return softmax_round(
         rng,
-        (X, np.asarray(labels, np.int64)),
+        (np.asarray(X, np.float32), digits.labels),
         lognormal_horizons(rng, n),
         skew=SKEWED,
         name=f"digits n={n} d=640 skewed",

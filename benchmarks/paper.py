@@ -39,9 +39,10 @@ from benchmarks import report
 from benchmarks.report import ratio, seconds, table
 
 from hewfl import Lane, simulate
-from hewfl.experiments.paper import main_methods, main_spec
+from hewfl.aggregate.rows import matrix_round
+from hewfl.experiments.problem import build_federation, build_problem
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.world import build_federation, build_problem
+from hewfl.paper.specs import main_methods, main_spec
 from hewfl.problems import Softmax
 from hewfl.server.outer import outer_step
 

@@ -3,7 +3,7 @@
     torchrun --standalone --nproc-per-node=4 examples/torch_local_sgd.py
 
 Plain `python examples/torch_local_sgd.py` starts torchrun itself. Real data
-(scikit-learn's digits), a small network, and ranks that need 1, 2, 4 and 8 ms for a
+(handwritten digits), a small network, and ranks that need 1, 2, 4 and 8 ms for a
 step. Each rank does the steps it can in a time budget; a round then aggregates. Prints
 the training loss against wall-clock time and bytes.
 """

@@ -74,7 +74,8 @@ def decide(
 def step_of(decision: Decision, displacements: Any) -> Array:
     """What the engine adds to the anchor."""
     if decision.step is not None:
-        return decision.step
+        own: Array = decision.step
+        return own
     step: Array = decision.weights @ np.asarray(displacements, dtype=np.float64)
     return step
 

@@ -1,13 +1,17 @@
 import gzip
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 from tests.data.mirror import idx
 
+from hewfl.data import formats
 from hewfl.data.formats import read_covertype, read_digits, read_idx, read_news
 from hewfl.errors import DataError
+
+DIGIT_FEATURES = "a627aed550b0b29bf76a981bc1ecbab5ef775aac454c94154f20ec9f61a04c83"
+DIGIT_LABELS = "a3c91c262eddcf7ba8f0e37507c30284493c9b20412ffe4af30d536401f7ba21"
 
 
 def gz(folder: Path, content: bytes) -> Path:
@@ -69,15 +73,17 @@ def test_other_rows_are_no_news(tmp_path: Path) -> None:
         read_news(gz(tmp_path, b'"1","a","b"\n"x","y"\n'))
 
 
-@pytest.mark.parametrize("moved", [False, True])
-def test_digits_are_those_of_scikit_learn(
-    moved: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, expected_labels = load_digits(return_X_y=True)
-    if moved:
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+def test_digits_are_those_that_were_published() -> None:
+    """Checksums of scikit-learn's `load_digits`, rows and order, in our types."""
     (features, labels), test = read_digits()
     assert test is None
-    assert features.dtype == np.float32
-    assert (features == expected).all()
-    assert (labels == expected_labels).all()
+    assert (features.shape, labels.shape) == ((1797, 64), (1797,))
+    assert (features.dtype, labels.dtype) == (np.dtype("f4"), np.dtype("i8"))
+    assert sha256(features.tobytes()).hexdigest() == DIGIT_FEATURES
+    assert sha256(labels.tobytes()).hexdigest() == DIGIT_LABELS
+
+
+def test_damaged_digits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "DIGITS_SHA256", "0" * 64)
+    with pytest.raises(DataError, match=r"digits.csv.gz is damaged"):
+        read_digits()

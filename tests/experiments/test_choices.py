@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments.run import Progress, folder_for, tune_all
-from hewfl.experiments.spec import TuneSpec, read_spec
+from hewfl.experiments.folder import folder_for
+from hewfl.experiments.run import Progress, tune_all
+from hewfl.experiments.sections import TuneSpec
+from hewfl.experiments.spec import read_spec
 from hewfl.experiments.tune import (
     LARGER_IS_BETTER,
     candidates_of,

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments import run
+from hewfl.experiments import seed
+from hewfl.experiments.constants import find_constants
+from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.overrides import overridden
-from hewfl.experiments.run import Folder, Progress, folder_for, run_all
+from hewfl.experiments.problem import build_problem
+from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.spec import Spec, spec_from_table
-from hewfl.experiments.world import build_problem, find_constants
 from hewfl.problems import Softmax
 from tests.experiments.runs import small, table
 from tests.experiments.test_folders import Stop, StopsAt, contents
@@ -30,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def one_seed() -> Spec:
     """Nothing to tune, one seed."""
     spec = small()
-    return replace(spec.with_methods(spec.methods[1:]), seeds=(0,))
+    return replace(spec, methods=spec.methods[1:], seeds=(0,))
 
 
 def test_each_partition_has_its_own_and_all_share_what_is_pooled(cache: Path) -> None:
@@ -61,7 +63,7 @@ def test_what_is_shared_is_the_same_to_the_bit(
 
 
 def stopped_after_one_round(root: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setattr(run, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(seed, "CHECKPOINT_EVERY", 1)
     folder = folder_for(one_seed(), root)
     with pytest.raises(Stop):
         run_all([folder], jobs=0, progress=StopsAt("rounds", 0))

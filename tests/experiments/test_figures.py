@@ -10,18 +10,10 @@ import numpy as np
 import pytest
 
 from hewfl.errors import InvalidInputError, MissingExtraError
-from hewfl.experiments.figures import (
-    draw_curves,
-    figure_1,
-    figure_2,
-    figure_run,
-    mean_and_spread,
-    measured,
-)
-from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.paper import extended_spec, main_methods, rivals
+from hewfl.experiments.curves import draw_curves, mean_and_spread, measured
+from hewfl.experiments.figures import figure_run
 from hewfl.experiments.results import Results
-from hewfl.experiments.styles import COLOURS, styles_of
+from hewfl.experiments.styles import COLOURS
 from tests.experiments.test_report import hostile_run, results_of
 
 
@@ -120,62 +112,6 @@ def test_measured_keeps_what_the_run_has(results: Results) -> None:
 # ------------------------------------------------------------------ whole figures
 
 
-def panels(results: Results) -> dict[tuple[str, str], Results]:
-    keys = [("covertype", "hom-equal"), ("covertype", "hom-random")]
-    return dict.fromkeys((*keys, ("mnist", "het-random")), results)
-
-
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are saved from now on."""
-    found: list[Any] = []
-    kind: Any = importlib.import_module("matplotlib.figure").Figure
-    save = kind.savefig
-
-    def keep(self: Any, *given: Any, **named: Any) -> None:
-        found.append(self)
-        save(self, *given, **named)
-
-    monkeypatch.setattr(kind, "savefig", keep)
-    return found
-
-
-def test_figure_1_has_the_layout_of_the_paper(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = drawn(monkeypatch)
-    figure_1(panels(results), tmp_path / "figure1")
-    axes = found[0].axes
-    assert len(axes) == 4 * 3
-    titles = [a.get_title() for a in axes[:3]]
-    assert titles[0] == "homogeneous, equal H"
-    assert titles[2] == "heterogeneous, random H"
-    rows = [axes[3 * k].get_ylabel() for k in range(4)]
-    assert rows[0] == "Covertype\ntest accuracy"
-    assert rows[3] in ("MNIST\ntraining gap", "")
-    assert [len(a.lines) for a in axes[:3]] == [3, 3, 0]  # the third was not run
-    assert axes[2].texts[0].get_text() == "no run"
-    (legend,) = found[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == list(results.labels)
-
-
-def test_figure_2_shows_weights_by_horizon(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = drawn(monkeypatch)
-    key = ("mnist", "het-random")
-    figure_2({key: results}, {key: "HEW"}, tmp_path / "figure2")
-    (axes,) = found[0].axes
-    mass = results.mass("HEW")
-    heights = [bar.get_height() for bar in axes.patches]
-    np.testing.assert_allclose(heights, [seeds.mean() for seeds in mass.values()])
-    points = np.concatenate([c.get_offsets()[:, 1] for c in axes.collections[:-1]])
-    np.testing.assert_allclose(points, np.concatenate(list(mass.values())))
-    marks = [path.vertices[0, 1] for path in axes.collections[-1].get_paths()]
-    last = [by_lane[0][-1].horizons for by_lane in results.records]
-    want = [np.mean([np.mean(np.array(hs) == h) for hs in last]) for h in mass]
-    np.testing.assert_allclose(marks, want)
-
-
 def test_figures_have_the_same_bytes_every_time(
     results: Results, tmp_path: Path
 ) -> None:
@@ -191,7 +127,7 @@ def test_figures_have_the_same_bytes_every_time(
 def test_names_are_not_read_as_formulas(results: Results, tmp_path: Path) -> None:
     labels = ("_hidden", "$\\bad{$", "x" * 60)
     methods = zip(results.spec.methods, labels, strict=True)
-    spec = results.spec.with_methods(tuple(replace(m, label=k) for m, k in methods))
+    spec = replace(results.spec, methods=tuple(replace(m, label=k) for m, k in methods))
     odd = Results(spec, results.rounds, results.records, results.constants)
     pdf, _ = figure_run(odd, tmp_path / "odd")
     assert pdf.stat().st_size > 0
@@ -206,27 +142,6 @@ def test_matplotlib_is_asked_for(
 
 
 # ------------------------------------------------------------------ styles
-
-
-def test_methods_of_a_comparison_look_different() -> None:
-    methods = (*main_methods(), *rivals(), MethodSpec("HewControl", "HEW (Alg. 1)"))
-    styles = styles_of(methods)
-    assert len({(style.colour, style.dash) for style in styles.values()}) == len(
-        methods
-    )
-
-
-def test_a_method_looks_the_same_in_other_company() -> None:
-    alone = styles_of(main_methods()[-1:])
-    assert alone.items() <= styles_of(main_methods()).items()
-
-
-def test_every_method_of_the_extended_comparison_has_a_style() -> None:
-    methods = extended_spec("mnist", "het-random").methods
-    styles = styles_of(methods)
-    assert styles.keys() == {method.label for method in methods}
-    own = [styles[m.label] for m in methods if m.method == "HewHom"]
-    assert len({style.dash for style in own}) == 4
 
 
 def luminance(colour: str) -> float:

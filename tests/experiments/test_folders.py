@@ -15,9 +15,10 @@ import pytest
 
 from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments import lock, tune
+from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.lock import holder_of, locked
 from hewfl.experiments.overrides import overridden
-from hewfl.experiments.run import Folder, Progress, folder_for, run_all, tune_all
+from hewfl.experiments.run import Progress, run_all, tune_all
 from hewfl.experiments.spec import spec_from_table
 from tests.experiments.runs import TEXT, small, table
 
@@ -82,13 +83,14 @@ def test_a_lock_goes_with_its_folder_if_nothing_was_put_there(tmp_path: Path) ->
     assert [file.name for file in place.iterdir()] == ["kept"]
 
 
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def refuse(_: Any) -> None:
-        raise OSError(errno.ENOTSUP, "Operation not supported")
+    def refuse(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lock, "_take", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.warns(UserWarning, match="no locks in"), locked(tmp_path / "x"):
         assert holder_of(tmp_path / "x") is None
 

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hewfl.core.atomic import read_json, write_json
 from hewfl.core.checks import Array
 from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments.compare import compare
-from hewfl.experiments.files import read_json, write_json
-from hewfl.experiments.report import ABSENT, write_report
+from hewfl.experiments.folder import Folder, folder_for, open_folder
+from hewfl.experiments.page_data import ABSENT
+from hewfl.experiments.report import write_report
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Folder, Progress, folder_for, open_folder, run_all
+from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.spec import Spec
 from tests.experiments.runs import small
 
@@ -33,7 +35,7 @@ def hostile_spec() -> Spec:
     spec = small()
     *own, baseline = spec.methods
     methods = (*own, replace(baseline, label=HOSTILE))
-    return replace(spec.with_methods(methods), name=NAME)
+    return replace(spec, methods=methods, name=NAME)
 
 
 def finished_run(root: Path, spec: Spec) -> Folder:
@@ -190,7 +192,7 @@ def test_weights_are_those_of_the_run(run: Folder, tmp_path: Path) -> None:
 def test_absent_clients_are_marked(tmp_path: Path) -> None:
     spec = small()
     few = replace(spec.clients, participation=2)
-    some = replace(spec.with_methods(spec.methods[1:2]), clients=few, seeds=(3,))
+    some = replace(spec, methods=spec.methods[1:2], clients=few, seeds=(3,))
     run = finished_run(tmp_path, some)
     weights = read(run, tmp_path).data[0]["weights"]
     codes = unpacked(weights["codes"][0][0], (6, 5))
@@ -202,8 +204,8 @@ def test_absent_clients_are_marked(tmp_path: Path) -> None:
 def test_long_runs_are_thinned(
     run: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hewfl.experiments.report.POINTS", 3)
-    monkeypatch.setattr("hewfl.experiments.report.WEIGHTS", 3 * 5 * 4)
+    monkeypatch.setattr("hewfl.experiments.page_data.POINTS", 3)
+    monkeypatch.setattr("hewfl.experiments.page_data.WEIGHTS", 3 * 5 * 4)
     (data,) = read(run, tmp_path).data
     assert data["rounds"] == [0, 3, 6]
     assert len(data["methods"][0]["curves"]["gap"][0]) == 3

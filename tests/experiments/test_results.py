@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hewfl.errors import DataError
+from hewfl.experiments.folder import Folder, open_folder
 from hewfl.experiments.results import Results
-from hewfl.experiments.run import Folder, Progress, open_folder, run_all
+from hewfl.experiments.run import Progress, run_all
 from hewfl.server.federation import EpochHorizons
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small

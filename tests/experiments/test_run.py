@@ -15,20 +15,15 @@ import pytest
 
 from hewfl.errors import DataError
 from hewfl.experiments.compare import compare
+from hewfl.experiments.constants import find_constants
+from hewfl.experiments.folder import Folder, folder_for, open_folder
 from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.problem import build_problem
 from hewfl.experiments.results import read_results
-from hewfl.experiments.run import (
-    Folder,
-    Progress,
-    folder_for,
-    open_folder,
-    run_all,
-    tune_all,
-)
+from hewfl.experiments.run import Progress, run_all, tune_all
 from hewfl.experiments.spec import spec_from_table
 from hewfl.experiments.tune import best_of, candidates_of, choose
 from hewfl.experiments.workers import Task, execute
-from hewfl.experiments.world import build_problem, find_constants
 from tests.experiments.runs import TEXT, small, table
 
 
@@ -97,7 +92,7 @@ def test_words_have_no_edge() -> None:
     """`curvature` is "given" or "online": no wider list could help."""
     grid = {"curvature": ("given", "online")}
     given = {"amplitude": 0.5, "curvature_ratio": 1.5}
-    spec = small().with_methods((MethodSpec("HewHom", "HEW", given, grid),))
+    spec = replace(small(), methods=(MethodSpec("HewHom", "HEW", given, grid),))
     scores = [np.column_stack([(1.0, 0.0), (0.0, 0.0)])]
     _, (choice,) = choose(spec, candidates_of(spec), scores)
     assert choice.parameters["curvature"] == "online"

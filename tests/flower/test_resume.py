@@ -26,9 +26,9 @@ from hewfl import (
     Scaffold,
     UniformLocalSGD,
 )
+from hewfl.experiments.folder import open_folder
 from hewfl.experiments.report import write_report
 from hewfl.experiments.results import read_results
-from hewfl.experiments.run import open_folder
 from hewfl.flower import (
     AlgorithmStrategy,
     FedNovaStrategy,

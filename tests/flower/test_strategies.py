@@ -29,8 +29,8 @@ from hewfl import (
     QFedAvg,
     post_local_weights,
 )
+from hewfl.experiments.folder import open_folder
 from hewfl.experiments.report import write_report
-from hewfl.experiments.run import open_folder
 from hewfl.flower import (
     AlgorithmStrategy,
     FedNovaStrategy,

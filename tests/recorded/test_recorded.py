@@ -48,8 +48,8 @@ class Change:
 
 
 _OUTER = (
-    "The outer step of a torch job is that of every server, entry by entry; torch's own "
-    "SGD rounded some products together."
+    "The outer step of a torch job is that of every server, entry by entry; torch's "
+    "own SGD rounded some products together."
 )
 _PRODUCTS = "The angles come from the products that every transport gives."
 CHANGED: dict[str, Change] = {

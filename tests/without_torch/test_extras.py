@@ -161,8 +161,8 @@ import sys
 from dataclasses import replace
 from hewfl.cli import app
 from hewfl.cli import demo as page
-from hewfl.experiments.demo import demo_spec
-from hewfl.experiments.spec import TuneSpec
+from hewfl.paper.demo import demo_spec
+from hewfl.experiments.sections import TuneSpec
 module = sys.modules["hewfl.cli.demo"]
 spec = demo_spec()
 short = replace(spec, rounds=3, seeds=(0, 1), tune=TuneSpec(rounds=2, seeds=(0,)))

@@ -46,7 +46,7 @@ class Readable(Protocol):
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Ranges of columns whose float64 block is of moderate size."""
 
-    def sample(self) -> NDArray[np.float64]:
+    def sample(self) -> NDArray[Any]:
         """Up to 2048 columns spread over the data, on the host."""
 
     def spans(self) -> Iterable["Span"] | None:

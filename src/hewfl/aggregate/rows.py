@@ -129,6 +129,7 @@ class Rows:
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference g and Λ."""
         gpu = on_gpu(self.data)
+        found: RoundProducts | None
         if isinstance(reference, OwnSum):
             if gpu is not None:
                 found = gpu.round_products(self.data, None, 1.0)

@@ -106,7 +106,8 @@ def kept(state: T) -> T:
             return KeptVariates(part.server, part.clients)
         return part
 
-    return mapped(state, keep)
+    found: T = mapped(state, keep)
+    return found
 
 
 def settled(state: T) -> T:
@@ -115,9 +116,10 @@ def settled(state: T) -> T:
     Raises:
         InvalidInputError: as `KeptVariates.settle`.
     """
-    return mapped(
+    found: T = mapped(
         state, lambda part: part.settle() if isinstance(part, KeptVariates) else part
     )
+    return found
 
 
 def mapped(state: Any, change: Any) -> Any:
@@ -163,10 +165,14 @@ def check_start(start: str) -> None:
         raise invalid("start", "one of zero, gradient", repr(start))
 
 
-def correction(
-    variates: ControlVariates | KeptVariates, roster: Roster
-) -> Float64[Array, "s d"]:
-    """c_i − c: what client i subtracts from each stochastic gradient."""
+def correction(variates: Variates, roster: Roster) -> Float64[Array, "s d"]:
+    """c_i − c: what client i subtracts from each stochastic gradient.
+
+    Args:
+        variates: of a server that holds those of all clients.
+        roster: who takes part.
+    """
+    assert isinstance(variates, ControlVariates | KeptVariates), "a server plans"
     difference: Array = variates.clients[roster.clients] - variates.server
     return difference
 

@@ -1,6 +1,6 @@
-"""`python -m hewfl.cli`: the same as `hewfl`."""
+"""`python -m hewfl.cli` is the command `hewfl`."""
 
-from hewfl.cli.app import app
+from hewfl_command import main
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -5,8 +5,9 @@ import typer
 from hewfl.cli.certify import certify
 from hewfl.cli.data import data
 from hewfl.cli.demo import demo
+from hewfl.cli.listing import ls
 from hewfl.cli.paper import paper
-from hewfl.cli.run import ls, report, resume, run, spec, tune
+from hewfl.cli.run import report, resume, run, spec, tune
 from hewfl.core import native
 from hewfl.version import __version__
 

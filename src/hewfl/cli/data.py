@@ -28,7 +28,7 @@ from hewfl.data.partition import class_counts, dirichlet_partition, iid_partitio
 from hewfl.data.picture import draw_partition
 from hewfl.data.places import download_root
 from hewfl.data.prepare import row_labels, split_rows
-from hewfl.experiments.tables import called
+from hewfl.experiments.conversion import errors_naming
 
 data = typer.Typer(
     help="List, get, check, encode and show data sets.", no_args_is_help=True
@@ -258,7 +258,7 @@ def show(  # noqa: PLR0913 - options of a command
     with one_line_errors(as_option):
         dataset = load(name, label=label)
         labels = row_labels(dataset, split_rows(dataset, seed)[0])
-        with called({"n": "--clients", "alpha": "--alpha"}):
+        with errors_naming({"n": "--clients", "alpha": "--alpha"}):
             if iid:
                 partition = iid_partition(len(labels), clients, seed)
             else:

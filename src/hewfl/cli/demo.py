@@ -9,14 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
-from hewfl.cli.run import Jobs, go
-from hewfl.experiments.demo import demo_spec
+from hewfl.cli.execute import execute
+from hewfl.cli.options import Jobs
 from hewfl.experiments.figures import figure_run
-from hewfl.experiments.files import read_json
-from hewfl.experiments.paper import HEW_CORRECTED as HEW
-from hewfl.experiments.publish import panels_of
+from hewfl.experiments.folder import folder_for
 from hewfl.experiments.report import write_report
-from hewfl.experiments.run import folder_for
+from hewfl.paper.demo import demo_spec
+from hewfl.paper.specs import HEW_CORRECTED as HEW
 
 
 def demo(
@@ -35,14 +34,13 @@ def demo(
     console.print(f"[bold]hewfl demo[/]: {escape(str(demo.__doc__).splitlines()[0])}")
     with one_line_errors():
         folder = folder_for(demo_spec(), output / "runs")
-        go([folder], jobs, console)
+        execute([folder], jobs, console)
         write_report([folder], output / "report.html")
         made = [output / "report.html"]
         if find_spec("matplotlib") is not None:
-            (results,) = panels_of({("digits", "demo"): folder}).values()
-            figure_run(results, output / "figure")
+            figure_run(folder.results, output / "figure")
             made += [output / "figure.png", output / "figure.pdf"]
-        summary = read_json(folder.path / "summary.json")
+        summary = folder.summary
     if any(choice.at_edge for choice in folder.choices):
         console.print(
             "These are the paper's grids. Where the best value is at the edge, a wider "

@@ -17,6 +17,8 @@ from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 State = TypeVar("State")
+Seen = TypeVar("Seen", contravariant=True)
+"""A state that is only looked at."""
 
 
 @final
@@ -117,18 +119,18 @@ class RoundModel:
 
 
 @runtime_checkable
-class Modelled(Protocol[State]):
+class Modelled(Protocol[Seen]):
     """A rule that minimises a certified quadratic model of the round."""
 
-    def model(self, round_: Round, state: State) -> RoundModel:
+    def model(self, round_: Round, state: Seen) -> RoundModel:
         """The model that `decide` minimises, for the state before the round."""
 
 
 @runtime_checkable
-class Corrected(Protocol[State]):
+class Corrected(Protocol[Seen]):
     """A method whose state holds control variates."""
 
-    def variates(self, state: State) -> Any:
+    def variates(self, state: Seen) -> Any:
         """The control variates in a state, None where this state has none."""
 
 
@@ -141,10 +143,10 @@ class Informed(Protocol[State]):
 
 
 @runtime_checkable
-class Certified(Protocol[State]):
+class Certified(Protocol[Seen]):
     """A method that bounds the expected next gap before the round."""
 
     def certified(
-        self, round_: Round, state: State, weights: Float64[Array, " s"]
+        self, round_: Round, state: Seen, weights: Float64[Array, " s"]
     ) -> tuple[Float64[Array, " s"], float]:
         """The amplitudes of the round, and the bound J on the expected next gap."""

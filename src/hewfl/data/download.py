@@ -8,7 +8,6 @@ when its holder dies keeps two processes from writing one part.
 import contextlib
 import http.client
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -90,9 +89,11 @@ def _placed(entry: Entry, file: DataFile, report: Report) -> Path:
     if not file.urls:
         text = f"{entry.name}: {file.path} is nowhere to be found; {how_to_get(entry)}"
         raise DataError(text)
+    from filelock import FileLock  # noqa: PLC0415 - only downloads need it
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.with_name(f"{target.name}.lock")):
+        with FileLock(target.with_name(f"{target.name}.lock")):
             if not is_sound(target, file):
                 _from_mirrors(entry, file, target, report)
     except OSError as error:  # network errors are dealt with below
@@ -170,22 +171,3 @@ def _transfer(url: str, file: DataFile, part: Path, report: Report) -> None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Wait for, hold and free an exclusive lock on a file."""
-    with path.open("a+b") as stream:
-        if sys.platform == "win32":
-            import msvcrt  # noqa: PLC0415 - exists on this platform only
-
-            stream.seek(0)
-            while True:
-                with contextlib.suppress(OSError):  # gives up after ten seconds
-                    msvcrt.locking(stream.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            import fcntl  # noqa: PLC0415 - exists on this platform only
-
-            fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
-        yield  # closing frees it; the file stays, as removing it would race

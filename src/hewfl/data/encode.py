@@ -7,9 +7,7 @@ read. They are keyed by texts, model and options, and may be deleted at any time
 """
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Float32
 
+from hewfl.core.atomic import replacing
 from hewfl.core.checks import Array, invalid, wholes
 from hewfl.data.encoder import Encoder, Options, digest, encode_block, load_encoder
 from hewfl.data.load import ag_news_texts
@@ -93,7 +92,7 @@ def encode(  # noqa: PLR0913 - options with the paper's defaults
             if not np.isfinite(rows).all():
                 row = start + int(np.argmin(np.isfinite(rows).all(axis=1)))
                 raise DataError(f"{model}: features of text {row} must be finite")
-            _write(_block_file(folder, start, len(block)), partial(_save, rows))
+            _write(_block_file(folder, start, len(block)), partial(np.save, arr=rows))
             blocks[start] = rows
     return np.concatenate([blocks[start] for start in sorted(blocks)])
 
@@ -212,17 +211,9 @@ def _save(rows: Float32[Array, "b width"], stream: IO[bytes]) -> None:
 
 
 def _write(file: Path, save: Callable[[IO[bytes]], Any]) -> None:
-    """Write to a neighbour, then rename: readers never see half a file."""
+    """Write a file whole or not at all, by a function that fills a stream."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                save(stream)
-            Path(name).chmod(0o644)
-            Path(name).replace(file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing(file) as stream:
+            save(stream)
     except OSError as error:
         raise DataError(f"cannot write {file} ({error})") from error

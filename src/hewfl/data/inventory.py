@@ -17,7 +17,7 @@ class Stock:
     Attributes:
         entry: of the catalogue.
         state: how much of it was found.
-        place: `scikit-learn`, `HEWFL_DATA`, `cache`, or both of these; empty if absent.
+        place: `hewfl`, `HEWFL_DATA`, `cache`, or both of these; empty if absent.
     """
 
     entry: Entry
@@ -28,7 +28,7 @@ class Stock:
 def take_stock(entry: Entry) -> Stock:
     """Look for the files of a data set without reading them."""
     if not entry.files:
-        return Stock(entry, "embedded", "scikit-learn")
+        return Stock(entry, "embedded", "hewfl")
     found = [place for place in map(find, entry.files) if place is not None]
     ours = {place.is_relative_to(download_root()) for place in found}
     names = {False: "HEWFL_DATA", True: "cache"}

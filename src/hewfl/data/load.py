@@ -53,7 +53,7 @@ def load(
     if name == "digits":
         train, test = formats.read_digits()
         classes = CATALOGUE["digits"].classes
-        return Dataset("digits", *train, test, classes, "scikit-learn")
+        return Dataset("digits", *train, test, classes, "hewfl")
     if name in CATALOGUE:
         return _load_named(entry_named(str(name)), download=download)
     path = Path(name)

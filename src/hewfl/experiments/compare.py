@@ -9,7 +9,6 @@ import scipy.special
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid
-from hewfl.errors import InvalidInputError
 from hewfl.experiments.results import Results
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
@@ -88,10 +87,9 @@ def pair(results: Results, first: str, second: str, quantity: str) -> Comparison
 
 
 def _final(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
-    try:
+    if results.measures(label, quantity):
         return results.final(label, quantity)
-    except InvalidInputError:  # not measured, as it diverged
-        return np.full(len(results.spec.seeds), np.nan)
+    return np.full(len(results.spec.seeds), np.nan)  # it diverged in every seed
 
 
 def _values(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:

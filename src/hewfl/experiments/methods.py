@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, final
 
 from hewfl import baselines
@@ -16,7 +15,13 @@ from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
 from hewfl.core.records import ProblemBounds
-from hewfl.experiments.tables import called, check_names, from_table, path
+from hewfl.experiments.conversion import (
+    check_names,
+    errors_naming,
+    from_table,
+    one_of,
+    path,
+)
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 
@@ -91,13 +96,20 @@ class MethodSpec:
         if "amplitude" in _parameters(self.method):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
-        with called({f"{where}.step": f"{where}.outer_step"}):
+        with errors_naming({f"{where}.step": f"{where}.outer_step"}):
             optimiser = from_table(Outer, outer, where)
         return Lane(algorithm, optimiser, self.label)
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
-    """One [[methods]] table.
+    """Make a method from one [[methods]] table.
+
+    Args:
+        table: as parsed from TOML.
+        where: path of the table, for errors.
+
+    Returns:
+        The method, all candidates of its grid checked.
 
     Raises:
         InvalidInputError: naming the field, the rule and the value.
@@ -106,15 +118,11 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
         raise invalid(where, "a table", repr(table))
     method = table.get("method")
     if method not in METHODS:
-        near = get_close_matches(str(method), METHODS, n=1)
-        hint = f" (did you mean `{near[0]}`?)" if near else ""
-        rule = f"one of {', '.join(METHODS)}{hint}"
+        rule = one_of(tuple(METHODS), method)
         raise invalid(path(where, "method"), rule, repr(method))
     known = (*_parameters(method), *OUTER, RATE)
     check_names(table, ("method", "label", "grid", *known), where)
-    label = table.get("label", method)
-    if not isinstance(label, str) or not label:
-        raise invalid(path(where, "label"), "text", repr(label))
+    label = _text(table.get("label", method), path(where, "label"))
     grid = _grid(table.get("grid", {}), known, path(where, "grid"))
     given = {k: v for k, v in table.items() if k in known}
     for name in set(given) & set(grid):
@@ -124,6 +132,33 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     for candidate in found.candidates():
         candidate.lane(1.0)  # values of every candidate are checked now, not in a run
     return found
+
+
+def recorded_method(table: Any, where: str) -> MethodSpec:
+    """Make a method from a [[methods]] table of a job that is no simulation.
+
+    Args:
+        table: `method` and `label`; everything else is a hyper-parameter, unchecked.
+        where: path of the table, for errors.
+
+    Returns:
+        The method, which may be one that hewfl does not know.
+
+    Raises:
+        InvalidInputError: there is no table, or its names are no text.
+    """
+    if not isinstance(table, Mapping):
+        raise invalid(where, "a table", repr(table))
+    method = _text(table.get("method"), path(where, "method"))
+    label = _text(table.get("label", method), path(where, "label"))
+    rest = {k: v for k, v in table.items() if k not in ("method", "label")}
+    return MethodSpec(method, label, rest)
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise invalid(where, "text", repr(value))
+    return value
 
 
 def method_table(method: MethodSpec) -> dict[str, Any]:

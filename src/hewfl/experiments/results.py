@@ -9,10 +9,11 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from hewfl.core.atomic import read_json
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
-from hewfl.experiments.files import read_json
-from hewfl.experiments.laws import check_horizons
+from hewfl.experiments.client_laws import check_horizons
+from hewfl.experiments.recorded import counted_constants
 from hewfl.experiments.spec import Spec
 from hewfl.server.federation import EpochHorizons
 from hewfl.server.trace import RoundRecord, from_lines
@@ -53,6 +54,16 @@ class Results:
         Raises:
             InvalidInputError: the method or the quantity is unknown.
         """
+        values = self._values(label, quantity)
+        if np.isnan(values).all():
+            raise invalid("quantity", "one that was measured", repr(quantity))
+        return values
+
+    def measures(self, label: str, quantity: str) -> bool:
+        """Whether a quantity of one method has a curve."""
+        return not np.isnan(self._values(label, quantity)).all()
+
+    def _values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
         if label not in self.labels:
             raise invalid("label", f"one of {', '.join(self.labels)}", repr(label))
         lane = self.labels.index(label)
@@ -60,10 +71,7 @@ class Results:
             [_value(by_lane[lane][t], quantity, known) for t in self.rounds]
             for by_lane, known in zip(self.records, self.constants, strict=True)
         ]
-        values = np.array(rows, dtype=np.float64)
-        if np.isnan(values).all():
-            raise invalid("quantity", "one that was measured", repr(quantity))
-        return values
+        return np.array(rows, dtype=np.float64)
 
     def final(self, label: str, quantity: str) -> Float64[Array, " seeds"]:
         """A quantity of one method after the last round, seed by seed."""
@@ -80,7 +88,7 @@ class Results:
             record: of the round.
         """
         law = check_horizons(self.spec.clients.horizons)
-        if not isinstance(law, EpochHorizons):
+        if not self.counts_epochs or not isinstance(law, EpochHorizons):
             return tuple(record.horizons)
         choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
@@ -89,8 +97,10 @@ class Results:
 
     @property
     def counts_epochs(self) -> bool:
-        """Whether local work is a number of passes over a client's data."""
-        return isinstance(check_horizons(self.spec.clients.horizons), EpochHorizons)
+        """Whether local work is a number of passes over data of known size."""
+        law = check_horizons(self.spec.clients.horizons)
+        known = all(constants["samples"] for constants in self.constants)
+        return known and isinstance(law, EpochHorizons)
 
     def mass(self, label: str) -> dict[Group, Float64[Array, " seeds"]]:
         """Weight of the clients of each group in the last round, seed by seed."""
@@ -106,7 +116,14 @@ class Results:
 
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
-    """The results of a run whose seeds are done.
+    """Read the results of a run whose seeds are done.
+
+    Args:
+        spec: tuned.
+        seeds: folder of each seed.
+
+    Returns:
+        All records, and the constants; those of a job's record that has none counted.
 
     Raises:
         DataError: files of a seed are missing or damaged.
@@ -124,8 +141,20 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
         records.append(tuple(tuple(flat[k::lanes]) for k in range(lanes)))
     every, last = spec.evaluate_every, spec.rounds
     points = sorted({*range(0, last + 1, every), last})
-    known = tuple(read_json(folder / "constants.json") for folder in seeds.values())
+    pairs = zip(seeds.values(), records, strict=True)
+    known = tuple(_constants(spec, folder, own) for folder, own in pairs)
     return Results(spec, np.array(points), tuple(records), known)
+
+
+def _constants(
+    spec: Spec, folder: Path, lanes: Sequence[Sequence[RoundRecord]]
+) -> Mapping[str, Any]:
+    """The constants.json of a seed; what a job's record leaves out is counted."""
+    file = folder / "constants.json"
+    if spec.is_record:
+        return {**counted_constants(lanes), **(read_json(file, missing=True) or {})}
+    found: Mapping[str, Any] = read_json(file)
+    return found
 
 
 def _read_trace(folder: Path, least: int) -> list[RoundRecord]:

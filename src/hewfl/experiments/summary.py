@@ -3,17 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
-from hewfl.errors import InvalidInputError
 from hewfl.experiments.compare import pair
-from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.spec import Spec
+from hewfl.experiments.results import Results
 
 QUANTITIES = (
     *("objective", "gap", "pooled", "pooled_gap"),
@@ -24,9 +21,16 @@ QUANTITIES = (
 COMPARED = ("objective", "pooled", "test_accuracy")
 
 
-def summarise(spec: Spec, seeds: Mapping[int, Path]) -> dict[str, Any]:
-    """The summary of a run whose seeds are done."""
-    results = read_results(spec, seeds)
+def summarise(results: Results) -> dict[str, Any]:
+    """Sum up a run whose seeds are done.
+
+    Args:
+        results: its records.
+
+    Returns:
+        What summary.json holds: last values, weights by horizon, paired comparisons.
+    """
+    spec = results.spec
     return {
         "name": spec.name,
         "digest": spec.digest,
@@ -41,12 +45,11 @@ def summarise(spec: Spec, seeds: Mapping[int, Path]) -> dict[str, Any]:
 def _method(results: Results, lane: int) -> dict[str, Any]:
     method = results.spec.methods[lane]
     own = [by_lane[lane] for by_lane in results.records]
-    final = {}
-    for quantity in QUANTITIES:
-        try:
-            final[quantity] = statistics(results.final(method.label, quantity))
-        except InvalidInputError:  # not measured in this run
-            continue
+    final = {
+        quantity: statistics(results.final(method.label, quantity))
+        for quantity in QUANTITIES
+        if results.measures(method.label, quantity)
+    }
     mass = {str(h): statistics(m) for h, m in results.mass(method.label).items()}
     stopped = {
         word: [
@@ -92,7 +95,7 @@ def _pairs(results: Results) -> list[dict[str, Any]]:
     """
     found = []
     for quantity in COMPARED:
-        if not any(_is_measured(results, label, quantity) for label in results.labels):
+        if not any(results.measures(label, quantity) for label in results.labels):
             continue
         for i, first in enumerate(results.labels):
             for second in results.labels[i + 1 :]:
@@ -102,19 +105,14 @@ def _pairs(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def _is_measured(results: Results, label: str, quantity: str) -> bool:
-    try:
-        results.final(label, quantity)
-    except InvalidInputError:
-        return False
-    return True
-
-
-def lost_seeds(value: Mapping[str, Any]) -> str:
-    """A note behind a mean of `statistics` that not all seeds are in."""
-    seeds = value["seeds"]
-    lost = sum(seed is None for seed in seeds)
-    return f" ({lost} of {len(seeds)} seeds diverged)" if lost else ""
+def mean_text(value: Mapping[str, Any] | None) -> str:
+    """A value of `statistics` as text, with how many seeds are not in its mean."""
+    if value is None or value["mean"] is None:
+        return "diverged"
+    spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
+    lost = sum(seed is None for seed in value["seeds"])
+    note = f" ({lost} of {len(value['seeds'])} seeds diverged)" if lost else ""
+    return f"{value['mean']:.4f}{spread}{note}"
 
 
 def statistics(values: Float64[Array, " seeds"]) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import re
 import textwrap
 from typing import Any
 
+from hewfl.experiments.conversion import write_toml
 from hewfl.experiments.methods import METHODS
-from hewfl.experiments.spec import ClientsSpec, DataSpec, ProblemSpec, Spec, TuneSpec
-from hewfl.experiments.tables import write_toml
+from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
+from hewfl.experiments.spec import Spec
 
 SECTIONS = {
     "data": DataSpec,

@@ -2,26 +2,27 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.atomic import read_json, write_json
 from hewfl.core.checks import Array
 from hewfl.errors import DataError
-from hewfl.experiments.files import read_json, write_json
+from hewfl.experiments.constants import find_smoothness
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.spec import Spec, TuneSpec
-from hewfl.experiments.workers import Task
-from hewfl.experiments.world import (
+from hewfl.experiments.problem import (
     build_federation,
     build_problem,
-    find_smoothness,
     lanes_of,
     start_of,
 )
+from hewfl.experiments.sections import TuneSpec
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.workers import Task
 from hewfl.server.trace import RoundRecord
 from hewfl.sim.engine import simulate
 
@@ -178,7 +179,7 @@ def choose(
         else m
         for m in spec.methods
     )
-    return spec.with_methods(methods), tuple(choices.values())
+    return replace(spec, methods=methods), tuple(choices.values())
 
 
 def read_choices(file: Path, how: TuneSpec) -> tuple[Choice, ...]:

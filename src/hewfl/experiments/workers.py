@@ -11,23 +11,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 from hewfl.core.checks import invalid
 
 _warned: dict[Any, int] = {}
 """Warnings of workers that were shown; kept by `warnings`."""
+Report = Callable[[int, int], None]
+"""Told of progress, in the main process: which piece, how many of its steps are done.
+"""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Set to one in every worker: processes share the cores, and bits do not depend on
 how many cores there are."""
-
-
-@runtime_checkable
-class Report(Protocol):
-    """Told of progress: which piece, how many of its steps are done."""
-
-    def __call__(self, task: int, done: int) -> None:
-        """Called from the main process only."""
 
 
 @final

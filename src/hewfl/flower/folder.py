@@ -19,20 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.algorithm import Algorithm
+from hewfl.core.atomic import write_json, write_text
 from hewfl.core.checks import invalid
 from hewfl.errors import DataError
-from hewfl.experiments.files import write_json, write_text
-from hewfl.experiments.laws import check_horizons, check_participation
+from hewfl.experiments.client_laws import check_horizons, check_participation
+from hewfl.experiments.conversion import from_table, to_table
+from hewfl.experiments.folder import Folder
 from hewfl.experiments.methods import METHODS, MethodSpec
-from hewfl.experiments.run import Folder, finish
-from hewfl.experiments.spec import (
-    ClientsSpec,
-    DataSpec,
-    ProblemSpec,
-    Spec,
-    write_spec,
-)
-from hewfl.experiments.tables import from_table, to_table
+from hewfl.experiments.run import finish
+from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec
+from hewfl.experiments.spec import Spec, write_spec
 from hewfl.flower.contacts import Book
 from hewfl.flower.layout import Layout
 from hewfl.flower.options import Options

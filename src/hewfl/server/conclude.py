@@ -93,14 +93,15 @@ def decided(
         InvalidInputError: it is no decision about the clients of the round.
         HewError: the rule's own.
     """
-    answer = algorithm.decide(round_, state)
+    answer: Any = algorithm.decide(round_, state)
     name = f"what {algorithm.name} decides"
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise invalid(name, "a Decision and the next state", shown(answer))
     decision, following = answer
     if not isinstance(decision, Decision):
         raise invalid(name, "a Decision and the next state", shown(answer))
-    weights, s = decision.weights, len(round_.roster.clients)
+    weights: Any = decision.weights
+    s = len(round_.roster.clients)
     is_vector = isinstance(weights, np.ndarray) and weights.dtype == np.float64
     if not is_vector or weights.shape != (s,):
         got = f"{type(weights).__name__} of shape {np.shape(weights)}"

@@ -58,7 +58,7 @@ def uniform_coefficients(
         β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (h₂ϑ³ + ϑ²/(2n)) M/L                     sharp
         the same with β = 0 and a = ϑ(1 − 2h₁ϑ²)/(2LR²)                      absorbed
 
-    and tracking by `hewfl.predictive.tracking.predictable_tracking`. The last two sets are
+    and tracking by `hewfl.predictive.tracking.predictable_tracking`. The last two are
     T5: T1 to T3 joined with lem:cancellation, for ϑ ≤ 1. The mean move is
     −(ϑ/L)∇F + r̄, so by T2 it gains −(ϑ/2L)‖∇F‖² + (L/2ϑ)‖r̄‖². By T3
 

@@ -94,7 +94,7 @@ def _is_gap(part: Any) -> bool:
 
 def _load_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> None:
     own = {name: tensor.cpu().numpy().copy() for name, tensor in arrays.items()}
-    server = None if replica.variates is None else replica.variates.server
+    server = [] if replica.variates is None else replica.variates.server
     replica.state = mapped(
         unflatten(_own(replica), own),
         lambda part: SpreadVariates(server) if _is_gap(part) else part,

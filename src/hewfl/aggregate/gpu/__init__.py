@@ -71,6 +71,7 @@ def round_products(
     if reference is not None and reference.dtype != rows.dtype:
         reference = reference.to(torch.float32)
     origin, n = 0, len(rows)
+    found = None
     for _ in range(ORIGINS):
         found = vector_products(rows, reference, origin)
         if found is None or not np.isfinite(found.gram).all():
@@ -85,6 +86,7 @@ def round_products(
         if nearer == origin:
             break
         origin = nearer
+    assert found is not None
     top = float(np.diagonal(found.gram)[:n].max())
     return weight_problem(found, n, curvature) if top > 1e-200 else None
 

@@ -1,0 +1,133 @@
+"""Do what is left of runs, with bars, and show what came of them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hewfl.cli.listing import how_far
+from hewfl.cli.options import cores
+from hewfl.cli.progress import Bars
+from hewfl.experiments.folder import Folder
+from hewfl.experiments.lock import holder_of
+from hewfl.experiments.run import run_all, tune_all
+from hewfl.experiments.summary import mean_text
+
+
+def execute(
+    folders: Sequence[Folder],
+    jobs: int | None,
+    console: Console,
+    *,
+    again: str | None = None,
+) -> None:
+    """Do what is left of runs, with bars, and show what came of them.
+
+    Args:
+        folders: the runs.
+        jobs: processes.
+        console: where to.
+        again: the command that goes on after Ctrl-C; `hewfl resume` if absent.
+    """
+    _say_resumed(folders, console)
+    with _resumable(folders, again), Bars(console) as bars:
+        run_all(folders, jobs=cores(jobs), progress=bars)
+    for folder in folders:
+        show_choices(folder, console)
+        show_summary(folder, console)
+
+
+def tune_one(folder: Folder, jobs: int | None, console: Console) -> None:
+    """Choose the hyper-parameters of a run, with bars, and show them.
+
+    Args:
+        folder: the run.
+        jobs: processes.
+        console: where to.
+    """
+    if folder.tuned is None:
+        _say_resumed([folder], console)
+        with _resumable([folder], None), Bars(console) as bars:
+            tune_all([folder], jobs=cores(jobs), progress=bars)
+    show_choices(folder, console)
+
+
+def show_choices(folder: Folder, console: Console) -> None:
+    """What tuning chose, with a warning where the best was at the end of a list."""
+    for choice in folder.choices:
+        values = ", ".join(f"{k} = {v}" for k, v in choice.parameters.items())
+        edge = ", ".join(choice.at_edge)
+        warning = f" [yellow]({edge} at the edge of its grid)[/]" if edge else ""
+        if all(None in row["scores"] for row in choice.table):
+            warning = (
+                " [red](no candidate came through the trials; try smaller steps)[/]"
+            )
+        line = f"  {escape(choice.label)}: {escape(values)}{warning}"
+        console.print(line, soft_wrap=True)
+
+
+def show_summary(folder: Folder, console: Console) -> None:
+    """The last round of every method, mean and deviation over the seeds."""
+    summary = folder.summary
+    rounds, seeds = summary["rounds"], len(summary["seeds"])
+    title = f"{summary['name']}: after {rounds} rounds, {seeds} seeds"
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("method")
+    columns = {
+        "objective": "objective",
+        "gap": "gap to F*",
+        "test_accuracy": "test accuracy",
+        "scalars": "numbers sent",
+    }
+    shown = [
+        key for key in columns if any(key in m["final"] for m in summary["methods"])
+    ]
+    for key in shown:
+        table.add_column(columns[key], justify="right", no_wrap=True)
+    for method in summary["methods"]:
+        cells = [_cell(key, method["final"].get(key)) for key in shown]
+        table.add_row(escape(method["label"]), *cells)
+    console.print(table)
+    console.print(f"in {folder.path}", highlight=False)
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key == "scalars" and value["mean"] is not None:
+        return f"{value['mean']:,.0f}"
+    return mean_text(value)
+
+
+def _say_resumed(folders: Sequence[Folder], console: Console) -> None:
+    """Say which runs are taken up where they were, and which need nothing more."""
+    for folder in folders:
+        is_new = not (folder.path / "spec.toml").exists()
+        if is_new or holder_of(folder.path) is not None:  # the lock will say it
+            continue
+        far = "done before" if folder.is_done else f"going on, {how_far(folder)}"
+        line = f"{folder.path}: {far}"
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def _resumable(folders: Sequence[Folder], again: str | None) -> Iterator[None]:
+    """Ctrl-C leaves runs that can go on; say how."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        left = [f for f in folders if not f.is_done]
+        begun = [f.path for f in left if (f.path / "spec.toml").exists()]
+        commands = [f"hewfl resume {path}" for path in begun]
+        if again is not None and left:
+            commands = [again]
+        for command in commands:
+            typer.echo(f"stopped; go on with: {command}", err=True)
+        if not commands:
+            typer.echo("stopped", err=True)
+        raise typer.Exit(130) from error

@@ -1,0 +1,55 @@
+"""Options that several commands share, and what they mean for a spec."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hewfl.core.checks import invalid
+from hewfl.experiments.spec import Spec
+
+ROOT = Path("runs")
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Processes; one per core if absent, 0 for this one alone."
+    ),
+]
+Chunk = Annotated[
+    str | None,
+    typer.Option(
+        help='Most models of a module stepped at once: a number, or "auto" for as many '
+        "as fit into memory. Sets problem.client_chunk."
+    ),
+]
+
+
+def chunked(spec: Spec, chunk: str | None) -> Spec:
+    """The spec with at most so many models of a module stepped at once.
+
+    Raises:
+        InvalidInputError: neither "auto" nor at least 1, or the spec has no module.
+    """
+    if chunk is None:
+        return spec
+    if not spec.problem.is_module:
+        rule = f'left out: problem.model = "{spec.problem.model}" does not use it'
+        raise invalid("--client-chunk", rule, repr(chunk))
+    if chunk == "auto":
+        return replace(spec, problem=replace(spec.problem, client_chunk="auto"))
+    if not chunk.isdecimal() or int(chunk) < 1:
+        raise invalid("--client-chunk", '"auto" or at least 1', repr(chunk))
+    return replace(spec, problem=replace(spec.problem, client_chunk=int(chunk)))
+
+
+def cores(jobs: int | None) -> int:
+    """The processes to use."""
+    if jobs is not None:
+        return jobs
+    if sys.platform == "linux":  # a job may be given some of the cores only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

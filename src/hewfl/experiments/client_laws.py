@@ -1,0 +1,118 @@
+"""Who takes part in a round and with how many local steps, from a spec."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hewfl.core.checks import invalid
+from hewfl.experiments.conversion import (
+    errors_naming,
+    from_list,
+    from_table,
+    is_whole,
+)
+from hewfl.server.federation import (
+    ChoiceHorizons,
+    EpochHorizons,
+    FixedHorizons,
+    FullParticipation,
+    Horizons,
+    Participation,
+    PoissonHorizons,
+    RandomParticipation,
+    SampledParticipation,
+    TimedHorizons,
+)
+
+HORIZONS: dict[str, type[Any]] = {
+    law.__name__: law
+    for law in (
+        FixedHorizons,
+        ChoiceHorizons,
+        PoissonHorizons,
+        EpochHorizons,
+        TimedHorizons,
+    )
+}
+PARTICIPATION: dict[str, type[Any]] = {
+    law.__name__: law
+    for law in (FullParticipation, SampledParticipation, RandomParticipation)
+}
+
+
+def check_horizons(given: Any) -> Horizons:
+    """Make the law of local steps that a spec asks for.
+
+    Raises:
+        InvalidInputError: neither a number, a list nor a table of a known law.
+    """
+    where = "clients.horizons"
+    if isinstance(given, Mapping):
+        law: Horizons = _law(HORIZONS, given, where)
+        return law
+    if isinstance(given, list | tuple):
+        steps: Any = from_list(int, given, where)
+    elif is_whole(given):
+        steps = int(given)
+    else:
+        raise invalid(where, "a whole number, a list of them or a table", repr(given))
+    with errors_naming({"steps": where}):
+        return FixedHorizons(steps)
+
+
+def check_participation(given: Any) -> Participation:
+    """Make the law of participation that a spec asks for.
+
+    Raises:
+        InvalidInputError: neither "full", a number nor a table of a known law.
+    """
+    where = "clients.participation"
+    if given == "full":
+        return FullParticipation()
+    if isinstance(given, Mapping):
+        law: Participation = _law(PARTICIPATION, given, where)
+        return law
+    if not is_whole(given):
+        raise invalid(where, '"full", a whole number or a table', repr(given))
+    with errors_naming({"count": where}):
+        return SampledParticipation(int(given))
+
+
+def check_sizes(horizons: Any, participation: Any, n: int) -> None:
+    """Require that lists have one entry per client and samples are not too large.
+
+    Args:
+        horizons: as in a spec.
+        participation: as in a spec.
+        n: clients.
+
+    Raises:
+        InvalidInputError: naming the field as it is written in the spec.
+    """
+    steps, who = check_horizons(horizons), check_participation(participation)
+    for law, field in ((steps, "steps"), (steps, "speeds"), (who, "probability")):
+        values = getattr(law, field, None)
+        if isinstance(values, Sequence) and len(values) != n:
+            given = horizons if law is steps else participation
+            rule = f"one number for each of the {n} clients"
+            raise invalid(_written(law, given, field), rule, f"{len(values)} of them")
+    count = getattr(who, "count", 0)
+    if count > n:
+        rule = f"at most the {n} clients there are"
+        raise invalid(_written(who, participation, "count"), rule, count)
+
+
+def _written(law: Any, given: Any, field: str) -> str:
+    """What the user calls a law's field."""
+    kind = "horizons" if type(law).__name__ in HORIZONS else "participation"
+    return f"clients.{kind}" + (f".{field}" if isinstance(given, Mapping) else "")
+
+
+def _law(known: Mapping[str, type[Any]], given: Mapping[str, Any], where: str) -> Any:
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in known:
+        raise invalid(f"{where}.kind", f"one of {', '.join(known)}", repr(kind))
+    rest = {key: value for key, value in given.items() if key != "kind"}
+    for key, value in rest.items():
+        if value == []:
+            raise invalid(f"{where}.{key}", "a list with something in it", value)
+    return from_table(known[kind], rest, where)

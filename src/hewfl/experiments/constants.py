@@ -1,0 +1,134 @@
+"""L and the least objectives of a spec's data: solved for once, kept in the cache."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.atomic import read_json, write_bytes, write_json
+from hewfl.core.checks import Array
+from hewfl.data.places import cache_root, warn_of_cache
+from hewfl.experiments.problem import prepared_data
+from hewfl.experiments.spec import Spec
+from hewfl.problems import Softmax, softmax_common_pool
+
+VERSION = 2
+"""Of the stored constants; a change of their meaning raises it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is known of an objective beforehand.
+
+    Attributes:
+        smoothness: the L that normalises step sizes.
+        objective: least value of (1/n) Σ F_i, or None where not asked for.
+        pooled: least value of the mean over all samples, likewise.
+    """
+
+    smoothness: float
+    objective: float | None
+    pooled: float | None
+
+
+def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
+    """The L that normalises step sizes; an estimate is kept in the cache."""
+    if spec.problem.is_module:
+        return 1 / spec.problem.learning_rate
+    if spec.problem.smoothness == "bound":
+        return float(problem.smoothness)
+    key = _key(spec, seed, "smoothness")
+    return _kept(key, lambda: _pooled(spec, seed).smoothness_estimate())
+
+
+def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
+    """L and the optima: from the cache, or solved for once and kept there."""
+    smoothness = find_smoothness(spec, seed, problem)
+    if not spec.problem.optimum or spec.problem.is_module:
+        return Constants(smoothness, None, None)
+    key = _key(spec, seed, "pooled")
+    pooled, x = _optimum(key, _pooled(spec, seed), None)
+    if spec.clients.partition == "pool":
+        return Constants(smoothness, pooled, pooled)
+    start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
+    objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
+    return Constants(smoothness, objective, pooled)
+
+
+def _pooled(spec: Spec, seed: int) -> Softmax:
+    """All training rows as they were split, on the host.
+
+    What is a mean over them depends neither on the partition nor on the device, not
+    even in its last bit: regimes share it.
+    """
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    X, y, test = prepared.features, prepared.labels, prepared.test
+    return softmax_common_pool(X, y, 1, l2=spec.problem.l2, test=test)
+
+
+def _key(spec: Spec, seed: int, what: str) -> str:
+    """A name for one constant: everything it depends on, hashed."""
+    _, samples = prepared_data(spec.data, seed, spec.dtype)
+    given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
+    given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
+    if what == "objective":
+        c = spec.clients
+        given["clients"] = [c.n, c.partition]
+        if c.partition == "dirichlet":
+            given["clients"] += [c.alpha, c.minimum]
+    text = json.dumps(given, sort_keys=True)
+    return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def _place(key: str) -> Path:
+    return cache_root() / "constants" / f"{key}.json"
+
+
+def _known(key: str) -> Mapping[str, Any] | None:
+    """What the cache holds of a constant; None also where no cache can be read."""
+    try:
+        found: Mapping[str, Any] | None = read_json(_place(key), missing=True)
+    except OSError:
+        return None
+    return found
+
+
+def _keep(key: str, found: Mapping[str, Any], model: bytes | None = None) -> None:
+    """Put a constant into the cache, if there is one that can be written."""
+    place = _place(key)
+    try:
+        if model is not None:
+            write_bytes(place.with_suffix(".f64"), model)
+        write_json(place, found)
+    except OSError as error:
+        warn_of_cache(error)
+
+
+def _kept(key: str, solve: Callable[[], float]) -> float:
+    found = _known(key)
+    if found is None:
+        found = {"value": float(solve())}
+        _keep(key, found)
+    return float(found["value"])
+
+
+def _optimum(
+    key: str, problem: Softmax, start: Float64[Array, " d"] | None
+) -> tuple[float, Float64[Array, " d"] | None]:
+    """The least value, and the minimiser where it was solved for just now or kept."""
+    pooled, found = key.startswith("pooled"), _known(key)
+    if found is None:
+        solve = problem.pooled_optimum if pooled else problem.optimum
+        best = solve(start)
+        found = {"value": best.objective, "residual": best.residual}
+        _keep(key, found, best.x.tobytes() if pooled else None)
+        return float(found["value"]), best.x
+    model = _place(key).with_suffix(".f64")
+    x = np.frombuffer(model.read_bytes()) if model.exists() else None
+    return float(found["value"]), x

@@ -1,0 +1,124 @@
+"""The problem and the clients that a spec and a seed stand for."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.checks import Array, invalid
+from hewfl.data import Prepared, dirichlet_partition, iid_partition, load, prepare
+from hewfl.errors import MissingExtraError
+from hewfl.experiments.client_laws import check_horizons, check_participation
+from hewfl.experiments.conversion import errors_naming
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.sections import DataSpec
+from hewfl.experiments.spec import Spec
+from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.server.federation import Federation
+from hewfl.server.state import Lane
+
+NAMES = {
+    "name": "data.name",
+    "split": "data.split",
+    "subsample": "data.subsample",
+    "test_fraction": "data.test_fraction",
+    "n": "clients.n",
+    "alpha": "clients.alpha",
+    "minimum": "clients.minimum",
+}
+"""What loaders and partitions call the fields of a spec."""
+
+
+def build_federation(spec: Spec) -> Federation:
+    """Who takes part, with how many steps of which size."""
+    clients = spec.clients
+    return Federation(
+        check_horizons(clients.horizons),
+        clients.batch_size,
+        check_participation(clients.participation),
+    )
+
+
+def build_problem(spec: Spec, seed: int) -> Any:
+    """The problem on the data of the spec, split and shared out by the seed."""
+    if spec.is_record:
+        rule = "one that can be simulated"
+        raise invalid("clients.partition", rule, '"nodes", the record of a federation')
+    with errors_naming(NAMES):
+        if spec.problem.is_module:
+            return import_module("hewfl.experiments.modules").build_module(spec, seed)
+        return _softmax(spec, seed)
+
+
+def lanes_of(
+    spec: Spec, methods: Sequence[MethodSpec], smoothness: float
+) -> list[Lane]:
+    """The lanes that methods run in under a spec."""
+    steps = spec.problem.reference_steps
+    return [method.lane(smoothness, steps) for method in methods]
+
+
+def start_of(problem: Any) -> Float64[Array, " d"] | None:
+    """Where a run starts: at a module's own parameters, else at zero."""
+    found: Float64[Array, " d"] | None = getattr(problem, "start", None)
+    return found
+
+
+def _softmax(spec: Spec, seed: int) -> Softmax:
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    clients, l2 = spec.clients, spec.problem.l2
+    X, y = _on_device(spec, prepared.features), _on_device(spec, prepared.labels)
+    test = tuple(_on_device(spec, part) for part in prepared.test)
+    if clients.partition == "pool":
+        return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
+    if clients.partition == "iid":
+        shards = iid_partition(len(y), clients.n, seed)
+    else:
+        labels = prepared.labels
+        shards = dirichlet_partition(
+            labels, clients.n, clients.alpha, seed, minimum=clients.minimum
+        )
+    return softmax_from_arrays(X, y, shards, l2=l2, test=test)
+
+
+def _on_device(spec: Spec, array: Any) -> Any:
+    """Move an array to where the spec wants it."""
+    if spec.device == "numpy":
+        return array
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        text = f'device = "{spec.device}" needs PyTorch: pip install "hewfl[torch]"'
+        raise MissingExtraError(text) from error
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+    return torch.as_tensor(array, device=spec.device)
+
+
+@lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
+def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
+    """The prepared samples and a digest of the bytes they were made from."""
+    dataset = load(data.name, label=data.label)
+    digest = hashlib.blake2b(digest_size=16)
+    parts = [
+        (dataset.features, dataset.labels),
+        *([dataset.test] if dataset.test else []),
+    ]
+    for features, labels in parts:
+        digest.update(np.ascontiguousarray(features).data)
+        digest.update(np.ascontiguousarray(labels).data)
+    prepared = prepare(
+        dataset,
+        seed,
+        test_fraction=data.test_fraction,
+        split=data.split,
+        subsample=data.subsample,
+        standardise=data.standardise,
+        bias=data.bias,
+        dtype=dtype,
+    )
+    return prepared, digest.hexdigest()

@@ -1,0 +1,105 @@
+"""One seed of a run, in a worker: its constants, then its rounds."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hewfl.core.atomic import read_json, write_json
+from hewfl.errors import DataError
+from hewfl.experiments.constants import Constants, find_constants
+from hewfl.experiments.problem import (
+    build_federation,
+    build_problem,
+    lanes_of,
+    start_of,
+)
+from hewfl.experiments.spec import Spec
+from hewfl.sim.audit import pathwise_audit
+from hewfl.sim.engine import simulate
+from hewfl.sim.lanes import Observer, Step
+
+CHECKPOINT_EVERY = 10
+"""Rounds; a run loses less than this by being killed."""
+
+
+def solve_constants(spec: Spec, seed: int, on_step: Callable[[int], None]) -> Constants:
+    """Find L and the optima, and leave them in the cache."""
+    found = find_constants(spec, seed, build_problem(spec, seed))
+    on_step(1)
+    return found
+
+
+def run_seed(
+    spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
+) -> None:
+    """Run one seed of a tuned spec, from where its folder says it is."""
+    if constants_file(folder).exists() and rounds_done(folder) == spec.rounds:
+        on_round(spec.rounds)
+        return
+    problem = build_problem(spec, seed)
+    smoothness = _settled_smoothness(spec, seed, problem, folder)
+    observers: list[Observer] = []
+    if spec.audit_every:
+        observers.append(_every(spec.audit_every, pathwise_audit))
+    simulate(
+        problem,
+        build_federation(spec),
+        lanes_of(spec, spec.methods, smoothness),
+        rounds=spec.rounds,
+        seed=seed,
+        start=start_of(problem),
+        dtype=spec.dtype,
+        evaluate_every=spec.evaluate_every,
+        observers=observers,
+        checkpoint=folder,
+        checkpoint_every=CHECKPOINT_EVERY,
+        on_round=on_round,
+    )
+
+
+def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> float:
+    """The L of a seed, settled with all its constants before its first round.
+
+    They stay in the seed's folder: another L, if only by a bit, is another run.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = constants_file(folder)
+    found = read_json(file, missing=True)
+    if found is None:
+        known = asdict(find_constants(spec, seed, problem))
+        sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
+        found = known | sizes
+        write_json(file, found)
+    try:
+        return float(found["smoothness"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: it has no L; delete {folder}") from error
+
+
+def constants_file(folder: Path) -> Path:
+    """Where the constants of a seed are kept."""
+    return folder / "constants.json"
+
+
+def rounds_done(folder: Path) -> int:
+    """Count the rounds that the checkpoint of a seed holds.
+
+    Raises:
+        DataError: the checkpoint is damaged.
+    """
+    file = folder / "manifest.json"
+    found = read_json(file, missing=True)
+    try:
+        return 0 if found is None else int(found["round"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: {error!r}; delete {folder}") from error
+
+
+def _every(rounds: int, observer: Observer) -> Observer:
+    def observe(step: Step) -> Any:
+        return observer(step) if step.round_number % rounds == 0 else {}
+
+    return observe

@@ -1,0 +1,93 @@
+"""Fields of a spec that the rest of the spec leaves without effect.
+
+A field set to anything but its default that nothing reads is a mistake: whoever wrote
+it believes that it did something. Fields at their default pass, as every spec that a
+run leaves behind lists them. `tune` is not looked at where nothing is left to tune, so
+that a `tuned.toml` can be run anew.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from hewfl.core.checks import invalid
+from hewfl.data import CATALOGUE
+from hewfl.experiments.sections import ProblemSpec
+from hewfl.experiments.spec import Spec
+
+AUDITED = ("HewHom", "HewHet")
+"""Methods with a pathwise certificate."""
+OF_SOFTMAX = ("l2", "smoothness", "optimum")
+OF_ANY_MODEL = ("model", "reference_steps")
+OF_MODULES = tuple(
+    field.name
+    for field in dataclasses.fields(ProblemSpec)
+    if field.name not in (*OF_SOFTMAX, *OF_ANY_MODEL)
+)
+Rule = tuple[Callable[[Spec], bool], tuple[str, ...], str]
+
+RULES: tuple[Rule, ...] = (
+    (
+        lambda s: s.data.name in CATALOGUE,
+        ("data.label",),
+        "a data set known by name has its labels",
+    ),
+    (
+        lambda s: s.data.split == "published",
+        ("data.test_fraction",),
+        'data.split = "published" keeps the publisher\'s test part',
+    ),
+    (
+        lambda s: s.clients.partition != "dirichlet",
+        ("clients.alpha", "clients.minimum"),
+        'only clients.partition = "dirichlet" has it',
+    ),
+    (
+        lambda s: not s.problem.is_module,
+        ("data.validation_fraction", *(f"problem.{name}" for name in OF_MODULES)),
+        'problem.model = "softmax" does not use it',
+    ),
+    (
+        lambda s: s.problem.is_module,
+        ("data.standardise", "data.bias", *(f"problem.{name}" for name in OF_SOFTMAX)),
+        'only problem.model = "softmax" uses it',
+    ),
+    (
+        lambda s: not any(method.method in AUDITED for method in s.methods),
+        ("audit_every",),
+        f"of the methods only {' and '.join(AUDITED)} have a certificate to audit",
+    ),
+    (
+        lambda s: not s.is_tuned and not s.tune.screen_rounds,
+        ("tune.screen_seeds", "tune.keep"),
+        "there is no first trial without tune.screen_rounds",
+    ),
+    (
+        lambda s: not s.is_tuned and not s.tune.tie,
+        ("tune.tie_by",),
+        "nothing counts as equal without tune.tie",
+    ),
+)
+
+
+def refuse_unused_fields(spec: Spec) -> None:
+    """Require that every field that was set has an effect.
+
+    Raises:
+        InvalidInputError: naming the field, why it has none, and its value.
+    """
+    for holds, fields, why in RULES:
+        if not holds(spec):
+            continue
+        for field in fields:
+            value, default = _looked_up(spec, field)
+            if value != default:
+                raise invalid(field, f"left out: {why}", repr(value))
+
+
+def _looked_up(spec: Spec, field: str) -> tuple[Any, Any]:
+    """A field's value and its default."""
+    *section, name = field.split(".")
+    record: Any = getattr(spec, section[0]) if section else spec
+    (found,) = (f for f in dataclasses.fields(record) if f.name == name)
+    return getattr(record, name), found.default

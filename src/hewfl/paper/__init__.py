@@ -1,0 +1,1 @@
+"""The paper's experiments: the only room that knows claims and figure numbers."""

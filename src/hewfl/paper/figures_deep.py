@@ -1,0 +1,72 @@
+"""Figures 3 to 6: the deep-learning lines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hewfl.experiments.canvas import legend, save
+from hewfl.experiments.curves import draw_curves
+from hewfl.experiments.figures import draw_mass
+from hewfl.experiments.results import Results
+from hewfl.experiments.styles import styles_of
+from hewfl.paper.claims_deep import ACCURACY, LOSS
+
+
+def figure_3(results: Results, path: Path) -> tuple[Path, Path]:
+    """Validation and test accuracy by scalars sent (fig:distilbert_head_only_acc)."""
+
+    def draw(figure: Any) -> None:
+        row = figure.subplots(1, 2)
+        for axes, quantity in zip(row, ACCURACY, strict=True):
+            draw_curves(axes, results, quantity)
+        legend(figure, row[:1], columns=4)
+
+    return save(draw, (6.6, 3.0), path)
+
+
+def figure_4(results: Results, labels: Sequence[str], path: Path) -> tuple[Path, Path]:
+    """Final weight by realised steps (fig:distilbert_head_only_weights)."""
+
+    def draw(figure: Any) -> None:
+        _masses(figure.subplots(1, len(labels), squeeze=False)[0], results, labels)
+
+    return save(draw, (2.6 * len(labels), 2.4), path)
+
+
+def figure_5(results: Results, path: Path) -> tuple[Path, Path]:
+    """Accuracy by scalars sent, and over seeds at the end (fig:medium_cnn_hew_acc)."""
+
+    def draw(figure: Any) -> None:
+        top, bottom = figure.subplots(2, 2)
+        for axes, quantity in zip(top, ACCURACY, strict=True):
+            draw_curves(axes, results, quantity)
+        for axes, quantity in zip(bottom, ACCURACY, strict=True):
+            values = [results.final(label, quantity) for label in results.labels]
+            axes.boxplot(values, tick_labels=results.labels)
+            axes.tick_params(axis="x", labelrotation=30)
+            axes.set_ylabel(f"final {quantity.replace('_', ' ')}")
+        legend(figure, top[:1], columns=4)
+
+    return save(draw, (6.6, 5.2), path)
+
+
+def figure_6(results: Results, labels: Sequence[str], path: Path) -> tuple[Path, Path]:
+    """Loss curves and final weight by epochs (fig:medium_cnn_hew_loss_weights)."""
+
+    def draw(figure: Any) -> None:
+        grid = figure.subplots(2, max(2, len(labels)), squeeze=False)
+        for axes, quantity in zip(grid[0], LOSS, strict=False):
+            draw_curves(axes, results, quantity)
+        for axes in grid[0][2:]:
+            axes.set_axis_off()
+        _masses(grid[1], results, labels)
+        legend(figure, grid[0][:1], columns=4)
+
+    return save(draw, (3.0 * max(2, len(labels)), 4.8), path)
+
+
+def _masses(row: Any, results: Results, labels: Sequence[str]) -> None:
+    styles = styles_of(results.spec.methods)
+    for axes, label in zip(row, labels, strict=False):
+        draw_mass(axes, results, label, styles[label].ink)
+        axes.set(title=label, ylabel="weight, last round", ylim=(0, None))

@@ -1,0 +1,164 @@
+"""Parts of the paper that can be made: their runs, figures, tables and claims."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import final
+
+from hewfl.errors import MissingExtraError
+from hewfl.experiments.folder import Folder
+from hewfl.experiments.report import write_report
+from hewfl.experiments.results import Results
+from hewfl.experiments.spec import Spec
+from hewfl.paper.claims import Claim
+from hewfl.paper.claims_deep import judge_cnn, judge_head
+from hewfl.paper.figures import figure_1, figure_2
+from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.paper.publish import (
+    Key,
+    panels_of,
+    publish_extended,
+    publish_grid,
+    publish_line,
+)
+from hewfl.paper.specs import (
+    DATA,
+    FIGURE_1,
+    FIGURE_2,
+    HEW_CORRECTED,
+    HEW_PLAIN,
+    REGIMES,
+    extended_spec,
+    hew_of,
+    main_spec,
+    quick,
+)
+from hewfl.paper.specs_deep import HEW_FIXED, cnn_spec, head_spec, quick_deep
+
+
+class Part(StrEnum):
+    """What can be made."""
+
+    fig1 = "fig1"
+    fig2 = "fig2"
+    fig3 = "fig3"
+    fig4 = "fig4"
+    fig5 = "fig5"
+    fig6 = "fig6"
+    all = "all"
+    extended = "extended"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One deep-learning line.
+
+    Attributes:
+        spec: makes its spec.
+        draw: draws its two figures into a folder.
+        judge: holds its claims against the results.
+    """
+
+    spec: Callable[[], Spec]
+    draw: Callable[[Results, Path], None]
+    judge: Callable[[Results], list[Claim]]
+
+
+def _draw_head(results: Results, output: Path) -> None:
+    figure_3(results, output / "figure3")
+    figure_4(results, [HEW_PLAIN, HEW_CORRECTED, HEW_FIXED], output / "figure4")
+
+
+def _draw_cnn(results: Results, output: Path) -> None:
+    figure_5(results, output / "figure5")
+    figure_6(results, ["FedAvg", HEW_PLAIN, HEW_CORRECTED], output / "figure6")
+
+
+HEAD = Line(head_spec, _draw_head, judge_head)
+CNN = Line(cnn_spec, _draw_cnn, judge_cnn)
+LINES = {Part.fig3: HEAD, Part.fig4: HEAD, Part.fig5: CNN, Part.fig6: CNN}
+FOLDERS = {
+    Part.fig1: "fig1",
+    Part.fig2: "fig2",
+    Part.all: "main",
+    **dict.fromkeys((Part.fig3, Part.fig4), "head"),
+    **dict.fromkeys((Part.fig5, Part.fig6), "cnn"),
+    Part.extended: "extended",
+}
+"""Where each part goes; figures of one line go together."""
+WANTED = {
+    Part.fig1: FIGURE_1,
+    Part.fig2: FIGURE_2,
+    Part.all: tuple(REGIMES),
+    Part.extended: tuple(REGIMES),
+}
+"""Regimes of each part of the grid."""
+
+
+def specs_of(part: Part, *, is_quick: bool) -> dict[Key, Spec]:
+    """The specs of a part, by data set and regime; a deep-learning line has one."""
+    if part in LINES:
+        spec = LINES[part].spec()
+        key = (spec.data.name, spec.name)
+        return {key: quick_deep(spec) if is_quick else spec}
+    make = extended_spec if part == Part.extended else main_spec
+    specs = {(data, r): make(data, r) for data in DATA for r in WANTED[part]}
+    return {key: quick(spec) if is_quick else spec for key, spec in specs.items()}
+
+
+def require_extras(part: Part, specs: Sequence[Spec]) -> None:
+    """Require what the runs and the figures need, before an hour is spent on them.
+
+    Raises:
+        MissingExtraError: matplotlib or PyTorch is not installed.
+    """
+    if part != Part.extended and find_spec("matplotlib") is None:
+        raise MissingExtraError("figures need matplotlib: pip install 'hewfl[report]'")
+    (spec, *_) = specs
+    needs_torch = spec.problem.is_module or spec.device != "numpy"
+    if needs_torch and find_spec("torch") is None:
+        why = f"hewfl paper {part.value}"
+        why += "" if spec.problem.is_module else f" --device {spec.device}"
+        raise MissingExtraError(f"{why} needs PyTorch: pip install 'hewfl[torch]'")
+
+
+def publish(
+    part: Part, folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+) -> list[Claim]:
+    """Write the figures, the tables and the page of a part whose runs are done.
+
+    Args:
+        part: what to make.
+        folders: its runs, by data set and regime.
+        output: folder to write to.
+        is_quick: whether the runs are a first look.
+
+    Returns:
+        The paper's claims about it, judged.
+
+    Raises:
+        DataError: files of a run are missing or damaged.
+        MissingExtraError: matplotlib is not installed.
+    """
+    panels = panels_of(folders)
+    claims: list[Claim] = []
+    if part in LINES:
+        (folder,), (results,) = folders.values(), panels.values()
+        judge = LINES[part].judge
+        claims = publish_line(folder, output, judge, is_quick=is_quick)
+        LINES[part].draw(results, output)
+    elif part == Part.extended:
+        publish_extended(folders, output, is_quick=is_quick)
+    else:
+        claims = publish_grid(folders, output, is_quick=is_quick)
+    if part in (Part.fig1, Part.all):
+        figure_1(panels, output / "figure1")
+    if part in (Part.fig2, Part.all):
+        chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
+        labels = {key: hew_of(key[1]) for key in chosen}
+        figure_2(chosen, labels, output / "figure2")
+    write_report(list(folders.values()), output / "report.html")
+    return claims

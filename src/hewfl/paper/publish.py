@@ -1,0 +1,207 @@
+"""Finished runs on paper: all that a published result needs, in one folder."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hewfl.core.atomic import write_bytes, write_json, write_text
+from hewfl.experiments.folder import Folder
+from hewfl.experiments.results import Results
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.summary import mean_text
+from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.paper.claims import Claim, Panels, judge
+from hewfl.paper.momentum import extended_text, momentum_text
+from hewfl.paper.specs import TITLES
+
+COLUMNS = (
+    *("objective", "gap", "pooled", "pooled_gap"),
+    *("validation_accuracy", "test_accuracy", "validation_loss", "test_loss"),
+    *("scalars", "paper_scalars"),
+)
+"""Of table.csv, where they were measured."""
+SHOWN = {
+    True: ("validation_accuracy", "test_accuracy", "validation_loss", "test_loss"),
+    False: ("objective", "pooled_gap", "test_accuracy"),
+}
+"""Of results.md, for modules and for the rest; rows are sorted by the first."""
+KEPT = ("spec.toml", "tuned.toml", "tuning.json", "times.json")
+"""Files of a run that a published result needs beside its numbers."""
+Key = tuple[str, str]
+GRID_RULES = (
+    "A claim of an advantage agrees when HEW has a lower objective than every other "
+    "method and a lower accuracy than none, by 95 % paired intervals over the seeds. "
+    "It does not agree when HEW's objective is clearly higher than that of one of "
+    "them. A claim of no clear advantage agrees when HEW is not ahead of all of them, "
+    "which little data makes easy: few seeds or rounds leave most comparisons "
+    "undecided. "
+    "Weights are not uniform when those of one horizon group are clearly not 1/n."
+)
+LINE_RULES = (
+    "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
+    "the seeds in the last round; it does not agree when one is clearly the other way "
+    "round, and is undecided otherwise. One about methods that were not run is not "
+    "judged."
+)
+"""What verdicts mean, at the head of claims.md."""
+
+
+def panels_of(folders: Mapping[Key, Folder]) -> Panels:
+    """The results of finished runs, by data set and regime."""
+    return {key: folder.results for key, folder in folders.items()}
+
+
+def publish_grid(
+    folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+) -> list[Claim]:
+    """Write all that a result of the main grid needs; return the claims, judged.
+
+    That is table.csv, summary.json, results.md and claims.md, and for each panel its
+    spec, the tuned spec, the tuning table and the times, in a folder of its own.
+    """
+    claims = judge(panels_of(folders))
+    _write_numbers(folders, output, without=())
+    (spec, *_) = (folder.spec for folder in folders.values())
+    head = f"{GRID_RULES}\n\n{amount(spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", _claims_text(head, claims))
+    write_text(output / "results.md", _tables_text(folders))
+    return claims
+
+
+def publish_extended(
+    folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+) -> None:
+    """Write all that a result of the extended comparison needs.
+
+    The paper claims nothing about it. Its summary leaves out the comparisons of all
+    pairs: 64 methods have 2,016 of them.
+    """
+    _write_numbers(folders, output, without=("pairs",))
+    (spec, *_) = (folder.spec for folder in folders.values())
+    head = f"{amount(spec, is_quick=is_quick)}\n\n"
+    write_text(output / "claims.md", head + extended_text(panels_of(folders)))
+    write_text(output / "results.md", momentum_text(folders))
+
+
+def publish_line(
+    folder: Folder,
+    output: Path,
+    judged: Callable[[Results], list[Claim]],
+    *,
+    is_quick: bool,
+) -> list[Claim]:
+    """Write all that a result of a deep-learning line needs; return its claims.
+
+    Args:
+        folder: of the finished run.
+        output: folder of the tables; spec and times go beside them.
+        judged: holds the paper's claims against the results.
+        is_quick: whether the run is a first look.
+
+    Returns:
+        The claims, judged.
+    """
+    key = (folder.spec.data.name, folder.spec.name)
+    claims = judged(folder.results)
+    _write_table({key: folder}, output)
+    _copy(folder, output, (*KEPT, "summary.json"))
+    head = f"{LINE_RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", _claims_text(head, claims))
+    write_text(output / "results.md", _tables_text({key: folder}))
+    return claims
+
+
+def _write_numbers(
+    folders: Mapping[Key, Folder], output: Path, *, without: Sequence[str]
+) -> None:
+    """The table, the summaries but for some of their fields, and the kept files."""
+    summaries = {}
+    for (data, regime), folder in folders.items():
+        found = folder.summary
+        kept = {key: value for key, value in found.items() if key not in without}
+        summaries[f"{data}, {regime}"] = kept
+    _write_table(folders, output)
+    write_json(output / "summary.json", summaries)
+    for (data, regime), folder in folders.items():
+        _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
+
+
+def _copy(folder: Folder, output: Path, names: Sequence[str]) -> None:
+    """Files of a run as they are; a spec without grids has no tuning to copy."""
+    for name in names:
+        if (folder.path / name).exists():
+            write_bytes(output / name, (folder.path / name).read_bytes())
+
+
+def _write_table(folders: Mapping[Key, Folder], output: Path) -> None:
+    found = {key: folder.summary["methods"] for key, folder in folders.items()}
+    every = [method for methods in found.values() for method in methods]
+    columns = [c for c in COLUMNS if any(c in method["final"] for method in every)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    head = ["data", "regime", "method", "parameters"]
+    writer.writerow(head + [f"{c} {s}" for c in columns for s in ("mean", "std")])
+    for key, methods in found.items():
+        for m in methods:
+            writer.writerow(
+                [*key, m["label"], _parameters(m), *_numbers(m["final"], columns)]
+            )
+    write_text(output / "table.csv", stream.getvalue())
+
+
+def _parameters(method: Mapping[str, Any]) -> str:
+    return "; ".join(f"{k} = {v}" for k, v in method["parameters"].items())
+
+
+def _numbers(final: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    cells = []
+    for column in columns:
+        for part in ("mean", "std"):
+            value = final.get(column, {}).get(part)
+            cells.append("" if value is None else f"{value:.6g}")
+    return cells
+
+
+def amount(spec: Spec, *, is_quick: bool) -> str:
+    """How much the verdicts rest on."""
+    told = f"These runs: {len(spec.seeds)} seeds, {spec.rounds} rounds."
+    if is_quick:
+        told += " They are of `--quick`, a first look that decides nothing."
+    return told
+
+
+def _claims_text(head: str, claims: Sequence[Claim]) -> str:
+    lines = [head, ""]
+    lines += ["| the paper's claim | our runs | because |", "| --- | --- | --- |"]
+    lines += [f"| {c.statement} | **{c.verdict}** | {c.because} |" for c in claims]
+    return "\n".join(lines) + "\n"
+
+
+def _tables_text(folders: Mapping[Key, Folder]) -> str:
+    """One table per panel: the last round, mean ± deviation over the seeds."""
+    lines = []
+    for (data, regime), folder in folders.items():
+        summary = folder.summary
+        shown = SHOWN[folder.spec.problem.is_module]
+        heads = [quantity.replace("_", " ") for quantity in shown]
+        lines += [f"### {data}, {TITLES.get(regime, regime)}", ""]
+        lines += [
+            "| method | hyper-parameters | " + " | ".join(heads) + " |",
+            "| --- | --- |" + " ---: |" * len(shown),
+        ]
+        for method in sorted(summary["methods"], key=lambda m: _rank(m, shown[0])):
+            cells = [mean_text(method["final"].get(quantity)) for quantity in shown]
+            row = [method["label"], _parameters(method), *cells]
+            lines.append("| " + " | ".join(row) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _rank(method: Mapping[str, Any], quantity: str) -> float:
+    """Best first, by the first column; those that diverged last."""
+    value = method["final"].get(quantity, {}).get("mean")
+    if value is None:
+        return float("inf")
+    return -value if quantity in LARGER_IS_BETTER else float(value)

@@ -1,0 +1,174 @@
+"""`hewfl paper`, small, on the real data."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from hewfl.cli import app
+from hewfl.experiments.spec import spec_from_table
+from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.paper import parts
+from hewfl.paper.specs import FIGURE_2, REGIMES
+
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif("HEWFL_DATA" not in os.environ, reason="HEWFL_DATA is not set"),
+]
+runner = CliRunner()
+TABLES = {"claims.md", "results.md", "summary.json", "table.csv", "report.html"}
+KEPT = {"spec.toml", "tuned.toml", "tuning.json", "times.json"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for all tests here: what one has run the next one finds."""
+    folder = tmp_path_factory.mktemp("paper")
+    before = os.environ.get("HEWFL_CACHE")
+    os.environ["HEWFL_CACHE"] = str(folder / "cache")
+    yield folder
+    if before is None:
+        del os.environ["HEWFL_CACHE"]
+    else:
+        os.environ["HEWFL_CACHE"] = before
+
+
+def words(place: Path, figure: str) -> list[str]:
+    where = ["--root", str(place / "runs"), "--output", str(place / figure)]
+    return ["paper", figure, "--quick", *where]
+
+
+def paper(place: Path, figure: str) -> Result:
+    result = runner.invoke(app, [*words(place, figure), "--jobs", "0"])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(place: Path) -> None:
+    asked = [*words(place, "fig2"), "--jobs", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hewfl.cli", *asked],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(place.glob("runs/*/trials/last-0.json")):
+        assert time.monotonic() < deadline, "no trial was finished"
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    told = "stopped; go on with: hewfl paper fig2 --quick --jobs 1 --root "
+    assert errors.count("stopped") == 1
+    assert told in errors
+    result = paper(place, "fig2")
+    assert result.output.count(": going on, to be tuned") == 4
+    assert ": going on, to be tuned, 1 of 1 trials done" in result.output
+    output = place / "fig2"
+    panels = {f"{d}-{r}" for d in ("covertype", "mnist") for r in FIGURE_2}
+    assert names(output) == TABLES | {"figure2.png", "figure2.pdf", "panels"}
+    assert names(output / "panels") == panels
+    for panel in panels:
+        assert names(output / "panels" / panel) == KEPT
+        for name in ("spec.toml", "tuned.toml"):
+            text = (output / "panels" / panel / name).read_text()
+            refuse_unused_fields(spec_from_table(tomllib.loads(text)))
+        times = json.loads((output / "panels" / panel / "times.json").read_text())
+        assert times["resumed"]
+        assert times["runs"] == 4
+    claims = (output / "claims.md").read_text()
+    assert claims.startswith("A claim of an advantage agrees when HEW has a lower")
+    assert "2 seeds, 10 rounds. They are of `--quick`" in claims
+    assert (
+        claims.count("\n| ") == 2 + 8
+    )  # an advantage or none, and uneven weights, of each panel
+    again = paper(place, "fig2")
+    assert again.output.count(": done before") == 4
+
+
+@pytest.mark.slow
+def test_all_is_figure_1_and_2_and_the_fourth_regime(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "DATA", ("mnist",))
+    result = paper(place, "all")
+    drawn = {f"figure{k}.{kind}" for k in (1, 2) for kind in ("png", "pdf")}
+    assert names(place / "all") == TABLES | drawn | {"panels"}
+    assert names(place / "all" / "panels") == {f"mnist-{r}" for r in REGIMES}
+    assert "het-equal: HEW has no clear advantage (in no figure" in result.output
+    table = (place / "all" / "table.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(table.splitlines()))
+    assert len(rows) == 40
+    assert all(float(row["objective mean"]) > 0 for row in rows)
+    assert {row["regime"] for row in rows} == set(REGIMES)
+    first = paper(place, "fig1")
+    assert first.output.count(": done before") == 3
+    assert names(place / "fig1") == TABLES | {"figure1.png", "figure1.pdf", "panels"}
+
+
+@pytest.mark.slow
+def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "DATA", ("mnist",))
+    monkeypatch.setitem(parts.WANTED, parts.Part.extended, ("het-random",))
+    result = paper(place, "extended")
+    assert "the paper's claims" not in result.output
+    output = place / "extended"
+    assert names(output) == TABLES | {"panels"}
+    assert names(output / "panels" / "mnist-het-random") == KEPT
+    summary = json.loads((output / "summary.json").read_text())
+    (panel,) = summary.values()
+    assert len(panel["methods"]) == 64
+    assert "pairs" not in panel
+    table = (output / "results.md").read_text()
+    assert "| objective | momentum 0 | momentum 0.5 | momentum 0.8 |" in table
+    assert table.count("| FedExP |") == 2
+    claims = (output / "claims.md").read_text()
+    assert claims.startswith("These runs: 2 seeds, 10 rounds. They are of `--quick`")
+    assert "| mnist, heterogeneous, random H | **" in claims
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("figure", "drawn", "claim"),
+    [
+        ("fig3", ("figure3", "figure4"), "HEW (Alg. 2) is above HEW-Fixed"),
+        ("fig5", ("figure5", "figure6"), "HEW (Alg. 3) is above FedAvg in accuracy"),
+    ],
+)
+def test_the_lines(
+    place: Path, figure: str, drawn: tuple[str, ...], claim: str
+) -> None:
+    result = paper(place, figure)
+    assert claim in result.output
+    made = {f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
+    assert names(place / figure) == TABLES | KEPT | made
+    claims = (place / figure / "claims.md").read_text()
+    assert f"| {claim} |" in claims
+    assert "These runs: 2 seeds, 3 rounds. They are of `--quick`" in claims
+    table = (place / figure / "results.md").read_text()
+    assert "| validation accuracy | test accuracy | validation loss |" in table
+    assert "diverged" not in table
+
+
+def test_mistakes_are_one_line(place: Path) -> None:
+    result = runner.invoke(app, [*words(place, "fig2"), "--device", "tpu"])
+    assert result.exit_code == 2
+    assert "`device` must be one of 'numpy', 'cpu', 'cuda'; got 'tpu'" in result.output

@@ -1,0 +1,221 @@
+"""Claims are judged by paired intervals; what cannot be judged is said."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hewfl.cli.demo import sentences
+from hewfl.experiments.compare import pair
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.results import Results
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.summary import summarise
+from hewfl.paper.claims import Claim, judge
+from hewfl.paper.claims_deep import LEADERS, judge_cnn, judge_head
+from hewfl.paper.momentum import extended_text
+from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN, extended_spec, main_spec
+from hewfl.paper.specs_deep import cnn_spec, head_spec
+from hewfl.server.trace import RoundRecord
+
+NOISE = np.array([0.0, 1e-4, -1e-4, 2e-4, -2e-4, 1e-4, 0.0])
+"""Of the seeds, shared by all methods up to a little."""
+LABELS = (HEW_PLAIN, HEW_CORRECTED, "HEW-Fixed", *LEADERS, "SCAFFOLD", "minibatch SGD")
+
+
+def made(
+    spec: Spec,
+    levels: Mapping[str, float],
+    mass: Mapping[str, Sequence[float]] | None = None,
+) -> Results:
+    """Results whose accuracy is a level, whose losses and objective are one less it."""
+    methods = tuple(MethodSpec("FedAvg", label, {}) for label in levels)
+    spec = replace(spec, methods=methods, seeds=tuple(range(len(NOISE))))
+    seeds = []
+    for s, noise in enumerate(NOISE):
+        lanes = []
+        for k, (label, level) in enumerate(levels.items()):
+            # a little of its own: no two methods differ by the same in all seeds
+            accuracy = level + noise + 1e-6 * (s * (k + 1) % 67)
+            metrics = {
+                "validation_accuracy": accuracy,
+                "test_accuracy": accuracy,
+                "validation_loss": 1 - accuracy,
+                "test_loss": 1 - accuracy,
+            }
+            weights = np.array((mass or {}).get(label, [0.25] * 4))
+            own = np.roll(NOISE, k)[s]
+            weights = weights + 1e-3 * own * np.array([1, -1, 1, -1])
+            lanes.append(
+                (
+                    RoundRecord(
+                        spec.rounds,
+                        k,
+                        objective=None if np.isnan(level) else 1 - accuracy,
+                        metrics={} if np.isnan(level) else metrics,
+                        clients=(0, 1, 2, 3),
+                        horizons=(1, 2, 4, 8),
+                        weights=tuple(weights.tolist()),
+                    ),
+                )
+            )
+        seeds.append(tuple(lanes))
+    known = {"samples": [64] * 40, "objective": 0.0, "pooled": 0.0}
+    return Results(spec, np.array([0]), tuple(seeds), (known,) * len(NOISE))
+
+
+def test_lanes_that_stopped_are_listed() -> None:
+    results = made(cnn_spec(), {HEW_PLAIN: 0.9, "FedAvg": 0.8, "q-FedAvg": 0.7})
+    told = {1: "diverged, stopped", 2: "refused, stopped"}
+    records = tuple(
+        tuple(
+            tuple(replace(r, status=told.get(lane, "optimal")) for r in own)
+            for lane, own in enumerate(by_lane)
+        )
+        for by_lane in results.records
+    )
+    stopped = Results(results.spec, results.rounds, records, results.constants)
+    found = summarise(stopped)["methods"]
+    seeds = list(results.spec.seeds)
+    assert [m["diverged"] for m in found] == [[], seeds, []]
+    assert [m["refused"] for m in found] == [[], [], seeds]
+
+
+def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
+    return {claim.statement: claim.verdict for claim in claims}
+
+
+def of_paper() -> dict[str, float]:
+    """The ranking that the paper reports for its head line."""
+    levels = dict.fromkeys(LEADERS, 0.85)
+    levels |= {HEW_PLAIN: 0.8, HEW_CORRECTED: 0.8, "SCAFFOLD": 0.7}
+    return levels | {"HEW-Fixed": 0.6, "minibatch SGD": 0.3}
+
+
+def test_the_paper_s_own_ranking_agrees_everywhere() -> None:
+    sparse = dict.fromkeys((HEW_PLAIN, HEW_CORRECTED), (0.0, 0.0, 0.5, 0.5))
+    claims = judge_head(made(head_spec(), of_paper(), sparse))
+    assert set(verdicts(claims).values()) == {"agrees"}
+    assert len(claims) == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "fallen"),
+    [
+        ({"FedNova": 0.2}, ["FedAvg, FedProx, FedNova and Uniform lead"]),
+        ({HEW_PLAIN: 0.9}, ["HEW (Alg. 3) is below those four"]),
+        ({HEW_CORRECTED: 0.5}, ["HEW (Alg. 2) is above HEW-Fixed"]),
+        ({"SCAFFOLD": 0.5}, ["SCAFFOLD lies between HEW (Alg. 3) and HEW-Fixed"]),
+        ({"minibatch SGD": 0.65}, ["minibatch SGD is worst"]),
+    ],
+)
+def test_another_ranking_does_not(change: dict[str, float], fallen: list[str]) -> None:
+    found = verdicts(judge_head(made(head_spec(), of_paper() | change)))
+    for statement in fallen:
+        assert found[statement] == "does not agree"
+
+
+def test_equal_weights_are_no_concentration() -> None:
+    found = verdicts(judge_head(made(head_spec(), of_paper())))
+    key = "HEW (Alg. 3) concentrates on fewer horizon groups than HEW-Fixed"
+    assert found[key] == "undecided"
+    diffuse = {"HEW-Fixed": (1.0, 0.0, 0.0, 0.0)}
+    found = verdicts(judge_head(made(head_spec(), of_paper(), diffuse)))
+    assert found[key] == "does not agree"
+
+
+def test_methods_that_were_not_run_are_named() -> None:
+    levels = of_paper()
+    del levels["FedNova"]
+    claims = judge_head(made(head_spec(), levels))
+    lead = claims[0]
+    assert lead.verdict == "not run"
+    assert lead.because == "not run: FedNova"
+
+
+def test_the_cnn_line() -> None:
+    levels = {HEW_PLAIN: 0.9, HEW_CORRECTED: 0.8, "FedAvg": 0.85}
+    spec = cnn_spec()
+    plain = replace(spec, clients=replace(spec.clients, horizons=4))
+    mass = {HEW_PLAIN: (0.1, 0.1, 0.1, 0.7), HEW_CORRECTED: (0.7, 0.1, 0.1, 0.1)}
+    found = verdicts(judge_cnn(made(plain, levels, mass)))
+    for algorithm, verdict in ((3, "agrees"), (2, "does not agree")):
+        name = f"HEW (Alg. {algorithm})"
+        assert found[f"{name} is above FedAvg in accuracy"] == verdict
+        assert found[f"{name} is below FedAvg in both losses"] == verdict
+        moved = f"{name} moves weight towards the longest local work (H = 4)"
+        assert found[moved] == verdict
+
+
+def test_intervals_are_told() -> None:
+    levels = {HEW_PLAIN: 0.9, HEW_CORRECTED: 0.9, "FedAvg": 0.85}
+    first = judge_cnn(made(cnn_spec(), levels))[0]
+    assert "test accuracy of HEW (Alg. 3) less FedAvg: +0.0500 (+0.0" in first.because
+
+
+def main_levels(hew: float) -> dict[str, float]:
+    levels = {m.label: 0.5 for m in main_spec("mnist", "het-equal").methods}
+    return levels | {HEW_PLAIN: hew, HEW_CORRECTED: hew}
+
+
+def test_the_regime_without_a_figure_is_judged_by_the_word_only() -> None:
+    spec = main_spec("mnist", "het-equal")
+    key = ("mnist", "het-equal")
+    (ahead,) = judge({key: made(spec, main_levels(0.6))})
+    assert ahead.statement.endswith("advantage (in no figure; by the text's «only»)")
+    assert ahead.verdict == "does not agree"
+    (level,) = judge({key: made(spec, main_levels(0.5))})
+    assert level.verdict == "agrees"
+
+
+def test_a_method_that_diverged_is_behind() -> None:
+    levels = main_levels(0.6) | {"FedAvg": np.nan}
+    results = made(main_spec("mnist", "het-random"), levels)
+    assert pair(results, HEW_PLAIN, "FedAvg", "objective").verdict == "better"
+    assert pair(results, "FedAvg", HEW_PLAIN, "objective").verdict == "worse"
+    claims = judge({("mnist", "het-random"): results})
+    assert claims[0].verdict == "agrees"
+
+
+def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
+    levels = {HEW_CORRECTED: 0.6, "FedAvg": np.nan, "FedNova": 0.5}
+    results = made(main_spec("mnist", "het-random"), levels)
+    found = summarise(results)
+    pairs = {
+        (p["first"], p["second"]): p
+        for p in found["pairs"]
+        if p["quantity"] == "objective"
+    }
+    assert len(pairs) == 3
+    ahead = pairs[HEW_CORRECTED, "FedAvg"]
+    assert ahead["verdict"] == "better"
+    assert (ahead["mean"], ahead["low"], ahead["seeds"]) == (None, None, 0)
+    assert pairs["FedAvg", "FedNova"]["verdict"] == "worse"
+    first, second, _ = sentences(found)
+    assert first == f"objective of {HEW_CORRECTED} less that of FedAvg: better"
+    assert "95 % interval -0.1" in second
+
+
+def test_a_quantity_that_nobody_measured_is_compared_for_nobody() -> None:
+    results = made(main_spec("mnist", "het-random"), {HEW_PLAIN: 0.6, "FedAvg": 0.5})
+    pairs = summarise(results)["pairs"]
+    assert [p["quantity"] for p in pairs] == ["objective", "test_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("rival", "answer"),
+    [(0.7, "behind some"), (0.5, "ahead of all"), (0.6, "undecided")],
+)
+def test_the_extended_comparison_takes_every_method_at_its_best(
+    rival: float, answer: str
+) -> None:
+    spec = extended_spec("mnist", "het-random")
+    levels = {m.label: 0.4 for m in spec.methods}
+    levels |= {f"{HEW_CORRECTED}, momentum 0.8": 0.6, HEW_CORRECTED: np.nan}
+    levels["FedAvg, momentum 0.9"] = rival
+    text = extended_text({("mnist", "het-random"): made(spec, levels)})
+    assert f"| mnist, heterogeneous, random H | **{answer}** |" in text
+    assert "objective of HEW (Alg. 2), momentum 0.8: " in text
+    assert "FedAvg, momentum 0.9" in text
+    assert "The paper has no claims about momentum" in text

@@ -1,0 +1,139 @@
+"""The deep-learning lines, small, on the CPU."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl import FedAvg, HewHom, InvalidInputError
+from hewfl.experiments.folder import folder_for
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.problem import build_problem, lanes_of
+from hewfl.experiments.results import Results, read_results
+from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.spec import Spec
+from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.paper.specs_deep import cnn_spec, head_spec, quick_deep
+
+DATA = os.environ.get("HEWFL_DATA")
+real = pytest.mark.skipif(DATA is None, reason="HEWFL_DATA is not set")
+
+
+def test_the_lines_are_the_paper_s() -> None:
+    cnn, head = cnn_spec(), head_spec()
+    assert (cnn.rounds, cnn.seeds, cnn.clients.n) == (160, (42, 43, 44, 45), 40)
+    assert (cnn.clients.alpha, cnn.clients.minimum, cnn.clients.batch_size) == (
+        *(0.5, 100),
+        64,
+    )
+    assert (cnn.problem.weight_decay, cnn.problem.clip) == (1e-4, 5.0)
+    assert cnn.problem.dropout == 0.15
+    assert (head.rounds, head.clients.n, head.clients.participation) == (30, 30, 10)
+    assert (head.clients.alpha, head.clients.minimum, head.clients.batch_size) == (
+        *(0.3, 64),
+        16,
+    )
+    assert (head.problem.weight_decay, head.problem.clip) == (1e-2, 1.0)
+    assert (head.tune.screen_rounds, head.tune.rounds, head.tune.seeds) == (
+        *(4, 8),
+        (42, 43),
+    )
+    assert len(head.methods) == 9
+
+
+def test_rates_of_a_module() -> None:
+    spec = cnn_spec()
+    rate, h = spec.problem.learning_rate, spec.problem.reference_steps
+    methods = [
+        MethodSpec("FedAvg", "a", {"step_scale": 2.0, "rate_scale": 5.0}),
+        MethodSpec("HewHom", "b", {"amplitude": 1.0, "rate_scale": 5.0}),
+    ]
+    plain, exact = lanes_of(spec, methods, 1 / rate)
+    assert isinstance(plain.algorithm, FedAvg)
+    assert isinstance(exact.algorithm, HewHom)
+    assert plain.algorithm.smoothness == pytest.approx(1 / (5 * rate))
+    assert exact.algorithm.smoothness == pytest.approx(1 / (5 * rate * h))
+    with pytest.raises(InvalidInputError, match="`rate_scale` must be a positive"):
+        MethodSpec("FedAvg", "a", {"step_scale": 2.0, "rate_scale": 0.0}).lane(1.0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("medium_cnn", "784 and at most 10"),
+        ("classifier_head", "768 and at most 4"),
+    ],
+)
+def test_a_model_for_other_data_is_refused_by_name(model: Any, told: str) -> None:
+    spec = cnn_spec()
+    data, problem = replace(spec.data, name="digits"), spec.problem
+    spec = replace(spec, data=data, problem=replace(problem, model=model))
+    with pytest.raises(InvalidInputError) as error:
+        build_problem(spec, 0)
+    text = str(error.value)
+    assert text.startswith("`problem.model` must be one for data.name = 'digits' (")
+    assert "digits has 64 features and 10 classes" in text
+    assert text.endswith(f'; {model} is for {told}); got "{model}"')
+
+
+def ran(spec: Spec, root: Path) -> Results:
+    few = replace(
+        quick_deep(spec),
+        methods=tuple(m for m in quick_deep(spec).methods if m.label != "Uniform")[:4],
+        rounds=2,
+        seeds=spec.seeds[:1],
+    )
+    folder = folder_for(few, root)
+    run_all([folder], jobs=1, progress=Progress())
+    tuned = folder.tuned
+    assert tuned is not None
+    return read_results(tuned, {s: folder.of_seed(s) for s in tuned.seeds})
+
+
+@real
+@pytest.mark.data
+def test_line_1_runs_small(tmp_path: Path) -> None:
+    results = ran(cnn_spec(), tmp_path)
+    assert results.counts_epochs
+    for label in results.labels:
+        assert 0 <= results.final(label, "validation_accuracy")[0] <= 1
+        assert set(results.mass(label)) <= {1, 2, 3, 4}
+    figure_5(results, tmp_path / "five")
+    figure_6(results, results.labels[:2], tmp_path / "six")
+    assert (tmp_path / "six.png").exists()
+
+
+@real
+@pytest.mark.data
+def test_line_2_runs_small(tmp_path: Path) -> None:
+    results = ran(head_spec(), tmp_path)
+    for label in results.labels:
+        curve = results.curve(label, "objective")[0]
+        assert np.isfinite(curve).all()
+    figure_3(results, tmp_path / "three")
+    figure_4(results, results.labels[:3], tmp_path / "four")
+    assert (tmp_path / "four.pdf").exists()
+
+
+@real
+@pytest.mark.data
+@pytest.mark.parametrize("fraction", [1e-6, 1 - 1e-6])
+def test_a_validation_part_has_rows_and_leaves_some(fraction: float) -> None:
+    spec = quick_deep(cnn_spec())
+    bad = replace(spec, data=replace(spec.data, validation_fraction=fraction))
+    rule = r"`data.validation_fraction` must be 0, or hold out at least one of \d+ rows"
+    with pytest.raises(InvalidInputError, match=rule):
+        build_problem(bad, 42)
+
+
+@real
+@pytest.mark.data
+def test_modules_refuse_a_common_pool() -> None:
+    spec = quick_deep(cnn_spec())
+    pool = replace(spec, clients=replace(spec.clients, partition="pool"))
+    with pytest.raises(InvalidInputError, match="iid or dirichlet for a module"):
+        build_problem(pool, 42)
