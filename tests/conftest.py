@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,3 +36,12 @@ def path(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
     else:
         pytest.skip("the compiled kernels are switched off or not built")
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Any]:
+    """Four processes for all tests of torch jobs."""
+    from tests.torch.pool import Pool  # noqa: PLC0415 - torch may not be installed
+
+    with Pool(4) as ranks:
+        yield ranks

@@ -58,6 +58,10 @@ def run_branches(centres: Array, x: Array, roster: Roster, plan: LocalPlan) -> A
     return moved
 
 
+def decided(algorithm: Scaffold, round_: Any, state: Any) -> tuple[Any, Any]:
+    return algorithm.decide(round_, state)
+
+
 def start(algorithm: Scaffold, n: int, d: int, gradients: Any) -> Any:
     return algorithm.init(n, d, gradients)
 
@@ -76,7 +80,9 @@ def test_three_rounds_follow_the_pseudo_code(
         roster = make_roster(steps, clients=clients, population=N)
         plan = algorithm.plan(roster, state)
         moved = run_branches(centres, x, roster, plan)
-        decision, state = algorithm.decide(matrix_round(x, moved, roster, plan), state)
+        decision, state = decided(
+            algorithm, matrix_round(x, moved, roster, plan), state
+        )
         x = x + step_of(decision, moved)
 
     first = gradients if start == "gradient" else np.zeros((N, D))
@@ -97,8 +103,8 @@ def test_server_variate_stays_the_mean_of_the_clients(
         roster = make_roster(steps, clients=clients, population=N)
         plan = algorithm.plan(roster, state)
         moved = rng.standard_normal((len(clients), D))
-        _, state = algorithm.decide(
-            matrix_round(np.zeros(D), moved, roster, plan), state
+        _, state = decided(
+            algorithm, matrix_round(np.zeros(D), moved, roster, plan), state
         )
         mean = state.clients.mean(axis=0)
         np.testing.assert_allclose(state.server, mean, atol=ROUNDING)
@@ -127,7 +133,7 @@ def test_two_clients_by_hand() -> None:
     round_ = matrix_round(
         np.zeros(1), np.array([[-1.0], [-2.0]]), roster, algorithm.plan(roster, state)
     )
-    decision, state = algorithm.decide(round_, state)
+    decision, state = decided(algorithm, round_, state)
     np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
     np.testing.assert_array_equal(state.clients[:, 0], [2.0, 2.0, 0.0, 0.0])
     np.testing.assert_array_equal(state.server, [1.0])

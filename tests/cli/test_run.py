@@ -17,8 +17,8 @@ from hewfl.cli import app
 from hewfl.cli.execute import show_summary
 from hewfl.core.atomic import write_json
 from hewfl.experiments.folder import Folder
-from hewfl.experiments.lock import locked
 from hewfl.experiments.spec import spec_from_table
+from hewfl.server.lock import locked
 from tests.experiments.runs import TEXT, small
 
 runner = CliRunner()

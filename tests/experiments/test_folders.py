@@ -16,16 +16,16 @@ import pytest
 from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments import lock, tune
 from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.lock import holder_of, locked
 from hewfl.experiments.overrides import overridden
 from hewfl.experiments.run import Progress, run_all, tune_all
 from hewfl.experiments.spec import spec_from_table
+from hewfl.server.lock import holder_of, locked
 from tests.experiments.runs import TEXT, small, table
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from hewfl.experiments.lock import locked
+from hewfl.server.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -1,6 +1,5 @@
 """Kept after every round: stopped anywhere, a run goes on to the same bytes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -248,5 +247,5 @@ def test_the_folder_is_one_that_reports_read(method: Any, tmp_path: Path) -> Non
     write_report([folder], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "in Flower" in page
-    summary = json.loads((run / "summary.json").read_text())
+    summary = folder.summary()
     assert summary["methods"][0]["final"]["objective"]["mean"] == curve[-1]

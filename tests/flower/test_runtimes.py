@@ -64,7 +64,7 @@ def test_simulation_runtime(tmp_path: Path) -> None:
         finished(run, lambda: there.log("run"))
         assert rounds_in(folder) == 4, there.log("run")[-3000:]
     np.testing.assert_allclose(model_in(folder), known("HewHet", 4, 4), rtol=1e-11)
-    assert (folder / "summary.json").exists()
+    assert (folder / "times.json").exists()
 
 
 def test_processes_that_die_and_come_back(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,8 +23,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from hewfl import HewHom, InvalidInputError
-from hewfl.baselines import FedAWARE, QFedAvg
+from hewfl import HewControl, HewHom, InvalidInputError, ProblemBounds
+from hewfl.baselines import FedProx, QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.local_sgd import check_every
 from hewfl.torch.wire import Wire, check_group
@@ -92,18 +93,37 @@ def test_nobody_finite_is_an_error_on_every_rank(pool: Pool) -> None:
         assert text == "no rank's model was finite"
 
 
-def lost_at_first(rank: int, _: int) -> None:
+def lost_at_first(rank: int, _: int, lost: tuple[int, ...]) -> tuple[Any, list[str]]:
+    """Control variates after a first step whose gradients are not finite on some."""
     module = Quadratic(rank, (torch.float32,))
     optimizer, local = make(module, "het")
-    with local:
-        if rank in (1, 2):
+    with log_texts() as texts, local:
+        if rank in lost:
             module.b[0] = torch.inf
         descend(module, optimizer, 1)
+        held = local._replica.variates
+        assert held is not None
+        parts = torch.cat(held.own).tolist(), torch.cat(held.server).tolist()
+    return parts, [text for text in texts if "first gradient" in text]
 
 
-def test_first_gradients_that_are_not_finite_are_named(pool: Pool) -> None:
-    for text in texts_of(pool.outcomes(lost_at_first, 4)):
-        assert text == "the first gradient was not finite on ranks 1 and 2"
+def test_without_a_first_gradient_a_rank_starts_at_the_mean_of_others(
+    pool: Pool,
+) -> None:
+    found = pool.run(lost_at_first, 4, (1, 2))
+    servers = [server for (_, server), _ in found]
+    own = [np.array(own) for (own, _), _ in found]
+    assert servers == [servers[0]] * 4
+    assert np.array(servers[0]) == pytest.approx((own[0] + own[3]) / 2, rel=1e-6)
+    for rank in (1, 2):
+        assert own[rank].tolist() == servers[0]
+    text = "the first gradient was not finite on ranks 1 and 2: the others' mean"
+    assert found[0][1] == [f"{text} stands in"]
+
+
+def test_nobody_with_a_first_gradient_is_an_error(pool: Pool) -> None:
+    for text in texts_of(pool.outcomes(lost_at_first, 2, (0, 1))):
+        assert text == "no rank has a finite first gradient"
 
 
 def silent(rank: int, ranks: int) -> None:
@@ -300,7 +320,8 @@ def refused(rank: int, _: int) -> list[str]:
         (module, optimizer, timedelta(0)),
         (module, optimizer, 2, "equal", None, SyncOptions(curvature_ratio=0.0)),
         (module, optimizer, 2, "best"),
-        (module, optimizer, 2, FedAWARE(1.0, 1.0)),
+        (module, optimizer, 2, FedProx(1.0, 1.0, 0.1)),
+        (module, optimizer, 2, HewControl(ProblemBounds(1.0, 1.0, 0.1, 1.0), 1.0)),
         (module, optimizer, 2, QFedAvg(1.0, 1.0, 1.0)),
         (frozen, still, 2),
     ]
@@ -316,13 +337,14 @@ def refused(rank: int, _: int) -> list[str]:
 
 def test_bad_arguments_are_named(pool: Pool) -> None:
     found = pool.run(refused, 2)[0]
-    every, budget, ratio, unknown, memory, losses, frozen = found
+    every, budget, ratio, unknown, pulled, control, losses, frozen = found
     assert ratio.startswith("`curvature_ratio` must be ")
     assert every == "`sync_every` must be at least 1; got 0"
     assert budget == "`sync_every` must be a positive time; got 0:00:00"
     assert "`rule` must be one of hom, het" in unknown
-    assert "without state or with control variates; got FedAWARE" in memory
-    assert "`rule` must be one that needs no losses; got q-FedAvg" in losses
+    assert "leaves local steps alone: here the training loop takes them" in pulled
+    assert "here the optimiser sets them; got HEW (control)" in control
+    assert "needs neither losses nor the true state" in losses
     assert frozen == (
         "`parameters` must be at least one that requires a gradient; got none"
     )

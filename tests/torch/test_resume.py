@@ -103,7 +103,7 @@ def refusals(rank: int, ranks: int) -> list[str]:
 
 def test_states_of_other_jobs_are_refused(pool: Pool) -> None:
     form, rank, ranks, layout = pool.run(refusals, 2)[0]
-    assert form == "the state has format 7; this reads 2"
+    assert form == "the state has format 7; this reads 2 and 3"
     assert rank == "the state belongs to another job: its rank is 1, not 0"
     assert "its number of ranks is 9, not 2" in ranks
     assert "its layout is 5" in layout

@@ -17,7 +17,7 @@ from rich.table import Table
 from hewfl.cli.certify_plot import draw_certificate, figure_class
 from hewfl.cli.errors import one_line_errors
 from hewfl.core.checks import invalid
-from hewfl.experiments.conversion import from_table
+from hewfl.core.conversion import from_table
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
 from hewfl.theory.certifier import certify as evaluate

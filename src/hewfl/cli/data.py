@@ -17,6 +17,7 @@ from rich.text import Text
 
 from hewfl.cli.errors import as_option, one_line_errors
 from hewfl.core.checks import Ints, invalid
+from hewfl.core.conversion import errors_naming
 from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
@@ -28,7 +29,6 @@ from hewfl.data.partition import class_counts, dirichlet_partition, iid_partitio
 from hewfl.data.picture import draw_partition
 from hewfl.data.places import download_root
 from hewfl.data.prepare import row_labels, split_rows
-from hewfl.experiments.conversion import errors_naming
 
 data = typer.Typer(
     help="List, get, check, encode and show data sets.", no_args_is_help=True

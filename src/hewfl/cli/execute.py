@@ -14,9 +14,9 @@ from hewfl.cli.listing import how_far
 from hewfl.cli.options import cores
 from hewfl.cli.progress import Bars
 from hewfl.experiments.folder import Folder
-from hewfl.experiments.lock import holder_of
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.summary import mean_text
+from hewfl.server.lock import holder_of
 
 
 def execute(

@@ -15,8 +15,8 @@ from hewfl.core.atomic import read_json
 from hewfl.core.checks import invalid
 from hewfl.errors import HewError
 from hewfl.experiments.folder import Folder, open_folder
-from hewfl.experiments.lock import holder_of
 from hewfl.experiments.seed import rounds_done
+from hewfl.server.lock import holder_of
 
 COLUMNS = ("run", "data", "methods", "seeds", "rounds")
 """Of `hewfl ls`, before the state."""

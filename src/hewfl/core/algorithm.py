@@ -17,7 +17,7 @@ from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 State = TypeVar("State")
-Seen = TypeVar("Seen", contravariant=True)
+State_contra = TypeVar("State_contra", contravariant=True)
 """A state that is only looked at."""
 
 
@@ -119,18 +119,18 @@ class RoundModel:
 
 
 @runtime_checkable
-class Modelled(Protocol[Seen]):
+class Modelled(Protocol[State_contra]):
     """A rule that minimises a certified quadratic model of the round."""
 
-    def model(self, round_: Round, state: Seen) -> RoundModel:
+    def model(self, round_: Round, state: State_contra) -> RoundModel:
         """The model that `decide` minimises, for the state before the round."""
 
 
 @runtime_checkable
-class Corrected(Protocol[Seen]):
+class Corrected(Protocol[State_contra]):
     """A method whose state holds control variates."""
 
-    def variates(self, state: Seen) -> Any:
+    def variates(self, state: State_contra) -> Any:
         """The control variates in a state, None where this state has none."""
 
 
@@ -143,10 +143,10 @@ class Informed(Protocol[State]):
 
 
 @runtime_checkable
-class Certified(Protocol[Seen]):
+class Certified(Protocol[State_contra]):
     """A method that bounds the expected next gap before the round."""
 
     def certified(
-        self, round_: Round, state: Seen, weights: Float64[Array, " s"]
+        self, round_: Round, state: State_contra, weights: Float64[Array, " s"]
     ) -> tuple[Float64[Array, " s"], float]:
         """The amplitudes of the round, and the bound J on the expected next gap."""

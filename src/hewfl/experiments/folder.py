@@ -20,17 +20,17 @@ from typing import Any, final
 
 from hewfl.core.atomic import read_json, write_json, write_text
 from hewfl.core.checks import invalid
+from hewfl.core.conversion import one_of
 from hewfl.data import CATALOGUE
+from hewfl.data.own_files import SUFFIXES
 from hewfl.data.places import file_sha256
-from hewfl.data.tables import SUFFIXES
 from hewfl.errors import DataError, HewError
-from hewfl.experiments.conversion import one_of
-from hewfl.experiments.lock import locked
 from hewfl.experiments.recorded import is_whole_record, read_folder_spec
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.spec import Spec, read_spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import Choice, read_choices
+from hewfl.server.lock import locked
 
 
 @final

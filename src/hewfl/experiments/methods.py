@@ -6,33 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl import baselines
-from hewfl.controllers.control import HewControl
-from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
-from hewfl.core.records import ProblemBounds
-from hewfl.experiments.conversion import (
+from hewfl.core.conversion import (
     check_names,
     errors_naming,
     from_table,
     one_of,
     path,
 )
+from hewfl.core.records import ProblemBounds
+from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 
-METHODS: dict[str, type[Any]] = {
-    method.__name__: method
-    for method in (
-        *(HewHom, HewHet, HewFixed, HewControl),
-        *(getattr(baselines, name) for name in baselines.__all__),
-    )
-}
-"""Every algorithm by its name in the library."""
 OUTER = ("momentum", "nesterov", "outer_step")
 """Fields of the outer optimiser, for any method."""
 RATE = "rate_scale"

@@ -10,14 +10,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid
+from hewfl.core.conversion import errors_naming
 from hewfl.data import Prepared, dirichlet_partition, iid_partition, load, prepare
 from hewfl.errors import MissingExtraError
-from hewfl.experiments.client_laws import check_horizons, check_participation
-from hewfl.experiments.conversion import errors_naming
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import DataSpec
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.server.client_laws import check_horizons, check_participation
 from hewfl.server.federation import Federation
 from hewfl.server.state import Lane
 

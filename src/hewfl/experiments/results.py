@@ -12,9 +12,9 @@ from jaxtyping import Float64, Int64
 from hewfl.core.atomic import read_json
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
-from hewfl.experiments.client_laws import check_horizons
 from hewfl.experiments.recorded import counted_constants
 from hewfl.experiments.spec import Spec
+from hewfl.server.client_laws import check_horizons
 from hewfl.server.federation import EpochHorizons
 from hewfl.server.trace import RoundRecord, from_lines
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid, nonnegative, positive
-from hewfl.experiments.client_laws import (
+from hewfl.server.client_laws import (
     check_horizons,
     check_participation,
     check_sizes,

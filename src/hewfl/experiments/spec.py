@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid
+from hewfl.core.conversion import from_table, to_table, write_toml
 from hewfl.errors import DataError
-from hewfl.experiments.conversion import from_table, to_table, write_toml
 from hewfl.experiments.methods import (
     MethodSpec,
     method_from_table,

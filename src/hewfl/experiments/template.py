@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import Any
 
-from hewfl.experiments.conversion import write_toml
+from hewfl.core.conversion import write_toml
 from hewfl.experiments.methods import METHODS
 from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
 from hewfl.experiments.spec import Spec

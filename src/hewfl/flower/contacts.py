@@ -46,7 +46,7 @@ class Contact:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Book:
+class Registry:
     """All clients ever met.
 
     Attributes:
@@ -66,20 +66,25 @@ class Book:
         found = sorted(self.contacts.items())
         return {i: c for i, c in found if c.node in self.connected}
 
-    def offered(self, offers: Mapping[int, int]) -> "Book":
+    def offered(self, offers: Mapping[int, int]) -> "Registry":
         """The same clients with new offers of steps."""
         fresh = {i: replace(self.contacts[i], steps=h) for i, h in offers.items()}
         return replace(self, contacts={**self.contacts, **fresh})
 
 
 def meet(
-    grid: Grid, book: Book, population: int | None, *, needed: int, seconds: float
-) -> Book:
-    """The book with everybody who is there now, newcomers introduced.
+    grid: Grid,
+    registry: Registry,
+    population: int | None,
+    *,
+    needed: int,
+    seconds: float,
+) -> Registry:
+    """The registry with everybody who is there now, newcomers introduced.
 
     Args:
         grid: the federation.
-        book: whom we knew.
+        registry: whom we knew.
         population: n, if clients are to be known by name.
         needed: nodes to wait for.
         seconds: how long, for them and then for introductions of nodes not asked
@@ -89,18 +94,18 @@ def meet(
         InvalidInputError: names are needed and no node can give its own.
     """
     nodes = _waited(grid, needed, seconds)
-    known = {contact.node for contact in book.contacts.values()} | book.replaced
+    known = {contact.node for contact in registry.contacts.values()} | registry.replaced
     strangers = [node for node in nodes if node not in known]
-    book = replace(book, connected=frozenset(nodes))
+    registry = replace(registry, connected=frozenset(nodes))
     if population is None:
-        first = len(book.contacts)
+        first = len(registry.contacts)
         named = {first + k: Contact(node) for k, node in enumerate(strangers)}
-        return replace(book, contacts={**book.contacts, **named})
+        return replace(registry, contacts={**registry.contacts, **named})
     if strangers:
-        replies = _introductions(grid, book, strangers, seconds)
-        book = _introduced(book, replies, population)
-        book = replace(book, awaited=book.awaited.union(strangers))
-        if not book.contacts and any(reply.has_error() for reply in replies):
+        replies = _introductions(grid, registry, strangers, seconds)
+        registry = _introduced(registry, replies, population)
+        registry = replace(registry, awaited=registry.awaited.union(strangers))
+        if not registry.contacts and any(reply.has_error() for reply in replies):
             rule = (
                 "left out unless nodes can introduce themselves: build the ClientApp "
                 "with hewfl.flower.client_app, or let it answer by "
@@ -108,7 +113,7 @@ def meet(
                 '@app.train("gradient") and @app.train()'
             )
             raise invalid("population", rule, population)
-    return book
+    return registry
 
 
 def _waited(grid: Grid, needed: int, seconds: float) -> list[int]:
@@ -127,12 +132,12 @@ def _waited(grid: Grid, needed: int, seconds: float) -> list[int]:
 
 
 def _introductions(
-    grid: Grid, book: Book, strangers: Iterable[int], seconds: float
+    grid: Grid, registry: Registry, strangers: Iterable[int], seconds: float
 ) -> list[Message]:
     """What strangers answer: the new ones in time, then the silent ones briefly."""
     replies: list[Message] = []
-    new = [node for node in strangers if node not in book.awaited]
-    silent = [node for node in strangers if node in book.awaited]
+    new = [node for node in strangers if node not in registry.awaited]
+    silent = [node for node in strangers if node in registry.awaited]
     for nodes, limit in ((new, seconds), (silent, min(seconds, BRIEF))):
         if nodes:
             asked = [Message(RecordDict(), node, INTRODUCE) for node in nodes]
@@ -140,8 +145,8 @@ def _introductions(
     return replies
 
 
-def _introduced(book: Book, replies: Iterable[Message], n: int) -> Book:
-    contacts, replaced = dict(book.contacts), set(book.replaced)
+def _introduced(registry: Registry, replies: Iterable[Message], n: int) -> Registry:
+    contacts, replaced = dict(registry.contacts), set(registry.replaced)
     for reply in sorted(replies, key=lambda reply: int(reply.metadata.src_node_id)):
         node = int(reply.metadata.src_node_id)
         if reply.has_error():
@@ -155,11 +160,11 @@ def _introduced(book: Book, replies: Iterable[Message], n: int) -> Book:
         before = contacts.get(client)
         if before is not None:
             replaced.add(before.node)
-        if before is not None and before.node in book.connected:
+        if before is not None and before.node in registry.connected:
             text = "nodes %d and %d both are partition %d; the newer is believed"
             log.warning(text, before.node, node, client)
         contacts[client] = contact
-    return replace(book, contacts=contacts, replaced=frozenset(replaced))
+    return replace(registry, contacts=contacts, replaced=frozenset(replaced))
 
 
 def _contact(node: int, content: RecordDict, n: int) -> tuple[int, Contact]:

@@ -2,10 +2,9 @@
 
     folder/spec.toml        the run as an experiment of one method and one seed
     folder/seed-<seed>/     trace.jsonl, checkpoint and, at the end, constants.json
-    folder/summary.json     at the end
-    folder/times.json       likewise
+    folder/times.json       at the end
 
-The files are those of `hewfl run`. The checkpoint holds the model, the method's state,
+`docs/experiments.md` says what of these a report needs. The checkpoint holds the model, the method's state,
 the round, and the method and options themselves.
 """
 
@@ -19,29 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.atomic import write_json, write_text
+from hewfl.core.atomic import write_json
 from hewfl.core.checks import invalid
+from hewfl.core.conversion import from_table, to_table
 from hewfl.errors import DataError
-from hewfl.experiments.client_laws import check_horizons, check_participation
-from hewfl.experiments.conversion import from_table, to_table
-from hewfl.experiments.folder import Folder
-from hewfl.experiments.methods import METHODS, MethodSpec
-from hewfl.experiments.run import finish
-from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec
-from hewfl.experiments.spec import Spec, write_spec
-from hewfl.flower.contacts import Book
+from hewfl.flower.contacts import Registry
 from hewfl.flower.layout import Layout
 from hewfl.flower.options import Options
-from hewfl.server.checkpoint import (
-    Saved,
-    flatten,
-    load_checkpoint,
-    save_checkpoint,
-    unflatten,
-)
+from hewfl.server.checkpoint import Saved, flatten, load_checkpoint, unflatten
+from hewfl.server.client_laws import check_horizons, check_participation
+from hewfl.server.folder import RunLog, describe
+from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 from hewfl.server.state import ServerState
-from hewfl.server.trace import RoundRecord, from_lines, to_line
+from hewfl.server.trace import RoundRecord
 from hewfl.version import __version__
 
 _OTHER = "other:"
@@ -146,15 +136,27 @@ class RunFolder:
         self._run = provenance(algorithm, options)
         self._algorithm = algorithm
         self._options = options
-        self._seed.mkdir(parents=True, exist_ok=True)
+        self._log = RunLog(self._seed)
 
-    @property
-    def _trace(self) -> Path:
-        return self._seed / "trace.jsonl"
-
-    def describe(self, rounds: int, book: Book) -> None:
+    def describe(self, rounds: int, registry: Registry) -> None:
         """Write the spec that `hewfl report` reads."""
-        write_text(self._path / "spec.toml", write_spec(self._spec(rounds, book)))
+        table, options = self._run, self._options
+        own = dict(table["method"])
+        own |= own.pop("bounds", {})  # of Algorithm 1; specs have them side by side
+        kind = own.pop("kind")
+        own.pop("smoothness", None)  # in specs the data give it
+        outer = {"outer_step": options.outer.step, "momentum": options.outer.momentum}
+        outer["nesterov"] = options.outer.nesterov
+        method = {"method": kind, "label": self._algorithm.name, **own, **outer}
+        batches = [contact.batch_size for contact in registry.contacts.values()]
+        clients = {
+            "n": options.population or max(1, len(registry.contacts)),
+            "batch_size": max(batches, default=1),
+            "horizons": table["horizons"] or 1,
+            "participation": table["participation"],
+        }
+        given = {"seed": options.seed, "rounds": rounds, "clients": clients}
+        describe(self._path, options.name, method, **given)
 
     def load(self, like: ServerState, layout: Layout) -> Kept | None:
         """The run found here, None if there is none; a longer trace is cut back.
@@ -166,15 +168,10 @@ class RunFolder:
         Raises:
             DataError: it is damaged, or another run.
         """
-        saved = load_checkpoint(self._seed)
+        run = {**self._run, "layout": to_table(layout)}
+        saved = self._log.load(run, but=_WAITING)
         if saved is None:
-            self._trace.unlink(missing_ok=True)
             return None
-        _same(saved.run, {**self._run, "layout": to_table(layout)})
-        if not self._trace.exists() or self._trace.stat().st_size < saved.trace_bytes:
-            raise DataError(f"the trace {self._trace} is shorter than its checkpoint")
-        with self._trace.open("r+b") as file:
-            file.truncate(saved.trace_bytes)
         others = {
             name.removeprefix(_OTHER): np.array(array)
             for name, array in saved.arrays.items()
@@ -184,18 +181,16 @@ class RunFolder:
 
     def commit(self, record: RoundRecord, kept: Kept) -> None:
         """Add a round to the trace, then make its state the current one."""
-        with self._trace.open("a") as file:
-            file.write(to_line(record))
+        self._log.append([record])
         others = {f"{_OTHER}{name}": array for name, array in kept.others.items()}
         arrays = {**flatten(kept.state), **others}
         run = {**self._run, "layout": to_table(kept.layout)}
-        size = self._trace.stat().st_size
-        save_checkpoint(self._seed, Saved(kept.round, run, arrays, size))
+        self._log.save(Saved(kept.round, run, arrays, self._log.size))
 
-    def close(self, rounds: int, book: Book, d: int, seconds: float) -> None:
-        """Write constants, times and summary of a finished run."""
+    def close(self, registry: Registry, d: int, seconds: float) -> None:
+        """Write constants and times of a finished run."""
         population = self._options.population
-        samples = {i: contact.examples for i, contact in book.contacts.items()}
+        samples = {i: contact.examples for i, contact in registry.contacts.items()}
         known = {
             "smoothness": self._run["method"].get("smoothness"),
             "objective": None,
@@ -209,56 +204,10 @@ class RunFolder:
         write_json(
             self._path / "times.json", {"seconds": round(seconds, 1), **versions}
         )
-        finish(Folder(self._path, self._spec(rounds, book)))
 
     def _numbers(self) -> int:
         """Clients counted by the largest number in the trace, where none has a name."""
-        records = from_lines(self._trace.read_text(encoding="utf-8").splitlines())
+        records = self._log.records()
         return 1 + max(
             (i for r in records for i in (*r.clients, *r.excluded)), default=0
         )
-
-    def _spec(self, rounds: int, book: Book) -> Spec:
-        table, options = self._run, self._options
-        own = dict(table["method"])
-        own |= own.pop("bounds", {})  # of Algorithm 1; specs have them side by side
-        own = {k: v for k, v in own.items() if k not in ("kind", "smoothness")}
-        outer = {"outer_step": options.outer.step, "momentum": options.outer.momentum}
-        outer["nesterov"] = options.outer.nesterov
-        kind = table["method"]["kind"]
-        method = MethodSpec(kind, self._algorithm.name, {**own, **outer})
-        batches = [contact.batch_size for contact in book.contacts.values()]
-        clients = ClientsSpec(
-            partition="nodes",
-            n=options.population or max(1, len(book.contacts)),
-            batch_size=max(batches, default=1),
-            horizons=table["horizons"] or 1,
-            participation=table["participation"],
-        )
-        return Spec(
-            options.name,
-            (method,),
-            rounds=rounds,
-            seeds=(options.seed,),
-            data=DataSpec("Flower nodes"),
-            problem=ProblemSpec(l2=0.0, optimum=False),
-            clients=clients,
-        )
-
-
-def _same(found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Require one run: everything but how long to wait for nodes."""
-    for key, value in asked.items():
-        if key not in _WAITING and _plain(found.get(key)) != _plain(value):
-            text = (
-                f"the folder holds another run: its {key} is {found.get(key)!r}, "
-                f"asked for is {value!r}"
-            )
-            raise DataError(text)
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back: tuples are lists."""
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

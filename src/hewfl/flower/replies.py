@@ -355,7 +355,7 @@ def _pieces(rows: Sequence[_Rows], begin: Float[Array, " d"]) -> Pieces:
     return Pieces((tuple(vectors),))
 
 
-def let_go(replies: Iterable[Message]) -> None:
+def clear_arrays(replies: Iterable[Message]) -> None:
     """Free the arrays of replies whose round is over: they are most of the memory.
 
     The messages themselves are emptied, whoever else holds them: their ArrayRecords

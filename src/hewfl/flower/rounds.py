@@ -16,7 +16,7 @@ from hewfl.aggregate.variates import kept
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array, Ints
 from hewfl.core.round import LocalPlan, Roster, Round
-from hewfl.flower.contacts import Book
+from hewfl.flower.contacts import Registry
 from hewfl.flower.layout import Layout, is_sendable
 from hewfl.flower.options import Options
 from hewfl.flower.replies import Exclusion, Heard
@@ -27,9 +27,11 @@ from hewfl.server.ledger import charge
 from hewfl.server.state import Lane, ServerState
 
 
-def draw_roster(book: Book, options: Options, t: int) -> tuple[Roster, list[Exclusion]]:
+def draw_roster(
+    registry: Registry, options: Options, t: int
+) -> tuple[Roster, list[Exclusion]]:
     """Who is asked in round t, and who was drawn but is not there."""
-    present = book.present()
+    present = registry.present()
     everybody = np.arange(options.population or 0)
     if options.population is None:
         everybody = np.array(list(present), dtype=np.int64)
@@ -38,10 +40,10 @@ def draw_roster(book: Book, options: Options, t: int) -> tuple[Roster, list[Excl
         Exclusion(int(i), "missing", "not connected") for i in drawn if i not in present
     ]
     clients = np.array([i for i in drawn if i in present], dtype=np.int64)
-    steps = _steps(book, options, t)
+    steps = _steps(registry, options, t)
     sizes = np.array([present[int(i)].examples for i in clients], dtype=np.int64)
     batches = np.array([present[int(i)].batch_size for i in clients], dtype=np.int64)
-    n = options.population or len(book.contacts)
+    n = options.population or len(registry.contacts)
     return Roster(clients, steps[clients], batches, sizes, n), absent
 
 
@@ -52,11 +54,11 @@ def _places(options: Options, t: int, n: int) -> Int64[Ints, " s"]:
     return law.draw(options.seed, t, n) if n else np.zeros(0, dtype=np.int64)
 
 
-def _steps(book: Book, options: Options, t: int) -> Int64[Ints, " n"]:
+def _steps(registry: Registry, options: Options, t: int) -> Int64[Ints, " n"]:
     """H_i of all clients: by the server's law, or as nodes offer, or one."""
-    n = options.population or len(book.contacts)
+    n = options.population or len(registry.contacts)
     steps, sizes, batches = (np.ones(n, dtype=np.int64) for _ in range(3))
-    for i, contact in book.contacts.items():
+    for i, contact in registry.contacts.items():
         steps[i] = contact.steps or 1
         sizes[i], batches[i] = contact.examples, contact.batch_size
     if options.horizons is None:

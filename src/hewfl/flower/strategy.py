@@ -21,12 +21,12 @@ from hewfl.core.algorithm import Algorithm, Corrected, Modelled
 from hewfl.core.checks import Array
 from hewfl.errors import DataError
 from hewfl.flower import evaluation, report
-from hewfl.flower.contacts import Book, log, meet
+from hewfl.flower.contacts import Registry, log, meet
 from hewfl.flower.folder import Kept, RunFolder, rebuilt
 from hewfl.flower.layout import flat, layout_of, others_of, record_of, sent
 from hewfl.flower.options import Options, check_method
 from hewfl.flower.orders import Draft, gradient_orders, orders
-from hewfl.flower.replies import Asked, Exclusion, Heard, let_go, sift
+from hewfl.flower.replies import Asked, Exclusion, Heard, clear_arrays, sift
 from hewfl.flower.rounds import charged, concluded, draw_roster, started
 from hewfl.server.conclude import Outcome
 from hewfl.server.state import ServerState
@@ -67,7 +67,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         self.algorithm = algorithm
         self.options = Options() if options is None else options
         check_method(algorithm, self.options)
-        self._book = Book()
+        self._registry = Registry()
         self._holders: dict[int, tuple[int, int]] = {}
         self._kept: Kept | None = None
         self._open: _Open | None = None
@@ -114,7 +114,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         found = self._prepare(grid, initial_arrays, folder, timeout)
         total = max(num_rounds, self._offset)
         if folder is not None:
-            folder.describe(total, self._book)
+            folder.describe(total, self._registry)
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             t = server_round + self._offset
@@ -134,7 +134,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         )
         if folder is not None:
             seconds = time.monotonic() - began
-            folder.close(total, self._book, len(self.state.anchor), seconds)
+            folder.close(self._registry, len(self.state.anchor), seconds)
         result.arrays = self.model()
         return report.renumbered(result, self._offset)
 
@@ -161,7 +161,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
             return True
         gradients = {}
         if method.demands.gradients:
-            messages, asked = gradient_orders(arrays, self._book.present())
+            messages, asked = gradient_orders(arrays, self._registry.present())
             replies = grid.send_and_receive(messages, timeout=timeout)
             heard = sift(asked, replies, layout, flat(layout, arrays))
             gradients = _gradients(heard)
@@ -171,7 +171,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
 
     def _meet(self, grid: Grid, needed: int) -> None:
         n, limit = self.options.population, self._limit
-        self._book = meet(grid, self._book, n, needed=needed, seconds=limit)
+        self._registry = meet(grid, self._registry, n, needed=needed, seconds=limit)
 
     @property
     def state(self) -> ServerState:
@@ -202,7 +202,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         t = server_round + self._offset - 1
         state, layout = self.state, self._known.layout
         self._meet(grid, self.options.min_replies)
-        roster, absent = draw_roster(self._book, self.options, t)
+        roster, absent = draw_roster(self._registry, self.options, t)
         messages: list[Message] = []
         asked: list[Asked] = []
         if len(roster.clients) > 0:
@@ -210,7 +210,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
             held = self._variates() if self._nodes_hold else None
             known, is_law = self._holders, self.options.horizons is not None
             draft = Draft(t, roster, plan, layout, arrays, config, held, known, is_law)
-            messages, asked = orders(draft, self._book.contacts)
+            messages, asked = orders(draft, self._registry.contacts)
         begin = sent(layout, state.anchor)
         self._open = _Open(t, asked, absent, begin)
         log.info("round %d: %d clients asked", t + 1, len(asked))
@@ -230,7 +230,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         excluded = (*opened.absent, *heard.excluded)
         for exclusion in excluded:
             log.warning("round %d: %s", opened.t + 1, report.sentence(exclusion))
-        let_go(replies)
+        clear_arrays(replies)
         state = charged(outcome.state, self.algorithm, self.options, len(opened.asked))
         self._kept = replace(kept, round=opened.t + 1, state=state)
         self._remember(opened, heard, outcome)
@@ -276,7 +276,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
 
     def _remember(self, opened: _Open, heard: Heard, outcome: Outcome) -> None:
         """Offers of steps, and which nodes hold a control variate that is right."""
-        self._book = self._book.offered(heard.offers)
+        self._registry = self._registry.offered(heard.offers)
         moved = outcome.decision is not None
         accepted = {int(i) for i in heard.clients} if moved else set()
         for question in opened.asked:
@@ -313,7 +313,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         grid: Grid,  # noqa: ARG002 - the training round has met everybody
     ) -> Iterable[Message]:
         """The model to a share of the connected nodes, drawn from the seed."""
-        t, present = server_round + self._offset, self._book.present()
+        t, present = server_round + self._offset, self._registry.present()
         return evaluation.questions(present, self.options, t, arrays, config)
 
     def aggregate_evaluate(
@@ -322,7 +322,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         replies: Iterable[Message],
     ) -> MetricRecord | None:
         """Means over the nodes that answered, weighted by their examples."""
-        clients = {c.node: i for i, c in self._book.contacts.items()}
+        clients = {c.node: i for i, c in self._registry.contacts.items()}
         found = evaluation.means(replies, clients)
         self._measured = report.numbers(found)
         return found

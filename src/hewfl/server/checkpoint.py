@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from hewfl.core.atomic import write_bytes
 from hewfl.errors import DataError
 
 FORMAT = 3
@@ -45,7 +46,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
 
 
 def unflatten(like: T, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> T:
-    """A state shaped like another one, filled from `flatten`'s arrays."""
+    """A state of the form of another one, filled from `flatten`'s arrays."""
     value: Any = like
     if value is None:
         return like
@@ -90,7 +91,7 @@ def save_checkpoint(folder: Path, saved: Saved) -> None:
     _sync(folder / "trace.jsonl")
     data = save(dict(saved.arrays))
     name = f"state-{saved.round:08d}.safetensors"
-    _write(folder / name, data)
+    write_bytes(folder / name, data, sole_writer=True)
     manifest = {
         "format": FORMAT,
         "round": saved.round,
@@ -101,7 +102,8 @@ def save_checkpoint(folder: Path, saved: Saved) -> None:
         "trace_sha256": _trace_digest(folder, saved.trace_bytes),
     }
     manifest["manifest_sha256"] = _digest(manifest)
-    _write(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
+    text = json.dumps(manifest, indent=1).encode()
+    write_bytes(folder / "manifest.json", text, sole_writer=True)
     for old in folder.glob("state-*.safetensors"):
         if old.name != name:
             old.unlink(missing_ok=True)
@@ -112,16 +114,6 @@ def _sync(trace: Path) -> None:
     if trace.exists():
         with trace.open("r+b") as file:
             os.fsync(file.fileno())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file in one instant."""
-    temporary = path.with_name(path.name + ".partial")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def load_checkpoint(folder: Path) -> Saved | None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from hewfl.core.atomic import write_text
+from hewfl.core.conversion import write_toml
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import Saved, load_checkpoint, save_checkpoint
 from hewfl.server.trace import RoundRecord, from_lines, to_line
@@ -29,8 +31,12 @@ class RunLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the trace."""
-        return self._path.stat().st_size
+        """Bytes of the trace; zero if there is none."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def restart(self, records: Sequence[RoundRecord]) -> None:
+        """Begin the trace anew with some records."""
+        write_text(self._path, "".join(to_line(record) for record in records))
 
     def append(self, records: Sequence[RoundRecord]) -> None:
         """Add records to the trace."""
@@ -59,7 +65,7 @@ class RunLog:
         """
         saved = load_checkpoint(self._folder)
         if saved is None:
-            self._path.write_bytes(b"")
+            self.restart(())
             return None
         for key, value in run.items():
             if key not in but and _plain(saved.run.get(key)) != _plain(value):
@@ -68,7 +74,7 @@ class RunLog:
                     f"{saved.run.get(key)!r}, asked for is {value!r}"
                 )
                 raise DataError(text)
-        if not self._path.exists() or self.size < saved.trace_bytes:
+        if self.size < saved.trace_bytes:
             text = f"the trace {self._path} is shorter than its checkpoint says"
             raise DataError(text)
         with self._path.open("r+b") as file:
@@ -81,3 +87,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def describe(
+    folder: Path,
+    name: str,
+    method: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    rounds: int | None = None,
+    clients: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the spec.toml by which `hewfl report` reads the run of a job.
+
+    Args:
+        folder: of the job; its trace is in seed-<seed>.
+        name: of the run.
+        method: `method`, `label` and hyper-parameters.
+        seed: of the run.
+        rounds: how many are planned; counted in the trace if not given.
+        clients: what is known of the clients.
+    """
+    table: dict[str, Any] = {"name": name}
+    if rounds is not None:
+        table["rounds"] = max(rounds, 1)
+    table["seeds"] = [seed]
+    table["methods"] = [{key: v for key, v in method.items() if v is not None}]
+    table["clients"] = {"partition": "nodes", **(clients or {})}
+    write_text(folder / "spec.toml", write_toml(table))

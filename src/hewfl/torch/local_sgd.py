@@ -145,6 +145,17 @@ class HewLocalSGD:
                 warn_of_buffers(self._model)
         return report
 
+    def measure(self, **measured: float) -> None:
+        """Put numbers into the trace of the last round; see `SyncOptions.folder`.
+
+        Those of the first rank count; `objective` and `pooled` are what reports call
+        so, everything else is a metric.
+
+        >>> local.measure(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
+        """
+        if self._replica.trace is not None:
+            self._replica.trace.measure(measured)
+
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.
 
@@ -187,6 +198,8 @@ class HewLocalSGD:
         if error is None:
             self._work = replace(self._work, leaving=True)
             self.sync()
+        if self._replica.trace is not None:
+            self._replica.trace.flush()
 
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any

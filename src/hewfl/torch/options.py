@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import final
 
 from hewfl.core.checks import invalid
@@ -21,6 +22,8 @@ class SyncOptions:
             Outer(0.7, 0.9, nesterov=True). Its memory is spread over ranks.
         bucket_bytes: what is exchanged at once; 16 MiB was fastest of 0.25 to 64 MiB.
         timeout: how long to wait for the other ranks.
+        folder: where the first rank keeps a trace of the job for `hewfl report`; None
+            keeps none.
     """
 
     smoothness: float | None = None
@@ -28,9 +31,10 @@ class SyncOptions:
     outer: Outer = field(default_factory=Outer)
     bucket_bytes: int = 2**24
     timeout: timedelta = timedelta(minutes=10)
+    folder: Path | str | None = None
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that sizes and times are positive."""
         if self.bucket_bytes < 1:
             raise invalid("bucket_bytes", "at least 1", self.bucket_bytes)
         if self.timeout <= timedelta(0):

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -34,6 +35,7 @@ from hewfl.torch.model import SharedModel, is_finite
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.rules import Rule
 from hewfl.torch.shards import Shards
+from hewfl.torch.trace import JobTrace
 from hewfl.torch.variates import RankVariates
 from hewfl.torch.wire import Wire, check_group, ring_bytes
 from hewfl.torch.work import Arrivals, Meeting, Work, from_table, to_row
@@ -56,6 +58,7 @@ class Replica:
         model: x and y.
         variates: control variates, None for rules without.
         state: the rule's own; vectors in it are this rank's entries.
+        trace: on the first rank of a job that keeps one.
         rounds: rounds done.
     """
 
@@ -96,6 +99,10 @@ class Replica:
                 self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.follow(self.wire.rank)
+        self.trace = None
+        if options.folder is not None and self.wire.rank == 0:
+            at = Path(options.folder)
+            self.trace = JobTrace(at, rule.at(1.0), ranks, layout.parameters)
 
     def sync(self, work: Work) -> SyncReport | None:
         """Aggregate what all ranks did since the last round.
@@ -116,7 +123,8 @@ class Replica:
             collector = Collector(self.model, self.variates, self.wire)
             shards, products = collector.collected(arrivals)
             heard, received = shards.members, list(shards.buckets)
-            decision, following = self._decided(shards, arrivals)
+            roster = self._roster(heard, arrivals)
+            decision, following = self._decided(shards, roster, arrivals)
             far = arrivals.travelled[heard]
             how = Combination(heard, decision.weights, far, products, decision.step)
             distributor = Distributor(self.model, self.variates, self.wire)
@@ -129,7 +137,12 @@ class Replica:
         self.rounds += 1
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
-        return self._report(arrivals, heard, decision, (bytes_sent, *seconds))
+        report = self._report(arrivals, heard, decision, (bytes_sent, *seconds))
+        if self.trace is not None:
+            seen = {"bytes_sent": bytes_sent, "seconds": seconds[0]}
+            seen["waited"] = seconds[1]
+            self.trace.add(self.rounds, roster, decision, report.excluded, seen)
+        return report
 
     def start_variates(self) -> None:
         """c_i = the gradients at hand, c their mean (erratum E-29).
@@ -181,24 +194,29 @@ class Replica:
             return self.wire.table(row)
         return self._attendance.table(row, self.options.timeout)
 
-    def _decided(self, shards: Shards, arrivals: Arrivals) -> tuple[Decision, Any]:
-        """The rule's decision on the ranks heard, and its next state.
+    def _roster(self, heard: Int64[Ints, " s"], arrivals: Arrivals) -> Roster:
+        """The ranks heard and their work.
 
         Raises:
             InvalidInputError: tokens are asked for and were not counted.
         """
-        heard, n = shards.members, self.wire.ranks
-        H, travelled = arrivals.steps[heard], arrivals.travelled[heard]
-        tokens = arrivals.tokens[heard]
+        H, tokens = arrivals.steps[heard], arrivals.tokens[heard]
         if self.rule.choice == "tokens" and tokens.min() < 1:
             raise invalid("tokens", "counted on every rank", tokens.tolist())
         sizes = np.where(tokens.min() > 0, tokens, 1)
-        roster = Roster(heard, H, np.ones_like(H), sizes, n)
+        return Roster(heard, H, np.ones_like(H), sizes, self.wire.ranks)
+
+    def _decided(
+        self, shards: Shards, roster: Roster, arrivals: Arrivals
+    ) -> tuple[Decision, Any]:
+        """The rule's decision on the ranks heard, and its next state."""
+        travelled = arrivals.travelled[shards.members]
         anchor = np.empty(0)  # none of the rules known by name looks at it
         if not isinstance(self.rule.choice, str):
             masters = [master.double().cpu().numpy() for master in self.model.masters]
             anchor = np.concatenate(masters)
-        round_ = Round(anchor, shards, roster, LocalPlan(travelled / H))
+        plan = LocalPlan(travelled / roster.horizons)
+        round_ = Round(anchor, shards, roster, plan)
         algorithm = self.rule.at(float(travelled.mean()))
         return decided(algorithm, round_, self.state)
 

@@ -70,6 +70,8 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
         _fill(replica.variates.own, state["variates"]["own"])
         _fill(replica.variates.server, state["variates"]["server"])
         replica.variates.started = bool(state["started"])
+    if replica.trace is not None:
+        replica.trace.resume(replica.rounds)
     return Work(**state["work"])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hewfl.core.checks import invalid
-from hewfl.experiments.conversion import (
+from hewfl.core.conversion import (
     errors_naming,
     from_list,
     from_table,

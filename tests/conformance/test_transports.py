@@ -1,0 +1,86 @@
+"""Every rule in every transport: one decision, wherever the displacements lie.
+
+The simulator's matrix is the measure. The replies of a federation are `Pieces`; the
+ranks of a torch job are real processes over gloo.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conformance.median import Median
+from tests.conformance.rounds import step_of
+from tests.conformance.test_algorithms import ALGORITHMS, Case
+from tests.torch.pool import Pool
+from tests.torch.scenarios import Plan, play, quadratic
+from tests.torch.test_rounds import branch
+
+from hewfl import InvalidInputError, LocalPlan, Roster, Round
+from hewfl.aggregate.pieces import Pieces
+from hewfl.aggregate.rows import matrix_round
+from hewfl.server.checkpoint import flatten
+from hewfl.torch.rules import Rule
+
+CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
+REFUSED = ("fedprox", "minibatch", "qfedavg", "qfedavg-half", "hew-control")
+"""In a torch job: losses and local steps of another kind are not to be had there."""
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+
+
+def in_pieces(rows: Any) -> Pieces:
+    """Vectors in two parts each, as replies of a federation have them."""
+    parts = np.split(rows, [5], axis=1)
+    return Pieces(tuple(tuple(np.ascontiguousarray(r) for r in part) for part in parts))
+
+
+@every_case
+def test_replies_give_what_the_matrix_gives(
+    case: Case, rng: np.random.Generator
+) -> None:
+    algorithm, n, d = case.algorithm, 6, 17
+    given = rng.standard_normal((n, d)) if algorithm.demands.gradients else None
+    states = [algorithm.init(n, d, given) for _ in range(2)]
+    ones, x = np.ones(4, dtype=np.int64), rng.standard_normal(d)
+    for _ in range(3):
+        roster = Roster(np.array([0, 1, 3, 5]), rng.integers(1, 9, 4), ones, ones, n)
+        rows = -0.1 - 0.1 * rng.standard_normal((4, d))
+        plan = algorithm.plan(roster, states[0])
+        losses = np.arange(1.0, 5.0) if algorithm.demands.losses else None
+        known = matrix_round(x, rows, roster, plan, losses)
+        round_ = Round(x, in_pieces(rows), roster, plan, losses)
+        expected, states[0] = algorithm.decide(known, states[0])
+        found, states[1] = algorithm.decide(round_, states[1])
+        assert found.weights == pytest.approx(expected.weights, abs=1e-8)
+        assert step_of(found, rows) == pytest.approx(step_of(expected, rows), abs=1e-8)
+        for name, array in flatten(states[0]).items():
+            assert flatten(states[1])[name] == pytest.approx(array, abs=1e-8), name
+
+
+@pytest.mark.torch
+@every_case
+def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
+    algorithm, n = case.algorithm, 3
+    if case.id.startswith(REFUSED):
+        with pytest.raises(InvalidInputError, match="`rule` must be one that "):
+            Rule(algorithm)
+        return
+    plan = Plan(algorithm, rounds=3, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
+    seen = pool.run(play, n, plan)
+    H, eta = np.array(plan.steps[:n]), np.array(plan.rates[:n])
+    sizes, x = np.array(plan.tokens[:n]), seen[0][0].start
+    roster = Roster(np.arange(n), H, np.ones_like(H), sizes, n)
+    first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
+    state = algorithm.init(n, len(x), first if algorithm.demands.gradients else None)
+    for t in range(plan.rounds):
+        shift = algorithm.plan(roster, state).correction
+        k = np.zeros((n, len(x))) if shift is None else shift
+        ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
+        rows = np.stack(ends) - x
+        round_ = matrix_round(x, rows, roster, LocalPlan(eta, shift))
+        decision, state = algorithm.decide(round_, state)
+        x = x + step_of(decision, rows)
+        got = seen[0][t]
+        assert got.report.weights == pytest.approx(decision.weights, abs=1e-7)
+        assert got.after == pytest.approx(x, rel=1e-8, abs=1e-8)
+        assert all(rank[t].after.tobytes() == got.after.tobytes() for rank in seen)

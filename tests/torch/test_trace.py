@@ -1,0 +1,70 @@
+"""A job's trace is a run folder that reports read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.pool import Pool
+from tests.torch.scenarios import Quadratic, descend
+
+from hewfl.experiments.folder import open_folder
+from hewfl.experiments.report import write_report
+from hewfl.server.trace import RoundRecord, from_lines
+from hewfl.torch import HewLocalSGD, SyncOptions
+
+pytestmark = pytest.mark.torch
+
+
+def kept(
+    rank: int, _: int, folder: str, rounds: int, state: Any = None
+) -> tuple[Any, Any]:
+    """A job that measures its loss after every round; its last state and report."""
+    module = Quadratic(rank, (torch.float64,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options = SyncOptions(folder=folder)
+    saved = None
+    with HewLocalSGD(module, optimizer, rank + 1, "hom", None, options) as local:
+        if state is not None:
+            local.load_state_dict(state[rank])
+        else:
+            local.measure(objective=float(module().detach()))
+        while local.rounds < rounds:
+            descend(module, optimizer, rank + 1)
+            local.measure(objective=float(module().detach()), seen=local.rounds)
+        saved = local.state_dict()
+        saved["anchor"] = [a.clone() for a in saved["anchor"]]
+    return saved, local.last
+
+
+def records(folder: Path) -> list[RoundRecord]:
+    return from_lines((folder / "seed-0" / "trace.jsonl").read_text().splitlines())
+
+
+def test_a_job_leaves_a_trace_that_reports_read(pool: Pool, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    (_, last), *_ = pool.run(kept, 3, str(folder), 4)
+    found = records(folder)
+    assert [record.round for record in found] == [0, 1, 2, 3, 4]
+    assert found[-1].weights == last.weights
+    assert found[-1].horizons == last.steps == (1, 2, 3)
+    assert found[-1].observed["bytes_sent"] > 0
+    assert [record.metrics.get("seen") for record in found] == [None, 1, 2, 3, 4]
+    assert found[-1].objective is not None
+    run = open_folder(folder)
+    write_report([run], tmp_path / "page.html")
+    assert "HEW (plain)" in (tmp_path / "page.html").read_text()
+    final = run.summary()["methods"][0]["final"]["objective"]["mean"]
+    assert final == found[-1].objective
+
+
+def test_a_resumed_job_goes_on_with_its_trace(pool: Pool, tmp_path: Path) -> None:
+    states = [saved for saved, _ in pool.run(kept, 2, str(tmp_path / "a"), 2)]
+    first = records(tmp_path / "a")
+    pool.run(kept, 2, str(tmp_path / "a"), 4, states)
+    found = records(tmp_path / "a")
+    assert found[:3] == first
+    assert [record.round for record in found] == [0, 1, 2, 3, 4]
+    assert found[-1].scalars == 2 * found[2].scalars
+    pool.run(kept, 2, str(tmp_path / "a"), 1)  # a new job in the same folder
+    assert [record.round for record in records(tmp_path / "a")] == [0, 1]
