@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from hewfl.errors import DataError, InvalidInputError
-from hewfl.experiments import lock, tune
+from hewfl.experiments import tune
 from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.overrides import overridden
 from hewfl.experiments.run import Progress, run_all, tune_all
 from hewfl.experiments.spec import spec_from_table
+from hewfl.server import lock
 from hewfl.server.lock import holder_of, locked
 from tests.experiments.runs import TEXT, small, table
 

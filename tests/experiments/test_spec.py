@@ -11,11 +11,12 @@ import pytest
 
 from hewfl import InvalidInputError, Outer
 from hewfl.errors import DataError
-from hewfl.experiments.methods import METHODS, MethodSpec
+from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.overrides import overridden
 from hewfl.experiments.spec import read_spec, spec_from_table, write_spec
 from hewfl.experiments.template import documented, template
 from hewfl.server.client_laws import HORIZONS, PARTICIPATION
+from hewfl.server.methods import METHODS
 from tests.experiments.runs import TEXT, small, table
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -247,5 +247,5 @@ def test_the_folder_is_one_that_reports_read(method: Any, tmp_path: Path) -> Non
     write_report([folder], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "in Flower" in page
-    summary = folder.summary()
+    summary = folder.summary
     assert summary["methods"][0]["final"]["objective"]["mean"] == curve[-1]

@@ -54,7 +54,7 @@ def test_a_job_leaves_a_trace_that_reports_read(pool: Pool, tmp_path: Path) -> N
     run = open_folder(folder)
     write_report([run], tmp_path / "page.html")
     assert "HEW (plain)" in (tmp_path / "page.html").read_text()
-    final = run.summary()["methods"][0]["final"]["objective"]["mean"]
+    final = run.summary["methods"][0]["final"]["objective"]["mean"]
     assert final == found[-1].objective
 
 

@@ -7,9 +7,9 @@ import textwrap
 from typing import Any
 
 from hewfl.core.conversion import write_toml
-from hewfl.experiments.methods import METHODS
 from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
 from hewfl.experiments.spec import Spec
+from hewfl.server.methods import METHODS
 
 SECTIONS = {
     "data": DataSpec,

@@ -4,8 +4,8 @@
     folder/seed-<seed>/     trace.jsonl, checkpoint and, at the end, constants.json
     folder/times.json       at the end
 
-`docs/experiments.md` says what of these a report needs. The checkpoint holds the model, the method's state,
-the round, and the method and options themselves.
+`docs/experiments.md` says what of these a report needs. The checkpoint holds the model,
+the method's state, the round, and the method and options themselves.
 """
 
 from collections.abc import Mapping
@@ -155,8 +155,14 @@ class RunFolder:
             "horizons": table["horizons"] or 1,
             "participation": table["participation"],
         }
-        given = {"seed": options.seed, "rounds": rounds, "clients": clients}
-        describe(self._path, options.name, method, **given)
+        describe(
+            self._path,
+            options.name,
+            method,
+            seed=options.seed,
+            rounds=rounds,
+            clients=clients,
+        )
 
     def load(self, like: ServerState, layout: Layout) -> Kept | None:
         """The run found here, None if there is none; a longer trace is cut back.

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, final
+from typing import Any, SupportsFloat, final
 
 import torch
 import torch.distributed as dist
@@ -145,7 +145,7 @@ class HewLocalSGD:
                 warn_of_buffers(self._model)
         return report
 
-    def measure(self, **measured: float) -> None:
+    def measure(self, **measured: SupportsFloat) -> None:
         """Put numbers into the trace of the last round; see `SyncOptions.folder`.
 
         Those of the first rank count; `objective` and `pooled` are what reports call

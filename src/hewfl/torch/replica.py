@@ -139,7 +139,7 @@ class Replica:
         bytes_sent = self.wire.bytes_sent - sent
         report = self._report(arrivals, heard, decision, (bytes_sent, *seconds))
         if self.trace is not None:
-            seen = {"bytes_sent": bytes_sent, "seconds": seconds[0]}
+            seen = {"bytes_sent": float(bytes_sent), "seconds": seconds[0]}
             seen["waited"] = seconds[1]
             self.trace.add(self.rounds, roster, decision, report.excluded, seen)
         return report

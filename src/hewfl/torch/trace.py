@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, SupportsFloat, final
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Decision, Roster
@@ -49,7 +49,7 @@ class JobTrace:
             self._scalars = records[-1].scalars
             self._paper_scalars = records[-1].paper_scalars
 
-    def measure(self, measured: Mapping[str, float]) -> None:
+    def measure(self, measured: Mapping[str, SupportsFloat]) -> None:
         """Add numbers to the record of the last round."""
         if self._held is None:
             return
