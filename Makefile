@@ -28,7 +28,7 @@ demo: $(VENV)/core.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m "not flower"
-	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/test_cli.py
+	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
 # a federation of real processes, on this machine alone
 test-flower: $(VENV)/dev.stamp
