@@ -230,7 +230,7 @@ def _compiled(
     origin: int,
     scales: tuple[int, int],
 ) -> tuple[Float64[Array, "m m"], float, float]:
-    """The same by the compiled kernel; the origin's own zero row is put back after."""
+    """Products by the compiled kernel; the origin's own zero row is put back after."""
     g, code = reference
     n = len(spans[0].rows)
     order = [origin, *(i for i in range(n) if i != origin)]
@@ -256,7 +256,7 @@ def _stacked(
     origin: int,
     scales: tuple[int, int],
 ) -> tuple[Float64[Array, "m m"], float, float]:
-    """The same by BLAS, block by block onto one triangle; blocks go across spans."""
+    """Products by BLAS, block by block onto one triangle; blocks go across spans."""
     n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
     width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
     stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")

@@ -200,7 +200,8 @@ def combine(
     part, w = data.take(members), np.ascontiguousarray(w[..., members])
     kind = None
     if isinstance(part, Rows) and not wide:
-        kind = part.xp.result_type(*{part.row(i).dtype for i in range(part.n)})
+        rows = part.data if isinstance(part.data, list) else [part.data]
+        kind = part.xp.result_type(*{row.dtype for row in rows})
         kind = kind if "float" in str(kind) else None
     return weighted_sum(part, w, kind=kind, out=out)
 

@@ -134,7 +134,7 @@ class ProblemBounds:
     amplitude_max: float
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that L, R and the box of amplitudes are in range."""
         positive("smoothness", self.smoothness)
         positive("radius", self.radius)
         low = positive("amplitude_min", self.amplitude_min)
@@ -160,6 +160,6 @@ class UpperState:
     tracking: float
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that both bounds are nonnegative numbers."""
         nonnegative("gap", self.gap)
         nonnegative("tracking", self.tracking)

@@ -78,7 +78,7 @@ class Local:
     finish: Callable[[Any], Any] = _same
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that sizes are in range."""
         for name in ("examples", "batch_size"):
             if getattr(self, name) < 1:
                 raise invalid(name, "at least 1", getattr(self, name))

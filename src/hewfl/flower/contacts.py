@@ -67,7 +67,7 @@ class Registry:
         return {i: c for i, c in found if c.node in self.connected}
 
     def offered(self, offers: Mapping[int, int]) -> "Registry":
-        """The same clients with new offers of steps."""
+        """The registry with new offers of steps."""
         fresh = {i: replace(self.contacts[i], steps=h) for i, h in offers.items()}
         return replace(self, contacts={**self.contacts, **fresh})
 

@@ -60,7 +60,7 @@ class Options:
     name: str = "flower"
 
     def __post_init__(self) -> None:
-        """Check ranges."""
+        """Check that counts, shares and times are in range."""
         for name in ("population", "wait_for", "min_replies"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -35,7 +35,7 @@ def note(
 def metrics(
     t: int, heard: Heard, outcome: Outcome, excluded: Sequence[Exclusion]
 ) -> MetricRecord:
-    """The same for Flower, with means of the clients' own measures."""
+    """A round's metrics for Flower, with means of the clients' own measures."""
     known = note(heard, outcome, excluded)
     found = MetricRecord(
         {

@@ -140,7 +140,7 @@ def _is_due(t: int, rounds: int, every: int | None) -> bool:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """The same names, with numbers where one is used again."""
+    """Names of lanes, with numbers where one is used again."""
     return tuple(
         name if names.count(name) == 1 else f"{name} #{names[: k + 1].count(name)}"
         for k, name in enumerate(names)

@@ -46,7 +46,7 @@ class Work:
     finite: bool = True
 
     def after_step(self, learning_rate: float) -> "Work":
-        """The same with one step more."""
+        """The work with one step more."""
         far = self.travelled + learning_rate
         return replace(self, steps=self.steps + 1, travelled=far)
 
