@@ -53,6 +53,7 @@ print(json.dumps(errors))
 NEEDS = {
     "torch": (
         "hewfl.torch",
+        "hewfl.aggregate.gpu",
         "hewfl.problems.module",
         "hewfl.experiments.modules",
         "hewfl.flower.torch_local",
