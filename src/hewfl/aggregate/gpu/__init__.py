@@ -11,8 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64
+
+from hewfl.errors import MissingExtraError
+
+try:
+    import torch
+except ImportError as error:
+    text = "hewfl.aggregate.gpu needs PyTorch: pip install 'hewfl[torch]'"
+    raise MissingExtraError(text) from error
 
 from hewfl.aggregate.gpu import cuda_gram
 from hewfl.aggregate.gram import ORIGINS, nearer_origin, weight_problem
