@@ -1,7 +1,6 @@
 """Displacements where they lie: the same answers as from a matrix of them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,9 @@ import pytest
 from hewfl import combine, data_gap, post_local_weights
 from hewfl.aggregate.gram import NATIVE_CLIENTS, own_products, round_products
 from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.rows import as_rows, matrix_round
-from hewfl.aggregate.variates import ControlVariates, kept, settled
+from hewfl.aggregate.rows import as_rows
 from hewfl.core import native
 from hewfl.core.displacements import OwnSum
-from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.errors import InvalidInputError
 
 LENGTHS = (1, 300, 5, 257, 1024)
@@ -179,69 +176,3 @@ def test_what_is_not_finite_is_found(rng: np.random.Generator) -> None:
     pieces.parts[3][1][7] = np.nan
     with pytest.raises(InvalidInputError, match="nan for client 1"):
         post_local_weights(pieces, OwnSum(-np.ones(3)), 1.0)
-
-
-# ------------------------------------------------------------------ control variates
-
-
-def a_round(rng: np.random.Generator) -> tuple[Round, Round, ControlVariates]:
-    """Clients 1, 2 and 4 of five."""
-    pieces, matrix = in_pieces(rng, 3)
-    d = matrix.shape[1]
-    H = np.array([1, 2, 5])
-    roster = Roster(np.array([1, 2, 4]), H, np.ones(3, int), np.ones(3, int), 5)
-    plan = LocalPlan(np.array([0.3, 0.1, 0.7]))
-    clients = rng.standard_normal((5, d))
-    variates = ControlVariates(clients.mean(axis=0), clients)
-    anchor = np.zeros(d)
-    known = matrix_round(anchor, matrix, roster, plan)
-    return Round(anchor, pieces, roster, plan), known, variates
-
-
-def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
-    round_, known, variates = a_round(rng)
-    own, server = variates.clients.copy(), variates.server.copy()
-    expected = variates.after(known)
-    assert np.array_equal(variates.clients, own)
-    ground = np.array([0.3, 0.2, 3.5])
-    per_gradient = known.displacements.matrix() / ground[:, None]
-    by_hand = own.copy()
-    by_hand[[1, 2, 4]] -= server + per_gradient
-    np.testing.assert_allclose(expected.clients, by_hand, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(expected.server, by_hand.mean(axis=0), atol=1e-13)
-    held = kept(variates)
-    noted = held.after(round_)
-    assert np.array_equal(noted.clients, own)  # only noted so far
-    found = settled(noted)
-    assert found.clients is variates.clients
-    np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
-    np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
-
-
-def test_variates_have_the_same_bits_without_kernels(rng: np.random.Generator) -> None:
-    round_, known, variates = a_round(rng)
-    ours = variates.after(known).clients, variates.after(round_).clients
-    with native.disabled():
-        twin = variates.after(known).clients, variates.after(round_).clients
-    assert np.array_equal(ours[0], twin[0])
-    assert np.array_equal(ours[1], twin[1])
-
-
-@pytest.mark.parametrize("where", ["server", "step", "data"])
-def test_variates_that_may_overflow_are_left_alone(
-    where: str, rng: np.random.Generator
-) -> None:
-    round_, _, variates = a_round(rng)
-    if where == "server":
-        variates.server[3] = -1e300
-    if where == "step":
-        plan = LocalPlan(np.array([0.3, 1e-300, 0.7]))
-        round_ = replace(round_, plan=plan)
-    if where == "data":
-        x = np.zeros(round_.displacements.d)
-        rows = tuple(np.full(len(x), s) for s in (1e300, 1.0, 1.0))
-        round_ = replace(round_, displacements=Pieces((rows,), x))
-    own = variates.clients.copy()
-    with pytest.raises(InvalidInputError, match="below 1e\\+290 in size"):
-        settled(kept(variates).after(round_))
-    assert np.array_equal(variates.clients, own)

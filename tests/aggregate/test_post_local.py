@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tests import known_solutions as problems
 from tests.known_solutions import QPInstance
-from tests.tolerances import GAP, WEIGHTS
+from tests.tolerances import GAP
 
 from hewfl import (
     InvalidInputError,
@@ -20,7 +20,6 @@ from hewfl import (
     post_local_weights,
     solve_simplex_qp,
 )
-from hewfl.aggregate import low_rank, rows
 
 Array = NDArray[np.float64]
 
@@ -170,37 +169,6 @@ def test_inactive_clients_take_no_part(form: str, rng: np.random.Generator) -> N
     assert solution.weights[[0, 3, 4, 6]].tolist() == [0, 0, 0, 0]
     assert not solution.support[[0, 3, 4, 6]].any()
     assert np.isfinite(combine(D, solution.weights)).all()  # weight zero is not read
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_many_clients_few_parameters_never_form_the_gram_matrix(
-    inside: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n, d = 1500, 20
-    D = rng.standard_normal((n, d))
-    g = -D[:40].mean(axis=0) if inside else 20 * rng.standard_normal(d)
-    dense = solve_simplex_qp(D @ D.T, D @ g, curvature=1.5)
-    largest = 0
-    block = low_rank.DataColumns.block
-
-    def spying(self: Any, rows: Any, columns: Any) -> Any:
-        nonlocal largest
-        largest = max(largest, len(rows) * len(columns))
-        return block(self, rows, columns)
-
-    def forbidden(*_: Any) -> Any:
-        pytest.fail("the whole Gram matrix was formed")
-
-    monkeypatch.setattr(low_rank.DataColumns, "block", spying)
-    monkeypatch.setattr(rows, "round_products", forbidden)
-    solution = post_local_weights(D, g, 1.5)
-    assert 0 < largest < n * n / 50
-    assert float(solution.gap) <= GAP * 1.5 * float((D**2).sum(1).max())
-    assert np.abs(solution.weights - dense.weights).max() <= WEIGHTS
-    assert solution.support.sum() > d + 1 if inside else solution.support.sum() <= d + 1
-    order = rng.permutation(n)
-    again = post_local_weights(D[order].astype(np.float32), g, 1.5)
-    assert np.abs(again.weights - solution.weights[order]).max() <= 1e-4
 
 
 def test_softmax_ties_survive_float32_noise(rng: np.random.Generator) -> None:
