@@ -106,7 +106,8 @@ def test_the_start(rng: np.random.Generator) -> None:
 
 def test_corrections_of_all_clients_add_up_to_nothing(rng: np.random.Generator) -> None:
     _, known, variates = a_round(rng)
-    everybody = Roster(*[np.arange(5)] * 4, 5)
+    ones = np.ones(5, dtype=np.int64)
+    everybody = Roster(np.arange(5), ones, ones, ones, 5)
     whole = correction(variates, everybody)
     assert whole.sum(axis=0) == pytest.approx(np.zeros(whole.shape[1]), abs=1e-12)
     share, u = variate_weights(known.ground, 5)

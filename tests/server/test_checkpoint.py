@@ -51,7 +51,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from hewfl import simulate
-from tests.sim.test_checkpoint import FEDERATION
+from tests.server.test_checkpoint import FEDERATION
 from tests.sim.test_engine import all_lanes
 from tests.sim.toy import least_squares
 problem = least_squares()
