@@ -11,7 +11,7 @@ from tests.torch.scenarios import Quadratic, descend
 from hewfl.experiments.folder import open_folder
 from hewfl.experiments.report import write_report
 from hewfl.server.trace import RoundRecord, from_lines
-from hewfl.torch import HewLocalSGD, SyncOptions
+from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 
 pytestmark = pytest.mark.torch
 
@@ -68,3 +68,19 @@ def test_a_resumed_job_goes_on_with_its_trace(pool: Pool, tmp_path: Path) -> Non
     assert found[-1].scalars == 2 * found[2].scalars
     pool.run(kept, 2, str(tmp_path / "a"), 1)  # a new job in the same folder
     assert [record.round for record in records(tmp_path / "a")] == [0, 1]
+
+
+def averaged(rank: int, _: int, folder: str) -> None:
+    """Two rounds of an averager, which nobody tells that the job has ended."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options = SyncOptions(folder=folder)
+    averager = HewAverager(module.parameters(), 2, options=options)
+    for _ in range(3):
+        descend(module, optimizer, 1)
+        averager.average_parameters(module.parameters())
+
+
+def test_an_averager_leaves_its_last_round_too(pool: Pool, tmp_path: Path) -> None:
+    pool.run(averaged, 2, str(tmp_path / "job"))
+    assert [record.round for record in records(tmp_path / "job")] == [0, 1, 2]
