@@ -63,7 +63,7 @@ def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
     algorithm, n = case.algorithm, 3
     if case.id.startswith(REFUSED):
         with pytest.raises(InvalidInputError, match="`rule` must be one that "):
-            Rule(algorithm)
+            Rule(algorithm).check_plan(n)
         return
     plan = Plan(algorithm, rounds=3, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
     seen = pool.run(play, n, plan)

@@ -1,5 +1,7 @@
 """Buckets, shards, and the products formed on them, in one process."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,44 @@ def test_shards_answer_as_a_matrix_does(rng: np.random.Generator) -> None:
         known.take(members).gram(), rel=1e-12
     )
     assert ours.like(2 * rows).gram() == pytest.approx(4 * known.gram(), rel=1e-12)
+    some = np.array([0, 2, 5])  # the last is standing still
+    null = ours.with_null().take(some)
+    assert null.n == 3
+    assert null.gram() == pytest.approx(known.with_null().take(some).gram(), rel=1e-12)
+
+
+def test_a_common_part_takes_no_digits_from_shards(rng: np.random.Generator) -> None:
+    rows = 1e3 + 1e-5 * rng.standard_normal((4, 50))
+    g = rng.standard_normal(50)
+    ours = spread(rows, 3).products(g, 1.0)
+    known = as_rows("rows", rows).products(g, 1.0)
+    w = rng.dirichlet(np.ones(4), 3)
+    for a, b in itertools.pairwise(w):
+        found, expected = ((a - b) @ p.linear for p in (ours, known))
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_very_many_vectors_are_solved_with_the_other_ranks() -> None:
+    """Rows of few entries have a solver that reads them; shards are no whole rows."""
+    rng = np.random.default_rng(3)
+    rows, half = rng.standard_normal((300, 20)), 10
+    shared = as_rows("rows", rows)
+
+    class Two:
+        """Adds what the other rank has: products of the other half."""
+
+        def summed(self, values: Array) -> Array:
+            assert len(values) == 300 * 300 + 300 + 1
+            return shared_products()
+
+    def shared_products() -> Array:
+        found = vector_products(shared, 0)
+        return np.concatenate([found.gram.ravel(), found.linear, [found.offset]])
+
+    own = Shards(Two(), [torch.tensor(rows[:, :half])], np.arange(300), 20)
+    found = post_local_weights(own, None, 1.0)
+    known = post_local_weights(rows, None, 1.0)
+    assert found.weights == pytest.approx(known.weights, abs=1e-8)
 
 
 @pytest.mark.parametrize("null", [False, True])

@@ -210,3 +210,31 @@ def test_learning_rates_reach_averagers_in_torchs_wrapper(
     whole, cut = pool.run(rates, 2, "whole"), pool.run(rates, 2, order)
     for a, b in zip(whole, cut, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+def from_format_2(rank: int, _: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Momentum as torch's SGD kept it, for a step of minus the gradient."""
+    module = Quadratic(rank, (torch.float64,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True))
+    with HewLocalSGD(module, optimizer, 10**9, "equal", None, options) as local:
+        for _ in range(rounds):
+            descend(module, optimizer, 2)
+            local.sync()
+        state = copy.deepcopy(local.state_dict())
+        kept = {k: {"momentum_buffer": -m} for k, m in enumerate(state.pop("memory"))}
+        state.pop("rule")
+        state |= {"format": 2, "outer": {"state": kept if rounds else {}}}
+        descend(module, optimizer, 2)
+        local.sync()
+        expected = flat(module).tolist()
+        local.load_state_dict(state)
+        descend(module, optimizer, 2)
+        local.sync()
+        return expected, flat(module).tolist()
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_states_of_format_2_are_read(pool: Pool, rounds: int) -> None:
+    for expected, found in pool.run(from_format_2, 2, rounds):
+        assert found == pytest.approx(expected, rel=1e-12)

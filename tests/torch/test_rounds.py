@@ -15,6 +15,7 @@ from hewfl import (
     FedAvg,
     FedExP,
     FedNova,
+    HewFixed,
     HewHet,
     HewHom,
     Outer,
@@ -253,3 +254,15 @@ def test_bytes_are_those_of_a_ring_and_the_products(
         finite = 2 * (ranks - 1) * 8 // ranks
         model = report.ring_bytes + vectors * report.ring_bytes // 2
         assert report.bytes_sent == model + products + handshake + finite
+
+
+def test_a_rule_may_know_every_rank(pool: Pool) -> None:
+    """One variance for each rank, as a federation has one for each client."""
+    rule = HewFixed(10.0, 1.0, variance=(1.0, 2.0, 4.0))
+    for rounds in pool.run(play, 3, Plan(rule)):
+        worth = np.array([1.0, 3.0, 2.0]) / np.array([1.0, 2.0, 4.0])
+        assert rounds[0].report.weights == pytest.approx(worth / worth.sum())
+    for fine, (kind, text, _) in pool.outcomes(play, 2, Plan(rule)):
+        assert not fine
+        assert kind == "InvalidInputError"
+        assert text == "`variance` must be one number or 2 of them; got 3 numbers"

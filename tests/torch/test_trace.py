@@ -70,6 +70,39 @@ def test_a_resumed_job_goes_on_with_its_trace(pool: Pool, tmp_path: Path) -> Non
     assert [record.round for record in records(tmp_path / "a")] == [0, 1]
 
 
+def killed(rank: int, _: int, folder: str, state: Any = None) -> Any:
+    """A state from the middle of a job that never reaches its end, or one resumed."""
+    module = Quadratic(rank, (torch.float64,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options = SyncOptions(folder=folder)
+    local = HewLocalSGD(module, optimizer, 10**9, "het", None, options)
+    local.__enter__()
+    if state is not None:
+        local.load_state_dict(state[rank])
+    for _ in range(2):
+        descend(module, optimizer, 2)
+        local.sync()
+        local.measure(objective=float(module().detach()))
+    return local.state_dict()
+
+
+def test_a_killed_job_loses_no_round(pool: Pool, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    states = pool.run(killed, 2, str(folder))
+    found = records(folder)
+    assert [record.round for record in found] == [0, 1, 2]
+    assert found[2].objective is not None
+    size = sum(p.numel() for p in Quadratic(0, (torch.float64,)).parameters())
+    assert found[0].scalars == 2 * size  # the first gradients (E-29)
+    with (folder / "seed-0" / "trace.jsonl").open("a") as file:
+        file.write('{"round": 3, "la')  # the process died here
+    pool.run(killed, 2, str(folder), states)
+    again = records(folder)
+    assert again[:3] == found
+    assert [record.round for record in again] == [0, 1, 2, 3, 4]
+    assert again[4].scalars - again[3].scalars == again[3].scalars - again[2].scalars
+
+
 def averaged(rank: int, _: int, folder: str) -> None:
     """Two rounds of an averager, which nobody tells that the job has ended."""
     module = Quadratic(rank, (torch.float32,))

@@ -148,7 +148,7 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
 
 
 def slope_at(g: Any, curvature: float, r: Any) -> Any:
-    """G + Λr with the rounding error of Λr added back, for when the two cancel.
+    """The slope g + Λr, Λr's rounding error added back for when the two cancel.
 
     Dekker's product: both factors are split in halves whose products are exact.
     """

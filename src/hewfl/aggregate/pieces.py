@@ -171,8 +171,10 @@ class Pieces:
         return products_with(self, vector)
 
     def combine(self, weights: Float64[Array, " n"]) -> Float64[Array, " d"]:
-        """Σ_i w_iΔ_i in float64."""
-        total: Array = weighted_sum(self, weights)
+        """Σ_i w_iΔ_i in float64; vectors of weight zero are not read."""
+        used = np.flatnonzero(weights)
+        used = used if len(used) else np.arange(1)
+        total: Array = weighted_sum(self.take(used), weights[used])
         return total
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:

@@ -71,7 +71,7 @@ def post_local_weights(
     members = _active(active, data.n)  # Alg. 2, l. 15
     part = data if len(members) == data.n else data.take(members)
     slope = _reference(reference, data, whole=part is data)
-    if part.n > max(SMALL, 2 * part.d):
+    if isinstance(part, Rows | Pieces) and part.n > max(SMALL, 2 * part.d):
         solution = _from_rows(part, slope, lam)
     else:
         products = part.products(slope, lam)
@@ -79,7 +79,7 @@ def post_local_weights(
     return _spread(solution, members, data.n)
 
 
-def _from_rows(part: Displacements, slope: Any, lam: float) -> SimplexSolution:
+def _from_rows(part: Rows | Pieces, slope: Any, lam: float) -> SimplexSolution:
     """Very many clients of few parameters: rows are read, no Gram matrix is formed."""
     rows = part if isinstance(part, Rows) else as_rows("displacements", part.matrix())
     if isinstance(slope, OwnSum):
@@ -214,6 +214,19 @@ def data_gap(
         x = d(w),  h = g + Λx,   gap = max_i ⟨h, x − Δ_i⟩ ≥ Ψ(w) − min Ψ
 
     It owes nothing to a Gram matrix, so it also audits the Gram matrix's rounding.
+
+    Args:
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or `Pieces`.
+        reference: g, shape (d,), or an `OwnSum`; None for zero.
+        curvature: Λ > 0.
+        weights: w on the simplex, shape (n,).
+
+    Returns:
+        A bound on Ψ(w) − min Ψ.
+
+    Raises:
+        InvalidInputError: shapes do not fit, weights are not on the simplex, or the
+            data is not finite.
     """
     data = displacements
     if not isinstance(data, Rows | Pieces):

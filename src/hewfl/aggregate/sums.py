@@ -30,8 +30,7 @@ def weighted_sum(
 
     Args:
         data: the displacements.
-        w: weights, shape (n,), or (k, n) for k sums in one pass; vectors of weight zero
-            are not read by the compiled kernels.
+        w: weights, shape (n,), or (k, n) for k sums in one pass.
         kind: precision of the result in the data's library; float64 if None.
         out: where to put sums in float64, if they are in main memory.
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
-from hewfl.core.displacements import OwnSum
 from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
@@ -103,7 +102,8 @@ class RoundModel:
     (th:realized-het-one-step, th:realized-hom-one-step).
 
     Attributes:
-        reference: g, a vector of the round's space or a sum of its displacements.
+        reference: g, a vector of the round's space, an `OwnSum` of its displacements,
+            or None for zero.
         curvature: Λ.
         smoothness: L.
     """
@@ -111,11 +111,6 @@ class RoundModel:
     reference: Any
     curvature: float
     smoothness: float
-
-    @property
-    def is_own_sum(self) -> bool:
-        """Whether g is a sum of the round's displacements."""
-        return isinstance(self.reference, OwnSum)
 
 
 @runtime_checkable

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
+from hewfl.core.round import Roster
 from hewfl.flower.evaluation import averaged
 from hewfl.flower.replies import KINDS, Exclusion, Heard
 from hewfl.server.conclude import Outcome
+from hewfl.server.trace import round_note
 
 
 def note(
@@ -24,12 +27,9 @@ def note(
     }
     if decision is None:
         return told
-    return told | {
-        "clients": tuple(int(i) for i in heard.clients),
-        "horizons": tuple(int(h) for h in heard.steps),
-        "weights": tuple(float(w) for w in decision.weights),
-        "gap": float(decision.gap),
-    }
+    s = np.ones_like(heard.clients)
+    roster = Roster(heard.clients, heard.steps, s, s, len(s))
+    return round_note(roster, decision, outcome.status) | told
 
 
 def metrics(

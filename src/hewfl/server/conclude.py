@@ -17,12 +17,13 @@ from jaxtyping import Float64
 from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.rows import Rows
 from hewfl.aggregate.sums import weighted_sum
-from hewfl.aggregate.variates import settled
+from hewfl.aggregate.variates import KeptVariates, mapped, settled
 from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
 from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.displacements import OwnSum
 from hewfl.core.round import Decision, Round
 from hewfl.errors import HewError
+from hewfl.server.checkpoint import flatten
 from hewfl.server.outer import Outer, outer_step
 from hewfl.server.state import Lane, ServerState
 
@@ -49,7 +50,7 @@ class Outcome:
     terms: Mapping[str, float] = field(default_factory=dict)
 
 
-def conclude(
+def conclude(  # noqa: PLR0913 - four are switches
     lane: Lane,
     state: ServerState,
     round_: Round,
@@ -57,6 +58,7 @@ def conclude(
     fits: Callable[[Float64[Array, " d"]], bool],
     with_terms: bool = False,
     with_move: bool = False,
+    finite_state: bool = False,
 ) -> Outcome:
     """Decide, and step.
 
@@ -67,6 +69,7 @@ def conclude(
         fits: whether a model is one that can be sent.
         with_terms: whether the terms of the rule's bound are wanted.
         with_move: whether the step itself is wanted.
+        finite_state: whether the rule's next state is looked through as well.
     """
     with np.errstate(all="ignore"):  # what is not finite is refused
         try:
@@ -75,13 +78,20 @@ def conclude(
             if with_terms and isinstance(lane.algorithm, Modelled):
                 model = lane.algorithm.model(round_, state.algorithm)
             moved = stepped(lane.outer, round_, state, decision, model, with_move)
-            if not fits(moved.anchor):
+            fine = not finite_state or _is_finite(following)
+            if not (fine and fits(moved.anchor)):
                 return Outcome(state, RANGE_ERROR)
             following = settled(following)
         except HewError as error:
             return Outcome(state, str(error))
     new = replace(state, anchor=moved.anchor, memory=moved.memory, algorithm=following)
     return Outcome(new, decision.status, decision, moved.move, moved.terms)
+
+
+def _is_finite(state: Any) -> bool:
+    """Whether a rule's next state is; variates kept in place see to it themselves."""
+    own = mapped(state, lambda part: () if isinstance(part, KeptVariates) else part)
+    return all(np.isfinite(array).all() for array in flatten(own).values())
 
 
 def decided(
@@ -106,6 +116,10 @@ def decided(
     if not is_vector or weights.shape != (s,):
         got = f"{type(weights).__name__} of shape {np.shape(weights)}"
         raise invalid(f"{name}, its weights,", f"a float64 array of shape ({s},)", got)
+    step, entries = decision.step, np.shape(round_.anchor)
+    if step is not None and entries != (0,) and np.shape(step) != entries:
+        rule = f"a vector of shape {entries}"
+        raise invalid(f"{name}, its step,", rule, f"shape {np.shape(step)}")
     return decision, following
 
 
@@ -173,7 +187,9 @@ def stepped(
 def _reference(
     model: RoundModel, part: Rows | Pieces, here: slice
 ) -> Float64[Array, " k"]:
-    """A range of the reference g."""
+    """A range of the reference g; None stands for zero."""
+    if model.reference is None:
+        return np.zeros(part.d)
     if isinstance(model.reference, OwnSum):
         return np.asarray(weighted_sum(part, model.reference.weights))
     return np.asarray(model.reference[here], dtype=np.float64)

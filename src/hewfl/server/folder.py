@@ -27,6 +27,7 @@ class RunLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / "trace.jsonl"
+        self._last = 0
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -40,12 +41,22 @@ class RunLog:
 
     def append(self, records: Sequence[RoundRecord]) -> None:
         """Add records to the trace."""
+        self._last = self.size
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(to_line(record) for record in records)
 
+    def replace_last(self, records: Sequence[RoundRecord]) -> None:
+        """Put records in place of those that were appended last."""
+        with self._path.open("r+b") as file:
+            file.truncate(self._last)
+        self.append(records)
+
     def records(self) -> list[RoundRecord]:
-        """All records of the trace."""
-        return from_lines(self._path.read_text(encoding="utf-8").splitlines())
+        """All records of the trace; a line that a killed process left half is none."""
+        if self.size == 0:
+            return []
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return from_lines(line for line in lines if line.endswith("\n"))
 
     def save(self, saved: Saved) -> None:
         """Make a state the current one; the trace that belongs to it is written."""

@@ -117,8 +117,10 @@ def _told(
         x = state.anchor[None]
         gap = float(problem.objectives(x)[0, 0]) - setting.best
         tracking = 0.0
+        variates = None
         if isinstance(algorithm, Corrected):
             variates = algorithm.variates(state.algorithm)
+        if variates is not None:
             errors = variates.clients - problem.full_gradients(x)[0]
             tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
         upper = UpperState(max(gap, 0.0), tracking)

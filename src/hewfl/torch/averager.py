@@ -120,8 +120,6 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
                 if report is not None:
                     self.last = report
                     self._warn_if_lost(report)
-                    if self._replica.trace is not None:
-                        self._replica.trace.flush()  # nobody tells when the job ends
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hewfl.core.displacements import RoundProducts
 from hewfl.torch.faults import RankError
 from hewfl.torch.model import SharedModel, shard_of
 from hewfl.torch.shards import Shards, centred, products_of, shard_products, summed
-from hewfl.torch.variates import RankVariates
+from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire
 from hewfl.torch.work import Arrivals
 
@@ -23,11 +23,13 @@ class Collector:
     Attributes:
         model: whose displacements.
         variates: c is a further vector of the products, if there is one.
+        server: c as rules see it.
         wire: the way to the other ranks.
     """
 
     model: SharedModel
     variates: RankVariates | None
+    server: SpreadVector | None
     wire: Wire
 
     def collected(self, arrivals: Arrivals) -> tuple[Shards, RoundProducts]:
@@ -58,11 +60,11 @@ class Collector:
         heard = active[np.isfinite(np.diagonal(products.gram)[active])]
         if not np.isfinite(products.offset) or len(heard) == 0:
             raise RankError("no rank's model was finite")
-        products = centred(around, products, heard, origin)
+        products, origin = centred(around, products, heard, origin)
         kept = np.append(heard, np.arange(self.wire.ranks, len(products.linear)))
         d, known = self.model.layout.parameters, products_of(products, kept)
-        reference = None if self.variates is None else self.variates.server
-        return Shards(self.wire, received, heard, d, known, reference), products
+        shards = Shards(self.wire, received, heard, d, (known, origin), self.server)
+        return shards, products
 
     def _exchanged(self, origin: int) -> tuple[list[torch.Tensor], list[RoundProducts]]:
         """Send shards out; form the products of a bucket while the next travels."""

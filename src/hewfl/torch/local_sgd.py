@@ -198,8 +198,6 @@ class HewLocalSGD:
         if error is None:
             self._work = replace(self._work, leaving=True)
             self.sync()
-        if self._replica.trace is not None:
-            self._replica.trace.flush()
 
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any

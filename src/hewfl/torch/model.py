@@ -20,8 +20,8 @@ class SharedModel:
         anchor: x, one vector per bucket, the same bits on all ranks.
         masters: this rank's shards of x, in float32 at least, so that small steps are
             not lost to bfloat16.
-        outer: torch's SGD on the masters. With the aggregated step for a negative
-            gradient it is `hewfl.server.outer`; its memory is this rank's shards only.
+        outer: what is done with the aggregated step.
+        memory: of the outer step, this rank's shards only; empty without momentum.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.rules import Rule
 from hewfl.torch.shards import Shards
 from hewfl.torch.trace import JobTrace
-from hewfl.torch.variates import RankVariates
+from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire, check_group, ring_bytes
 from hewfl.torch.work import Arrivals, Meeting, Work, from_table, to_row
 
@@ -57,6 +57,7 @@ class Replica:
         wire: the way to the others.
         model: x and y.
         variates: control variates, None for rules without.
+        server: c as rules see it, None for rules without.
         state: the rule's own; vectors in it are this rank's entries.
         trace: on the first rank of a job that keeps one.
         rounds: rounds done.
@@ -73,6 +74,7 @@ class Replica:
         device = moving[0].device if moving else torch.device("cpu")
         check_group(group, device)
         ranks = dist.get_world_size(group)
+        rule.check_plan(ranks)
         layout = plan_layout(moving, ranks, options.bucket_bytes)
         self.members, self.rule, self.options, self.rounds = members, rule, options, 0
         self.wire = Wire(group, device, options.timeout)
@@ -82,8 +84,9 @@ class Replica:
             at_gradients = rule.demands.gradients
             self.variates = RankVariates(layout, device, at_gradients=at_gradients)
         entries = sum(bucket.shard for bucket in layout.buckets)
-        server = None if self.variates is None else self.variates.server
+        server = None if self.variates is None else SpreadVector(self.variates, group)
         self.state = rule.first_state(ranks, entries, server)
+        self.server = server
         self._attendance = Attendance(group.group_name, self.wire.rank, ranks)
         self._same = (
             layout.parameters,
@@ -120,7 +123,7 @@ class Replica:
             met = time.perf_counter()
             if len(arrivals.active) == 0:
                 return None
-            collector = Collector(self.model, self.variates, self.wire)
+            collector = Collector(self.model, self.variates, self.server, self.wire)
             shards, products = collector.collected(arrivals)
             heard, received = shards.members, list(shards.buckets)
             roster = self._roster(heard, arrivals)
@@ -173,6 +176,8 @@ class Replica:
         if lost and self.wire.rank == 0:
             text = "the first gradient was not finite on %s: the others' mean stands in"
             _log.warning(text, ranks_named(lost))
+        if self.trace is not None:
+            self.trace.charge(count * self.model.layout.parameters)
         variates.started = True
 
     # -------------------------------------------------------------- parts of a round

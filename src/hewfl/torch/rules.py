@@ -56,6 +56,22 @@ class Rule:
             check_algorithm("rule", self.choice)
         _check(self.at(1.0))
 
+    def check_plan(self, ranks: int) -> None:
+        """Require that the rule leaves local steps alone.
+
+        Raises:
+            InvalidInputError: its plan has a proximal term or holds the anchor, or it
+                is not for so many ranks.
+        """
+        algorithm = self.at(1.0)
+        clients, ones = np.arange(ranks), np.ones(ranks, dtype=np.int64)
+        given = np.zeros((ranks, 1)) if algorithm.demands.gradients else None
+        roster = Roster(clients, ones, ones, ones, ranks)
+        plan = algorithm.plan(roster, algorithm.init(ranks, 1, given))
+        if plan.proximal > 0 or plan.hold:
+            rule = "one that leaves local steps alone: here the training loop takes"
+            raise invalid("rule", f"{rule} them", algorithm.name)
+
     @property
     def demands(self) -> Demands:
         """What the algorithm wants of a round."""
@@ -79,10 +95,12 @@ class Rule:
             server: c as this rank keeps it, None for rules without control variates.
         """
         algorithm = self.at(1.0)
-        given = np.zeros((ranks, 0)) if algorithm.demands.gradients else None
-        state = algorithm.init(ranks, 0, given)
+        state, demands = None, algorithm.demands
+        if demands.variates:  # c and all c_i of length zero: they are kept elsewhere
+            given = np.zeros((ranks, 0)) if demands.gradients else None
+            state = algorithm.init(ranks, 0, given)
         if not isinstance(state, ControlVariates):  # more than c: vectors have a length
-            given = None if given is None else np.zeros((ranks, entries))
+            given = np.zeros((ranks, entries)) if demands.gradients else None
             state = algorithm.init(ranks, entries, given)
 
         def spread(part: Any) -> Any:
@@ -95,8 +113,8 @@ def _check(algorithm: Algorithm[Any]) -> None:
     """Require what a training loop with an optimiser of its own can give.
 
     Raises:
-        InvalidInputError: the method wants losses or the true state, sets the
-            amplitudes of its own certificate, or changes the local steps.
+        InvalidInputError: the method wants losses or the true state, or sets the
+            amplitudes of its own certificate.
     """
     demands, name = algorithm.demands, algorithm.name
     if demands.losses or demands.oracle:
@@ -105,10 +123,3 @@ def _check(algorithm: Algorithm[Any]) -> None:
     if isinstance(algorithm, Certified):
         rule = "one that takes step sizes as they are: here the optimiser sets them"
         raise invalid("rule", rule, f"{name}, which certifies its own")
-    one = np.ones(1, dtype=np.int64)
-    given = np.zeros((1, 1)) if demands.gradients else None
-    roster = Roster(np.zeros(1, dtype=np.int64), one, one, one, 1)
-    plan = algorithm.plan(roster, algorithm.init(1, 1, given))
-    if plan.proximal > 0 or plan.hold:
-        rule = "one that leaves local steps alone: here the training loop takes them"
-        raise invalid("rule", rule, name)

@@ -50,8 +50,8 @@ class Shards:
         members: which rows count, in order.
         d: length of a whole vector, without padding.
         known: products of all n vectors, and of `reference` after them if there is
-            one, as `hewfl.aggregate.gram.vector_products` gives them; None if they are
-            yet to be formed.
+            one, as `hewfl.aggregate.gram.vector_products` gives them, and which row of
+            the buckets is their origin; None if they are yet to be formed.
         reference: the vector whose products are known besides, told by identity.
         nulls: zero vectors after the members.
     """
@@ -60,7 +60,7 @@ class Shards:
     buckets: Sequence[torch.Tensor]
     members: NDArray[np.int64]
     d: int
-    known: RoundProducts | None = None
+    known: tuple[RoundProducts, int] | None = None
     reference: Any = None
     nulls: int = 0
 
@@ -70,7 +70,7 @@ class Shards:
         return len(self.members) + self.nulls
 
     @cached_property
-    def _found(self) -> RoundProducts:
+    def _found(self) -> tuple[RoundProducts, int]:
         """Products as `known` has them; where they are not, a collective call."""
         if self.known is not None:
             return self.known
@@ -80,7 +80,8 @@ class Shards:
             parts = [shard_products(part, None, origin) for part in rows]
             return summed(self.wire, parts)
 
-        return centred(around, around(0), np.arange(self.n), 0)
+        found, place = centred(around, around(0), np.arange(self.n), 0)
+        return found, int(self.members[place])
 
     def gram(self) -> Float64[Array, "n n"]:
         """All pairwise products ⟨Δ_i, Δ_j⟩."""
@@ -88,10 +89,10 @@ class Shards:
 
     def against(self, vector: Float64[Array, " k"]) -> Float64[Array, " n"]:
         """⟨Δ_i, v⟩."""
-        total, begin = np.zeros(self.n), 0
+        total, begin, v = np.zeros(self.n), 0, np.asarray(vector)
         for block in self.blocks():
             end = begin + block.shape[1]
-            total += block @ vector[begin:end]
+            total += block @ v[begin:end]
             begin = end
         return self.wire.summed(total)
 
@@ -111,37 +112,51 @@ class Shards:
         """The weight problem of a reference g and Λ, from the products known."""
         if isinstance(reference, OwnSum):
             return self.products().against_sum(reference.weights, curvature)
+        known, origin = self._found
         if reference is not None and reference is self.reference:
-            return weight_problem(self._found, self.n, curvature)
-        alone = products_of(self._found, np.arange(self.n))
+            return weight_problem(known, self.n, curvature)
+        alone = products_of(known, np.arange(self.n))
         found = weight_problem(alone, self.n, curvature)
         if reference is None:
             return found
-        # ⟨c_i, g⟩ = ⟨Δ_i, g⟩ − ⟨r, g⟩, and r is the vector at distance zero from itself
-        with_g = self.against(np.asarray(reference))
-        with_r = with_g[int(np.argmin(np.diagonal(alone.gram)))]
-        linear = found.linear + (with_g - with_r)
+        # Δ_i − r before the product: ⟨Δ_i, g⟩ − ⟨r, g⟩ would lose the digits of a
+        # difference that is small beside what all displacements have in common.
+        around = replace(self, members=np.append(origin, self.members))
+        total, begin, g = np.zeros(self.n + 1), 0, np.asarray(reference)
+        for block in around.blocks():
+            r, end = block[0], begin + block.shape[1]
+            total[0] += r @ g[begin:end]
+            total[1:] += (block[1:] - r) @ g[begin:end]
+            begin = end
+        with_r, *with_g = self.wire.summed(total)
+        linear = found.linear + np.array(with_g)
         return replace(found, linear=linear, offset=found.offset + float(with_r))
 
     def dot(self, u: Float64[Array, " k"], v: Float64[Array, " k"]) -> float:
         """⟨u, v⟩ over all ranks."""
-        return float(self.wire.summed(np.array([np.dot(u, v)]))[0])
+        both = np.dot(np.asarray(u), np.asarray(v))
+        return float(self.wire.summed(np.array([both]))[0])
 
     def take(self, members: NDArray[np.int64]) -> "Shards":
-        """Some of the vectors; their products are formed anew when they are needed."""
-        assert self.nulls == 0, "standing still is added last"
-        return Shards(self.wire, self.buckets, self.members[members], self.d)
+        """Some of the vectors, zero vectors last; products go with them."""
+        is_null = members >= len(self.members)
+        assert not is_null[:-1][~is_null[1:]].any(), "standing still comes last"
+        found, origin = self._found
+        besides = np.arange(self.n, len(found.linear))  # the reference, if there is one
+        known = products_of(found, np.concatenate([members, besides])), origin
+        real, nulls = self.members[members[~is_null]], int(is_null.sum())
+        return replace(self, members=real, known=known, nulls=nulls)
 
     def with_null(self) -> "Shards":
         """The vectors and Δ = 0 after them, whose products need no look at the data.
 
         Around r it is −r: ⟨−r, c_j⟩, ⟨−r, −r⟩ and ⟨−r, r⟩ are known.
         """
-        found, n = self._found, self.n
+        (found, origin), n = self._found, self.n
         K = np.insert(np.insert(found.gram, n, -found.linear, 0), n, 0.0, 1)
         K[:, n] = K[n] = np.insert(-found.linear, n, found.offset)
         linear = np.insert(found.linear, n, -found.offset)
-        known = RoundProducts(K, linear, found.offset, 0)
+        known = RoundProducts(K, linear, found.offset, 0), origin
         return replace(self, known=known, nulls=self.nulls + 1)
 
     def like(self, rows: Float64[Array, "m k"]) -> "Shards":
@@ -196,8 +211,8 @@ def centred(
     found: RoundProducts,
     members: NDArray[np.int64],
     origin: int,
-) -> RoundProducts:
-    """Products around a vector that lies among the rest, where this one does not.
+) -> tuple[RoundProducts, int]:
+    """Products around a vector that lies among the rest, and which one it is.
 
     Args:
         around: products around any of the vectors; a collective call.
@@ -212,4 +227,4 @@ def centred(
             break
         origin = int(members[nearer])
         found = around(origin)
-    return found
+    return found, origin

@@ -1,8 +1,8 @@
 """State dicts of one rank: tensors, numbers and text, one file per rank."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import torch
 
@@ -60,11 +60,21 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
                 f"the state belongs to another job: its {what} is {found}, not {value}"
             )
             raise DataError(text)
+    memory = _memory(replica, state)
+    pairs = [
+        (replica.model.parameters, state["parameters"]),
+        (replica.model.anchor, state["anchor"]),
+        (replica.model.masters, state["masters"]),
+        (replica.model.memory, memory),
+    ]
+    for own, given in pairs:  # before anything is written
+        if [t.shape for t in own] != [t.shape for t in given]:
+            raise DataError("the state is damaged: its tensors are of other shapes")
     replica.rounds = int(state["rounds"])
     _fill([y.detach() for y in replica.model.parameters], state["parameters"])
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])
-    _fill(replica.model.memory, _memory(state))
+    _fill(replica.model.memory, memory)
     _load_rule(replica, state.get("rule", {}))
     if replica.variates is not None:
         _fill(replica.variates.own, state["variates"]["own"])
@@ -75,32 +85,45 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     return Work(**state["work"])
 
 
-def _memory(state: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The memory of the outer step; in format 2 as torch's SGD kept it."""
+def _memory(replica: Replica, state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The memory of the outer step.
+
+    Format 2 has torch's SGD for it, whose gradient was minus the step: its momentum has
+    the other sign, and is absent before the first round.
+    """
     if "memory" in state:
         return list(state["memory"])
     kept = state["outer"]["state"]
-    return [kept[k]["momentum_buffer"] for k in sorted(kept)]
+    return [
+        -kept[k]["momentum_buffer"] if k in kept else torch.zeros_like(own)
+        for k, own in enumerate(replica.model.memory)
+    ]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Stands for control variates, which are kept beside the rule's state."""
 
 
 def _own(replica: Replica) -> Any:
-    """The rule's state; () stands for control variates, which are kept beside it."""
+    """The rule's state without its control variates."""
     return mapped(
-        replica.state, lambda part: () if isinstance(part, SpreadVariates) else part
+        replica.state,
+        lambda part: _Elsewhere() if isinstance(part, SpreadVariates) else part,
     )
-
-
-def _is_gap(part: Any) -> bool:
-    return isinstance(part, tuple) and not part
 
 
 def _load_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> None:
     own = {name: tensor.cpu().numpy().copy() for name, tensor in arrays.items()}
-    server = [] if replica.variates is None else replica.variates.server
-    replica.state = mapped(
-        unflatten(_own(replica), own),
-        lambda part: SpreadVariates(server) if _is_gap(part) else part,
-    )
+    held = replica.server
+
+    def put_back(part: Any) -> Any:
+        if held is not None and isinstance(part, _Elsewhere):
+            return SpreadVariates(held)
+        return part
+
+    replica.state = mapped(unflatten(_own(replica), own), put_back)
 
 
 def _identity(replica: Replica) -> dict[str, Any]:

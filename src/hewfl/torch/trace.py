@@ -16,9 +16,6 @@ from hewfl.server.trace import RoundRecord, round_note
 class JobTrace:
     """One record per round, in the form of every run of hewfl.
 
-    What is measured after a round goes into its record, so a record is written when the
-    next round begins or the job ends.
-
     Args:
         folder: where; a trace found there is continued by a job that loads its state,
             and replaced by one that does not.
@@ -32,33 +29,32 @@ class JobTrace:
     ) -> None:
         self._log = RunLog(folder / "seed-0")
         self._traffic, self._d = algorithm.demands.traffic, d
-        self._scalars = self._paper_scalars = 0
-        self._held: RoundRecord | None = RoundRecord(round=0, lane=0)
-        self._begun = False
+        self._last = RoundRecord(round=0, lane=0)
+        self._is_written = False
         method = {"method": type(algorithm).__name__, "label": algorithm.name}
         describe(folder, folder.name, method, clients={"n": ranks})
 
     def resume(self, rounds: int) -> None:
         """Go on after a number of rounds: later records are dropped."""
-        found = self._log.records() if self._log.size else []
-        records = [record for record in found if record.round <= rounds]
-        self._log.restart(records)
-        self._begun = True
-        self._held = None
-        if records:
-            self._scalars = records[-1].scalars
-            self._paper_scalars = records[-1].paper_scalars
+        found = [record for record in self._log.records() if record.round <= rounds]
+        self._log.restart(found[:-1])
+        self._is_written = True
+        self._last = found[-1] if found else self._last
+        self._log.append([self._last])
 
     def measure(self, measured: Mapping[str, SupportsFloat]) -> None:
         """Add numbers to the record of the last round."""
-        if self._held is None:
-            return
         numbers = {name: float(value) for name, value in measured.items()}
-        objective = numbers.pop("objective", self._held.objective)
-        pooled = numbers.pop("pooled", self._held.pooled)
-        metrics = {**self._held.metrics, **numbers}
-        self._held = replace(
-            self._held, objective=objective, pooled=pooled, metrics=metrics
+        objective = numbers.pop("objective", self._last.objective)
+        pooled = numbers.pop("pooled", self._last.pooled)
+        metrics = {**self._last.metrics, **numbers}
+        self._change(objective=objective, pooled=pooled, metrics=metrics)
+
+    def charge(self, numbers: int) -> None:
+        """Count numbers that were sent beside the rounds, as first gradients are."""
+        self._change(
+            scalars=self._last.scalars + numbers,
+            paper_scalars=self._last.paper_scalars + numbers,
         )
 
     def add(
@@ -69,7 +65,7 @@ class JobTrace:
         lost: tuple[int, ...],
         observed: Mapping[str, float],
     ) -> None:
-        """Begin the record of a round; the one before is written.
+        """Write the record of a round.
 
         Args:
             round_: rounds done, this one included.
@@ -78,25 +74,25 @@ class JobTrace:
             lost: ranks whose model was not finite.
             observed: bytes and seconds.
         """
-        self.flush()
+        self._change()  # the start is written by now
         bill = charge(self._traffic, len(roster.clients) + len(lost), self._d)
-        self._scalars += bill.scalars
-        self._paper_scalars += bill.paper_scalars
-        self._held = RoundRecord(
+        self._last = RoundRecord(
             round=round_,
             lane=0,
-            scalars=self._scalars,
-            paper_scalars=self._paper_scalars,
+            scalars=self._last.scalars + bill.scalars,
+            paper_scalars=self._last.paper_scalars + bill.paper_scalars,
             excluded=lost,
             observed=dict(observed),
             **round_note(roster, decision, decision.status),
         )
+        self._log.append([self._last])
 
-    def flush(self) -> None:
-        """Write what is held."""
-        if not self._begun:
-            self._log.restart(())
-            self._begun = True
-        if self._held is not None:
-            self._log.append([self._held])
-            self._held = None
+    def _change(self, **changes: Any) -> None:
+        """The last record with other numbers, on the disk as well."""
+        self._last = replace(self._last, **changes)
+        if self._is_written:
+            self._log.replace_last([self._last])
+            return
+        self._log.restart(())
+        self._log.append([self._last])
+        self._is_written = True

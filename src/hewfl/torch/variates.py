@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from hewfl.core.checks import invalid
 from hewfl.core.round import Round
 from hewfl.torch.layout import Bucket, Layout, flat_view
-from hewfl.torch.model import is_finite
+from hewfl.torch.model import is_finite, shard_of
 
 
 @final
@@ -71,15 +74,45 @@ class RankVariates:
 
 
 @final
+class SpreadVector(NDArrayOperatorsMixin):
+    """c on this rank's entries, as a vector that NumPy computes with.
+
+    It is made when somebody looks at its numbers. Rules that only hand it on, as exact
+    weights do, are served from products that the round has formed already.
+
+    Args:
+        variates: where c is kept.
+        group: the ranks.
+    """
+
+    def __init__(self, variates: RankVariates, group: Any) -> None:
+        self._variates = variates
+        self._place = dist.get_world_size(group), dist.get_rank(group)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """This rank's entries in float64."""
+        parts = [shard_of(c, *self._place) for c in self._variates.server]
+        whole = torch.cat([part.double() for part in parts]).cpu().numpy()
+        return np.array(whole, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, **given: Any
+    ) -> Any:
+        """NumPy's functions, on the numbers."""
+        plain = [np.asarray(x) if isinstance(x, SpreadVector) else x for x in inputs]
+        return getattr(ufunc, method)(*plain, **given)
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class SpreadVariates:
     """The control variates of all ranks as a rule sees them; see `Variates`.
 
     Attributes:
-        server: c, known by identity: the products of a round have it already.
+        server: c.
     """
 
-    server: list[torch.Tensor]
+    server: SpreadVector
 
     def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see Distributor
         """Itself: the values change while the new model is distributed."""
