@@ -41,11 +41,14 @@ def sq_distances_to(
     return np.asarray(np.maximum(apart, 0.0))
 
 
-def median_distance(apart: Float64[Array, "n n"]) -> float:
-    """The median of ‖Δ_i − Δ_j‖ over all pairs, a scale that a few cannot move.
+def central_distance(apart: Float64[Array, "n n"]) -> float:
+    """The least radius around one of the vectors that holds half of the others.
+
+    A scale that fewer than half of the clients cannot make large. The median over all
+    pairs is none: with three far clients of ten most pairs are far.
 
     Args:
         apart: squared distances of at least two vectors.
     """
-    pairs = apart[np.triu_indices(len(apart), 1)]
-    return float(np.sqrt(np.median(pairs)))
+    nearest = np.sort(apart, axis=1)[:, 1:]  # without itself
+    return float(np.sqrt(nearest[:, (len(apart) - 2) // 2].min()))

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.baselines.distances import median_distance, sq_distances, sq_distances_to
+from hewfl.baselines.distances import central_distance, sq_distances, sq_distances_to
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, positive, whole
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
@@ -46,8 +46,9 @@ class GeometricMedian:
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-        smoothing: ν > 0 in units of the median distance between two clients; 1e-6 is
-            the number of public implementations, where it is a length.
+        smoothing: ν > 0 in units of the least radius around one client that holds half
+            of the others; 1e-6 is the number of public implementations, where it is a
+            length.
         iterations: Weiszfeld steps at most.
         by_size: α_i = m_i/Σ_{j∈S} m_j as in the paper; otherwise 1/S.
     """
@@ -84,7 +85,7 @@ class GeometricMedian:
         if apart.max() == 0:
             return Decision(alpha, "all displacements agree"), state
         rounding = RESOLVED * np.sqrt(apart.max())
-        nu = max(self.smoothing * median_distance(apart), float(rounding))
+        nu = max(self.smoothing * central_distance(apart), float(rounding))
 
         weights, change = alpha, np.inf
         for _ in range(self.iterations):
