@@ -53,6 +53,30 @@ def test_one_far_client_of_nine_does_not_move_the_step_far(
         assert decision.weights[3] < 2 / far
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        GeometricMedian(1.0, 1.0),
+        CoordinateMedian(1.0, 1.0),
+        TrimmedMean(1.0, 1.0, 0.34),
+        Krum(1.0, 1.0, 0.34),
+        MultiKrum(1.0, 1.0, 0.34),
+        CentredClipping(1.0, 1.0),
+    ],
+    ids=lambda rule: rule.name,
+)
+@pytest.mark.parametrize("far", [1e3, 1e9])
+def test_three_of_nine_that_collude_do_not_carry_the_step_away(
+    rule: Any, far: float, rng: np.random.Generator
+) -> None:
+    """The geometric median's known bound: 2 (n − f)/(n − 2f) = 4 radii."""
+    moved = rng.standard_normal((9, 4))
+    moved /= np.linalg.norm(moved, axis=1, keepdims=True)
+    moved[[1, 4, 8]] = far
+    decision, _ = decide(rule, of(9), moved)
+    assert np.linalg.norm(step_of(decision, moved)) < 4
+
+
 @every_rule
 @pytest.mark.parametrize("scale", [-1e-100, -1e-6, 1e6, 1e100])
 def test_steps_scale_with_the_displacements(
