@@ -64,6 +64,22 @@ def of_baselines() -> list[Case]:
         Case("fedadp", b.FedAdp(L, 0.4)),
         Case("qfedavg", b.QFedAvg(L, 0.4, q=1.0), averages=False),
         Case("qfedavg-half", b.QFedAvg(L, 0.4, q=0.5), averages=False),
+        Case("disagreement", b.Disagreement(L, 0.4)),
+        Case("agreement", b.Agreement(L, 0.4)),
+        Case("agreement-half", b.Agreement(L, 0.4, power=0.5)),
+        Case("geometric-median", b.GeometricMedian(L, 0.4)),
+        Case("geometric-median-sizes", b.GeometricMedian(L, 0.4, by_size=True)),
+        Case("coordinate-median", b.CoordinateMedian(L, 0.4)),
+        Case("trimmed-mean", b.TrimmedMean(L, 0.4)),
+        Case("trimmed-mean-most", b.TrimmedMean(L, 0.4, trim=0.4)),
+        Case("krum", b.Krum(L, 0.4)),
+        Case("multi-krum", b.MultiKrum(L, 0.4)),
+        Case("centred-clipping", b.CentredClipping(L, 0.4), averages=False),
+        Case(
+            "centred-clipping-length",
+            b.CentredClipping(L, 0.4, radius=0.1, relative=False),
+            averages=False,
+        ),
     ]
 
 

@@ -218,6 +218,32 @@ def test_every_algorithm_can_be_named() -> None:
         assert lane.outer == Outer()
 
 
+def test_rules_for_unequal_quality_are_read_with_their_fields() -> None:
+    fields = {
+        "Disagreement": {},
+        "Agreement": {"power": 1.0},
+        "GeometricMedian": {"smoothing": 1e-3, "iterations": 3, "by_size": True},
+        "CoordinateMedian": {},
+        "TrimmedMean": {"trim": 0.25},
+        "Krum": {"bad": 0.2},
+        "MultiKrum": {"bad": 0.2, "kept": 0.75},
+        "CentredClipping": {"radius": 2.0, "iterations": 1, "relative": False},
+    }
+    given = table()
+    given["methods"] = [
+        {"method": name, "step_scale": 0.5, **own} for name, own in fields.items()
+    ]
+    spec = spec_from_table(given)
+    assert spec_from_table(tomllib.loads(write_spec(spec))) == spec
+    for method in spec.methods:
+        algorithm = method.lane(2.0).algorithm
+        for name, value in fields[method.method].items():
+            assert getattr(algorithm, name) == value
+    given["methods"] = [{"method": "Krum", "step_scale": 0.5, "bad": 0.6}]
+    with pytest.raises(InvalidInputError, match=r"Krum\.bad` must be at least 0"):
+        spec_from_table(given).methods[0].lane(2.0)
+
+
 def test_candidates_are_the_product_of_the_lists() -> None:
     method = MethodSpec(
         "HewHom", "HEW", {}, {"amplitude": (1, 2), "curvature_ratio": (1.1, 2.0)}

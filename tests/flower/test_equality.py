@@ -10,20 +10,28 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord
 
 from hewfl import (
+    Agreement,
+    CentredClipping,
     ChoiceHorizons,
+    CoordinateMedian,
+    Disagreement,
     FedAdp,
     FedAvg,
     FedAWARE,
     Federation,
     FedNova,
     FedProx,
+    GeometricMedian,
     HewFixed,
     HewHet,
     HewHom,
+    Krum,
     MinibatchSGD,
+    MultiKrum,
     Outer,
     SampledParticipation,
     Scaffold,
+    TrimmedMean,
     simulate,
 )
 from hewfl.flower import AlgorithmStrategy, Options
@@ -48,6 +56,14 @@ METHODS: list[Any] = [
     HewFixed(L, 0.4, variance=NOISE),
     FedAWARE(L, 0.2),
     FedAdp(L, 0.2),
+    Disagreement(L, 0.2),
+    Agreement(L, 0.2),
+    GeometricMedian(L, 0.2),
+    CoordinateMedian(L, 0.2),
+    TrimmedMean(L, 0.2),
+    Krum(L, 0.2),
+    MultiKrum(L, 0.2),
+    CentredClipping(L, 0.2),
 ]
 
 

@@ -10,7 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import (
+    Agreement,
+    CentredClipping,
     ChoiceHorizons,
+    CoordinateMedian,
+    Disagreement,
     FedAdp,
     FedAvg,
     FedAWARE,
@@ -20,14 +24,17 @@ from hewfl import (
     FedNova,
     FedProx,
     FixedHorizons,
+    GeometricMedian,
     HewControl,
     HewFixed,
     HewHet,
     HewHom,
     InvalidInputError,
+    Krum,
     Lane,
     LocalPlan,
     MinibatchSGD,
+    MultiKrum,
     Outer,
     ProblemBounds,
     QFedAvg,
@@ -35,6 +42,7 @@ from hewfl import (
     SampledParticipation,
     Scaffold,
     StepWeighted,
+    TrimmedMean,
     UniformLocalSGD,
     simulate,
 )
@@ -76,8 +84,23 @@ def all_lanes(L: float) -> list[Any]:
         FedExP(L, 0.3),
         FedAdp(L, 0.3),
         QFedAvg(L, 0.3, 1.0),
+        *for_unequal_quality(L),
         Lane(FedAvg(L, 0.3), Outer(momentum=0.9), "FedAvgM"),
         Lane(HewHet(L, 0.4), Outer(0.7, 0.5, nesterov=True)),
+    ]
+
+
+def for_unequal_quality(L: float) -> list[Any]:
+    """The rules for clients of unequal quality."""
+    return [
+        Disagreement(L, 0.3),
+        Agreement(L, 0.3),
+        GeometricMedian(L, 0.3),
+        CoordinateMedian(L, 0.3),
+        TrimmedMean(L, 0.3),
+        Krum(L, 0.3),
+        MultiKrum(L, 0.3),
+        CentredClipping(L, 0.3),
     ]
 
 

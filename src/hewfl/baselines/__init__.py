@@ -5,6 +5,10 @@ the smoothness constant L and a step scale s, and every client takes every step 
 η = s/L. States are None or frozen records of arrays.
 """
 
+from hewfl.baselines.agreement import Agreement
+from hewfl.baselines.centred_clipping import CentredClipping
+from hewfl.baselines.coordinate_median import CoordinateMedian
+from hewfl.baselines.disagreement import Disagreement
 from hewfl.baselines.fedadp import FedAdp
 from hewfl.baselines.fedavg import FedAvg
 from hewfl.baselines.fedaware import FedAWARE
@@ -12,13 +16,20 @@ from hewfl.baselines.fedexp import FedExP
 from hewfl.baselines.fedmgda import FedMGDAPlus
 from hewfl.baselines.fednova import FedNova
 from hewfl.baselines.fedprox import FedProx
+from hewfl.baselines.geometric_median import GeometricMedian
+from hewfl.baselines.krum import Krum, MultiKrum
 from hewfl.baselines.minibatch import MinibatchSGD
 from hewfl.baselines.qfedavg import QFedAvg
 from hewfl.baselines.scaffold import Scaffold
 from hewfl.baselines.step_weighted import StepWeighted
+from hewfl.baselines.trimmed_mean import TrimmedMean
 from hewfl.baselines.uniform import UniformLocalSGD
 
 __all__ = [
+    "Agreement",
+    "CentredClipping",
+    "CoordinateMedian",
+    "Disagreement",
     "FedAWARE",
     "FedAdp",
     "FedAvg",
@@ -26,9 +37,13 @@ __all__ = [
     "FedMGDAPlus",
     "FedNova",
     "FedProx",
+    "GeometricMedian",
+    "Krum",
     "MinibatchSGD",
+    "MultiKrum",
     "QFedAvg",
     "Scaffold",
     "StepWeighted",
+    "TrimmedMean",
     "UniformLocalSGD",
 ]

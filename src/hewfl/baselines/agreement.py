@@ -1,0 +1,86 @@
+"""Weights by how far a client's direction agrees with those of the others."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.algorithm import Demands
+from hewfl.core.checks import Array, positive
+from hewfl.core.displacements import Displacements
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Clients that point where the others point weigh more, whatever their length.
+
+        a_i = (1/(n − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
+        w_i = max(0, a_i)^p / Σ_j max(0, a_j)^p
+
+    A rule of this library. A client is judged by the others alone (j ≠ i): its cosine
+    with itself is 1 whatever it sent, and so is, in part, its cosine with a mean that
+    contains it (as `FedAdp` takes it). Lengths do not matter, so a client is neither
+    favoured nor punished for the number of its steps or the size of its noise alone.
+
+    A client that did not move has no direction: its cosines are taken as zero. One
+    client alone weighs 1. Where nobody agrees with the others (all a_i ≤ 0, or nobody
+    moved) weights are equal, and the status says so.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        power: p > 0, how sharply agreement counts; 2 did best among equal workers in
+            the prototype that the rule comes from, 1 is milder where data differ.
+    """
+
+    smoothness: float
+    step_scale: float
+    power: float = 2.0
+
+    name: ClassVar[str] = "Agreement"
+    demands: ClassVar[Demands] = Demands()
+
+    def __post_init__(self) -> None:
+        """Check that all numbers are in range."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        positive("power", self.power)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i ∝ max(0, a_i)^p; equal weights where all are zero."""
+        n = round_.displacements.n
+        if n == 1:
+            return Decision(np.ones(1), "one client"), state
+        agreed = np.maximum(mean_cosines(round_.displacements), 0.0)
+        top = float(agreed.max())
+        if top == 0:
+            text = "equal weights: no client agrees with the others"
+            return Decision(np.full(n, 1 / n), text), state
+        weights = (agreed / top) ** self.power  # so that a large power leaves someone
+        return Decision(weights / weights.sum(), "weights by agreement"), state
+
+
+def mean_cosines(displacements: Displacements) -> Float64[Array, " n"]:
+    """Mean cosine of each vector with the others, those of a zero vector being zero.
+
+    Args:
+        displacements: at least two vectors.
+    """
+    # cosines have no scale: without the common power of two squares may overflow
+    G = replace(displacements.products(), exponent=0).plain()
+    lengths = np.sqrt(np.diagonal(G))
+    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
+    np.fill_diagonal(cosines, 0.0)
+    return np.asarray(cosines.sum(axis=1) / (displacements.n - 1))

@@ -1,0 +1,77 @@
+"""Weights by inverse variance, the variances read off the clients' disagreement."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.baselines.distances import sq_distances
+from hewfl.core.algorithm import Demands
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+
+FLOOR = 1e-3
+"""Smallest variance, over the mean of r: a client that happens to lie among the others
+must not take all the weight. The value of the prototype that the rule comes from."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Clients far from all the others weigh less; nothing to tune.
+
+        r_i = Σ_j ‖Δ_i − Δ_j‖² / (n − 2)
+        σ_i² = max{r_i − Σ_j r_j/(2(n − 1)),  10⁻³ · mean r}
+        w_i = σ_i^{−2} / Σ_j σ_j^{−2}
+
+    A rule of this library. If displacements have one mean and independent noises of
+    variance σ_i², then E‖Δ_i − Δ_j‖² = σ_i² + σ_j² for i ≠ j; these equations, summed
+    over j, are solved by the second line without its floor. Inverse variances are then
+    the weights of the mean with the least error. Where clients have different means
+    (unequal data, unequal horizons) their distance to the others counts as noise too.
+
+    Three clients are the fewest that have variances. Two are equally far from each
+    other, so they weigh ½ each; one weighs 1; clients that all agree weigh alike.
+
+    A client at a distance R far beyond the others gets about 2·10⁻³/n² of the weight
+    because of the floor: it is damped, not ignored, and its pull grows with R.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+    """
+
+    smoothness: float
+    step_scale: float
+
+    name: ClassVar[str] = "Disagreement"
+    demands: ClassVar[Demands] = Demands()
+
+    def __post_init__(self) -> None:
+        """Check that all numbers are in range."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i ∝ σ_i^{−2}; equal weights where there are no variances."""
+        n = round_.displacements.n
+        equal = np.full(n, 1 / n)
+        if n < 3:
+            return Decision(equal, "equal weights: too few to have variances"), state
+        apart = sq_distances(round_.displacements.products().gram)
+        r = apart.sum(axis=1) / (n - 2)
+        if r.max() == 0:
+            return Decision(equal, "equal weights: all displacements agree"), state
+        variances = np.maximum(r - r.sum() / (2 * (n - 1)), FLOOR * r.mean())
+        weights = variances.min() / variances
+        weights /= weights.sum()
+        return Decision(weights, "weights by disagreement"), state

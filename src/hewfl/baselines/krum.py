@@ -1,0 +1,152 @@
+"""Krum and multi-Krum: the clients with the nearest neighbours."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.baselines.distances import sq_distances
+from hewfl.core.algorithm import Demands
+from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.core.displacements import Displacements
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+
+TIED = 1e-10
+"""Scores that differ by less than this share are equal but for rounding."""
+ROUNDING = 1e-14
+"""Error of a squared distance, over the squared lengths that it is made of."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Krum:
+    """The one displacement whose nearest neighbours are nearest [Blanchard2017].
+
+        score_i = Σ ‖Δ_i − Δ_j‖² over the n − f − 2 clients j nearest to i
+        step = Δ_k,   k = argmin score
+
+    f = ⌊φ n⌋ is how many bad clients are reckoned with. The paper proves its bound for
+    n ≥ 2f + 3; where fewer clients are present, f is the largest that satisfies it, and
+    the status tells. Clients that tie for the lowest score share the weight (the paper
+    takes the one of least index): two or three clients always tie in part.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        bad: 0 ≤ φ < ½, the share of bad clients; the paper takes f as known, 0.25 is
+            our choice.
+    """
+
+    smoothness: float
+    step_scale: float
+    bad: float = 0.25
+
+    name: ClassVar[str] = "Krum"
+    demands: ClassVar[Demands] = Demands()
+
+    def __post_init__(self) -> None:
+        """Check that all numbers are in range."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        _share_of_bad(self.bad)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """All weight to the lowest score."""
+        weights, f = krum_weights(round_.displacements, self.bad, 1)
+        return Decision(weights, f"lowest score, {f} bad reckoned with"), state
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MultiKrum:
+    """The mean of the m displacements with Krum's lowest scores [Blanchard2017].
+
+        step = (1/m) Σ Δ_i over the m clients of lowest score,   m = max(1, ⌊μ n⌋)
+
+    Scores are those of `Krum`. The paper picks m once, from one set of scores; so do
+    we (others score anew after every choice). Clients that tie for the last place share
+    it.
+
+    Attributes:
+        smoothness: L > 0.
+        step_scale: s > 0; every client takes every step with η = s/L.
+        bad: 0 ≤ φ < ½, the share of bad clients, f = ⌊φ n⌋; 0.25 is our choice.
+        kept: 0 < μ ≤ 1, the share of clients that is averaged; the better half is our
+            choice, 1 is the plain mean.
+    """
+
+    smoothness: float
+    step_scale: float
+    bad: float = 0.25
+    kept: float = 0.5
+
+    name: ClassVar[str] = "Multi-Krum"
+    demands: ClassVar[Demands] = Demands()
+
+    def __post_init__(self) -> None:
+        """Check that all numbers are in range."""
+        positive("smoothness", self.smoothness)
+        positive("step_scale", self.step_scale)
+        _share_of_bad(self.bad)
+        if positive("kept", self.kept) > 1:
+            raise invalid("kept", "above 0 and at most 1", self.kept)
+
+    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+        """There is no state."""
+
+    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        """One step size for all: η = s/L."""
+        eta = self.step_scale / self.smoothness
+        return LocalPlan(np.full(len(roster.clients), eta))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """Equal weights on the m lowest scores."""
+        m = max(1, _part(self.kept, round_.displacements.n))
+        weights, f = krum_weights(round_.displacements, self.bad, m)
+        return Decision(weights, f"{m} lowest scores, {f} bad reckoned with"), state
+
+
+def krum_weights(
+    displacements: Displacements, bad: float, kept: int
+) -> tuple[Float64[Array, " n"], int]:
+    """Equal weights on the clients of lowest score; ties share the last places.
+
+    Args:
+        displacements: Δ_i.
+        bad: φ, the share of clients that are taken for bad.
+        kept: m, how many clients are averaged.
+
+    Returns:
+        Weights, and f, how many bad clients are reckoned with.
+    """
+    n = displacements.n
+    f = max(0, min(_part(bad, n), (n - 3) // 2))
+    gram = displacements.products().gram
+    nearest = np.sort(sq_distances(gram), axis=1)[:, 1:]  # without itself
+    scores = nearest[:, : max(1, n - f - 2)].sum(axis=1)
+    last = float(np.sort(scores)[kept - 1])
+    # twins must weigh alike, and their scores may differ in the last digits
+    slack = TIED * last + ROUNDING * n * float(np.median(np.diagonal(gram)))
+    below, tied = scores < last - slack, np.abs(scores - last) <= slack
+    weights = below + tied * (kept - below.sum()) / tied.sum()
+    return np.asarray(weights / weights.sum()), f
+
+
+def _part(share: float, n: int) -> int:
+    """⌊share · n⌋, where 0.29 · 100 is 29 in spite of rounding."""
+    return int(share * n + 1e-9)
+
+
+def _share_of_bad(bad: float) -> None:
+    """Require a share of bad clients below one half."""
+    if nonnegative("bad", bad) >= 0.5:
+        raise invalid("bad", "at least 0 and below 0.5", bad)
