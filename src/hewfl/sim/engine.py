@@ -111,9 +111,12 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         states = list(unflatten(tuple(states), saved.arrays))
     elif log is not None:
         log.append(records)
+    history = federation.past(setting.seed, first, problem.n)
     for t in range(first, rounds):
         evaluate = _is_due(t + 1, rounds, evaluate_every)
-        states, news = run_round(setting, states, t, observers, evaluate=evaluate)
+        roster = federation.roster(setting.seed, t, problem.data_sizes, history)
+        history = history.after(roster.clients)
+        states, news = run_round(setting, states, roster, observers, evaluate=evaluate)
         records.extend(news)
         if log is not None:
             log.append(news)

@@ -30,14 +30,13 @@ DIVERGED = 1e12
 def run_round(
     setting: Setting,
     states: Sequence[ServerState],
-    t: int,
+    roster: Roster,
     observers: Sequence[Observer],
     *,
     evaluate: bool,
 ) -> tuple[list[ServerState], list[RoundRecord]]:
-    """One round of all lanes."""
-    problem, seed = setting.problem, setting.seed
-    roster = setting.federation.roster(seed, t, problem.data_sizes)
+    """One round of all lanes: the round t and the clients of the roster."""
+    problem, t = setting.problem, roster.round
     alive = [k for k, state in enumerate(states) if not state.stopped]
     states, notes = list(states), [_stopped(state) for state in states]
     if len(roster.clients) == 0:
@@ -47,7 +46,7 @@ def run_round(
         with np.errstate(all="ignore"):  # what is not finite is named, and stops a lane
             states = _told(setting, states, alive)
             plans = _plans(setting, states, alive, roster, notes)
-            for k, heard in _branches(setting, states, plans, roster, t).items():
+            for k, heard in _branches(setting, states, plans, roster).items():
                 decided = _decide(setting, states[k], heard, (t, k), observers)
                 states[k], notes[k] = decided
                 notes[k]["excluded"] = _excluded(roster, heard.roster)
@@ -87,13 +86,12 @@ def _branches(
     states: Sequence[ServerState],
     plans: Mapping[int, LocalPlan],
     roster: Roster,
-    t: int,
 ) -> dict[int, Round]:
     """Draws and branches of the lanes that planned: what the server hears of each."""
     if not plans:
         return {}
     problem, told = setting.problem, list(plans.values())
-    draws = draw(setting.seed, t, roster, problem.offsets)
+    draws = draw(setting.seed, roster.round, roster, problem.offsets)
     anchors = np.stack([states[k].anchor for k in plans])
     displacements = run_branches(
         problem, anchors.astype(setting.dtype), roster, told, draws

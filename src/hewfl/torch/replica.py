@@ -193,7 +193,7 @@ class Replica:
         if self.rule.choice == "tokens" and tokens.min() < 1:
             raise invalid("tokens", "counted on every rank", tokens.tolist())
         sizes = np.where(tokens.min() > 0, tokens, 1)
-        roster = Roster(heard, H, np.ones_like(H), sizes, n)
+        roster = Roster(heard, H, np.ones_like(H), sizes, n, self.rounds)
         anchor = np.empty(0)  # none of the rules known by name looks at it
         if not isinstance(self.rule.choice, str):
             masters = [master.double().cpu().numpy() for master in self.model.masters]
