@@ -107,6 +107,8 @@ class Decision:
         step: a vector of the round's space, given only by rules whose step is not a
             combination of displacements.
         value: Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² for rules that minimise it, else None.
+        certificate: one sentence of what is proved of the plain step Σ w_iΔ_i, for
+            rules that prove something before the round.
     """
 
     weights: Float64[Array, " s"]
@@ -114,3 +116,4 @@ class Decision:
     gap: float = 0.0
     step: Any = None
     value: float | None = None
+    certificate: str = ""

@@ -74,6 +74,17 @@ class Federation:
         """Who took part in the rounds before t, from the seed alone."""
         return past_of(self.participation, seed, t, n)
 
+    def batches(self, n: int) -> Int64[Ints, " n"]:
+        """b_i of n clients.
+
+        Raises:
+            InvalidInputError: there are neither one nor n numbers.
+        """
+        given = np.asarray(self.batch_size, dtype=np.int64)
+        if given.ndim and given.shape != (n,):
+            raise invalid("batch_size", f"one number or {n} of them", given.tolist())
+        return np.broadcast_to(given, n).copy()
+
     def roster(
         self,
         seed: int,
@@ -92,10 +103,8 @@ class Federation:
         Raises:
             InvalidInputError: a law gives other numbers than it should.
         """
-        n, given = len(sizes), np.asarray(self.batch_size, dtype=np.int64)
-        if given.ndim and given.shape != (n,):
-            raise invalid("batch_size", f"one number or {n} of them", given.tolist())
-        batches = np.broadcast_to(given, n)
+        n = len(sizes)
+        batches = self.batches(n)
         steps = np.asarray(self.horizons.draw(seed, t, sizes, batches))
         if steps.shape != (n,) or steps.dtype.kind not in "iu" or steps.min() < 1:
             raise invalid("horizons", f"{n} whole numbers of at least 1", steps)

@@ -202,7 +202,7 @@ def _decide(
                 problem,
             )
         )
-    note = round_note(heard.roster, decision, decision.status) | {"observed": seen}
+    note = round_note(heard.roster, decision, came.status) | {"observed": seen}
     return came.state, note
 
 
