@@ -44,7 +44,8 @@ def run_round(
             notes[k] = {"status": "nobody took part"}
     elif alive:
         with np.errstate(all="ignore"):  # what is not finite is named, and stops a lane
-            states = _told(setting, states, alive)
+            states = _told(setting, states, alive, notes)
+            alive = [k for k in alive if not states[k].stopped]
             plans = _plans(setting, states, alive, roster, notes)
             for k, heard in _branches(setting, states, plans, roster).items():
                 decided = _decide(setting, states[k], heard, (t, k), observers)
@@ -103,9 +104,16 @@ def _branches(
 
 
 def _told(
-    setting: Setting, states: list[ServerState], alive: Sequence[int]
+    setting: Setting,
+    states: list[ServerState],
+    alive: Sequence[int],
+    notes: list[dict[str, Any]],
 ) -> list[ServerState]:
-    """Audit lanes learn the true state: the gap and the tracking error (E-18, b)."""
+    """Audit lanes learn the true state: the gap and the tracking error (E-18, b).
+
+    The error is the largest over all clients, absent ones too: c has them all. A lane
+    whose state is not finite has diverged, though no evaluation has seen it yet.
+    """
     problem = setting.problem
     for k in alive:
         algorithm, state = setting.lanes[k].algorithm, states[k]
@@ -119,6 +127,10 @@ def _told(
             variates = algorithm.variates(state.algorithm)
             errors = variates.clients - problem.full_gradients(x)[0]
             tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
+        if not np.isfinite([gap, tracking]).all():
+            states[k] = replace(state, diverged=True)
+            notes[k] = {"status": "diverged: the objective is not finite"}
+            continue
         upper = UpperState(max(gap, 0.0), tracking)
         states[k] = replace(state, algorithm=algorithm.told(state.algorithm, upper))
     return states
