@@ -32,7 +32,7 @@ from hewfl.server.participation import (
     drawn,
 )
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 ROUNDING = 1e-9
 ROUNDS = 10
 

@@ -582,14 +582,16 @@ def test_algorithm_4_starts_and_stops_where_it_is_told(
 
 def test_a_start_outside_the_box_or_for_the_other_solver_is_named() -> None:
     more: dict[str, Any] = {"solver": "alternating"}
-    for start, text in [
+    wrong: list[tuple[Any, str]] = [
         (1.5, r"`start` must be from 0\.01 to 1\.0; got 1\.5"),
         ([0.1, 0.2], "`start` must be one number or 3 of them"),
-    ]:
+    ]
+    for start, text in wrong:
         with pytest.raises(InvalidInputError, match=text):
             predictive_control(FEW, STATE, WIDE, start=start, **more)
     with pytest.raises(InvalidInputError, match="`tolerance` must be a nonnegative"):
         predictive_control(FEW, STATE, WIDE, tolerance=-1.0, **more)
     for name in ("start", "tolerance"):
+        other: dict[str, Any] = {name: 0.5}
         with pytest.raises(InvalidInputError, match=f"`{name}` must be left out"):
-            predictive_control(FEW, STATE, WIDE, **{name: 0.5})
+            predictive_control(FEW, STATE, WIDE, **other)

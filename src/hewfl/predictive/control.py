@@ -107,8 +107,10 @@ def predictive_control(  # noqa: PLR0913 - the public door: all but three are op
     """
     check_variant(variant)
     if solver == "alternating":
-        more = {"variant": variant, "start": start, "tolerance": tolerance}
-        return alternating_control(profiles, state, bounds, **more)
+        given = (profiles, state, bounds)
+        return alternating_control(
+            *given, variant=variant, start=start, tolerance=tolerance
+        )
     if solver == "global":  # Alg. 1, l. 2
         for name, value in (("start", start), ("tolerance", tolerance)):
             if value is not None:
@@ -341,8 +343,9 @@ def _gap(
     ideal = np.divide(above, kappa, out=np.zeros_like(above), where=active)
     idle = w * (0.5 * kappa * w - above)
     off = np.where(active, 0.5 * kappa * (w - ideal) ** 2, idle)
-    excess = 0.5 * ideal * above * _ratio_excess(problem, theta, above, lam)
-    return float(off.sum() + excess.sum())
+    with np.errstate(over="ignore"):  # infinite: nothing certified
+        excess = 0.5 * ideal * above * _ratio_excess(problem, theta, above, lam)
+        return float(off.sum() + excess.sum())
 
 
 def _ratio_excess(
