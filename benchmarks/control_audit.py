@@ -270,7 +270,7 @@ def figure(curves: Curves, caps: dict[str, float], out: Path) -> None:
             ax.plot(t, gap, "--", color=colours[source], label=f"true mean, {source}")
         ax.axhline(caps[name], color="k", lw=0.6, ls=":")
         ax.set(yscale="log", title=f"{name}, {law}", xlabel="round", ylabel="gap")
-    axes[0, 0].legend(fontsize=7)
+    axes[0, 0].legend(fontsize=7, loc="lower left")
     fig.tight_layout()
     for kind in ("png", "pdf"):
         fig.savefig(

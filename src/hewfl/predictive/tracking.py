@@ -175,8 +175,9 @@ def server_move(
     return _tracking(A, B, C)
 
 
+@broadcasting
 def ball_tracking(
-    noise: ArrayLike, smoothness: float, radius: float
+    noise: ArrayLike, smoothness: ArrayLike, radius: ArrayLike
 ) -> Float64[Array, "..."]:
     """What E‖e_i‖² never passes while all iterates stay in the ball (ass:model).
 
@@ -190,9 +191,9 @@ def ball_tracking(
         smoothness: L.
         radius: R.
     """
-    return np.asarray(
-        (np.sqrt(nonnegatives("noise", noise)) + _reach(smoothness, radius)) ** 2
-    )
+    M = nonnegatives("noise", noise)
+    reach = 2 * positives("smoothness", smoothness) * positives("radius", radius)
+    return np.asarray((np.sqrt(M) + reach) ** 2)
 
 
 def propagated_bounds(
@@ -230,7 +231,7 @@ def propagated_bounds(
     """
     L, R, Q = bounds.smoothness, bounds.radius, float(tracking.max())
     theta, M, H = float(played.amplitudes.max()), played.noise, played.horizons
-    reach = _reach(L, R) ** 2
+    reach = (2 * L * R) ** 2
     ball = ball_tracking(M, L, R)
     if theta > 1:  # beyond the proofs: the ball is all that is left
         renewed, D = ball, np.asarray(reach)
@@ -273,11 +274,6 @@ def tracking_cap(
         raise invalid("recursion", rule, f"C = {C[C >= 1].flat[0]}")
     level = (recursion.noise + recursion.gap * nonnegatives("cap", cap)) / (1 - C)
     return np.asarray(np.maximum(nonnegatives("start", start), level))
-
-
-def _reach(smoothness: float, radius: float) -> float:
-    """2LR: how far apart two gradients of one client on the ball can be."""
-    return 2 * smoothness * radius
 
 
 def _tracking(A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Tracking:
