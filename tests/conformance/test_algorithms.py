@@ -18,6 +18,7 @@ from hewfl import InvalidInputError, baselines
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Decision, Roster, Round
+from hewfl.server.checkpoint import flatten
 
 Array = NDArray[np.floating[Any]]
 
@@ -382,8 +383,14 @@ def test_the_absent_keep_their_state(case: Case, rng: np.random.Generator) -> No
     round_ = round_of(case.algorithm, present, displacements[PRESENT], state)
     _, after = case.algorithm.decide(round_, state)
     absent = np.setdiff1d(np.arange(N), PRESENT)
-    for before, later in zip(arrays(state), arrays(after), strict=True):
-        if before.shape[:1] == (N,):
+    following = flatten(after)
+    for name, before in flatten(state).items():
+        if before.shape[:1] != (N,):
+            continue
+        later = following[name]
+        if name == ".upper.tracking":  # what is known of the absent grows worse (E-19)
+            assert (later[absent] > before[absent]).all() or case.id.endswith("caps")
+        else:
             np.testing.assert_array_equal(later[absent], before[absent])
 
 

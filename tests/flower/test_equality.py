@@ -1,6 +1,7 @@
 """A federation of Flower and the engine: the same model, to rounding."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -22,19 +23,23 @@ from hewfl import (
     FedNova,
     FedProx,
     GeometricMedian,
+    HewControl,
     HewFixed,
     HewHet,
     HewHom,
+    InvalidInputError,
     Krum,
     MinibatchSGD,
     MultiKrum,
     Outer,
+    ProblemBounds,
     SampledParticipation,
     Scaffold,
     TrimmedMean,
     simulate,
 )
 from hewfl.flower import AlgorithmStrategy, Options
+from hewfl.server.participation import RotatingParticipation
 from hewfl.server.state import Lane
 from tests.flower.federation import StubGrid, app_of
 from tests.sim.toy import least_squares
@@ -119,6 +124,32 @@ def test_with_sampled_clients_and_momentum() -> None:
     for method in (HewHet(L, 0.3), Scaffold(L, 0.1), fixed):
         found, known = flower(method, **extra), engine(method, **extra)
         np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-10)
+
+
+@final
+@dataclass(frozen=True)
+class Decay:
+    """first/(1 + t), not below `least`."""
+
+    first: float
+    least: float = 0.0
+
+    def __call__(self, t: int) -> float:
+        return max(self.least, self.first / (1 + t))
+
+
+def test_with_schedules_and_a_law_that_looks_at_the_past() -> None:
+    extra = {"participation": RotatingParticipation(4)}
+    bounds = ProblemBounds(L, 5.0, 1e-3, 0.5)
+    for method in (
+        HewHet(L, Decay(0.5), Decay(4.0, 1.2)),
+        HewHom(L, Decay(0.5), Decay(4.0, 1.2)),
+        HewControl(bounds, Decay(2.0), "sharp", tracking=0.0),
+    ):
+        found, known = flower(method, **extra), engine(method, **extra)
+        np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-10)
+    with pytest.raises(InvalidInputError, match="`population` must be given for a law"):
+        AlgorithmStrategy(HewHom(L, 0.3), Options(**extra))
 
 
 def test_the_account_of_nodes_that_hold_their_variates_is_the_engines() -> None:

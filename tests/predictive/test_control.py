@@ -33,6 +33,7 @@ from hewfl.predictive.control import (
     global_control,
     predictive_control,
 )
+from hewfl.solver.threshold import threshold_weights
 
 Array = NDArray[np.float64]
 Problem = tuple[ClientProfile, UpperState, ProblemBounds]
@@ -526,3 +527,71 @@ def test_units_out_of_range_are_named() -> None:
         InvalidInputError, match=r"`radius` must be such that 0 < LR² < ∞"
     ):
         predictive_control(ClientProfile(1, 1, 1.0), UpperState(0.1, 0.0), bounds)
+
+
+# ------------------------------------------------------- Algorithm 4 as it is printed
+
+
+FEW = ClientProfile([1, 4, 4], 8, [1.0, 1.0, 9.0])
+STATE, WIDE = UpperState(0.5, 0.0), ProblemBounds(1.0, 1.0, 0.01, 1.0)
+
+
+def printed_sweeps(theta: Any, epsilon: float) -> tuple[Any, Any, int]:
+    """Algorithm 4 from its text: weights and amplitudes over a fine grid."""
+    grid = np.linspace(0.01, 1.0, 4001)
+    at = situation_of(FEW, STATE, WIDE)
+    each = [situation_of(ClientProfile(h, 8, v), STATE, WIDE) for h, v in PAIRS]
+    alone = [grid[np.argmax(gain(grid, here, "sharp"))] for here in each]
+    theta, old = np.minimum(theta, alone), np.inf  # more is worse at any weight
+    for sweep in range(1, 100):
+        mu = gain(theta, at, "sharp")
+        w = threshold_weights(mu, variance_bound(theta, at, "sharp")).weights
+        first = float(round_bound(w, theta, FEW, STATE, WIDE, variant="sharp"))
+        old = first if sweep == 1 else old
+        for i, here in enumerate(each):
+            risk = variance_bound(grid, here, "sharp")
+            own = w[i] * gain(grid, here, "sharp") - w[i] ** 2 / 2 * risk
+            theta[i] = grid[np.argmax(own)] if w[i] > 0 else alone[i]
+        new = float(round_bound(w, theta, FEW, STATE, WIDE, variant="sharp"))
+        if old - new <= epsilon:
+            break
+        old = new
+    return w, theta, sweep
+
+
+PAIRS = [(1, 1.0), (4, 1.0), (4, 9.0)]
+
+
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("start", [0.01, 0.3, 1.0, (0.9, 0.1, 0.5)])
+def test_algorithm_4_starts_and_stops_where_it_is_told(
+    start: Any, epsilon: float
+) -> None:
+    more: dict[str, Any] = {"variant": "sharp", "solver": "alternating"}
+    found = predictive_control(FEW, STATE, WIDE, start=start, tolerance=epsilon, **more)
+    best = predictive_control(FEW, STATE, WIDE, variant="sharp")
+    tops = predictive_control(FEW, STATE, WIDE, start=start, tolerance=0.0, **more)
+    w, theta, sweeps = printed_sweeps(np.broadcast_to(start, 3).copy(), epsilon)
+    assert found.sweeps == sweeps
+    np.testing.assert_allclose(found.weights, w, atol=1e-2)
+    np.testing.assert_allclose(found.amplitudes, theta, atol=1e-2)
+    assert found.lower_bound <= best.value * (1 + 1e-12) <= found.value * (1 + 2e-12)
+    assert tops.value == pytest.approx(best.value, rel=1e-9)
+    assert found.status == f"stopped: a sweep gained at most {epsilon}"
+
+
+def test_a_start_outside_the_box_or_for_the_other_solver_is_named() -> None:
+    more: dict[str, Any] = {"solver": "alternating"}
+    wrong: list[tuple[Any, str]] = [
+        (1.5, r"`start` must be from 0\.01 to 1\.0; got 1\.5"),
+        ([0.1, 0.2], "`start` must be one number or 3 of them"),
+    ]
+    for start, text in wrong:
+        with pytest.raises(InvalidInputError, match=text):
+            predictive_control(FEW, STATE, WIDE, start=start, **more)
+    with pytest.raises(InvalidInputError, match="`tolerance` must be a nonnegative"):
+        predictive_control(FEW, STATE, WIDE, tolerance=-1.0, **more)
+    for name in ("start", "tolerance"):
+        other: dict[str, Any] = {name: 0.5}
+        with pytest.raises(InvalidInputError, match=f"`{name}` must be left out"):
+            predictive_control(FEW, STATE, WIDE, **other)

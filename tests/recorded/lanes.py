@@ -90,7 +90,8 @@ def outer(L: float) -> list[Any]:
 def with_memory(L: float) -> list[Any]:
     """One of each kind of state that a checkpoint must bring back."""
     return [
-        HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.5),
+        # as it was written out when the half-way runs were stopped
+        HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.5, tracking=0.0),
         HewHet(L, 0.8),
         HewHom(L, 0.8),
         HewFixed(L, 0.8, corrected=True),

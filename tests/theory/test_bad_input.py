@@ -278,6 +278,7 @@ CALLS: dict[str, Call] = {
     "plain_sq_radius": call(amplitudes=THETA[:, None], at=AT),
     "plain_step": call(coefficients=PLAIN, gap=ONE, solver_gap=ONE),
     "post_local_hypotheses": call(theta=THETA, Lambda=LAMBDA, L=L),
+    "ball_tracking": call(noise=ONE, smoothness=L, radius=ONE),
     "predictable_tracking": call(
         amplitude=THETA,
         noise=np.ones((2, 3)),
@@ -383,6 +384,7 @@ WITHOUT_NUMBERS = {
     "is_homogeneous",
     "noise_optimal",
     "noise_optimal_level",
+    "propagated_bounds",  # of what a controller knows, infinite bounds among it
     "uniform_mean_noise",
     "uniform_noise_of_mean",
 }

@@ -1,8 +1,8 @@
 """Rounds over real processes against the pure rules on gathered data."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 import pytest
@@ -175,7 +175,19 @@ def branch(i: int, y: Array, steps: int, eta: float, correction: Array) -> Array
     return y
 
 
+@final
+@dataclass(frozen=True)
+class Falling:
+    """A schedule of Λ_t/L: first/(1 + t), not below 1.1."""
+
+    first: float
+
+    def __call__(self, t: int) -> float:
+        return max(1.1, self.first / (1 + t))
+
+
 CORRECTED: dict[str, Callable[[float], Algorithm[Any]]] = {
+    "het by a schedule": lambda far: HewHet(smoothness(far), 1.0, Falling(8.0)),
     "het": lambda far: HewHet(smoothness(far), 1.0),
     "het from zero": lambda far: HewHet(smoothness(far), 1.0, start="zero"),
     "scaffold": lambda _: Scaffold(10.0, 1.0),
@@ -205,7 +217,8 @@ def test_corrected_branches_are_the_papers(
     for t in range(plan.rounds):
         k = state.clients - state.server
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
-        round_ = matrix_round(x, np.stack(ends) - x, roster, LocalPlan(eta, k))
+        now = replace(roster, round=t)
+        round_ = matrix_round(x, np.stack(ends) - x, now, LocalPlan(eta, k))
         decision, state = algorithm.decide(round_, state)
         x = x + decision.weights @ round_.displacements.matrix()
         got = seen[0][t]

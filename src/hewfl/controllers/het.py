@@ -13,10 +13,11 @@ from hewfl.aggregate.variates import (
     correction,
     start_variates,
 )
-from hewfl.controllers.hom import check_post_local, least_model
+from hewfl.controllers.hom import check_post_local, least_model, ratio_at
 from hewfl.core.algorithm import Demands, RoundModel, Traffic
 from hewfl.core.checks import Array
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.schedule import Schedule, at_round
 
 
 @final
@@ -26,16 +27,17 @@ class HewHet:
 
     Attributes:
         smoothness: L.
-        amplitude: ϑ, common to all clients of a round; η_i = ϑ/(L H_i).
-        curvature_ratio: Λ/L > 1.
+        amplitude: ϑ_t, common to all clients of a round, a number or a function of t;
+            η_i = ϑ_t/(L H_i).
+        curvature_ratio: Λ_t/L > 1, a number or a function of t.
         start: control variates start at zero or at a minibatch gradient; with zero the
             first round picks the shortest endpoint (erratum E-29).
         null_endpoint: add Δ_0 = 0 to the choice, so that Ψ ≤ 0 always (erratum E-30).
     """
 
     smoothness: float
-    amplitude: float
-    curvature_ratio: float = 1.25
+    amplitude: Schedule
+    curvature_ratio: Schedule = 1.25
     start: Start = "gradient"
     null_endpoint: bool = False
 
@@ -64,13 +66,14 @@ class HewHet:
 
     def plan(self, roster: Roster, state: Variates) -> LocalPlan:
         """Corrected branches of equal ground."""
-        eta = self.amplitude / (self.smoothness * roster.horizons)  # Alg. 2, l. 3
+        theta = at_round("amplitude", self.amplitude, roster.round)
+        eta = theta / (self.smoothness * roster.horizons)  # Alg. 2, l. 3
         return LocalPlan(eta, correction(state, roster))  # Alg. 2, l. 6
 
-    def model(self, round_: Round, state: Variates) -> RoundModel:  # noqa: ARG002 - c
+    def model(self, round_: Round, state: Variates) -> RoundModel:
         """The quadratic about c_t."""
-        curvature = self.curvature_ratio * self.smoothness
-        return RoundModel(state.server, curvature, self.smoothness)
+        ratio = ratio_at(self.curvature_ratio, round_.roster.round)
+        return RoundModel(state.server, ratio * self.smoothness, self.smoothness)
 
     def decide(self, round_: Round, state: Variates) -> tuple[Decision, Variates]:
         """Exact weights against c_t, then the control variates of the next round."""

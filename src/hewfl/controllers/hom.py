@@ -11,6 +11,7 @@ from hewfl.core.algorithm import Demands, RoundModel, Traffic
 from hewfl.core.checks import Array, invalid, positive
 from hewfl.core.displacements import OwnSum
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.schedule import Schedule, at_round
 
 
 @final
@@ -20,15 +21,16 @@ class HewHom:
 
     Attributes:
         smoothness: L.
-        amplitude: ϑ; client i steps by η_i = ϑ/(L H_i), so all cover the same ground.
-        curvature_ratio: Λ/L > 1.
+        amplitude: ϑ_t, a number or a function of t; client i steps by
+            η_i = ϑ_t/(L H_i), so all cover the same ground.
+        curvature_ratio: Λ_t/L > 1, a number or a function of t.
         null_endpoint: add Δ_0 = 0 to the choice, so that Ψ ≤ 0 always (erratum E-30);
             weights then may sum to less than one.
     """
 
     smoothness: float
-    amplitude: float
-    curvature_ratio: float = 1.25
+    amplitude: Schedule
+    curvature_ratio: Schedule = 1.25
     null_endpoint: bool = False
 
     name: ClassVar[str] = "HEW (plain)"
@@ -42,16 +44,17 @@ class HewHom:
         """There is no state."""
 
     def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """Equal ground for all: η_i H_i = ϑ/L."""
-        eta = self.amplitude / (self.smoothness * roster.horizons)  # Alg. 3, l. 2
+        """Equal ground for all: η_i H_i = ϑ_t/L."""
+        theta = at_round("amplitude", self.amplitude, roster.round)
+        eta = theta / (self.smoothness * roster.horizons)  # Alg. 3, l. 2
         return LocalPlan(eta)
 
     def model(self, round_: Round, state: None) -> RoundModel:  # noqa: ARG002 - none
         """The quadratic about ḡ = −(1/S) Σ Δ_i/(η_i H_i)."""
         ground = round_.ground
         mean_gradient = OwnSum(-1 / (len(ground) * ground))  # Alg. 3, l. 9
-        curvature = self.curvature_ratio * self.smoothness
-        return RoundModel(mean_gradient, curvature, self.smoothness)
+        ratio = ratio_at(self.curvature_ratio, round_.roster.round)
+        return RoundModel(mean_gradient, ratio * self.smoothness, self.smoothness)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Exact weights against the mean of the normalised local displacements."""
@@ -78,13 +81,27 @@ def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
     return Decision(weights, solution.status, gap, value=value)
 
 
-def check_post_local(smoothness: float, amplitude: float, ratio: float) -> None:
-    """Require what both post-local controllers rest on.
+def check_post_local(smoothness: float, amplitude: Schedule, ratio: Schedule) -> None:
+    """Require what both post-local controllers rest on; schedules when they are asked.
 
     Raises:
         InvalidInputError: L or ϑ is not positive, or Λ/L is not above 1.
     """
     positive("smoothness", smoothness)
-    positive("amplitude", amplitude)
-    if not positive("curvature_ratio", ratio) > 1:
-        raise invalid("curvature_ratio", "above 1 (Λ > L)", ratio)
+    if not callable(amplitude):
+        positive("amplitude", amplitude)
+    if not callable(ratio):
+        positive("curvature_ratio", ratio)
+        ratio_at(ratio, 0)
+
+
+def ratio_at(ratio: Schedule, t: int) -> float:
+    """Λ_t/L in round t.
+
+    Raises:
+        InvalidInputError: it is not above 1.
+    """
+    value = at_round("curvature_ratio", ratio, t)
+    if not value > 1:
+        raise invalid("curvature_ratio", "above 1 (Λ > L)", value)
+    return value

@@ -9,9 +9,9 @@ the small protocols below. A rule written by a user has every right that ours ha
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints
 from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
@@ -135,6 +135,17 @@ class Informed(Protocol[State]):
 
     def told(self, state: State, upper: UpperState) -> State:
         """The state with the true (U_t, Q_t)."""
+
+
+@runtime_checkable
+class Started(Protocol[State]):
+    """A method that asks how good the gradients are that it started from."""
+
+    def started(self, state: State, samples: Int64[Ints, " n"]) -> State:
+        """The first state, told of how many samples each gradient is the mean.
+
+        Zero stands for a client without a gradient: it started at the others' mean.
+        """
 
 
 @runtime_checkable

@@ -26,6 +26,7 @@ class Roster:
         batch_sizes: b_i ≥ 1.
         data_sizes: m_i ≥ 1, samples held.
         population: n, clients in all.
+        round: t, rounds done before this one: what a schedule is asked for.
     """
 
     clients: Int64[Ints, " s"]
@@ -33,15 +34,16 @@ class Roster:
     batch_sizes: Int64[Ints, " s"]
     data_sizes: Int64[Ints, " s"]
     population: int
+    round: int = 0
 
     def only(self, members: Int64[Ints, " k"]) -> "Roster":
         """Some of those present, told by their places in the roster."""
-        return Roster(
-            self.clients[members],
-            self.horizons[members],
-            self.batch_sizes[members],
-            self.data_sizes[members],
-            self.population,
+        return replace(
+            self,
+            clients=self.clients[members],
+            horizons=self.horizons[members],
+            batch_sizes=self.batch_sizes[members],
+            data_sizes=self.data_sizes[members],
         )
 
 
@@ -105,6 +107,8 @@ class Decision:
         step: a vector of the round's space, given only by rules whose step is not a
             combination of displacements.
         value: Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² for rules that minimise it, else None.
+        certificate: one sentence of what is proved of the plain step Σ w_iΔ_i, for
+            rules that prove something before the round.
     """
 
     weights: Float64[Array, " s"]
@@ -112,3 +116,4 @@ class Decision:
     gap: float = 0.0
     step: Any = None
     value: float | None = None
+    certificate: str = ""

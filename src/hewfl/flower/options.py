@@ -14,7 +14,8 @@ from hewfl.server.federation import (
     EpochHorizons,
     FullParticipation,
     Horizons,
-    Participation,
+    Law,
+    PastParticipation,
 )
 from hewfl.server.outer import Outer
 
@@ -31,7 +32,8 @@ class Options:
             their partition id, 0 to n − 1. None: any Flower node takes part, nameless;
             enough for methods that remember nothing of single clients.
         horizons: law of the local steps; None leaves them to the nodes.
-        participation: law of who is asked; drawn from the seed and the round.
+        participation: law of who is asked; drawn from the seed, the round, and whom it
+            asked before.
         seed: of both laws, for training and for evaluation.
         outer: what the server does with the aggregated step.
         variates: who keeps the control variates: `server` sends each node its
@@ -48,7 +50,7 @@ class Options:
 
     population: int | None = None
     horizons: Horizons | None = None
-    participation: Participation = field(default_factory=FullParticipation)
+    participation: Law = field(default_factory=FullParticipation)
     seed: int = 0
     outer: Outer = field(default_factory=Outer)
     variates: Holder = "server"
@@ -95,6 +97,9 @@ def check_method(algorithm: Algorithm[Any], options: Options) -> None:
             f"given for {algorithm.name}: what it knows of clients belongs to "
             "partition ids 0 to population − 1"
         )
+        raise invalid("population", rule, None)
+    if isinstance(options.participation, PastParticipation):
+        rule = "given for a law that looks at the past: nameless nodes have none"
         raise invalid("population", rule, None)
     if isinstance(options.horizons, EpochHorizons):
         rule = "given for EpochHorizons: nodes tell their examples in introductions"

@@ -21,9 +21,12 @@ from hewfl.flower.layout import Layout, is_sendable
 from hewfl.flower.options import Options
 from hewfl.flower.replies import Exclusion, Heard
 from hewfl.server.conclude import Outcome, conclude
-from hewfl.server.federation import SampledParticipation
 from hewfl.server.first import first_state
 from hewfl.server.ledger import charge
+from hewfl.server.participation import (
+    SampledParticipation,
+    drawn,
+)
 from hewfl.server.state import Lane, ServerState
 
 
@@ -35,23 +38,27 @@ def draw_roster(
     everybody = np.arange(options.population or 0)
     if options.population is None:
         everybody = np.array(list(present), dtype=np.int64)
-    drawn = everybody[_places(options, t, len(everybody))]
+    chosen = everybody[_places(options, t, len(everybody))]
     absent = [
-        Exclusion(int(i), "missing", "not connected") for i in drawn if i not in present
+        Exclusion(int(i), "missing", "not connected")
+        for i in chosen
+        if i not in present
     ]
-    clients = np.array([i for i in drawn if i in present], dtype=np.int64)
+    clients = np.array([i for i in chosen if i in present], dtype=np.int64)
     steps = _steps(registry, options, t)
     sizes = np.array([present[int(i)].examples for i in clients], dtype=np.int64)
     batches = np.array([present[int(i)].batch_size for i in clients], dtype=np.int64)
     n = options.population or len(registry.contacts)
-    return Roster(clients, steps[clients], batches, sizes, n), absent
+    return Roster(clients, steps[clients], batches, sizes, n, t), absent
 
 
 def _places(options: Options, t: int, n: int) -> Int64[Ints, " s"]:
     law = options.participation
     if options.population is None and isinstance(law, SampledParticipation):
         law = SampledParticipation(max(1, min(law.count, n)))  # as many as there are
-    return law.draw(options.seed, t, n) if n else np.zeros(0, dtype=np.int64)
+    if not n:
+        return np.zeros(0, dtype=np.int64)
+    return drawn(law, options.seed, t, n)
 
 
 def _steps(registry: Registry, options: Options, t: int) -> Int64[Ints, " n"]:
@@ -72,6 +79,7 @@ def concluded(
     layout: Layout,
     state: ServerState,
     heard: Heard,
+    t: int,
 ) -> Outcome:
     """Decide and step; the state as it was where the round is rejected.
 
@@ -82,7 +90,7 @@ def concluded(
         text = f"rejected: {count} usable replies, {options.min_replies} needed"
         return Outcome(state, text)
     n = options.population or int(heard.clients.max()) + 1
-    roster = Roster(heard.clients, heard.steps, heard.batch_sizes, heard.sizes, n)
+    roster = Roster(heard.clients, heard.steps, heard.batch_sizes, heard.sizes, n, t)
     plan = LocalPlan(heard.step_sizes)  # the work that was done, not what was asked for
     round_ = Round(state.anchor, heard.displacements, roster, plan)
     came = conclude(

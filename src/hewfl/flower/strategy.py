@@ -259,7 +259,7 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
                 finite=finite,
             )
             outcome = concluded(
-                self.algorithm, self.options, kept.layout, kept.state, heard
+                self.algorithm, self.options, kept.layout, kept.state, heard, opened.t
             )
             if outcome.decision is not None:
                 break

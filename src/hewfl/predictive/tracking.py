@@ -21,16 +21,18 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Ints,
     invalid,
     nonnegatives,
     positives,
     wholes,
 )
+from hewfl.core.records import ProblemBounds
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
 
@@ -56,6 +58,22 @@ class Tracking:
         u, chi = np.asarray(gap, np.float64), np.asarray(tracking, np.float64)
         with np.errstate(over="ignore"):
             return np.asarray(A + B * u + C * chi)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """What the clients of a round did.
+
+    Attributes:
+        amplitudes: θ_i > 0.
+        noise: M_i = v_i²/(H_i b_i).
+        horizons: H_i.
+    """
+
+    amplitudes: Float64[Array, " s"]
+    noise: Float64[Array, " s"]
+    horizons: Int64[Ints, " s"]
 
 
 @broadcasting
@@ -155,6 +173,81 @@ def server_move(
     k = (8, 24, 48) if check_variant(variant) == "paper" else (2, 8, 16)
     A, B, C = k[0] * theta**2 * M, k[1] * L * theta**2, k[2] * theta**2
     return _tracking(A, B, C)
+
+
+@broadcasting
+def ball_tracking(
+    noise: ArrayLike, smoothness: ArrayLike, radius: ArrayLike
+) -> Float64[Array, "..."]:
+    """What E‖e_i‖² never passes while all iterates stay in the ball (ass:model).
+
+        (√M_i + 2LR)²
+
+    c_i is a mean of gradients at points of the ball plus noise of variance M_i, and no
+    two points of the ball are further apart than 2R.
+
+    Args:
+        noise: M_i ≥ 0, the variance of c_i given where its gradients were taken.
+        smoothness: L.
+        radius: R.
+    """
+    M = nonnegatives("noise", noise)
+    reach = 2 * positives("smoothness", smoothness) * positives("radius", radius)
+    return np.asarray((np.sqrt(M) + reach) ** 2)
+
+
+def propagated_bounds(
+    tracking: Float64[Array, " n"],
+    clients: Int64[Ints, " s"],
+    played: Played,
+    gap: float,
+    bounds: ProblemBounds,
+    *,
+    variant: Variant = "paper",
+) -> Float64[Array, " n"]:
+    """Tracking bounds of all clients after a round of weights fixed before it (E-19).
+
+        i ∈ S:  min{A + B U + C Q, (√M_i + 2LR)²}            (prop:sur-track, ball)
+        i ∉ S:  (√Q_i + √D)²,   D = min{θ²(8LU + 16Q + 2M), (2LR)²}
+
+    with Q = max Q_i over all clients, for c averages all of them, absent or not; M and
+    θ are the largest among those who took part. A client that stays away keeps its c_i
+    while the anchor moves on. D bounds L² times the expected squared move, for weights
+    known before the draws only (E-01). The paper has no statement for absent clients:
+    D has the sharp constants whatever the variant. As printed, A, B, C belong to the
+    end of the box, otherwise to θ (E-33); where the printed A is not proved, for an end
+    above 1/√3 (E-04), the larger sharp one takes its place.
+
+    Args:
+        tracking: Q_i ≥ 0; infinite where nothing is known.
+        clients: S.
+        played: what those of S did.
+        gap: U.
+        bounds: L, R and the box.
+        variant: which constants.
+
+    Returns:
+        Q_i after the round.
+    """
+    L, R, Q = bounds.smoothness, bounds.radius, float(tracking.max())
+    theta, M, H = float(played.amplitudes.max()), played.noise, played.horizons
+    reach = (2 * L * R) ** 2
+    ball = ball_tracking(M, L, R)
+    if theta > 1:  # beyond the proofs: the ball is all that is left
+        renewed, D = ball, np.asarray(reach)
+    else:
+        top = max(bounds.amplitude_max, theta) if variant == "paper" else theta
+        law = predictable_tracking(top, M, H, L, variant=variant)
+        proved = predictable_tracking(top, M, H, L, variant="sharp")
+        law = _tracking(max(law.noise, proved.noise), law.gap, law.tracking)
+        # 0 × ∞ is NaN where θ² underflows; fmin then takes the other bound
+        with np.errstate(invalid="ignore"):
+            renewed = np.fmin(law.after(gap, Q), ball)
+            move = server_move(theta, M, L, variant="sharp")
+            D = np.fmin(move.after(gap, Q), reach)
+    after = np.asarray((np.sqrt(tracking) + np.sqrt(D)) ** 2)
+    after[clients] = renewed
+    return after
 
 
 @broadcasting

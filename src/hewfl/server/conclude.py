@@ -85,7 +85,18 @@ def conclude(  # noqa: PLR0913 - four are switches
         except HewError as error:
             return Outcome(state, str(error))
     new = replace(state, anchor=moved.anchor, memory=moved.memory, algorithm=following)
-    return Outcome(new, decision.status, decision, moved.move, moved.terms)
+    status = _said(decision, lane.outer)
+    return Outcome(new, status, decision, moved.move, moved.terms)
+
+
+def _said(decision: Decision, outer: Outer) -> str:
+    """The status, with the certificate where the step is the one it is about."""
+    if not decision.certificate:
+        return decision.status
+    held = decision.certificate
+    if outer != Outer():
+        held = "no certificate: the outer step is not the one it is about"
+    return f"{decision.status}; {held}"
 
 
 def _is_finite(state: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Who takes part in each round, with how many local steps: the environment.
+"""The environment of a run: who takes part in each round, with how much work.
 
 Everything here is a function of (seed, round) alone, so that all methods meet the same
 clients doing the same work, and a resumed run meets them again.
@@ -6,283 +6,42 @@ clients doing the same work, and a resumed run meets them again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 import numpy as np
-from jaxtyping import Float64, Int64, Num
+from jaxtyping import Int64
 
-from hewfl.core.checks import (
-    Array,
-    Ints,
-    as_float64,
-    invalid,
-    nonnegative,
-    positive,
-    shown,
-    whole,
-)
+from hewfl.core.checks import Ints, invalid, shown
 from hewfl.core.round import Roster
+from hewfl.server.horizons import (
+    ChoiceHorizons,
+    EpochHorizons,
+    FixedHorizons,
+    Horizons,
+    PoissonHorizons,
+    TimedHorizons,
+    check_wholes,
+)
+from hewfl.server.participation import (
+    FullParticipation,
+    History,
+    Law,
+    Participation,
+    PastParticipation,
+    RandomParticipation,
+    RotatingParticipation,
+    SampledParticipation,
+    drawn,
+    past_of,
+)
+from hewfl.server.streams import generator
 
-_ROSTER, _HORIZONS, _SETUP = 1, 2, 3
-"""Streams of random numbers that must not mix."""
-
-
-def generator(seed: int, *stream: int) -> np.random.Generator:
-    """The generator of one purpose: independent for different streams."""
-    return np.random.default_rng([seed, *stream])
-
-
-# ------------------------------------------------------------------ horizons
-
-
-@runtime_checkable
-class Horizons(Protocol):
-    """Local steps of every client in a round."""
-
-    def draw(
-        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
-    ) -> Int64[Ints, " n"]:
-        """H_i ≥ 1 for all clients, from (seed, t) alone."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FixedHorizons:
-    """The same steps every round: one number, or one per client."""
-
-    steps: int | Sequence[int]
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        _check_wholes("steps", self.steps)
-
-    def draw(
-        self,
-        seed: int,  # noqa: ARG002 - nothing is random
-        t: int,  # noqa: ARG002 - nor here
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - nor here
-    ) -> Int64[Ints, " n"]:
-        """The list itself."""
-        steps = np.asarray(self.steps, dtype=np.int64)
-        if steps.ndim > 0 and len(steps) != len(sizes):
-            raise invalid("steps", f"one number or {len(sizes)} of them", len(steps))
-        return np.broadcast_to(steps, sizes.shape).copy()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ChoiceHorizons:
-    """A uniform choice from a list, once for the run or afresh every round.
-
-    The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
-    """
-
-    choices: Sequence[int] = (1, 2, 4, 8)
-    every_round: bool = False
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        rule = "a list of whole numbers of at least 1"
-        if np.ndim(_check_wholes("choices", self.choices, rule)) != 1:
-            raise invalid("choices", rule, shown(self.choices))
-
-    def draw(
-        self,
-        seed: int,
-        t: int,
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
-    ) -> Int64[Ints, " n"]:
-        """One value per client."""
-        stream = (_HORIZONS, t) if self.every_round else (_SETUP, _HORIZONS)
-        return generator(seed, *stream).choice(
-            np.asarray(self.choices, dtype=np.int64), len(sizes)
-        )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PoissonHorizons:
-    """A mixture of Poisson laws, truncated to a range, afresh every round.
-
-    The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
-    truncated to 1..12.
-    """
-
-    rates: Sequence[float] = (1.0, 4.0, 8.0)
-    probabilities: Sequence[float] = (0.34, 0.33, 0.33)
-    least: int = 1
-    most: int = 12
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        _check_list("probabilities", self.probabilities)
-        _check_list("rates", self.rates)
-        for rate in self.rates:
-            positive("rates", rate)
-        if len(self.rates) != len(self.probabilities):
-            raise invalid("probabilities", "one per rate", self.probabilities)
-        if abs(sum(self.probabilities) - 1) > 1e-9 or min(self.probabilities) < 0:
-            raise invalid("probabilities", "a distribution", self.probabilities)
-        least, most = whole("least", self.least), whole("most", self.most)
-        if not 1 <= least <= most:
-            raise invalid("least", f"from 1 to `most` = {most}", least)
-
-    def draw(
-        self,
-        seed: int,
-        t: int,
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
-    ) -> Int64[Ints, " n"]:
-        """One value per client, by inversion of the truncated law."""
-        rng = generator(seed, _HORIZONS, t)
-        component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
-        values = np.arange(self.least, self.most + 1)
-        factorials = np.cumsum(np.log(np.arange(1, self.most + 1)))[self.least - 1 :]
-        rates = np.asarray(self.rates)[:, None]
-        table = np.exp(values * np.log(rates) - factorials)
-        table = np.cumsum(table / table.sum(axis=1, keepdims=True), axis=1)
-        below = rng.random(len(sizes))[:, None] > table[component]
-        picked: Int64[Ints, " n"] = values[
-            np.minimum(below.sum(axis=1), len(values) - 1)
-        ]
-        return picked
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class EpochHorizons:
-    """The steps of passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
-
-    Only the number of steps is that of whole passes. Samples are drawn with
-    replacement in every step, as under any other law: in one epoch some come twice
-    and some not at all.
-
-    Attributes:
-        epochs: how many, or a list to choose from afresh every round.
-    """
-
-    epochs: float | Sequence[float] = 1.0
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        epochs = np.atleast_1d(as_float64("epochs", self.epochs))
-        _check_list("epochs", epochs)
-        for value in epochs:
-            positive("epochs", value)
-
-    def draw(
-        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
-    ) -> Int64[Ints, " n"]:
-        """Steps for the epochs of this round."""
-        choices = np.atleast_1d(np.asarray(self.epochs, dtype=np.float64))
-        epochs = generator(seed, _HORIZONS, t).choice(choices, len(sizes))
-        return np.maximum(np.ceil(epochs * sizes / batches), 1).astype(np.int64)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class TimedHorizons:
-    """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
-
-    Attributes:
-        budget: seconds a round lasts.
-        speeds: steps per second of each client.
-        jitter: standard deviation of log speed from round to round.
-    """
-
-    budget: float
-    speeds: Sequence[float]
-    jitter: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        positive("budget", self.budget)
-        nonnegative("jitter", self.jitter)
-        _check_list("speeds", self.speeds)
-        for speed in self.speeds:
-            positive("speeds", speed)
-
-    def draw(
-        self,
-        seed: int,
-        t: int,
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - speeds say it all
-    ) -> Int64[Ints, " n"]:
-        """Steps done when the time is up."""
-        speeds = np.asarray(self.speeds, dtype=np.float64)
-        if len(speeds) != len(sizes):
-            raise invalid("speeds", f"{len(sizes)} numbers", len(speeds))
-        noise = generator(seed, _HORIZONS, t).standard_normal(len(sizes))
-        steps = np.floor(self.budget * speeds * np.exp(self.jitter * noise))
-        return np.maximum(steps, 1).astype(np.int64)
-
-
-# ------------------------------------------------------------------ participation
-
-
-@runtime_checkable
-class Participation(Protocol):
-    """The active set of a round; any rule that does not look at the round's noise."""
-
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
-        """S_t, increasing indices; may be empty."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FullParticipation:
-    """Everybody, every round."""
-
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:  # noqa: ARG002 - everybody
-        """All n clients."""
-        return np.arange(n)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SampledParticipation:
-    """A uniform sample without replacement."""
-
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        whole("count", self.count, least=1)
-
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
-        """`count` of n clients."""
-        if self.count > n:
-            raise invalid("count", f"at most the {n} clients there are", self.count)
-        chosen = generator(seed, _ROSTER, t).choice(n, self.count, replace=False)
-        return np.sort(chosen)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RandomParticipation:
-    """Each client on its own with a probability; a round may be empty."""
-
-    probability: float | Sequence[float]
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        p = as_float64("probability", self.probability)
-        if not ((p >= 0) & (p <= 1)).all():
-            raise invalid("probability", "from 0 to 1", shown(self.probability))
-
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
-        """Those whose coin fell right."""
-        p = np.asarray(self.probability)
-        if p.ndim and p.shape != (n,):
-            raise invalid("probability", f"one number or {n} of them", p.tolist())
-        return np.flatnonzero(generator(seed, _ROSTER, t).random(n) < p)
-
-
-# ------------------------------------------------------------------ the federation
+__all__ = [
+    "ChoiceHorizons", "EpochHorizons", "Federation", "FixedHorizons",
+    "FullParticipation", "History", "Horizons", "Law", "Participation",
+    "PastParticipation", "PoissonHorizons", "RandomParticipation",
+    "RotatingParticipation", "SampledParticipation", "TimedHorizons", "generator",
+]  # fmt: skip
 
 
 @final
@@ -298,7 +57,7 @@ class Federation:
 
     horizons: Horizons
     batch_size: int | Sequence[int] = 32
-    participation: Participation = field(default_factory=FullParticipation)
+    participation: Law = field(default_factory=FullParticipation)
 
     def __post_init__(self) -> None:
         """Check kinds and ranges."""
@@ -306,48 +65,49 @@ class Federation:
             rule = "a law of local steps, such as FixedHorizons(4)"
             raise invalid("horizons", rule, shown(self.horizons))
         who = self.participation
-        if isinstance(who, type) or not isinstance(who, Participation):
+        if isinstance(who, type) or not isinstance(who, Law):
             rule = "a law of participation, such as SampledParticipation(2)"
             raise invalid("participation", rule, shown(who))
-        _check_wholes("batch_size", self.batch_size)
+        check_wholes("batch_size", self.batch_size)
 
-    def roster(self, seed: int, t: int, sizes: Int64[Ints, " n"]) -> Roster:
-        """Who takes part in round t, from (seed, t) alone."""
-        n, given = len(sizes), np.asarray(self.batch_size, dtype=np.int64)
+    def past(self, seed: int, t: int, n: int) -> History:
+        """Who took part in the rounds before t, from the seed alone."""
+        return past_of(self.participation, seed, t, n)
+
+    def batches(self, n: int) -> Int64[Ints, " n"]:
+        """b_i of n clients.
+
+        Raises:
+            InvalidInputError: there are neither one nor n numbers.
+        """
+        given = np.asarray(self.batch_size, dtype=np.int64)
         if given.ndim and given.shape != (n,):
             raise invalid("batch_size", f"one number or {n} of them", given.tolist())
-        batches = np.broadcast_to(given, n)
+        return np.broadcast_to(given, n).copy()
+
+    def roster(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        history: History | None = None,
+    ) -> Roster:
+        """Who takes part in round t, from (seed, t) alone.
+
+        Args:
+            seed: of the run.
+            t: the round.
+            sizes: m_i of all clients.
+            history: of the rounds before, drawn again if it is not given.
+
+        Raises:
+            InvalidInputError: a law gives other numbers than it should.
+        """
+        n = len(sizes)
+        batches = self.batches(n)
         steps = np.asarray(self.horizons.draw(seed, t, sizes, batches))
         if steps.shape != (n,) or steps.dtype.kind not in "iu" or steps.min() < 1:
             raise invalid("horizons", f"{n} whole numbers of at least 1", steps)
-        clients = np.asarray(self.participation.draw(seed, t, n))
-        if len(clients) == 0:
-            clients = clients.astype(np.int64)
-        elif clients.dtype.kind not in "iu" or len(np.unique(clients)) < len(clients):
-            raise invalid("participation", "distinct indices of clients", clients)
-        elif clients.min() < 0 or clients.max() >= n:
-            raise invalid("participation", f"indices from 0 to {n - 1}", clients)
-        return Roster(
-            clients, steps[clients], batches[clients], sizes[clients].copy(), n
-        )
-
-
-def _check_wholes(
-    name: str, given: int | Sequence[int], rule: str = "whole numbers of at least 1"
-) -> Num[Ints, "..."]:
-    try:
-        values = np.asarray(given)
-    except ValueError as error:  # ragged
-        raise invalid(name, rule, shown(given)) from error
-    real = values.dtype.kind in "iuf" and values.size > 0
-    if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
-        raise invalid(name, rule, shown(given))
-    if values.min() < 1:
-        raise invalid(name, rule, shown(given))
-    return values
-
-
-def _check_list(name: str, given: Sequence[float] | Float64[Array, "..."]) -> None:
-    values = as_float64(name, given)
-    if values.ndim != 1 or values.size == 0:
-        raise invalid(name, "a list of numbers", shown(given))
+        clients = drawn(self.participation, seed, t, n, history)
+        H, b, m = steps[clients], batches[clients], sizes[clients].copy()
+        return Roster(clients, H, b, m, n, t)

@@ -9,10 +9,10 @@ client has a finite gradient the method cannot start.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int64
 
-from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import Array, Mask
+from hewfl.core.algorithm import Algorithm, Started
+from hewfl.core.checks import Array, Ints, Mask
 from hewfl.errors import DataError
 from hewfl.server.state import ServerState
 
@@ -22,6 +22,7 @@ def first_state(
     anchor: Float64[Array, " d"],
     population: int,
     gradients: Float64[Array, "n d"] | None = None,
+    samples: Int64[Ints, " n"] | None = None,
 ) -> ServerState:
     """The state of a method before its first round.
 
@@ -31,6 +32,7 @@ def first_state(
         population: n.
         gradients: of all clients at x_0, for methods that demand them; rows that are
             not finite, or of clients that were not heard, are NaN.
+        samples: of how many samples each gradient is the mean; one, if not told.
 
     Raises:
         DataError: gradients are demanded and no client has a finite one.
@@ -41,6 +43,9 @@ def first_state(
         heard = finite_rows(gradients)
         given, sent = filled(gradients, heard), len(anchor) * int(heard.sum())
     first = algorithm.init(population, len(anchor), given)
+    if given is not None and isinstance(algorithm, Started):
+        counts = np.ones(population, dtype=np.int64) if samples is None else samples
+        first = algorithm.started(first, np.where(heard, counts, 0))
     return ServerState(anchor, np.zeros(len(anchor)), first, sent, sent)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from numpy.typing import DTypeLike
 
 from hewfl.aggregate.memory import to_host
@@ -27,6 +27,7 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Ints,
     as_float64,
     invalid,
     shown,
@@ -111,9 +112,12 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         states = list(unflatten(tuple(states), saved.arrays))
     elif log is not None:
         log.append(records)
+    history = federation.past(setting.seed, first, problem.n)
     for t in range(first, rounds):
         evaluate = _is_due(t + 1, rounds, evaluate_every)
-        states, news = run_round(setting, states, t, observers, evaluate=evaluate)
+        roster = federation.roster(setting.seed, t, problem.data_sizes, history)
+        history = history.after(roster.clients)
+        states, news = run_round(setting, states, roster, observers, evaluate=evaluate)
         records.extend(news)
         if log is not None:
             log.append(news)
@@ -254,16 +258,17 @@ def _first_states(
     no client has one is stopped.
     """
     n, gradients = setting.problem.n, None
+    batches = setting.federation.batches(n)
     silent: tuple[int, ...] = ()
     if any(lane.algorithm.demands.gradients for lane in setting.lanes):
-        gradients = _start_gradients(setting, x)
+        gradients = _start_gradients(setting, x, batches)
         silent = tuple(map(int, np.flatnonzero(~finite_rows(gradients))))
     states: list[ServerState] = []
     notes: list[dict[str, Any]] = []
     for lane in setting.lanes:
         demands = lane.algorithm.demands.gradients
         try:
-            states.append(first_state(lane.algorithm, x, n, gradients))
+            states.append(first_state(lane.algorithm, x, n, gradients, batches))
             notes.append({"excluded": silent} if demands else {})
         except DataError as error:
             zeros = first_state(lane.algorithm, x, n, np.zeros((n, len(x))))
@@ -273,14 +278,12 @@ def _first_states(
 
 
 def _start_gradients(
-    setting: Setting, x: Float64[Array, " d"]
+    setting: Setting, x: Float64[Array, " d"], batches: Int64[Ints, " n"]
 ) -> Float64[Array, "n d"]:
     """One minibatch gradient of every client at x_0 (erratum E-29)."""
     problem, n = setting.problem, setting.problem.n
-    sizes, given = problem.data_sizes, setting.federation.batch_size
-    batches = np.broadcast_to(np.asarray(given, dtype=np.int64), n)
     ones = np.ones(n, dtype=np.int64)
-    everybody = Roster(np.arange(n), ones, batches.copy(), sizes, n)
+    everybody = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
     batch = draw(setting.seed, _START, everybody, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):

@@ -30,14 +30,13 @@ DIVERGED = 1e12
 def run_round(
     setting: Setting,
     states: Sequence[ServerState],
-    t: int,
+    roster: Roster,
     observers: Sequence[Observer],
     *,
     evaluate: bool,
 ) -> tuple[list[ServerState], list[RoundRecord]]:
-    """One round of all lanes."""
-    problem, seed = setting.problem, setting.seed
-    roster = setting.federation.roster(seed, t, problem.data_sizes)
+    """One round of all lanes: the round t and the clients of the roster."""
+    problem, t = setting.problem, roster.round
     alive = [k for k, state in enumerate(states) if not state.stopped]
     states, notes = list(states), [_stopped(state) for state in states]
     if len(roster.clients) == 0:
@@ -45,9 +44,10 @@ def run_round(
             notes[k] = {"status": "nobody took part"}
     elif alive:
         with np.errstate(all="ignore"):  # what is not finite is named, and stops a lane
-            states = _told(setting, states, alive)
+            states = _told(setting, states, alive, notes)
+            alive = [k for k in alive if not states[k].stopped]
             plans = _plans(setting, states, alive, roster, notes)
-            for k, heard in _branches(setting, states, plans, roster, t).items():
+            for k, heard in _branches(setting, states, plans, roster).items():
                 decided = _decide(setting, states[k], heard, (t, k), observers)
                 states[k], notes[k] = decided
                 notes[k]["excluded"] = _excluded(roster, heard.roster)
@@ -87,13 +87,12 @@ def _branches(
     states: Sequence[ServerState],
     plans: Mapping[int, LocalPlan],
     roster: Roster,
-    t: int,
 ) -> dict[int, Round]:
     """Draws and branches of the lanes that planned: what the server hears of each."""
     if not plans:
         return {}
     problem, told = setting.problem, list(plans.values())
-    draws = draw(setting.seed, t, roster, problem.offsets)
+    draws = draw(setting.seed, roster.round, roster, problem.offsets)
     anchors = np.stack([states[k].anchor for k in plans])
     displacements = run_branches(
         problem, anchors.astype(setting.dtype), roster, told, draws
@@ -105,9 +104,16 @@ def _branches(
 
 
 def _told(
-    setting: Setting, states: list[ServerState], alive: Sequence[int]
+    setting: Setting,
+    states: list[ServerState],
+    alive: Sequence[int],
+    notes: list[dict[str, Any]],
 ) -> list[ServerState]:
-    """Audit lanes learn the true state: the gap and the tracking error (E-18, b)."""
+    """Audit lanes learn the true state: the gap and the tracking error (E-18, b).
+
+    The error is the largest over all clients, absent ones too: c has them all. A lane
+    whose state is not finite has diverged, though no evaluation has seen it yet.
+    """
     problem = setting.problem
     for k in alive:
         algorithm, state = setting.lanes[k].algorithm, states[k]
@@ -123,6 +129,10 @@ def _told(
         if variates is not None:
             errors = variates.clients - problem.full_gradients(x)[0]
             tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
+        if not np.isfinite([gap, tracking]).all():
+            states[k] = replace(state, diverged=True)
+            notes[k] = {"status": "diverged: the objective is not finite"}
+            continue
         upper = UpperState(max(gap, 0.0), tracking)
         states[k] = replace(state, algorithm=algorithm.told(state.algorithm, upper))
     return states
@@ -206,7 +216,7 @@ def _decide(
                 problem,
             )
         )
-    note = round_note(heard.roster, decision, decision.status) | {"observed": seen}
+    note = round_note(heard.roster, decision, came.status) | {"observed": seen}
     return came.state, note
 
 

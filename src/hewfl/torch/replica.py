@@ -209,7 +209,7 @@ class Replica:
         if self.rule.choice == "tokens" and tokens.min() < 1:
             raise invalid("tokens", "counted on every rank", tokens.tolist())
         sizes = np.where(tokens.min() > 0, tokens, 1)
-        return Roster(heard, H, np.ones_like(H), sizes, self.wire.ranks)
+        return Roster(heard, H, np.ones_like(H), sizes, self.wire.ranks, self.rounds)
 
     def _decided(
         self, shards: Shards, roster: Roster, arrivals: Arrivals

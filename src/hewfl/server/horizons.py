@@ -1,0 +1,241 @@
+"""Laws of local work: how many steps each client does in a round.
+
+A law is a function of (seed, round) alone, so that all methods meet the same clients
+doing the same work, and a resumed run meets them again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float64, Int64, Num
+
+from hewfl.core.checks import (
+    Array,
+    Ints,
+    as_float64,
+    invalid,
+    nonnegative,
+    positive,
+    shown,
+    whole,
+)
+from hewfl.server.streams import HORIZONS, SETUP, generator
+
+
+@runtime_checkable
+class Horizons(Protocol):
+    """Local steps of every client in a round."""
+
+    def draw(
+        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
+    ) -> Int64[Ints, " n"]:
+        """H_i ≥ 1 for all clients, from (seed, t) alone."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedHorizons:
+    """The same steps every round: one number, or one per client."""
+
+    steps: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_wholes("steps", self.steps)
+
+    def draw(
+        self,
+        seed: int,  # noqa: ARG002 - nothing is random
+        t: int,  # noqa: ARG002 - nor here
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - nor here
+    ) -> Int64[Ints, " n"]:
+        """The list itself."""
+        steps = np.asarray(self.steps, dtype=np.int64)
+        if steps.ndim > 0 and len(steps) != len(sizes):
+            raise invalid("steps", f"one number or {len(sizes)} of them", len(steps))
+        return np.broadcast_to(steps, sizes.shape).copy()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChoiceHorizons:
+    """A uniform choice from a list, once for the run or afresh every round.
+
+    The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
+    """
+
+    choices: Sequence[int] = (1, 2, 4, 8)
+    every_round: bool = False
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        rule = "a list of whole numbers of at least 1"
+        if np.ndim(check_wholes("choices", self.choices, rule)) != 1:
+            raise invalid("choices", rule, shown(self.choices))
+
+    def draw(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
+    ) -> Int64[Ints, " n"]:
+        """One value per client."""
+        stream = (HORIZONS, t) if self.every_round else (SETUP, HORIZONS)
+        return generator(seed, *stream).choice(
+            np.asarray(self.choices, dtype=np.int64), len(sizes)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PoissonHorizons:
+    """A mixture of Poisson laws, truncated to a range, afresh every round.
+
+    The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
+    truncated to 1..12.
+    """
+
+    rates: Sequence[float] = (1.0, 4.0, 8.0)
+    probabilities: Sequence[float] = (0.34, 0.33, 0.33)
+    least: int = 1
+    most: int = 12
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_list("probabilities", self.probabilities)
+        check_list("rates", self.rates)
+        for rate in self.rates:
+            positive("rates", rate)
+        if len(self.rates) != len(self.probabilities):
+            raise invalid("probabilities", "one per rate", self.probabilities)
+        if abs(sum(self.probabilities) - 1) > 1e-9 or min(self.probabilities) < 0:
+            raise invalid("probabilities", "a distribution", self.probabilities)
+        least, most = whole("least", self.least), whole("most", self.most)
+        if not 1 <= least <= most:
+            raise invalid("least", f"from 1 to `most` = {most}", least)
+
+    def draw(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
+    ) -> Int64[Ints, " n"]:
+        """One value per client, by inversion of the truncated law."""
+        rng = generator(seed, HORIZONS, t)
+        component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
+        values = np.arange(self.least, self.most + 1)
+        factorials = np.cumsum(np.log(np.arange(1, self.most + 1)))[self.least - 1 :]
+        rates = np.asarray(self.rates)[:, None]
+        table = np.exp(values * np.log(rates) - factorials)
+        table = np.cumsum(table / table.sum(axis=1, keepdims=True), axis=1)
+        below = rng.random(len(sizes))[:, None] > table[component]
+        picked: Int64[Ints, " n"] = values[
+            np.minimum(below.sum(axis=1), len(values) - 1)
+        ]
+        return picked
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EpochHorizons:
+    """The steps of passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
+
+    Only the number of steps is that of whole passes. Samples are drawn with
+    replacement in every step, as under any other law: in one epoch some come twice
+    and some not at all.
+
+    Attributes:
+        epochs: how many, or a list to choose from afresh every round.
+    """
+
+    epochs: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        epochs = np.atleast_1d(as_float64("epochs", self.epochs))
+        check_list("epochs", epochs)
+        for value in epochs:
+            positive("epochs", value)
+
+    def draw(
+        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
+    ) -> Int64[Ints, " n"]:
+        """Steps for the epochs of this round."""
+        choices = np.atleast_1d(np.asarray(self.epochs, dtype=np.float64))
+        epochs = generator(seed, HORIZONS, t).choice(choices, len(sizes))
+        return np.maximum(np.ceil(epochs * sizes / batches), 1).astype(np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TimedHorizons:
+    """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
+
+    Attributes:
+        budget: seconds a round lasts.
+        speeds: steps per second of each client.
+        jitter: standard deviation of log speed from round to round.
+    """
+
+    budget: float
+    speeds: Sequence[float]
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        positive("budget", self.budget)
+        nonnegative("jitter", self.jitter)
+        check_list("speeds", self.speeds)
+        for speed in self.speeds:
+            positive("speeds", speed)
+
+    def draw(
+        self,
+        seed: int,
+        t: int,
+        sizes: Int64[Ints, " n"],
+        batches: Int64[Ints, " n"],  # noqa: ARG002 - speeds say it all
+    ) -> Int64[Ints, " n"]:
+        """Steps done when the time is up."""
+        speeds = np.asarray(self.speeds, dtype=np.float64)
+        if len(speeds) != len(sizes):
+            raise invalid("speeds", f"{len(sizes)} numbers", len(speeds))
+        noise = generator(seed, HORIZONS, t).standard_normal(len(sizes))
+        steps = np.floor(self.budget * speeds * np.exp(self.jitter * noise))
+        return np.maximum(steps, 1).astype(np.int64)
+
+
+def check_wholes(
+    name: str, given: int | Sequence[int], rule: str = "whole numbers of at least 1"
+) -> Num[Ints, "..."]:
+    """Require whole numbers of at least 1.
+
+    Raises:
+        InvalidInputError: there are others among them, or none at all.
+    """
+    try:
+        values = np.asarray(given)
+    except ValueError as error:  # ragged
+        raise invalid(name, rule, shown(given)) from error
+    real = values.dtype.kind in "iuf" and values.size > 0
+    if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
+        raise invalid(name, rule, shown(given))
+    if values.min() < 1:
+        raise invalid(name, rule, shown(given))
+    return values
+
+
+def check_list(name: str, given: Sequence[float] | Float64[Array, "..."]) -> None:
+    """Require a list of numbers that is not empty.
+
+    Raises:
+        InvalidInputError: it is a single number, a table or empty.
+    """
+    values = as_float64(name, given)
+    if values.ndim != 1 or values.size == 0:
+        raise invalid(name, "a list of numbers", shown(given))
