@@ -123,7 +123,7 @@ class Decay:
 
 
 def test_with_schedules_and_a_law_that_looks_at_the_past() -> None:
-    extra = {"participation": RotatingParticipation(4)}
+    extra: dict[str, Any] = {"participation": RotatingParticipation(4)}
     bounds = ProblemBounds(L, 5.0, 1e-3, 0.5)
     for method in (
         HewHet(L, Decay(0.5), Decay(4.0, 1.2)),
