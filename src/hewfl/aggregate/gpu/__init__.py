@@ -6,6 +6,7 @@ which is their twin. Loaded only when a CUDA tensor is given, so that the room i
 does not need torch.
 """
 
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ from hewfl.aggregate.gram import ORIGINS, nearer_origin, weight_problem
 from hewfl.core.checks import Array
 from hewfl.core.displacements import RoundProducts
 
+_BLOCK = 2**24
+"""Entries of one float64 block on the device."""
 LONG = 100.0
 """An origin this many times longer (squared) than the shortest vector is exchanged."""
 
@@ -75,8 +78,9 @@ def round_products(
     Returns:
         The problem; None where no kernel serves or a number is not finite.
     """
+    apart = None
     if reference is not None and reference.dtype != rows.dtype:
-        reference = reference.to(torch.float32)
+        reference, apart = None, reference  # the kernels take vectors of one precision
     origin, n = 0, len(rows)
     found = None
     for _ in range(ORIGINS):
@@ -94,8 +98,28 @@ def round_products(
             break
         origin = nearer
     assert found is not None
-    top = float(np.diagonal(found.gram)[:n].max())
-    return weight_problem(found, n, curvature) if top > 1e-200 else None
+    if not float(np.diagonal(found.gram)[:n].max()) > 1e-200:
+        return None
+    problem = weight_problem(found, n, curvature)
+    if apart is None:
+        return problem
+    *with_g, with_r = _against(rows, apart, origin)
+    linear = problem.linear + np.array(with_g)
+    return replace(problem, linear=linear, offset=problem.offset + with_r)
+
+
+def _against(rows: torch.Tensor, reference: torch.Tensor, origin: int) -> list[float]:
+    """⟨Δ_i − r, g⟩ for all rows, then ⟨r, g⟩, in float64 and block by block."""
+    n, d = rows.shape
+    total = torch.zeros(n + 1, dtype=torch.float64, device=rows.device)
+    step = max(1, _BLOCK // n)
+    for lo in range(0, d, step):
+        block = rows[:, lo : lo + step].double()
+        g, r = reference[lo : lo + step].double(), block[origin]
+        total[:n] += (block - r) @ g
+        total[n] += r @ g
+    sums: list[float] = total.tolist()
+    return sums
 
 
 def weighted_sum(
