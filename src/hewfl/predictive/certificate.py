@@ -147,7 +147,8 @@ def horizon_factors(
     Args:
         horizon: H ≥ 1.
     """
-    H = horizon
+    # beyond 1e100 both are at their limits in float64; H² would overflow from 1e155 on
+    H = np.minimum(horizon, 1e100)
     h1, h2 = (H - 1) * (2 * H - 1) / (6 * H**2), (H - 1) / (2 * H)
     return np.asarray(h1), np.asarray(h2)
 

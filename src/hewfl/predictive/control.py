@@ -43,6 +43,8 @@ ACCEPTED = 1e-12
 above rounding, far below anything a certificate made of bounds can resolve."""
 ROUNDING = 2.0**-49
 """Taken off the lower bound for the rounding of μ and κ, relative to their terms."""
+LEAST_AMPLITUDE = 1e-70
+"""Smallest θ_lo that is solved for: θ⁴, by which risk is measured, stays a number."""
 MAX_STEPS = 200
 MAX_SWEEPS = 5000
 _TINY = float(np.finfo(np.float64).tiny)
@@ -79,7 +81,8 @@ def predictive_control(
         The controls, J at them, and a lower bound on J at all others.
 
     Raises:
-        InvalidInputError: no client, or an unknown variant or solver.
+        InvalidInputError: no client, an unknown variant or solver, or an
+            `amplitude_min` so small that risks vanish in float64.
         SolverError: the gap could not be certified to 1e-12. Algorithm 4 may need more
             than its 5000 sweeps when noise dominates in a box of several decades.
 
@@ -331,6 +334,12 @@ def _problem(
     c = coefficients(clients, state, bounds, variant)
     low = np.full(c.k2.shape, float(bounds.amplitude_min))
     top = best_alone(c, low, np.full(c.k2.shape, float(bounds.amplitude_max)))
+    # a risk k₂θ² + k₄θ⁴ that underflows at θ_lo makes the client look riskless there:
+    # all weight goes to it, and D(λ) "proves" that nothing is better
+    vanished = (c.risk(top) > 0) & (c.risk(low) < _TINY)
+    if bounds.amplitude_min < LEAST_AMPLITUDE or vanished.any():
+        rule = f"at least {LEAST_AMPLITUDE:g} and large enough that θ²v² is not lost"
+        raise invalid("amplitude_min", rule, bounds.amplitude_min)
     low = np.where(c.risk(top) > 0, low, top)
     return _Problem(clients, state, bounds, variant, c, low, top)
 

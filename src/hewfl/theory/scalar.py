@@ -19,6 +19,7 @@ from hewfl.core.checks import (
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.trajectories import one_whole
 
 # ------------------------------------------------------------------ lem:gap
 
@@ -125,7 +126,7 @@ def scalar_trajectory(
     A, B, D = _quadratic(a, beta, delta)
     top = (1 + B) / 2 / A
     x = [np.broadcast_arrays(nonnegatives("start", start), top, D)[0]]
-    for _ in range(int(wholes("rounds", rounds))):
+    for _ in range(one_whole("rounds", rounds)):
         at = np.minimum(x[-1], top)
         x.append(np.asarray(at * (1 + B - A * at) + D))
     return np.stack(x)
@@ -256,7 +257,7 @@ def linear_trajectory(
     """
     A, D = positives("a", a), nonnegatives("delta", delta)
     x = [np.broadcast_arrays(nonnegatives("start", start), A, D)[0]]
-    for _ in range(int(wholes("rounds", rounds))):
+    for _ in range(one_whole("rounds", rounds)):
         x.append(np.asarray(np.maximum(1 - A, 0) * x[-1] + D))
     return np.stack(x)
 

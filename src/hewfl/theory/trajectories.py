@@ -7,7 +7,14 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    invalid,
+    nonnegatives,
+    shown,
+    wholes,
+)
 from hewfl.theory.statement import Hypothesis, at_most
 
 State = tuple[ArrayLike, ArrayLike]
@@ -51,7 +58,7 @@ def iterated(
         InvalidInputError: a negative start, or rounds that are no whole number.
     """
     states = [(nonnegatives("start", start[0]), nonnegatives("start", start[1]))]
-    for _ in range(int(wholes("rounds", rounds))):
+    for _ in range(one_whole("rounds", rounds)):
         states.append(step(states[-1]))
     return stacked(states, hypotheses)
 
@@ -64,6 +71,14 @@ def stacked(
         np.stack(np.broadcast_arrays(*column)) for column in zip(*states, strict=True)
     )
     return Trajectory(gap, tracking, hypotheses)
+
+
+def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
+    """A single whole number, as an int; a list of them is refused by name."""
+    number = wholes(name, value, least=least)
+    if number.size != 1:
+        raise invalid(name, "one whole number", shown(value))
+    return int(number.item())
 
 
 def upper_state(
@@ -98,5 +113,5 @@ def by_round(
     if rounds is None and not shape:
         raise invalid("rounds", "given where nothing changes over rounds", None)
     if rounds is not None:
-        shape = (int(wholes("rounds", rounds)), *shape)
+        shape = (one_whole("rounds", rounds), *shape)
     return tuple(np.broadcast_to(value, shape) for value in coefficients)
