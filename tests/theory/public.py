@@ -13,9 +13,10 @@ PARTS = {
     # what the statements are built from
     "above_smoothness", "by_round", "client_mask", "contracting", "convex_rate",
     "corrected", "direct", "find_theorem", "iterated", "log1p_scaled",
-    "log_contraction", "log_ratio", "one_whole", "optimised", "plain", "plain_contracting", "power",
-    "product", "similar", "simplex_weights", "solver_gaps", "stacked",
-    "time_and_state", "tracking_hypothesis", "unscaled", "upper_state",
+    "log_contraction", "log_ratio", "one_whole", "optimised", "plain",
+    "plain_contracting", "power", "product", "similar", "simplex_weights",
+    "solver_gaps", "stacked", "time_and_state", "tracking_hypothesis", "unscaled",
+    "upper_state",
 }  # fmt: skip
 MODULES = {
     module.name: importlib.import_module(module.name)

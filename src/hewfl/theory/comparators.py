@@ -29,7 +29,7 @@ from hewfl.theory.one_step_bound import situation
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory
+from hewfl.theory.trajectories import State, Trajectory, Whole
 
 
 @broadcasting
@@ -106,7 +106,7 @@ def comparator_coefficients(
 
 @broadcasting
 def comparator_recursion(
-    coefficients: Recursion, start: State, rounds: int, *, solver_gap: ArrayLike = 0.0
+    coefficients: Recursion, start: State, rounds: Whole, *, solver_gap: ArrayLike = 0.0
 ) -> Trajectory:
     """The recursion that the optimised system does not exceed (eq:cvx-rec-main).
 

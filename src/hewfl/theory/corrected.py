@@ -22,7 +22,7 @@ from hewfl.theory.post_local import PostLocal, post_local_hypotheses
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory
+from hewfl.theory.trajectories import State, Trajectory, Whole
 
 
 @broadcasting
@@ -125,7 +125,7 @@ def corrected_noise(
 def corrected_recursion(
     coefficients: Recursion,
     start: State,
-    rounds: int | None = None,
+    rounds: Whole | None = None,
     *,
     solver_gap: ArrayLike = 0.0,
 ) -> Trajectory:

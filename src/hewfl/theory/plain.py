@@ -21,7 +21,7 @@ from hewfl.theory.recursion import NO_TRACKING, Recursion, convex_rate
 from hewfl.theory.scalar import flow, linear_rate, power
 from hewfl.theory.statement import Rate, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import solver_gaps
+from hewfl.theory.trajectories import Whole, solver_gaps
 
 
 @broadcasting
@@ -113,7 +113,7 @@ def plain_step(
 def plain_recursion(
     coefficients: Recursion,
     start: ArrayLike,
-    rounds: int | None = None,
+    rounds: Whole | None = None,
     *,
     solver_gap: ArrayLike = 0.0,
 ) -> Float64[Array, "rounds ..."]:

@@ -22,6 +22,7 @@ from hewfl.theory.systems import System
 from hewfl.theory.trajectories import (
     State,
     Trajectory,
+    Whole,
     by_round,
     solver_gaps,
     stacked,
@@ -92,7 +93,7 @@ class Recursion:
         return self._after(self._numbers(), (u, q), np.asarray(solver_gap))
 
     def trajectory(
-        self, start: State, rounds: int | None, *, solver_gap: ArrayLike = 0.0
+        self, start: State, rounds: Whole | None, *, solver_gap: ArrayLike = 0.0
     ) -> Trajectory:
         """Bounds on gap and tracking error of all rounds.
 

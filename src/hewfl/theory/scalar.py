@@ -19,7 +19,7 @@ from hewfl.core.checks import (
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most
-from hewfl.theory.trajectories import one_whole
+from hewfl.theory.trajectories import Whole, one_whole
 
 # ------------------------------------------------------------------ lem:gap
 
@@ -112,7 +112,7 @@ def scalar_floor(
 
 @broadcasting
 def scalar_trajectory(
-    start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: int
+    start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
     """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar).
 
@@ -245,7 +245,7 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
 
 @broadcasting
 def linear_trajectory(
-    start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: int
+    start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
     """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar).
 

@@ -17,7 +17,7 @@ from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import NO_TRACKING, Recursion
 from hewfl.theory.scalar import flow, scalar_floor
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
-from hewfl.theory.trajectories import State, Trajectory, iterated
+from hewfl.theory.trajectories import State, Trajectory, Whole, iterated
 from hewfl.theory.uniform_controller import Uniform, uniform_tracking_cap
 
 
@@ -151,7 +151,7 @@ def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
 
 @broadcasting
 def higher_order_trajectory(
-    bound: HigherOrder, start: State, rounds: int
+    bound: HigherOrder, start: State, rounds: Whole
 ) -> Trajectory:
     """The recursion of (g, q) from a start (th:ho-main).
 

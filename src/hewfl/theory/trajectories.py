@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -17,6 +17,10 @@ from hewfl.core.checks import (
 )
 from hewfl.theory.statement import Hypothesis, at_most
 
+if TYPE_CHECKING:
+    Whole = int
+else:  # run-time type checks let other values through to `one_whole` and its text
+    Whole = Any
 State = tuple[ArrayLike, ArrayLike]
 """Bounds on gap and tracking error: (u, χ), (U, Q) or (g, q)."""
 
@@ -40,7 +44,7 @@ class Trajectory:
 def iterated(
     step: Callable[[tuple[Array, Array]], tuple[Array, Array]],
     start: State,
-    rounds: int,
+    rounds: Whole,
     hypotheses: tuple[Hypothesis, ...],
 ) -> Trajectory:
     """The states of T rounds, for a step that does not change over rounds.
@@ -95,7 +99,7 @@ def solver_gaps(value: ArrayLike) -> Float64[Array, "..."]:
 
 
 def by_round(
-    rounds: int | None, *coefficients: Float64[Array, "..."]
+    rounds: Whole | None, *coefficients: Float64[Array, "..."]
 ) -> tuple[Float64[Array, "rounds ..."], ...]:
     """Coefficients with the round as first axis, all of one shape.
 

@@ -13,7 +13,7 @@ from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGen
 from hewfl.theory.general.drift import Terms
 from hewfl.theory.general.generator import Generator, relative_decrease
 from hewfl.theory.statement import Hypothesis, at_most
-from hewfl.theory.trajectories import one_whole
+from hewfl.theory.trajectories import Whole, one_whole
 
 _ROUNDING = 1e-12
 """Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
@@ -78,7 +78,7 @@ def noisy_contraction(
 
 
 @broadcasting
-def evolution(factors: ArrayLike, t: int, s: int = 0) -> Float64[Array, "..."]:
+def evolution(factors: ArrayLike, t: Whole, s: Whole = 0) -> Float64[Array, "..."]:
     """Λ_{t,s} = λ_s ⋯ λ_{t−1}, and 1 for t = s (def:evolution).
 
     Args:
