@@ -18,7 +18,7 @@ from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, FirstRound, Noise, Promise, Sent
 from hewfl.theory.corrected import corrected_noise
 from hewfl.theory.counts import communication
-from hewfl.theory.designer import certified_amplitudes, design, rounds_to
+from hewfl.theory.designer import certified_amplitudes, design, rounds_needed
 from hewfl.theory.noise import (
     best_comparator,
     noise_optimal,
@@ -109,10 +109,11 @@ def _promise(
         controls = replace(controls, amplitude=amplitude)
     bound = theorem_curve(theorem.label, case, controls, variant)
     rate = bound.rate(rounds)
-    needed = rounds_to(bound.rate, target, least=theorem.least)
+    needed = rounds_needed(bound, target, least=theorem.least)
     iterated = np.full(rate.value.shape, np.nan)
-    if bound.recursion is not None and rounds <= MOST_ITERATED:
-        iterated = np.where(rate.holds, bound.recursion(rounds), np.nan)
+    if bound.law is not None and rounds <= MOST_ITERATED:
+        iterated = np.where(rate.holds, bound.path(rounds)[-1], np.nan)
+    floor = bound.floor
     return Promise(
         theorem.label,
         theorem.algorithm,
@@ -122,9 +123,12 @@ def _promise(
         curvature=as_float64("curvature", controls.curvature),
         value=rate.value,
         iterated=iterated,
-        floor=rate.floor,
-        vacuous=rate.vacuous,
-        rounds_to_target=np.where(rate.holds, needed, np.inf),
+        floor=floor,
+        closed_floor=rate.floor,
+        vacuous=np.asarray(floor >= case.system.cap),
+        rounds_to_target=needed.fewest,
+        closed_rounds=needed.closed,
+        iterated_rounds=needed.iterated,
         amplitudes=certified_amplitudes(
             theorem.label, case, curvature=curvature, variant=variant
         ),

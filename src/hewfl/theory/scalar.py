@@ -178,7 +178,9 @@ def scalar_rate(
         above = (at_most("βm + δ ≤ am²", B * m + D, A * m * m),)
     y = _decayed(np.asarray(np.maximum(x0 - m, 0)), A, r, T)
     safe = at_most("2am ≤ 1 + β", r + B, 1 + B)
-    return _rate("lem:scalar", m + y, m, x0, (*above, safe))
+    # before the first round the bound is the start, though it lie below the floor
+    value = np.where(T > 0, m + y, x0)
+    return _rate("lem:scalar", value, m, x0, (*above, safe))
 
 
 @broadcasting
@@ -288,7 +290,8 @@ def linear_rate(
     A, D = positives("a", a), nonnegatives("delta", delta)
     m = np.asarray(D / A)
     y = power(A, T) * np.maximum(x0 - m, 0)
-    return _rate("lem:lin-scalar", m + y, m, x0, (at_most("a ≤ 1", A, 1.0),))
+    value = np.where(T > 0, m + y, x0)
+    return _rate("lem:lin-scalar", value, m, x0, (at_most("a ≤ 1", A, 1.0),))
 
 
 def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:

@@ -23,7 +23,7 @@ from hewfl.theory.comparators import tracking_hypothesis
 from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import Controls, situation
 from hewfl.theory.statement import Hypothesis, at_most
-from hewfl.theory.systems import System
+from hewfl.theory.systems import System, one_by_one
 from hewfl.theory.trajectories import (
     State,
     Trajectory,
@@ -89,6 +89,7 @@ def surrogate_system(
     Raises:
         InvalidInputError: a box not inside (0, 1].
     """
+    one_by_one(system)
     T, n = one_whole("rounds", rounds), system.n
     low, high = positives("box", box[0]), positives("box", box[1])
     u, chi, begins = upper_state(start, system.cap)
