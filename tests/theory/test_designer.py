@@ -219,7 +219,7 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_amplitude_of_a_fine_grid_needs_fewer_rounds(seed: int) -> None:
-    """Whole rounds have plateaus, on which the search stood still up to 5 % too high."""
+    """Whole rounds have plateaus, on which the search stood still, up to 5 % off."""
     rng = np.random.default_rng(seed)
     H, n, v2 = (
         int(rng.integers(1, 9)),

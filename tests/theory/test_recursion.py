@@ -68,7 +68,7 @@ def test_a_contraction_needs_a_slope() -> None:
 
 @pytest.mark.parametrize("family", ["comparator", "corrected", "uniform"])
 def test_one_configuration_out_of_bounds_does_not_void_the_others(family: str) -> None:
-    """C ≥ 1 is NaN and says which hypothesis failed; alone it raises in the families."""
+    """C ≥ 1 is NaN and says which hypothesis failed; alone it raises."""
     one = System(1.0, 1.0, [4, 4], 8, 1e-4)
     theta = np.array([0.005, 0.3])
     controls = PostLocal(theta, [2.0, 1.5])

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, positives
+from hewfl.core.checks import Array, ArrayLike, positives, wholes
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.trajectories import State, upper_state
 
@@ -54,9 +54,9 @@ def staged_arrival(
     u, q, goal, cap = (np.broadcast_to(x, shape) for x in (u, q, goal, law.cap))
     u = np.asarray(np.minimum(u, cap))
     found = _stages(law, u, q, goal)
-    stuck = np.isinf(found[0])
+    rest = _rest(law, cap)
+    stuck = np.isinf(found[0]) & (q > _rest(law, u))
     if stuck.any():
-        rest = _rest(law, cap)
         wait = _wait(law, q, rest)
         late = _stages(
             law, cap, np.asarray(np.minimum(1.001 * rest, np.maximum(q, rest))), goal
@@ -70,7 +70,7 @@ def staged_arrival(
 
 
 def first_round_at(
-    law: Recursion, start: State, target: ArrayLike, *, most: int = MOST_STEPS
+    law: Recursion, start: State, target: ArrayLike, *, most: ArrayLike = MOST_STEPS
 ) -> Float64[Array, "..."]:
     """The first round whose bound is at most a target, by iterating the recursion.
 
@@ -78,7 +78,7 @@ def first_round_at(
         law: the recursion.
         start: (g₀, q₀).
         target: ε > 0.
-        most: give up after so many rounds.
+        most: give up after so many rounds, shape (*c).
 
     Returns:
         Whole numbers; infinite where the target is not met within `most` rounds.
@@ -88,10 +88,10 @@ def first_round_at(
     """
     goal = positives("target", target)
     u, q, _ = upper_state(start, law.cap)
-    lanes = np.broadcast_arrays(*law.numbers, u, q, goal)
-    found = np.full(lanes[0].shape, np.inf)
+    *lanes, limit = np.broadcast_arrays(*law.numbers, u, q, goal, wholes("most", most))
+    found = np.full(limit.shape, np.inf)
     for c in np.ndindex(found.shape):
-        found[c] = _iterate([float(x[c]) for x in lanes], law.flows, most)
+        found[c] = _iterate([float(x[c]) for x in lanes], law.flows, int(limit[c]))
     return found
 
 

@@ -23,6 +23,9 @@ class Promise:
         label: LaTeX label.
         algorithm: whose rounds, as `communication` names them.
         about: method and assumption.
+        title: what is promised, in words.
+        weights: for which weights.
+        iterate: for which iterate.
         variant: which constants.
         amplitude: ϑ at which all is evaluated.
         curvature: Λ likewise; of no effect for rules without one.
@@ -47,6 +50,9 @@ class Promise:
     label: str
     algorithm: Algorithm
     about: str
+    title: str
+    weights: str
+    iterate: str
     variant: Form
     amplitude: Float64[Array, "..."]
     curvature: Float64[Array, "..."]

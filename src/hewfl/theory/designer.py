@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.arrival import first_round_at, staged_arrival
+from hewfl.theory.arrival import MOST_STEPS, first_round_at, staged_arrival
 from hewfl.theory.case import Case
 from hewfl.theory.curves import Curve
 from hewfl.theory.post_local import PostLocal, above_smoothness
@@ -29,8 +29,8 @@ _MARGINS = (1e-3, 1.0)
 MOST_ROUNDS = 2.0**48
 """More rounds than this count as infinitely many."""
 _COARSE, _FINE, _ZOOMS, _CUTS = (61, 13), (25, 9), 5, 10
-_POLISHED = 2000
-"""Rounds up to which neighbours of the best point are compared by iterating."""
+_POLISHED, _DIP = 400, 2000
+"""Rounds iterated to compare neighbours of the best point, and below a floor."""
 _SEARCHED_KINDS = 128
 """Kinds of client in a search; the answer is evaluated with all of them."""
 
@@ -114,7 +114,10 @@ def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> Needed:
     iterated = np.full(closed.shape, np.inf)
     if curve.law is not None:
         staged = staged_arrival(curve.law, curve.start, goal)[1]
-        exact = first_round_at(curve.law, curve.start, goal)
+        # no more rounds than the stages certify; a transient dip may be found below a
+        # floor, where they certify nothing
+        most = np.where(np.isfinite(staged), np.minimum(staged, MOST_STEPS), _DIP)
+        exact = first_round_at(curve.law, curve.start, goal, most=holds * most)
         iterated = np.where(holds, np.minimum(staged, exact), np.inf)
     return Needed(np.asarray(np.minimum(closed, iterated)), closed, iterated)
 
@@ -313,11 +316,14 @@ class _Search:
     def rounds(self, x: Array, goal: Array) -> Array:
         """Rounds to a target as real numbers, infinite where a hypothesis fails."""
         curve, least = self.curve(self.controls(x)), self.statement.least
+        holds = curve.rate(least).holds
+        if not holds.any():
+            return np.full(np.broadcast_shapes(holds.shape, x.shape[1:]), np.inf)
         if curve.law is not None:
             needed = staged_arrival(curve.law, curve.start, goal)[0]
         else:
             needed = _between(curve.rate, goal, least)
-        return np.where(curve.rate(least).holds, needed, np.inf)
+        return np.where(holds, needed, np.inf)
 
     def speaks(self, log_theta: Array) -> Mask:
         """Whether the theorem holds and says something, at the best Λ for each ϑ."""
@@ -386,8 +392,10 @@ class _Search:
         curve = self.curve(self.controls(near))
         if curve.law is None:
             return x
-        whole = first_round_at(curve.law, curve.start, goal, most=_POLISHED)
-        whole = np.where(curve.rate(self.statement.least).holds, whole, np.inf)
+        holds = curve.rate(self.statement.least).holds
+        limit = holds * np.float64(_POLISHED)
+        whole = first_round_at(curve.law, curve.start, goal, most=limit)
+        whole = np.where(holds, whole, np.inf)
         place = whole.argmin(0)  # the point itself where nothing is better
         return np.take_along_axis(near, place[None, None], axis=1)[:, 0]
 
