@@ -28,7 +28,7 @@ _MARGINS = (1e-3, 1.0)
 """Λ/L − 1 that are searched."""
 MOST_ROUNDS = 2.0**48
 """More rounds than this count as infinitely many."""
-_COARSE, _FINE, _ZOOMS, _CUTS = (61, 13), (25, 9), 5, 10
+_COARSE, _FINE, _ZOOMS, _CUTS = (61, 13), (25, 9), 3, 10
 _POLISHED, _DIP = 400, 2000
 """Rounds iterated to compare neighbours of the best point, and below a floor."""
 _SEARCHED_KINDS = 128
