@@ -595,3 +595,39 @@ def test_a_start_outside_the_box_or_for_the_other_solver_is_named() -> None:
         other: dict[str, Any] = {name: 0.5}
         with pytest.raises(InvalidInputError, match=f"`{name}` must be left out"):
             predictive_control(FEW, STATE, WIDE, **other)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("solver", ["global", "alternating"])
+def test_amplitudes_whose_squares_vanish_are_refused(
+    variant: Variant, solver: control.Solver
+) -> None:
+    """At θ_lo = 1e-200 a noisy client looked riskless and was certified as best."""
+    clients, state = ClientProfile([1, 4, 4], 8, [1.0, 1.0, 9.0]), UpperState(0.5, 0.0)
+    for least in (1e-200, 1e-160, 0.9e-70):
+        with pytest.raises(InvalidInputError, match="`amplitude_min` must be at least"):
+            control.predictive_control(
+                clients,
+                state,
+                ProblemBounds(1.0, 1.0, least, 1.0),
+                variant=variant,
+                solver=solver,
+            )
+    faint = replace(clients, variance=1e-290)  # k₂θ² underflows at 1e-20, not at 1
+    with pytest.raises(InvalidInputError, match="`amplitude_min` must be at least"):
+        control.predictive_control(
+            faint, state, ProblemBounds(1.0, 1.0, 1e-20, 1.0), variant="sharp"
+        )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_least_amplitude_certifies_what_larger_ones_do(variant: Variant) -> None:
+    clients, state = ClientProfile([1, 4, 4], 8, [1.0, 1.0, 9.0]), UpperState(0.5, 0.0)
+    deep, shallow = (
+        control.predictive_control(
+            clients, state, ProblemBounds(1.0, 1.0, least, 1.0), variant=variant
+        )
+        for least in (control.LEAST_AMPLITUDE, 1e-3)
+    )
+    assert deep.lower_bound <= shallow.value
+    assert deep.value == pytest.approx(shallow.value, rel=1e-12)

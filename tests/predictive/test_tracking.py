@@ -178,3 +178,15 @@ def test_negative_inputs_are_named(field: str) -> None:
 def test_unknown_variants_are_named() -> None:
     with pytest.raises(InvalidInputError, match="`variant` must be one of paper"):
         predictable_tracking(0.1, [1.0], [1], 1.0, variant="best")  # type: ignore[arg-type]  # the point
+
+
+def test_one_client_may_be_a_number() -> None:
+    for law in (predictable_tracking, realised_tracking):
+        assert fields(law(0.1, 0.1, 4, 1.0)) == fields(law(0.1, [0.1], [4], 1.0))
+    assert fields(server_move(0.1, 0.1, 1.0)) == fields(server_move(0.1, [0.1], 1.0))
+
+
+def test_a_count_stands_for_as_many_clients() -> None:
+    each = realised_tracking(0.1, [0.1, 0.1, 0.1, 0.4], [2, 2, 2, 8], 1.0)
+    kinds = realised_tracking(0.1, [0.1, 0.4], [2, 8], 1.0, count=[3, 1])
+    np.testing.assert_allclose(fields(kinds), fields(each), rtol=EXACT)

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, Mask
-from hewfl.errors import InvalidInputError
 from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory.comparators import comparator_coefficients, comparator_rate
 from hewfl.theory.corrected import corrected_coefficients, corrected_rate
@@ -134,23 +133,10 @@ def _row(label: str, form: Form, H: int, v2: float) -> Row:
 def _evaluate(
     statement: Statement, system: System, theta: Array, form: Form
 ) -> tuple[Array, Mask]:
-    """Floors over f̄ and whether hypotheses hold, for increasing amplitudes.
-
-    Where a floor is undefined, it is so from some amplitude on, which is bisected.
-    """
-    floor, holds = np.full(theta.shape, np.nan), np.zeros(theta.shape, dtype=np.bool_)
-    known, end = 0, theta.size
-    while known < end:
-        middle = end if known == 0 and end == theta.size else (known + end + 1) // 2
-        try:
-            rate = statement(system, theta[known:middle], *form)
-        except InvalidInputError:
-            end = middle - 1
-        else:
-            floor[known:middle] = rate.floor / system.cap
-            holds[known:middle] = rate.holds
-            known = middle
-    return floor, holds
+    """Floors over f̄, NaN where they are undefined, and whether hypotheses hold."""
+    rate = statement(system, theta, *form)
+    floor = np.where(np.isfinite(rate.floor), rate.floor / system.cap, np.nan)
+    return floor, np.broadcast_to(rate.holds, theta.shape)
 
 
 def _reach(H: int, v2: float, variant: Variant) -> float:

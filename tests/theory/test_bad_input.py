@@ -18,6 +18,7 @@ from tests.theory.public import PUBLIC, theory
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.aggregate.rows import matrix_round
 from hewfl.core.round import LocalPlan, Roster
+from hewfl.predictive.certificate import horizon_factors
 from hewfl.theory.general import Terms
 
 L, THETA, LAMBDA = np.array([1.0, 2.0]), np.array([0.02, 0.03]), np.array([1.8, 3.6])
@@ -516,3 +517,40 @@ def test_other_errors_come_through() -> None:
     with pytest.raises(ValueError, match="the user's own") as caught:
         theory.rounds_to(broken, 0.1)
     assert not isinstance(caught.value, InvalidInputError)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda T: theory.scalar_trajectory(0.5, 0.1, 0.0, 0.0, T),
+        lambda T: theory.linear_trajectory(0.5, 0.1, 0.0, T),
+        lambda T: theory.uniform_trajectory(UNIFORM, (ONE, ONE), T),
+        lambda T: theory.surrogate_system(SYSTEM, (0.1, 0.2), (ONE, ONE), T),
+        lambda T: theory.plain_recursion(
+            theory.plain_coefficients(SYSTEM, theory.PostLocal(0.1, 9.0)), ONE, T
+        ),
+    ],
+)
+def test_a_trajectory_has_one_number_of_rounds(call: Any) -> None:
+    text = r"`rounds` must be one whole number; got \[10, 20\]"
+    with pytest.raises(InvalidInputError, match=text):
+        call([10, 20])
+
+
+def test_numbers_serve_where_lists_do() -> None:
+    lists = theory.post_local_hypotheses([0.1, 0.2], [2.0], 1.0)
+    assert [h.holds.tolist() for h in lists] == [[True], [True], [True, True]]
+    assert theory.evolution([0.5, 0.5], 0.0) == 1
+    assert theory.evolution([0.5, 0.25], 2.0, 1.0) == 0.25
+    with pytest.raises(InvalidInputError, match="`t` must be a whole number"):
+        theory.evolution([0.5], 0.5)
+
+
+def test_horizons_beyond_the_range_of_squares_have_their_limits() -> None:
+    h1, h2 = horizon_factors(np.array([1e99, 1e155, 1e160, 1e308]))
+    np.testing.assert_allclose(h1, 1 / 3, rtol=1e-15)
+    np.testing.assert_allclose(h2, 1 / 2, rtol=1e-15)
+    k = theory.uniform_coefficients(
+        theory.System(1.0, 1.0, [1e160, 1e160], 1, 1.0), 0.01, variant="sharp"
+    )
+    assert np.isfinite(k.recursion.growth)

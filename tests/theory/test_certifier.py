@@ -18,6 +18,7 @@ from hewfl.theory.plain import plain_coefficients, plain_pl_rate
 from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS
+from hewfl.theory.uniform_controller import uniform_coefficients
 
 CASE = Case(
     System(2.0, 1.5, [1, 2, 4, 8], 16, [1e-4, 2e-4, 3e-4, 1e-4]),
@@ -51,7 +52,7 @@ def test_numbers_are_those_of_the_theorems(at_given: Certificate) -> None:
     rate = corrected_rate(het, CASE.start, 40)
     promise = named(at_given, "cor:realized-het-rate")
     assert promise.value == rate.value
-    assert promise.floor == rate.floor
+    assert promise.closed_floor == rate.floor > promise.floor
     assert promise.holds == rate.holds
     recursion = corrected_recursion(het, CASE.start, 40).gap[-1]
     assert promise.iterated == recursion < promise.value
@@ -65,6 +66,67 @@ def test_rounds_to_target_are_the_first_that_reach_it(at_given: Certificate) -> 
     T = float(named(at_given, "cor:realized-hom-PL", "sharp").rounds_to_target)
     before, after = plain_pl_rate(hom, 0.2, CASE.start[0], [T - 1, T]).value
     assert after <= 0.4 < before
+
+
+def test_the_headline_is_the_better_of_rate_and_recursion() -> None:
+    """The recursion lets q fall with the gap; the closed rate leaves it at its cap."""
+    same = Case(
+        System(1.0, 1.0, [4] * 10, 1, 1e-4), similarity=0.0, hessian_lipschitz=0.0
+    )
+    found = certify(same, 0.05, rounds=9, variants=["sharp"])
+    for p in found.promises:
+        assert p.rounds_to_target == min(p.closed_rounds, p.iterated_rounds)
+    direct = named(found, "th:direct-bellman", "sharp")
+    assert direct.iterated_rounds < 0.9 * direct.closed_rounds
+    best = float(direct.rounds_to_target)
+    law = uniform_coefficients(same.system, direct.amplitude, variant="sharp").recursion
+    gap = law.trajectory(same.start, int(best)).gap
+    assert gap[-1] <= 0.05 < gap[-2]
+
+
+def test_one_step_each_asks_nothing_of_the_tracking_error() -> None:
+    """H = 1: no drift, so no coupling. C < 1 was asked, and ϑ = 0.144 the largest."""
+    single = Case(System(1.0, 1.0, [1] * 10, 1, 0.0), pl_constant=0.1)
+    found = certify(single, 0.05, rounds=9, variants=["sharp"])
+    direct = named(found, "th:direct-bellman", "sharp")
+    assert direct.amplitudes[1] == 1
+    assert direct.rounds_to_target == 34
+    law = uniform_coefficients(single.system, 1.0, variant="sharp").recursion
+    gap = law.trajectory(single.start, 34).gap
+    assert gap[-1] <= 0.05 < gap[-2]
+    assert named(found, "th:pl-global", "sharp").rounds_to_target == 22
+    alike = replace(single, similarity=0.0, hessian_lipschitz=0.0)
+    similar = certify(alike, 0.05, rounds=9, variants=["sharp"])
+    assert named(similar, "th:ho-main", "sharp").amplitudes[1] == 1
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-9, 0.04])
+def test_a_start_at_the_target_needs_no_round(gap: float) -> None:
+    start = replace(CASE, gap=gap, similarity=0.1, hessian_lipschitz=0.1)
+    found = certify(start, 0.05, rounds=5, amplitude=1e-3, variants=["sharp"])
+    held = [p for p in found.promises if p.holds]
+    assert len(held) >= 4
+    assert all(p.rounds_to_target == p.design.rounds == 0 for p in held)
+
+
+def test_a_start_above_the_cap_is_read_as_the_cap() -> None:
+    high, cap = (
+        certify(replace(CASE, gap=g), rounds=5, amplitude=1e-3, variants=["sharp"])
+        for g in (100.0, None)
+    )
+    for p, q in zip(high.promises, cap.promises, strict=True):
+        assert p.holds == q.holds
+        assert p.value == q.value
+
+
+def test_the_largest_amplitude_is_never_below_the_best() -> None:
+    """Λ was 2L for the one and searched for the other: 0.25 against 0.465."""
+    single = Case(System(1.0, 1.0, [1] * 10, 32, 1e-4), 0.5, sampling="fresh draws")
+    found = certify(single, 0.05, rounds=5)
+    for p in found.promises:
+        assert not p.design.certified or p.design.amplitude <= p.amplitudes[1] * 1.0001
+    plain = named(found, "cor:realized-hom-rate", "sharp")
+    assert 0.45 < plain.design.amplitude <= plain.amplitudes[1] < 0.5
 
 
 def test_every_theorem_is_listed_or_left_out_with_a_reason(

@@ -6,8 +6,15 @@ import pytest
 from tests.theory.cases import EQUAL, RICH, rows
 
 from hewfl import InvalidInputError
+from hewfl.theory.arrival import first_round_at
 from hewfl.theory.case import Case
-from hewfl.theory.designer import MOST_ROUNDS, certified_amplitudes, design, rounds_to
+from hewfl.theory.designer import (
+    MOST_ROUNDS,
+    certified_amplitudes,
+    design,
+    rounds_needed,
+    rounds_to,
+)
 from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
@@ -149,8 +156,8 @@ def test_the_range_is_where_the_bound_says_something(
     low, high = (float(end) for end in ends)
     assert 0 < low < high < 1
     theta = [low * 0.999, low * 1.001, np.sqrt(low * high), high * 0.999, high * 1.001]
-    rate = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant).rate(1)
-    says = (rate.holds & ~rate.vacuous).tolist()
+    curve = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant)
+    says = (curve.rate(1).holds & (curve.floor < 0.5)).tolist()
     assert says[1:] == [True, True, True, False]
     assert not says[0] or low == pytest.approx(1e-12)
 
@@ -195,12 +202,46 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
     assert bool(found.certified) == bool(np.isfinite(found.rounds))
     if found.certified:
         controls = PostLocal(found.amplitude, found.curvature)
-        again = theorem_curve(theorem, RICH, controls, variant).rate
-        assert again(found.rounds).holds
-        assert again(found.rounds).value == found.value <= target
+        again = theorem_curve(theorem, RICH, controls, variant)
+        assert again.rate(found.rounds).holds
         assert all(h.holds for h in found.hypotheses)
+        assert found.value <= target
+        needed = rounds_needed(again, target, least=least)
+        assert needed.fewest == found.rounds
+        if needed.iterated < needed.closed:
+            path = again.path(int(found.rounds))
+            assert path[-1] <= target < path[-2]
+        else:
+            assert again.rate(found.rounds).value <= target
     else:
         assert found.value == found.floor >= target
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_amplitude_of_a_fine_grid_needs_fewer_rounds(seed: int) -> None:
+    """Whole rounds have plateaus, on which the search stood still, up to 5 % off."""
+    rng = np.random.default_rng(seed)
+    H, n, v2 = (
+        int(rng.integers(1, 9)),
+        int(rng.integers(2, 30)),
+        10 ** rng.uniform(-7, -3),
+    )
+    case = replace(RICH, system=System(1.0, 1.0, [H] * n, 8, v2))
+    target = float(10 ** rng.uniform(-1.6, -0.5))
+    for theorem in ("th:sur-cvx", "th:pl-global", "cor:realized-hom-rate"):
+        found = design(theorem, case, target, variant="sharp")
+        theta = np.geomspace(1e-4, 1, 300)[:, None]
+        Lambda = 1 + np.geomspace(1e-3, 1, 12 if theorem.startswith("cor") else 1)
+        edge = np.broadcast_to(0.5 / Lambda * (1 - 1e-14), (1, Lambda.size))
+        both = np.concatenate([np.broadcast_to(theta, (300, Lambda.size)), edge])
+        curve = theorem_curve(theorem, case, PostLocal(both, Lambda), "sharp")
+        holds, law = curve.rate(1).holds, curve.law
+        assert law is not None
+        least = np.where(
+            holds, first_round_at(law, curve.start, target, most=3000), np.inf
+        )
+        if np.isfinite(least.min()):
+            assert found.rounds <= max(least.min() * 1.002, least.min() + 0.5)
 
 
 @pytest.mark.parametrize("theorem", ["cor:realized-het-rate", "cor:realized-hom-PL"])

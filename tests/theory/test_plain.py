@@ -221,8 +221,15 @@ def test_hypotheses_and_refusals() -> None:
     k = plain_coefficients(QUIET, controls)
     np.testing.assert_array_equal(all_hold(k.hypotheses), [True, False, False])
     assert not plain_rate(plain_coefficients(QUIET, PostLocal(0.1, 2.0)), 0.6, 1).holds
+    one = plain_coefficients(QUIET, PostLocal(0.25, 2.0))
     with pytest.raises(InvalidInputError, match="`pl_constant` must be large enough"):
-        plain_pl_rate(k, 0.01, 0.5, 10)
+        plain_pl_rate(one, 0.01, 0.5, 10)
+    two = plain_coefficients(QUIET, PostLocal([1e-3, 0.25], 2.0))
+    rate = plain_pl_rate(two, 0.1, 0.5, 10)  # the second does not contract
+    assert np.isnan(rate.value).tolist() == [False, True]
+    assert rate.vacuous[1]
+    failed = {h.name for h in rate.hypotheses if not np.all(h.holds)}
+    assert failed == {"0 < ρ", "a ≤ 1"}
     with pytest.raises(
         InvalidInputError, match="`variant` must be one of paper, sharp"
     ):

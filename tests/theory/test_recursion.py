@@ -64,3 +64,33 @@ def test_a_contraction_needs_a_slope() -> None:
     assert (uniform.contraction(0.5) > 0).all()
     with pytest.raises(InvalidInputError, match="`recursion` must be one that states"):
         FAMILIES["corrected"]().contraction(0.5)
+
+
+@pytest.mark.parametrize("family", ["comparator", "corrected", "uniform"])
+def test_one_configuration_out_of_bounds_does_not_void_the_others(family: str) -> None:
+    """C ≥ 1 is NaN and says which hypothesis failed; alone it raises."""
+    one = System(1.0, 1.0, [4, 4], 8, 1e-4)
+    theta = np.array([0.005, 0.3])
+    controls = PostLocal(theta, [2.0, 1.5])
+    k = {
+        "comparator": lambda: comparator_coefficients(one, [0.5, 0.5], theta[:, None]),
+        "corrected": lambda: corrected_coefficients(one, controls),
+        "uniform": lambda: uniform_coefficients(one, theta).recursion,
+    }[family]()
+    rate = k.rate((0.4, 1e-4), 10)
+    assert np.isnan(rate.value).tolist() == [False, True]
+    assert np.isnan(rate.floor).tolist() == [False, True]
+    assert rate.vacuous[1]
+    assert rate.holds.tolist() == [True, False]
+    failed = {h.name for h in rate.hypotheses if not np.all(h.holds)}
+    assert "C < 1" in failed
+
+
+def test_without_coupling_nothing_is_asked_of_the_tracking_error() -> None:
+    one = System(1.0, 1.0, [1, 1], 8, 1e-4)
+    k = uniform_coefficients(one, 0.9, variant="sharp").recursion
+    assert k.staleness == 0
+    assert k.tracking.tracking > 1
+    rate = k.rate((0.4, 1e-4), 10)
+    assert rate.holds
+    assert rate.value < 0.2

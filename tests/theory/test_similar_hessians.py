@@ -6,6 +6,7 @@ from mpmath import mpf
 from hewfl import InvalidInputError
 from hewfl.core.checks import Array
 from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.theory.scalar import scalar_rate
 from hewfl.theory.similar_hessians import (
     best_iterate_rate,
     closed_higher_order,
@@ -15,6 +16,7 @@ from hewfl.theory.similar_hessians import (
     higher_order,
     higher_order_step,
     higher_order_trajectory,
+    last_iterate_rate,
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
@@ -224,3 +226,31 @@ def test_bad_input_is_named() -> None:
     sharp = uniform_coefficients(one, 0.01, variant="sharp")
     with pytest.raises(InvalidInputError, match="`variant` must be paper where"):
         higher_order(sharp, 1.0, 0.0, printed=True)
+
+
+def test_the_last_iterate_obeys_lem_scalar() -> None:
+    """g_T itself: never above the best-iterate bound, never below the recursion."""
+    system = System(1.0, 1.0, [4] * 10, 8, 1e-4)
+    k = uniform_coefficients(system, [0.01, 0.05, 0.1], variant="sharp")
+    bound, start = higher_order(k, 0.1, 0.01), (0.5, 1e-5)
+    path = higher_order_trajectory(bound, start, 1000).gap
+    for T in (1, 30, 1000):
+        last = last_iterate_rate(bound, start, T)
+        assert (path[T] <= last.value * (1 + 1e-12)).all()
+        assert (last.value <= best_iterate_rate(bound, start, T).value).all()
+    assert last.label == "th:ho-main"
+    np.testing.assert_allclose(
+        bound.recursion.trajectory(start, 1000).gap, path, rtol=1e-12
+    )
+    law = closed_higher_order(bound, 1e-5)
+    exact = scalar_rate(0.5, law.descent, law.growth, law.noise, 1000)
+    np.testing.assert_allclose(last.value, exact.value, rtol=1e-12)
+
+
+def test_common_quadratics_need_no_tracking_cap() -> None:
+    system = System(1.0, 1.0, [4] * 10, 8, 0.0)
+    k = uniform_coefficients(system, [0.9, 0.9], variant="sharp")
+    rate = last_iterate_rate(higher_order(k, [0.0, 0.1], 0.0), (0.5, 0.0), 50)
+    assert rate.holds.tolist() == [True, False]
+    assert rate.value[0] < 0.05
+    assert np.isnan(rate.value[1])

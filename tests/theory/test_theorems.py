@@ -39,15 +39,17 @@ def test_the_closed_direct_bound_is_the_text_with_q_at_its_cap() -> None:
 def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> None:
     theta = np.geomspace(1e-4, 0.05, 9)
     bound = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant)
-    if bound.recursion is None:
-        assert theorem.lower().endswith(("pl", "pl-global"))
+    if bound.law is None:
+        assert variant == "printed"
         return
+    path = bound.path(300)
     for T in (1, 10, 300):
         rate = bound.rate(T)
         closed = np.minimum(rate.value, 0.5)
-        above = bound.recursion(T) - closed
+        above = path[T] - closed
         assert rate.holds.any()
         assert (above[rate.holds] <= EXACT).all()
+    assert (bound.floor <= bound.rate(1).floor).all()
 
 
 @pytest.mark.parametrize("theorem", ["th:sur-cvx", "th:ho-main", "th:direct-bellman"])

@@ -10,18 +10,20 @@ from typing import Annotated, Any, Literal, final
 
 import numpy as np
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from hewfl.cli.certify_page import write_page
 from hewfl.cli.certify_plot import draw_certificate, figure_class
+from hewfl.cli.certify_report import show
+from hewfl.cli.certify_words import headline, verdict
 from hewfl.cli.errors import one_line_errors
 from hewfl.core.checks import invalid
-from hewfl.core.conversion import from_table
+from hewfl.core.conversion import from_table, is_whole
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
 from hewfl.theory.certifier import certify as evaluate
-from hewfl.theory.systems import System
+from hewfl.theory.systems import System, grouped
+from hewfl.theory.whatif import Improvement, improvements
 
 Numbers = float | tuple[float, ...]
 Wholes = int | tuple[int, ...]
@@ -36,24 +38,34 @@ class Clients:
         horizon: local steps H_i.
         batch_size: samples per step b_i.
         variance: variance v_i² of a sample gradient, or a bound on it.
-        count: how many clients, where nothing is a list.
+        count: how many clients; a list says how many of each kind, and the other lists
+            then have one entry for each kind.
     """
 
     horizon: Wholes
     batch_size: Wholes
     variance: Numbers
-    count: int | None = None
+    count: Wholes | None = None
 
     def __post_init__(self) -> None:
-        """Find the number of clients."""
-        listed = (self.horizon, self.batch_size, self.variance)
+        """Find the number of clients or of kinds."""
+        listed = (self.horizon, self.batch_size, self.variance, self.count)
         lengths = {len(x) for x in listed if isinstance(x, tuple)}
-        lengths |= set() if self.count is None else {self.count}
+        if isinstance(self.count, int) and lengths == {self.count}:
+            object.__setattr__(self, "count", None)  # it says what the lists say
+        elif isinstance(self.count, int):
+            lengths |= {self.count}
         if len(lengths) != 1 or min(lengths) < 1:
             rule = "one number of clients, by `count` or by lists of one length"
             found = ", ".join(map(str, sorted(lengths))) or "none"
             raise invalid("clients", rule, found)
-        object.__setattr__(self, "count", lengths.pop())
+
+    def system(self, smoothness: float, radius: float) -> System:
+        """The system, with identical clients counted."""
+        fields = (np.atleast_1d(x) for x in (self.horizon, self.batch_size))
+        H, b, v2 = np.broadcast_arrays(*fields, np.atleast_1d(self.variance))
+        count = None if self.count is None else np.atleast_1d(self.count)
+        return grouped(System(smoothness, radius, H, b, v2, count))
 
 
 @final
@@ -92,10 +104,8 @@ class Question:
 
     def answer(self) -> Certificate:
         """The certificate."""
-        who = self.clients
-        v2 = np.asarray(who.variance) * np.ones(who.count or 1)
         case = Case(
-            System(self.smoothness, self.radius, who.horizon, who.batch_size, v2),
+            self.clients.system(self.smoothness, self.radius),
             gap=self.start.gap,
             tracking=self.start.tracking,
             pl_constant=self.pl_constant,
@@ -114,6 +124,17 @@ class Question:
             variants=self.variants,
         )
 
+    def improvements(self, certificate: Certificate) -> tuple[Improvement, ...]:
+        """What one change at a time would do."""
+        best = [v for v in ("absorbed", "sharp", "paper") if v in self.variants]
+        return improvements(
+            certificate.case,
+            float(certificate.target),
+            amplitude=self.amplitude,
+            curvature=self.curvature,
+            variants=tuple(best) or self.variants,
+        )
+
 
 def certify(  # noqa: PLR0913 - options of a command
     *,
@@ -128,7 +149,8 @@ def certify(  # noqa: PLR0913 - options of a command
     batch_size: Annotated[str | None, typer.Option(help="b_i, likewise.")] = None,
     variance: Annotated[str | None, typer.Option(help="v_i², likewise.")] = None,
     clients: Annotated[
-        int | None, typer.Option(help="n, where nothing is a list.")
+        str | None,
+        typer.Option(help="n, where nothing is a list; or how many of each kind."),
     ] = None,
     amplitude: Annotated[
         float | None, typer.Option(help="ϑ; the best one for the target if absent.")
@@ -180,6 +202,9 @@ def certify(  # noqa: PLR0913 - options of a command
     plot: Annotated[
         Path | None, typer.Option(help="Draw the bounds here (.png or .pdf).")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report with its curves as a page.")
+    ] = None,
 ) -> None:
     """Say which theorems apply to a federation, and what they promise."""
     options: dict[str, Any] = {
@@ -200,23 +225,37 @@ def certify(  # noqa: PLR0913 - options of a command
     }
     with one_line_errors():
         options["clients"] = {
-            "horizon": _numbers("--horizons", horizons),
-            "batch_size": _numbers("--batch-size", batch_size),
+            "horizon": _numbers("--horizons", horizons, whole=True),
+            "batch_size": _numbers("--batch-size", batch_size, whole=True),
             "variance": _numbers("--variance", variance),
-            "count": clients,
+            "count": _numbers("--clients", clients, whole=True),
         }
         table = _overruled(_read(config), options)
+        _require_wholes(table)
         if plot is not None:
             figure_class(plot)  # before the work, not after it
-        certificate = from_table(Question, table, "").answer()
+        if html is not None and not html.parent.is_dir():
+            raise invalid("html", "a path in a folder that exists", html)
+        question = from_table(Question, table, "")
+        certificate = question.answer()
+        tried = question.improvements(certificate)
         if plot is not None:
             draw_certificate(certificate, plot)
+        if html is not None:
+            write_page(certificate, tried, html)
     if as_json:
-        typer.echo(json.dumps(_plain(certificate), indent=1, allow_nan=False))
+        found = _plain(certificate) | {
+            "headline": headline(certificate, tried),
+            "improvements": _plain(tried),
+        }
+        for entry, promise in zip(found["promises"], certificate.promises, strict=True):
+            entry["verdict"] = verdict(certificate, promise)
+        typer.echo(json.dumps(found, indent=1, allow_nan=False))
         return
-    show(certificate, Console())
-    if plot is not None:
-        typer.echo(f"picture saved in {plot}")
+    show(certificate, tried, Console())
+    for what, path in (("picture", plot), ("page", html)):
+        if path is not None:
+            typer.echo(f"{what} saved in {path}")
 
 
 # ------------------------------------------------------------------ reading
@@ -244,15 +283,28 @@ def _overruled(table: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _numbers(name: str, text: str | None) -> Any:
+def _numbers(name: str, text: str | None, *, whole: bool = False) -> Any:
     """A number, or the list that commas make."""
     if text is None:
         return None
+    rule = f"{'whole ' if whole else ''}numbers separated by commas"
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise invalid(name, "numbers separated by commas", repr(text)) from error
+        raise invalid(name, rule, repr(text)) from error
+    if whole and not all(value.is_integer() for value in values):
+        raise invalid(name, rule, repr(text))
     return values if len(values) > 1 else values[0]
+
+
+def _require_wholes(table: Mapping[str, Any]) -> None:
+    """Say what is wrong with a fraction where a whole number or a list may stand."""
+    clients = table.get("clients")
+    for name in ("horizon", "batch_size", "count"):
+        value = clients.get(name) if isinstance(clients, Mapping) else None
+        if value is not None and not isinstance(value, list) and not is_whole(value):
+            rule = "a whole number, or a list of them"
+            raise invalid(f"clients.{name}", rule, repr(value))
 
 
 def _plain(value: Any) -> Any:
@@ -268,164 +320,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-# ------------------------------------------------------------------ tables
-
-
-def show(certificate: Certificate, console: Console) -> None:
-    """Print the report."""
-    c, system = certificate, certificate.case.system
-    gap, tracking = c.case.start
-    console.print(
-        f"\n{system.n} clients, L = {_short(system.L)}, R = {_short(system.R)}: no gap "
-        f"exceeds LR²/2 = {_short(system.cap)}.\nStart: gap at most {_short(gap)}, "
-        f"squared tracking errors at most {_short(tracking)}. Target: "
-        f"{_short(c.target)}.\n{_sentence(c.participation)}",
-        highlight=False,
-    )
-    console.print(_bounds(c))
-    for line in _reasons(c):
-        console.print(line, highlight=False)
-    console.print(_designs(c))
-    console.print(_first_rounds(c))
-    console.print(_clients(c))
-    if c.sent:
-        console.print(_sent(c))
-    console.print(f"{_verdict(c)}\n", highlight=False)
-
-
-def _bounds(c: Certificate) -> Table:
-    names = ("ϑ", f"T = {c.rounds:,}", "iterated", "T → ∞", "to target")
-    table = _table("expected gap over many rounds", ("theorem", "variant"), names)
-    for p in c.promises:
-        numbers = (p.amplitude, p.value, p.iterated, p.floor, p.rounds_to_target)
-        shown = [_short(x) for x in numbers]
-        if not p.holds:
-            shown = [*["-"] * 4, "fails"]
-        elif p.vacuous:
-            shown[-1] = "vacuous"
-        table.add_row(_heading(c, p), p.variant, *shown)
-    return table
-
-
-def _heading(c: Certificate, promise: Promise) -> str:
-    """The label, in the first row of a theorem."""
-    first = next(p for p in c.promises if p.label == promise.label)
-    return promise.label if promise is first else ""
-
-
-def _reasons(c: Certificate) -> list[str]:
-    """Why theorems do not hold, and which were left out."""
-    variants: dict[tuple[str, str], list[str]] = {}
-    for p in c.promises:
-        broken = [h for h in p.hypotheses if not h.holds and not np.isnan(h.left)]
-        parts = [f"{h.name} ({_short(h.left)}, {_short(h.right)})" for h in broken]
-        if parts:
-            variants.setdefault((p.label, "; ".join(parts)), []).append(p.variant)
-    lines = [f"{k[0]} fails ({', '.join(v)}): {k[1]}" for k, v in variants.items()]
-    for label, names in c.unasked:
-        lines.append(f"{label} was not asked: it needs {' and '.join(names)}")
-    return lines
-
-
-def _designs(c: Certificate) -> Table:
-    table = _table(
-        f"best amplitude for a gap of {_short(c.target)}",
-        ("theorem", "variant"),
-        ("largest ϑ", "best ϑ", "Λ/L", "rounds", "least gap"),
-    )
-    for p in c.promises:
-        d = p.design
-        ratio = d.curvature / c.case.system.L if p.algorithm != "control" else np.nan
-        numbers = [d.amplitude, ratio, d.rounds, d.least_target]
-        shown = [_short(x) for x in numbers] if d.least_target < np.inf else ["-"] * 4
-        largest = _short(p.amplitudes[1]) if p.amplitudes[1] else "none"
-        table.add_row(_heading(c, p), p.variant, largest, *shown)
-    table.caption = (
-        "largest ϑ: up to it the theorem holds and says something; least gap: what it "
-        "can certify at the ϑ best for that"
-    )
-    return table
-
-
-def _first_rounds(c: Certificate) -> Table:
-    names = ("largest θ at 1/n", "largest θ at a*", "θ", "gap after it")
-    title = "one round at uniform weights (th:predictive-majorant)"
-    table = _table(title, ("variant",), names)
-    for r in c.first_round:
-        numbers = (r.uniform, r.noise_optimal, r.amplitude, r.value)
-        table.add_row(r.variant, *map(_short, numbers))
-    return table
-
-
-def _clients(c: Certificate) -> Table:
-    system, noise = c.case.system, c.noise
-    names = ("clients", "H", "b", "v²", "v²/(Hb)", "a*", "best a")
-    table = _table("noise and weight by kind of client", (), names)
-    columns = (system.horizon, system.batch_size, system.variance)
-    kinds = np.stack([np.asarray(column) for column in columns], axis=-1)
-    for kind in np.unique(kinds, axis=0):
-        here = (kinds == kind).all(-1)
-        mass = [noise.optimal[here].sum(), noise.comparator[here].sum()]
-        numbers = (*kind, noise.levels[here][0], *mass)
-        table.add_row(str(here.sum()), *map(_short, numbers))
-    table.caption = (
-        f"mean level {_short(noise.mean)}; noise of the uniform mean "
-        f"{_short(noise.of_mean)}, at a* {_short(noise.optimal_level)}"
-    )
-    return table
-
-
-def _sent(c: Certificate) -> Table:
-    S, d = c.case.participants, c.case.dimension
-    title = f"numbers sent, {S} clients in a round, d = {d}"
-    table = _table(title, ("algorithm",), ("a round", "paper's count", "to target"))
-    for s in c.sent:
-        table.add_row(s.algorithm, *map(_short, (s.lean, s.printed, s.to_target)))
-    return table
-
-
-def _verdict(c: Certificate) -> str:
-    target, able = _short(c.target), [p for p in c.promises if p.design.certified]
-    if able:
-        best = min(able, key=lambda p: float(p.design.rounds))
-        d = best.design
-        return (
-            f"A gap of {target} is certified soonest by {best.label} with {d.variant} "
-            f"constants:\n{_short(d.rounds)} rounds at ϑ = {_short(d.amplitude)}."
-        )
-    near = min(c.promises, key=lambda p: float(p.design.least_target))
-    if near.design.least_target < c.case.system.cap:
-        return (
-            f"No theorem certifies a gap of {target}; the lowest any does is "
-            f"{_short(near.design.least_target)}, by {near.label} with "
-            f"{near.variant} constants."
-        )
-    return "No theorem says anything about many rounds of this federation."
-
-
-def _table(title: str, texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
-    for name in texts:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.caption_justify = "left"
-    return table
-
-
-def _short(number: Any) -> str:
-    """Three digits; whole numbers in full up to seven, so that columns stay narrow."""
-    x = float(number)
-    if math.isnan(x):
-        return "-"
-    if math.isinf(x):
-        return "never"
-    if x.is_integer() and abs(x) < 1e7:
-        return f"{int(x):,}"
-    return f"{x:.3g}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

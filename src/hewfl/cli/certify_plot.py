@@ -1,14 +1,17 @@
 """A certificate as a figure: certified gap over rounds."""
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
-from hewfl.core.checks import invalid
+from hewfl.core.checks import Array, invalid
 from hewfl.errors import MissingExtraError
-from hewfl.theory.certificates import Certificate
+from hewfl.theory.arrival import MOST_STEPS, single_path
+from hewfl.theory.certificates import Certificate, Promise
 from hewfl.theory.post_local import PostLocal
 from hewfl.theory.theorems import THEOREMS, theorem_curve
 
@@ -48,15 +51,11 @@ def draw_certificate(certificate: Certificate, path: Path) -> None:
     axes = figure.add_subplot()
     colours = {label: f"C{k}" for k, label in enumerate(THEOREMS)}
     drawn = [p for p in c.promises if p.holds]
-    needed = [float(p.rounds_to_target) for p in drawn]
-    last = 2 * max([c.rounds, *(t for t in needed if np.isfinite(t))])
-    rounds = np.unique(np.geomspace(1, last, _POINTS).round())
+    rounds = rounds_shown(c, drawn)
     for p in drawn:
-        controls = PostLocal(p.amplitude, p.curvature)
-        rate = theorem_curve(p.label, c.case, controls, p.variant).rate
         axes.plot(
             rounds,
-            np.minimum(rate(rounds).value, cap),
+            certified_gaps(c, p, rounds),
             color=colours[p.label],
             linestyle=_STYLES[p.variant],
             label=f"{p.label}, {p.variant}, ϑ = {float(p.amplitude):.2g}",
@@ -70,3 +69,30 @@ def draw_certificate(certificate: Certificate, path: Path) -> None:
     # Without a date the same certificate gives the same bytes.
     undated = {"CreationDate": None} if path.suffix == ".pdf" else {}
     figure.savefig(path, dpi=150, metadata=undated)
+
+
+def rounds_shown(c: Certificate, drawn: Sequence[Promise]) -> Float64[Array, " points"]:
+    """Rounds to draw, from 1 to twice the last at which a target is met."""
+    needed = [float(p.rounds_to_target) for p in drawn]
+    last = 2 * max([c.rounds, *(t for t in needed if np.isfinite(t))])
+    return np.unique(np.geomspace(1, last, _POINTS).round())
+
+
+def certified_gaps(
+    c: Certificate, p: Promise, rounds: Float64[Array, " points"]
+) -> Float64[Array, " points"]:
+    """The better of closed bound and recursion, never above the cap.
+
+    The recursion is iterated as far as `MOST_STEPS`.
+    """
+    curve = theorem_curve(
+        p.label, c.case, PostLocal(p.amplitude, p.curvature), p.variant
+    )
+    gaps = np.minimum(curve.rate(rounds).value, float(c.case.system.cap))
+    if curve.law is not None:
+        path = np.asarray(
+            single_path(curve.law, curve.start, int(min(rounds[-1], MOST_STEPS)))
+        )
+        known = np.minimum(rounds, len(path) - 1).astype(int)
+        gaps = np.where(rounds == known, np.minimum(gaps, path[known]), gaps)
+    return np.asarray(gaps)

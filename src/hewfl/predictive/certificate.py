@@ -16,7 +16,7 @@ of constants share this form; at any (w, θ) each gives a smaller J than the one
 `hewfl.theory` asks them for as many rounds as the arrays hold.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
@@ -79,6 +79,7 @@ class Situation:
         tracking: Q ≥ 0.
         noise: M = v²/(Hb) ≥ 0.
         horizon: H ≥ 1.
+        count: how many clients alike an entry stands for; they share its weight.
     """
 
     smoothness: Float64[Array, "..."]
@@ -87,6 +88,7 @@ class Situation:
     tracking: Float64[Array, "..."]
     noise: Float64[Array, "..."]
     horizon: Float64[Array, "..."]
+    count: Float64[Array, "..."] = field(default_factory=lambda: np.ones(()))
 
     @property
     def cap(self) -> Float64[Array, "..."]:
@@ -147,7 +149,8 @@ def horizon_factors(
     Args:
         horizon: H ≥ 1.
     """
-    H = horizon
+    # beyond 1e100 both are at their limits in float64; H² would overflow from 1e155 on
+    H = np.minimum(horizon, 1e100)
     h1, h2 = (H - 1) * (2 * H - 1) / (6 * H**2), (H - 1) / (2 * H)
     return np.asarray(h1), np.asarray(h2)
 
@@ -297,7 +300,9 @@ def certified_change(
         variant: which constants.
     """
     mu, kappa = gain(theta, at, variant), variance_bound(theta, at, variant)
-    return np.asarray((w * (at.smoothness / 2 * w * kappa - mu)).sum(-1))
+    # m clients alike with weight w together: m (w/m)² κ = w (w/m) κ
+    risk = at.smoothness / 2 * (w / at.count) * kappa
+    return np.asarray((w * (risk - mu)).sum(-1))
 
 
 def round_bound(

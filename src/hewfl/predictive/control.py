@@ -50,6 +50,8 @@ ACCEPTED = 1e-12
 above rounding, far below anything a certificate made of bounds can resolve."""
 ROUNDING = 2.0**-49
 """Taken off the lower bound for the rounding of μ and κ, relative to their terms."""
+LEAST_AMPLITUDE = 1e-70
+"""Smallest θ_lo that is solved for: θ⁴, by which risk is measured, stays a number."""
 MAX_STEPS = 200
 MAX_SWEEPS = 5000
 _TINY = float(np.finfo(np.float64).tiny)
@@ -91,8 +93,8 @@ def predictive_control(  # noqa: PLR0913 - the public door: all but three are op
         The controls, J at them, and a lower bound on J at all others.
 
     Raises:
-        InvalidInputError: no client, an unknown variant or solver, a start outside the
-            box, or a start or tolerance for the dual method, which has none.
+        InvalidInputError: no client, an unknown variant or solver, an `amplitude_min` so
+            small that risks vanish in float64, a start outside the box, or a start or tolerance for the dual method, which has none.
         SolverError: the gap could not be certified to 1e-12, where no tolerance is
             given. Algorithm 4 may need more than its 5000 sweeps when noise dominates
             in a box of several decades.
@@ -389,6 +391,12 @@ def _problem(
     c = coefficients(clients, state, bounds, variant)
     low = np.full(c.k2.shape, float(bounds.amplitude_min))
     top = best_alone(c, low, np.full(c.k2.shape, float(bounds.amplitude_max)))
+    # a risk k₂θ² + k₄θ⁴ that underflows at θ_lo makes the client look riskless there:
+    # all weight goes to it, and D(λ) "proves" that nothing is better
+    vanished = (c.risk(top) > 0) & (c.risk(low) < _TINY)
+    if bounds.amplitude_min < LEAST_AMPLITUDE or vanished.any():
+        rule = f"at least {LEAST_AMPLITUDE:g} and large enough that θ²v² is not lost"
+        raise invalid("amplitude_min", rule, bounds.amplitude_min)
     low = np.where(c.risk(top) > 0, low, top)
     return _Problem(clients, state, bounds, variant, c, low, top)
 

@@ -103,7 +103,7 @@ def predictable_tracking(
     """
     theta = nonnegatives("amplitude", amplitude)
     L = positives("smoothness", smoothness)
-    M = nonnegatives("noise", noise).max(-1)
+    M = np.atleast_1d(nonnegatives("noise", noise)).max(-1)
     if check_variant(variant) == "paper":
         return _tracking(6 * M, 144 * L * theta**2, 288 * theta**2)
     h1, h2 = _longest(horizon)
@@ -119,6 +119,7 @@ def realised_tracking(
     horizon: ArrayLike,
     smoothness: ArrayLike,
     *,
+    count: ArrayLike | None = None,
     printed: bool = False,
 ) -> Tracking:
     """Tracking when the weights are chosen after the draws (lem:realized-het-tracking).
@@ -134,16 +135,19 @@ def realised_tracking(
         noise: M_i ≥ 0, clients last.
         horizon: H_i, clients last.
         smoothness: L.
+        count: how many clients each entry of `noise` stands for; one by default.
         printed: return the paper's coefficients.
     """
     if printed:
         return predictable_tracking(amplitude, noise, horizon, smoothness)
     theta = nonnegatives("amplitude", amplitude)
     L = positives("smoothness", smoothness)
-    M_i = nonnegatives("noise", noise)
-    M, n = M_i.max(-1), M_i.shape[-1]
+    M_i = np.atleast_1d(nonnegatives("noise", noise))
+    m_j = np.ones(()) if count is None else positives("count", count)
+    n = M_i.shape[-1] if count is None else m_j.sum(-1)
+    M = M_i.max(-1)
     h1, h2 = _longest(horizon)
-    A = 3 * M * (1 + 2 * h2 * theta**2) + 6 * theta**2 * M_i.sum(-1)
+    A = 3 * M * (1 + 2 * h2 * theta**2) + 6 * theta**2 * (m_j * M_i).sum(-1)
     B, C = 24 * (1 + h1) * L * theta**2, (48 * h1 + 24 * (n + 1)) * theta**2
     return _tracking(A, B, C)
 
@@ -169,7 +173,7 @@ def server_move(
     """
     theta = nonnegatives("amplitude", amplitude)
     L = positives("smoothness", smoothness)
-    M = nonnegatives("noise", noise).max(-1)
+    M = np.atleast_1d(nonnegatives("noise", noise)).max(-1)
     k = (8, 24, 48) if check_variant(variant) == "paper" else (2, 8, 16)
     A, B, C = k[0] * theta**2 * M, k[1] * L * theta**2, k[2] * theta**2
     return _tracking(A, B, C)
@@ -284,5 +288,6 @@ def _longest(
     horizon: ArrayLike,
 ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
     """The largest h₁ and h₂; both grow with H."""
-    h1, h2 = horizon_factors(wholes("horizon", horizon, least=1))
+    H = np.atleast_1d(wholes("horizon", horizon, least=1))
+    h1, h2 = horizon_factors(H)
     return np.asarray(h1.max(-1)), np.asarray(h2.max(-1))

@@ -15,7 +15,7 @@ it, *rate* is the closed form:
     comparator_coefficients, _recursion, _rate          fixed controls, convex (B, C)
     uniform_coefficients, uniform_trajectory            uniform weights (3, C)
     pl_rate, safe_rate, safe_amplitude                      under the PL condition
-    higher_order, higher_order_trajectory, best_iterate_rate      similar Hessians
+    higher_order, _trajectory, best_iterate_rate, last_iterate_rate  similar Hessians
     pathwise_bound, is_homogeneous                      Algorithms 2 and 3, any path (D)
     corrected_coefficients, _recursion, _rate           Algorithm 2 in expectation
     plain_coefficients, _recursion, _rate, _pl_rate     Algorithm 3 in expectation
@@ -29,6 +29,7 @@ From theorems to decisions:
     Case, certify, Certificate, Promise     everything known about one federation
     THEOREMS, theorem_curve, Curve          one theorem as a function of the rounds
     design, Design, rounds_to, certified_amplitudes     the amplitude for a target
+    improvements, Improvement               what one change would do to the guarantee
 
 Everything else is in the module of its part: `scalar` (A), `radii` (B, C, D), `noise`,
 `pl`, `similar_hessians`, `post_local`, `degeneration` (G); Appendix E, on abstract
@@ -75,6 +76,7 @@ from hewfl.theory.similar_hessians import (
     best_iterate_rate,
     higher_order,
     higher_order_trajectory,
+    last_iterate_rate,
 )
 from hewfl.theory.statement import Bound, Hypothesis, Rate
 from hewfl.theory.surrogate import surrogate_system, surrogate_under
@@ -82,18 +84,20 @@ from hewfl.theory.systems import System, system_of
 from hewfl.theory.theorems import THEOREMS, theorem_curve
 from hewfl.theory.trajectories import Trajectory
 from hewfl.theory.uniform_controller import uniform_coefficients, uniform_trajectory
+from hewfl.theory.whatif import Improvement, improvements
 
 __all__ = [
     "THEOREMS", "Bound", "Case", "Certificate", "Curve", "Design", "Hypothesis",
-    "PostLocal", "Promise", "Rate", "Recursion", "System", "Trajectory", "advantage",
-    "best_comparator", "best_iterate_rate", "certified_amplitudes", "certify",
-    "communication", "comparator_coefficients", "comparator_rate",
-    "comparator_recursion", "corrected_coefficients", "corrected_rate",
-    "corrected_recursion", "design", "higher_order", "higher_order_trajectory",
-    "is_homogeneous", "largest_descent_amplitude", "linear_rate", "noise_optimal",
-    "one_step", "pathwise_bound", "pl_rate", "plain_coefficients", "plain_pl_rate",
-    "plain_rate", "plain_recursion", "propagated_tracking", "round_work", "rounds_to",
-    "safe_amplitude", "safe_rate", "scalar_rate", "situation", "surrogate_system",
-    "surrogate_under", "system_of", "theorem_curve", "uniform_coefficients",
-    "uniform_trajectory",
+    "Improvement", "PostLocal", "Promise", "Rate", "Recursion", "System",
+    "Trajectory", "advantage", "best_comparator", "best_iterate_rate",
+    "certified_amplitudes", "certify", "communication", "comparator_coefficients",
+    "comparator_rate", "comparator_recursion", "corrected_coefficients",
+    "corrected_rate", "corrected_recursion", "design", "higher_order",
+    "higher_order_trajectory", "improvements", "is_homogeneous",
+    "largest_descent_amplitude", "last_iterate_rate", "linear_rate",
+    "noise_optimal", "one_step", "pathwise_bound", "pl_rate", "plain_coefficients",
+    "plain_pl_rate", "plain_rate", "plain_recursion", "propagated_tracking",
+    "round_work", "rounds_to", "safe_amplitude", "safe_rate", "scalar_rate",
+    "situation", "surrogate_system", "surrogate_under", "system_of",
+    "theorem_curve", "uniform_coefficients", "uniform_trajectory",
 ]  # fmt: skip

@@ -25,7 +25,8 @@ class Case:
 
     Attributes:
         system: the constants.
-        gap: g_0 or a bound on it; by default f̄, which lem:gap always allows.
+        gap: g_0 or a bound on it; by default f̄, which lem:gap always allows. A larger
+            bound is read as f̄.
         tracking: bound on E‖c_i,0 − ∇F_i(x_0)‖²; by default max v_i²/b_i, true if every
             c_i,0 is a minibatch gradient at x_0. It depends on the data if c_i,0 = 0.
         pl_constant: μ of ‖∇F‖² ≥ 2μ(F − F*).
@@ -65,11 +66,12 @@ class Case:
 
     @property
     def start(self) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
-        """Bounds on gap and tracking error to start from."""
+        """Bounds on gap and tracking error to start from; the gap is at most f̄."""
         v2, b = np.asarray(self.system.variance), np.asarray(self.system.batch_size)
-        gap = self.system.cap if self.gap is None else self.known("gap")
+        cap = self.system.cap
+        gap = cap if self.gap is None else np.minimum(self.known("gap"), cap)
         tracking = (v2 / b).max(-1) if self.tracking is None else self.known("tracking")
-        return gap, np.asarray(tracking)
+        return np.asarray(gap), np.asarray(tracking)
 
     def known(self, name: str) -> Float64[Array, "..."]:
         """A field that a statement cannot do without.

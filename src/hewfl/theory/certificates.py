@@ -23,6 +23,9 @@ class Promise:
         label: LaTeX label.
         algorithm: whose rounds, as `communication` names them.
         about: method and assumption.
+        title: what is promised, in words.
+        weights: for which weights.
+        iterate: for which iterate.
         variant: which constants.
         amplitude: ϑ at which all is evaluated.
         curvature: Λ likewise; of no effect for rules without one.
@@ -31,10 +34,13 @@ class Promise:
         iterated: the same by iterating the recursion behind the closed form, often far
             smaller; NaN where there is none, beyond `MOST_ITERATED`, or if the theorem
             does not hold.
-        floor: what the bound tends to.
+        floor: what the better of both bounds tends to.
+        closed_floor: what the closed one tends to.
         vacuous: whether the floor is at the cap f̄ or above.
-        rounds_to_target: the fewest rounds to the target; infinite for never, or if the
-            theorem does not hold.
+        rounds_to_target: the fewest rounds to the target by the better of both;
+            infinite for never, or if the theorem does not hold.
+        closed_rounds: by the closed bound.
+        iterated_rounds: by the recursion; infinite where there is none.
         amplitudes: the least and the largest ϑ at which the theorem holds and is not
             vacuous; zeros where there is none.
         design: the amplitude that needs the fewest rounds to the target.
@@ -44,14 +50,20 @@ class Promise:
     label: str
     algorithm: Algorithm
     about: str
+    title: str
+    weights: str
+    iterate: str
     variant: Form
     amplitude: Float64[Array, "..."]
     curvature: Float64[Array, "..."]
     value: Float64[Array, "..."]
     iterated: Float64[Array, "..."]
     floor: Float64[Array, "..."]
+    closed_floor: Float64[Array, "..."]
     vacuous: Bool[Mask, "..."]
     rounds_to_target: Float64[Array, "..."]
+    closed_rounds: Float64[Array, "..."]
+    iterated_rounds: Float64[Array, "..."]
     amplitudes: tuple[Float64[Array, "..."], Float64[Array, "..."]]
     design: Design
     hypotheses: tuple[Hypothesis, ...]

@@ -18,7 +18,7 @@ from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, FirstRound, Noise, Promise, Sent
 from hewfl.theory.corrected import corrected_noise
 from hewfl.theory.counts import communication
-from hewfl.theory.designer import certified_amplitudes, design, rounds_to
+from hewfl.theory.designer import certified_amplitudes, design, rounds_needed
 from hewfl.theory.noise import (
     best_comparator,
     noise_optimal,
@@ -29,10 +29,13 @@ from hewfl.theory.noise import (
 )
 from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
 from hewfl.theory.post_local import PostLocal
+from hewfl.theory.systems import coarser, grouped
 from hewfl.theory.theorems import FORMS, THEOREMS, Form, Theorem, theorem_curve
 
 MOST_ITERATED = 10_000
 """Recursions are iterated up to so many rounds; closed bounds have no limit."""
+MOST_KINDS = 2048
+"""More kinds of client than this are gathered, none better than those it replaces."""
 TARGET = 0.1
 """The target by default, as a share of the cap f̄."""
 
@@ -73,9 +76,11 @@ def certify(
     goal = as_float64("target", share if target is None else target)
     if amplitude is not None and curvature is None:
         curvature = 2 * case.system.L
+    kinds = coarser(grouped(case.system), MOST_KINDS)
+    few = replace(case, system=kinds, tracking=case.start[1])
     asked = [theorem for theorem in THEOREMS.values() if not theorem.missing(case)]
     promises = tuple(
-        _promise(theorem, case, (goal, rounds), (amplitude, curvature), variant)
+        _promise(theorem, few, (goal, rounds), (amplitude, curvature), variant)
         for theorem in asked
         for variant in variants
         if variant in theorem.variants
@@ -87,7 +92,7 @@ def certify(
         target=goal,
         rounds=rounds,
         promises=promises,
-        first_round=tuple(_first_round(case, amplitude, v) for v in certified),
+        first_round=tuple(_first_round(few, amplitude, v) for v in certified),
         noise=_noise(case, promises),
         sent=_sent(case, promises),
         unasked=tuple((label, names) for label, names in missing if names),
@@ -109,22 +114,29 @@ def _promise(
         controls = replace(controls, amplitude=amplitude)
     bound = theorem_curve(theorem.label, case, controls, variant)
     rate = bound.rate(rounds)
-    needed = rounds_to(bound.rate, target, least=theorem.least)
+    needed = rounds_needed(bound, target, least=theorem.least)
     iterated = np.full(rate.value.shape, np.nan)
-    if bound.recursion is not None and rounds <= MOST_ITERATED:
-        iterated = np.where(rate.holds, bound.recursion(rounds), np.nan)
+    if bound.law is not None and rounds <= MOST_ITERATED:
+        iterated = np.where(rate.holds, bound.path(rounds)[-1], np.nan)
+    floor = bound.floor
     return Promise(
         theorem.label,
         theorem.algorithm,
         theorem.about,
+        theorem.title,
+        theorem.weights,
+        theorem.iterate,
         variant,
         amplitude=as_float64("amplitude", controls.amplitude),
         curvature=as_float64("curvature", controls.curvature),
         value=rate.value,
         iterated=iterated,
-        floor=rate.floor,
-        vacuous=rate.vacuous,
-        rounds_to_target=np.where(rate.holds, needed, np.inf),
+        floor=floor,
+        closed_floor=rate.floor,
+        vacuous=np.asarray(floor >= case.system.cap),
+        rounds_to_target=needed.fewest,
+        closed_rounds=needed.closed,
+        iterated_rounds=needed.iterated,
         amplitudes=certified_amplitudes(
             theorem.label, case, curvature=curvature, variant=variant
         ),
@@ -136,10 +148,11 @@ def _promise(
 def _first_round(
     case: Case, amplitude: ArrayLike | None, variant: Variant
 ) -> FirstRound:
-    at, n = situation(case.system, *case.start), case.system.n
-    w = np.full(n, 1 / n)
+    system = case.system
+    at, m = situation(system, *case.start), system.multiplicity
+    w = np.broadcast_to(m / system.n, (system.kinds,))
     uniform = largest_descent_amplitude(w, at, variant=variant)
-    best = noise_optimal(case.system)
+    best = noise_optimal(system)
     theta = uniform / 2 if amplitude is None else as_float64("amplitude", amplitude)
     step = one_step((w, theta[..., None]), at, variant=variant)
     return FirstRound(

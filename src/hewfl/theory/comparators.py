@@ -29,7 +29,7 @@ from hewfl.theory.one_step_bound import situation
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory
+from hewfl.theory.trajectories import State, Trajectory, Whole
 
 
 @broadcasting
@@ -106,7 +106,7 @@ def comparator_coefficients(
 
 @broadcasting
 def comparator_recursion(
-    coefficients: Recursion, start: State, rounds: int, *, solver_gap: ArrayLike = 0.0
+    coefficients: Recursion, start: State, rounds: Whole, *, solver_gap: ArrayLike = 0.0
 ) -> Trajectory:
     """The recursion that the optimised system does not exceed (eq:cvx-rec-main).
 
@@ -185,7 +185,8 @@ def _cost(
             mean_penalty(theta, at, variant),
             variance_bound(theta, at, variant),
         )
-        return np.asarray((w * (rho + at.smoothness / 2 * w * kappa)).sum(-1))
+        risk = at.smoothness / 2 * (w / at.count) * kappa
+        return np.asarray((w * (rho + risk)).sum(-1))
 
     quiet = replace(system, variance=0.0)
     return (
@@ -196,8 +197,8 @@ def _cost(
 
 
 def _printed(system: System, w: Array, theta: Array) -> tuple[Array, Array, Array]:
-    L, M = system.L, system.noise
-    beta = 96 * (w * theta**2).sum(-1) + 32 * (w**2 * theta**4).sum(-1)
-    gamma = (256 * (w * theta).sum(-1) + 64 * (w**2 * theta**4).sum(-1)) / L
-    delta = (32 * (w * theta**2 * M).sum(-1) + 16 * (w**2 * theta**2 * M).sum(-1)) / L
+    L, M, w2 = system.L, system.noise, w**2 / system.multiplicity
+    beta = 96 * (w * theta**2).sum(-1) + 32 * (w2 * theta**4).sum(-1)
+    gamma = (256 * (w * theta).sum(-1) + 64 * (w2 * theta**4).sum(-1)) / L
+    delta = (32 * (w * theta**2 * M).sum(-1) + 16 * (w2 * theta**2 * M).sum(-1)) / L
     return np.asarray(beta), np.asarray(gamma), np.asarray(delta)

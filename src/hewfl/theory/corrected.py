@@ -22,7 +22,7 @@ from hewfl.theory.post_local import PostLocal, post_local_hypotheses
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory
+from hewfl.theory.trajectories import State, Trajectory, Whole
 
 
 @broadcasting
@@ -87,7 +87,7 @@ def corrected_coefficients(
         noise=noise_term(a, linear, quadratic),
         comparator=a,
         tracking=realised_tracking(
-            top, system.noise, system.horizon, L, printed=printed
+            top, system.noise, system.horizon, L, count=system.count, printed=printed
         ),
         hypotheses=(
             *post_local_hypotheses(theta, Lambda, L),
@@ -118,14 +118,14 @@ def corrected_noise(
         _, h2 = horizon_factors(np.asarray(system.horizon))
         linear = 13 * h2 * theta**3 / L * M
         quadratic = Lambda * theta**2 / 2 / L / L * M
-    return np.asarray(linear), np.asarray(quadratic)
+    return np.asarray(linear), np.asarray(quadratic / system.multiplicity)
 
 
 @broadcasting
 def corrected_recursion(
     coefficients: Recursion,
     start: State,
-    rounds: int | None = None,
+    rounds: Whole | None = None,
     *,
     solver_gap: ArrayLike = 0.0,
 ) -> Trajectory:

@@ -9,41 +9,27 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
+from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64
+from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
 from hewfl.predictive.certificate import Variant, mean_penalty, variance_bound
 from hewfl.theory.case import Case
-from hewfl.theory.comparators import (
-    comparator_coefficients,
-    comparator_rate,
-    comparator_recursion,
-)
-from hewfl.theory.corrected import (
-    corrected_coefficients,
-    corrected_rate,
-    corrected_recursion,
-)
+from hewfl.theory.comparators import comparator_coefficients, comparator_rate
+from hewfl.theory.corrected import corrected_coefficients, corrected_rate
 from hewfl.theory.noise import best_comparator
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.pl import pl_rate
-from hewfl.theory.plain import (
-    plain_coefficients,
-    plain_pl_rate,
-    plain_rate,
-    plain_recursion,
-)
+from hewfl.theory.plain import plain_coefficients, plain_pl_rate, plain_rate
 from hewfl.theory.post_local import PostLocal
-from hewfl.theory.recursion import Recursion, convex_rate
+from hewfl.theory.recursion import Recursion, only_where
 from hewfl.theory.similar_hessians import (
     best_iterate_rate,
     higher_order,
-    higher_order_trajectory,
+    last_iterate_rate,
 )
-from hewfl.theory.statement import Hypothesis, Rate, below
-from hewfl.theory.uniform_controller import uniform_coefficients, uniform_trajectory
-
-_OF_THE_FLOOR = ("2am ≤ 1 + β", "a ≤ 1")
-"""Hypotheses that compare numbers of the floor, which exist only where it does."""
+from hewfl.theory.statement import Hypothesis, Rate
+from hewfl.theory.trajectories import State
+from hewfl.theory.uniform_controller import uniform_coefficients
 
 
 @final
@@ -53,12 +39,32 @@ class Curve:
 
     Attributes:
         rate: the closed bound after so many rounds; infinite where it is undefined.
-        recursion: the recursion behind it, iterated; None where the closed bound is all
-            there is.
+        start: bounds on gap and tracking error at the start.
+        law: the recursion behind the closed bound; None for printed forms, which are
+            taken to the letter.
     """
 
     rate: Callable[[ArrayLike], Rate]
-    recursion: Callable[[int], Array] | None = None
+    start: State
+    law: Recursion | None = None
+
+    def path(self, rounds: int) -> Float64[Array, "rounds_1 ..."]:
+        """Bounds of rounds 0 to T by the recursion, to be read where the rate holds.
+
+        Raises:
+            InvalidInputError: the curve has no recursion.
+        """
+        if self.law is None:
+            raise invalid("curve", "one with a recursion", "a printed form")
+        return self.law.trajectory(self.start, rounds).gap
+
+    @property
+    def floor(self) -> Float64[Array, "..."]:
+        """What the better of the two bounds tends to, where the hypotheses hold."""
+        closed = self.rate(1).floor
+        if self.law is None:
+            return closed
+        return np.asarray(np.minimum(closed, self.law.floor))
 
 
 def optimised(
@@ -72,13 +78,13 @@ def optimised(
     if printed:
         linear = np.asarray(32 * theta**2 / L * system.noise)
         quadratic = linear / 2
-    w = best_comparator(linear, quadratic)
+    w = best_comparator(linear, quadratic / system.multiplicity)
     k = comparator_coefficients(system, w, theta, variant=variant, printed=printed)
-    contracts, k = _steady(k)
-    k = _descending(k)
-    return Curve(
-        lambda T: _where(contracts, comparator_rate(k, case.start, T, printed=printed)),
-        lambda T: comparator_recursion(k, case.start, T).gap[-1],
+    several = _several(k)
+    return _curve(
+        lambda T: comparator_rate(several, case.start, T, printed=printed),
+        case,
+        None if printed else k,
     )
 
 
@@ -86,42 +92,38 @@ def direct(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> 
     """th:direct-bellman with q at its cap, closed by lem:scalar."""
     assert not printed  # there is no printed form
     found = uniform_coefficients(case.system, controls.amplitude, variant=variant)
-    contracts, k = _steady(found.recursion)
-    k = _descending(k)
-    found = replace(found, recursion=k)
-    g, q = case.start
-    law = k.at_cap(q)
+    several = _several(found.recursion)
 
     def rate(T: ArrayLike) -> Rate:
-        closed = convex_rate(law, k.cap, g, T, printed=False)
-        met = (*k.hypotheses, *closed.hypotheses)
-        labelled = replace(closed, label="th:direct-bellman", hypotheses=met)
-        return _where(contracts, labelled)
+        return replace(several.rate(case.start, T), label="th:direct-bellman")
 
-    return Curve(rate, lambda T: uniform_trajectory(found, case.start, T).gap[-1])
+    return _curve(rate, case, found.recursion)
 
 
 def contracting(
     case: Case, controls: PostLocal, variant: Variant, printed: bool
 ) -> Curve:
-    """th:pl-global, infinite where ρ ≤ 0."""
+    """th:pl-global, infinite where ρ ≤ 0; its recursion is that of cor:direct-pl."""
     k = uniform_coefficients(case.system, controls.amplitude, variant=variant)
     mu = case.known("pl_constant")
-    return Curve(lambda T: pl_rate(k, mu, case.start, T, printed=printed))
+    law = None if printed else _linear(k.recursion, mu)
+    return _curve(lambda T: pl_rate(k, mu, case.start, T, printed=printed), case, law)
 
 
 def similar(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> Curve:
-    """th:ho-main; the closed bound is that of the best iterate."""
+    """th:ho-main for the last iterate; as printed, for the best one."""
     k = uniform_coefficients(case.system, controls.amplitude, variant=variant)
-    contracts, law = _steady(k.recursion)
     S, M = case.known("similarity"), case.known("hessian_lipschitz")
-    bound = higher_order(replace(k, recursion=law), S, M, printed=printed)
-    return Curve(
-        lambda T: _where(
-            contracts, best_iterate_rate(bound, case.start, T, printed=printed)
-        ),
-        lambda T: higher_order_trajectory(bound, case.start, T).gap[-1],
-    )
+    bound = higher_order(k, S, M, printed=printed)
+    several = replace(bound, push=np.atleast_1d(bound.push))
+    if printed:
+        return _curve(
+            lambda T: best_iterate_rate(several, case.start, T, printed=True),
+            case,
+            None,
+        )
+    law = bound.recursion
+    return _curve(lambda T: last_iterate_rate(several, case.start, T), case, law)
 
 
 def corrected(
@@ -129,19 +131,21 @@ def corrected(
 ) -> Curve:
     """cor:realized-het-rate against the weights of least noise."""
     k = corrected_coefficients(case.system, controls, variant=variant, printed=printed)
-    contracts, k = _steady(k)
-    return Curve(
-        lambda T: _where(contracts, corrected_rate(k, case.start, T, printed=printed)),
-        lambda T: corrected_recursion(k, case.start, T).gap[-1],
+    several = _several(k)
+    return _curve(
+        lambda T: corrected_rate(several, case.start, T, printed=printed),
+        case,
+        None if printed else k,
     )
 
 
 def plain(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> Curve:
     """cor:realized-hom-rate."""
     k = plain_coefficients(case.system, controls, variant=variant)
-    return Curve(
+    return _curve(
         lambda T: plain_rate(k, case.start[0], T, printed=printed),
-        lambda T: plain_recursion(k, case.start[0], T)[-1],
+        case,
+        None if printed else k,
     )
 
 
@@ -151,56 +155,55 @@ def plain_contracting(
     """cor:realized-hom-PL, infinite where ρ ≤ 0."""
     k = plain_coefficients(case.system, controls, variant=variant)
     mu = case.known("pl_constant")
-    rho = k.contraction(mu)
-    contracts = below("0 < ρ", 0.0, rho)
-    k = replace(k, growth=np.where(rho > 0, k.growth, 0.0))
-    return Curve(
-        lambda T: _where(
-            contracts, plain_pl_rate(k, mu, case.start[0], T, printed=printed)
-        )
+    law = None if printed else _linear(k, mu)
+    k = _several(k)
+    return _curve(
+        lambda T: plain_pl_rate(k, mu, case.start[0], T, printed=printed), case, law
     )
 
 
-def _steady(recursion: Recursion) -> tuple[Hypothesis, Recursion]:
-    """Whether C < 1, and a recursion that can be evaluated where it is not."""
-    track = recursion.tracking
-    C = track.tracking
-    # C = 0 stands in for C ≥ 1, where the cap would raise and end a whole search; the
-    # rate is made infinite there by `_where`, and an iterated recursion is to be read
-    # only where the rate holds
-    track = replace(track, tracking=np.where(C < 1, C, 0.0))
-    return below("C < 1", C, 1.0), replace(recursion, tracking=track)
+def _curve(
+    closed: Callable[[ArrayLike], Rate], case: Case, law: Recursion | None
+) -> Curve:
+    """The curve of a closed rate, infinite where that is NaN."""
+
+    def rate(rounds: ArrayLike) -> Rate:
+        found = closed(rounds)
+        found = only_where(np.asarray(~np.isnan(found.value)), found, np.inf)
+        return found if np.ndim(rounds) else _single(found)
+
+    return Curve(rate, case.start, law)
 
 
-def _descending(recursion: Recursion) -> Recursion:
-    """A quadratic recursion with a > 0: "absorbed" has none for some ϑ with C ≥ 1."""
-    a = np.where(recursion.descent > 0, recursion.descent, 1.0)
-    return replace(recursion, descent=a, capped_descent=a)
+def _several(k: Recursion) -> Recursion:
+    """The recursion as one of several: NaN where a single one would raise."""
+    stale, growth = np.atleast_1d(k.staleness), np.atleast_1d(k.growth)
+    return replace(k, staleness=stale, growth=growth)
 
 
-def _where(defined: Hypothesis, rate: Rate) -> Rate:
-    """The rate where it is defined and infinity elsewhere.
-
-    Of the rate's own hypotheses, the one about being defined was met by the stand-ins,
-    and those about the floor compare numbers that exist only where it is.
-    """
-    met = defined.holds
-    kept = [
-        Hypothesis(
-            h.name,
-            np.where(met, h.left, np.nan),
-            np.where(met, h.right, np.nan),
-            np.asarray(h.holds & met),
-        )
-        if h.name in _OF_THE_FLOOR
+def _single(rate: Rate) -> Rate:
+    """The rate of a configuration that `_several` gave an axis, without it."""
+    if rate.value.shape != (1,):
+        return rate
+    met = tuple(
+        Hypothesis(h.name, *(x.reshape(()) for x in (h.left, h.right, h.holds)))
+        if h.holds.size == 1
         else h
         for h in rate.hypotheses
-        if h.name != defined.name
-    ]
+    )
+    value, floor, vacuous = (
+        np.asarray(x).reshape(()) for x in (rate.value, rate.floor, rate.vacuous)
+    )
+    return Rate(rate.label, value, floor, vacuous, met)
+
+
+def _linear(k: Recursion, mu: Array) -> Recursion:
+    """The recursion under the PL condition: g⁺ ≤ (1 − a)g + γq + δ, with β = −a."""
+    nothing = np.zeros(())
     return replace(
-        rate,
-        value=np.where(met, rate.value, np.inf),
-        floor=np.where(met, rate.floor, np.inf),
-        vacuous=np.asarray(rate.vacuous | ~met),
-        hypotheses=(defined, *kept),
+        k,
+        descent=nothing,
+        capped_descent=nothing,
+        growth=np.asarray(-k.contraction(mu)),
+        flows=False,
     )

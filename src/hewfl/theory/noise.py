@@ -34,17 +34,19 @@ def mean_noise(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
 def noise_of_mean(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
     """V₂(a) = Σ a_i² M_i, for weights a with clients last."""
     a = simplex_weights("weights", weights)
-    return np.asarray((a * (a * system.noise)).sum(-1))
+    return np.asarray((a * (a / system.multiplicity * system.noise)).sum(-1))
 
 
 def uniform_mean_noise(system: System) -> Float64[Array, "..."]:
     """V̄₁ = (1/n) Σ M_i."""
-    return np.asarray((system.noise / system.n).sum(-1))
+    m = system.multiplicity
+    return np.asarray((m * (system.noise / system.n)).sum(-1))
 
 
 def uniform_noise_of_mean(system: System) -> Float64[Array, "..."]:
     """V_u = (1/n²) Σ M_i."""
-    return np.asarray((system.noise / system.n**2).sum(-1))
+    m, n = system.multiplicity, float(system.n)
+    return np.asarray((m * (system.noise / n**2)).sum(-1))
 
 
 def noise_optimal(system: System) -> Float64[Array, "... n"]:
@@ -61,7 +63,7 @@ def noise_optimal(system: System) -> Float64[Array, "... n"]:
     Returns:
         a*, clients last.
     """
-    ratio = _quietness(system)
+    ratio = system.multiplicity * _quietness(system)
     return np.asarray(ratio / ratio.sum(-1, keepdims=True))
 
 
@@ -71,7 +73,8 @@ def noise_optimal_level(system: System) -> Float64[Array, "..."]:
     Zero where a client has no noise. With it the noise term at a* reads
     (pn + q) α (eq:realized-het-rate-astar).
     """
-    return np.asarray(system.noise.min(-1) / _quietness(system).sum(-1))
+    quiet = system.multiplicity * _quietness(system)
+    return np.asarray(system.noise.min(-1) / quiet.sum(-1))
 
 
 @broadcasting

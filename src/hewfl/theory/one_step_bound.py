@@ -53,7 +53,8 @@ def situation(
     np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
     U = np.minimum(U, system.cap) if capped else U
     L, R, U, Q = (np.asarray(x)[..., None] for x in (system.L, system.R, U, Q))
-    return Situation(L, R, U, Q, system.noise, np.asarray(system.horizon))
+    H, m = np.asarray(system.horizon), system.multiplicity
+    return Situation(L, R, U, Q, system.noise, H, m)
 
 
 @broadcasting

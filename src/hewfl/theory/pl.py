@@ -49,7 +49,8 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
         ρ = (a + ν − D)/2 = 2(aν − B_qγ)/(a + ν + D),   λ = 2γ/(ν − a + D)
 
     The displayed ρ loses its digits for small ϑ (E-22); the second form has them. For
-    ν < a the same is done to λ = (a − ν + D)/(2B_q).
+    ν < a the same is done to λ = (a − ν + D)/(2B_q). Where γ = 0 nothing couples g to
+    q: then ρ = a and λ = 0 for every C_q.
 
     Args:
         controller: from `uniform_coefficients`.
@@ -64,12 +65,15 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
         slow = 2 * (a * nu - B * gamma) / (a + nu + D)
         rho = np.where(a + nu > 0, slow, (a + nu - D) / 2)
         lam = np.where(nu > a, 2 * gamma / (nu - a + D), (a - nu + D) / (2 * B))
+        # without coupling g contracts alone, however q behaves
+        alone = np.asarray(gamma == 0)
+        rho, lam = np.where(alone, a, rho), np.where(alone, 0.0, lam)
         level = np.where(rho > 0, (k.noise + lam * k.tracking.noise) / rho, np.inf)
     hypotheses = (
         *k.hypotheses,
         at_most("μ ≤ L", mu, k.system.L),
         below("0 < a_PL", 0.0, a),
-        below("B_q γ < a_PL(1 − C_q)", B * gamma, a * nu),
+        below("B_q γ < a_PL(1 − C_q)", B * gamma, a * np.where(alone, 1.0, nu)),
     )
     return Contraction(a, rho, lam, level, hypotheses)
 
@@ -123,6 +127,7 @@ def pl_rate(
     s0 = g + c.lam * q
     left = s0 if printed else np.maximum(s0 - c.floor, 0)
     value = power(np.maximum(c.rho, 0), rounds) * left + c.floor
+    value = np.where(np.asarray(rounds) > 0, value, g) if not printed else value
     return _rate("th:pl-global", controller, value, c.floor, c.hypotheses)
 
 

@@ -17,11 +17,11 @@ from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, horizon_factors
 from hewfl.theory.noise import uniform_mean_noise, uniform_noise_of_mean
 from hewfl.theory.post_local import PostLocal, post_local_hypotheses
-from hewfl.theory.recursion import NO_TRACKING, Recursion, convex_rate
+from hewfl.theory.recursion import NO_TRACKING, Recursion, convex_rate, only_where
 from hewfl.theory.scalar import flow, linear_rate, power
-from hewfl.theory.statement import Rate, at_most
+from hewfl.theory.statement import Rate, at_most, below
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import solver_gaps
+from hewfl.theory.trajectories import Whole, solver_gaps
 
 
 @broadcasting
@@ -113,7 +113,7 @@ def plain_step(
 def plain_recursion(
     coefficients: Recursion,
     start: ArrayLike,
-    rounds: int | None = None,
+    rounds: Whole | None = None,
     *,
     solver_gap: ArrayLike = 0.0,
 ) -> Float64[Array, "rounds ..."]:
@@ -198,27 +198,33 @@ def plain_pl_rate(
         printed: the paper's closed form.
 
     Returns:
-        The rate; vacuous where its floor is at f̄ or above.
+        The rate; vacuous where its floor is at f̄ or above. Among several
+        configurations it is NaN where ρ ≤ 0.
 
     Raises:
-        InvalidInputError: ρ ≤ 0, so that nothing contracts (eq:realized-hom-rho).
+        InvalidInputError: ρ ≤ 0 in the only configuration, so that nothing contracts
+            (eq:realized-hom-rho).
     """
     k, g = coefficients, nonnegatives("start", start)
     mu = positives("pl_constant", pl_constant)
     rho = k.contraction(mu)
-    if (rho <= 0).any():
+    falls = below("0 < ρ", 0.0, rho)
+    if not rho.ndim and rho <= 0:
         rule = "large enough for ρ = μϑ/(2L) − β > 0, or ϑ small enough"
-        raise invalid("pl_constant", rule, f"ρ = {rho[rho <= 0].flat[0]}")
+        raise invalid("pl_constant", rule, f"ρ = {rho}")
+    rho = np.where(falls.holds, rho, 1.0)  # a stand-in: `only_where` takes it out
     delta = k.noise + solver_gaps(solver_gap)
     rate = linear_rate(g, rho, delta, rounds)
     if printed:
         rate = replace(rate, value=np.asarray(rate.floor + power(rho, rounds) * g))
-    return replace(
+    known = (*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), falls)
+    rate = replace(
         rate,
         label="cor:realized-hom-PL",
         vacuous=np.asarray(rate.floor >= k.cap),
-        hypotheses=(*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), *rate.hypotheses),
+        hypotheses=(*known, *rate.hypotheses),
     )
+    return only_where(falls.holds, rate)
 
 
 def _drift(system: System, variant: Variant) -> tuple[Array, Array]:
@@ -228,4 +234,6 @@ def _drift(system: System, variant: Variant) -> tuple[Array, Array]:
     if variant == "paper":
         return np.asarray(16.0), np.asarray(4 * uniform_mean_noise(system))
     h1, h2 = horizon_factors(np.asarray(system.horizon))
-    return np.asarray(4 * h1.mean(-1)), np.asarray(2 * (h2 * system.noise).mean(-1))
+    m, n = system.multiplicity, system.n
+    h1, noise = (m * h1).sum(-1) / n, (m * (h2 * system.noise)).sum(-1) / n
+    return np.asarray(4 * h1), np.asarray(2 * noise)

@@ -58,9 +58,7 @@ class PostLocal:
 
 @broadcasting
 def post_local_hypotheses(
-    theta: Float64[Array, "..."],
-    Lambda: Float64[Array, "..."],
-    L: Float64[Array, "..."],
+    theta: ArrayLike, Lambda: ArrayLike, L: ArrayLike
 ) -> tuple[Hypothesis, ...]:
     """Conditions of all post-local bounds in expectation; tuned runs break them (E-02).
 
@@ -71,12 +69,12 @@ def post_local_hypotheses(
         Lambda: Λ > 0.
         L: L > 0.
     """
-    for name, value in (("theta", theta), ("Lambda", Lambda), ("L", L)):
-        positives(name, value)
+    named = (("theta", theta), ("Lambda", Lambda), ("L", L))
+    th, lam, smooth = (positives(name, value) for name, value in named)
     return (
-        below("L < Λ", L, Lambda),
-        at_most("Λ ≤ 2L", Lambda, 2 * L),
-        at_most("Λϑ ≤ L/2", Lambda * theta, L / 2),
+        below("L < Λ", smooth, lam),
+        at_most("Λ ≤ 2L", lam, 2 * smooth),
+        at_most("Λϑ ≤ L/2", lam * th, smooth / 2),
     )
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, positives
+from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives
 from hewfl.predictive.tracking import Tracking, tracking_cap
 from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
 from hewfl.theory.statement import Hypothesis, Rate, below
@@ -22,12 +22,15 @@ from hewfl.theory.systems import System
 from hewfl.theory.trajectories import (
     State,
     Trajectory,
+    Whole,
     by_round,
     solver_gaps,
     stacked,
     upper_state,
 )
 
+_OF_THE_FLOOR = ("2am ≤ 1 + β", "a ≤ 1")
+"""Hypotheses that compare numbers of the floor, which exist only where it does."""
 NO_TRACKING = Tracking(np.zeros(()), np.zeros(()), np.zeros(()))
 """A = B = C = 0, for rules that use no control variates."""
 
@@ -89,10 +92,10 @@ class Recursion:
             (g⁺, q⁺).
         """
         u, q = np.asarray(state[0]), np.asarray(state[1])
-        return self._after(self._numbers(), (u, q), np.asarray(solver_gap))
+        return self._after(self.numbers, (u, q), np.asarray(solver_gap))
 
     def trajectory(
-        self, start: State, rounds: int | None, *, solver_gap: ArrayLike = 0.0
+        self, start: State, rounds: Whole | None, *, solver_gap: ArrayLike = 0.0
     ) -> Trajectory:
         """Bounds on gap and tracking error of all rounds.
 
@@ -109,7 +112,7 @@ class Recursion:
         """
         eps, (u, q, begins) = solver_gaps(solver_gap), upper_state(start, self.cap)
         states = [(u, q)]
-        for numbers in zip(*by_round(rounds, *self._numbers()), strict=True):
+        for numbers in zip(*by_round(rounds, *self.numbers), strict=True):
             states.append(self._after(numbers, states[-1], eps))
         return stacked(states, (*self.hypotheses, begins))
 
@@ -123,12 +126,15 @@ class Recursion:
             solver_gap: ε, how far the weights may be from the best ones.
 
         Returns:
-            (a, β, d) with d = γ q̄ + δ + ε.
+            (a, β, d) with d = γ q̄ + δ + ε. Where γ = 0 the tracking error costs
+            nothing and needs no cap. Among several configurations, d is NaN where
+            C ≥ 1.
 
         Raises:
-            InvalidInputError: C ≥ 1, so that q has no cap (erratum E-04).
+            InvalidInputError: C ≥ 1 in the only configuration, so that q has no cap
+                (erratum E-04).
         """
-        stale = self.staleness * tracking_cap(self.tracking, tracking, self.cap)
+        stale = capped_cost(self.staleness, self.tracking, tracking, self.cap)
         d = np.asarray(stale + self.noise + solver_gaps(solver_gap))
         return self.capped_descent, self.growth, d
 
@@ -149,17 +155,61 @@ class Recursion:
             printed: the paper's closed form.
 
         Returns:
-            The rate, under the label of lem:scalar.
+            The rate, under the label of lem:scalar. Among several configurations it is
+            NaN where it is undefined, and the hypothesis that fails says why.
 
         Raises:
-            InvalidInputError: C ≥ 1, so that q has no cap (erratum E-04), or a = 0.
+            InvalidInputError: the only configuration has C ≥ 1 and γ > 0, so that q
+                has no cap (erratum E-04), or a ≤ 0.
         """
         u, q, begins = upper_state(start, self.cap)
         law = self.at_cap(q, solver_gap)
         rate = convex_rate(law, self.cap, u, rounds, printed=printed)
-        contracts = below("C < 1", self.tracking.tracking, 1)
-        hypotheses = (*self.hypotheses, begins, contracts, *rate.hypotheses)
+        hypotheses = (*self.hypotheses, begins, self.contracts, *rate.hypotheses)
         return replace(rate, hypotheses=hypotheses)
+
+    @property
+    def contracts(self) -> Hypothesis:
+        """The hypothesis C < 1, which is asked only where γ > 0."""
+        C = np.where(self.staleness > 0, self.tracking.tracking, 0.0)
+        return below("C < 1", C, 1.0)
+
+    @property
+    def floor(self) -> Float64[Array, "..."]:
+        """The level that trajectories come down to; infinite where there is none.
+
+        q follows g, so at rest q = (A + B g)/(1 − C): the floor is the g with
+
+            g = D(g) + b g + d,     b = β + γB/(1 − C),     d = δ + γA/(1 − C),
+
+        lower than that of the closed rate, which leaves q at the cap it has for f̄.
+        """
+        track, gamma = self.tracking, self.staleness
+        C = np.where(gamma > 0, track.tracking, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            held = np.where(gamma > 0, gamma / (1 - np.minimum(C, 1)), 0.0)
+            b = self.growth + held * np.where(gamma > 0, track.gap, 0.0)
+            d = self.noise + held * np.where(gamma > 0, track.noise, 0.0)
+            a, b, d = np.broadcast_arrays(self.descent, b, d)
+            # T_a(g) + b g + d = g multiplied by 1 + a g is quadratic again
+            bent, straight = (a * (1 - b), b + a * d) if self.flows else (a, b)
+            fine = (bent > 0) & np.isfinite(straight) & np.isfinite(d)
+            half = np.where(fine, straight, 0.0) / 2
+            root = np.hypot(half, np.sqrt(np.where(fine, bent * d, 0.0)))
+            # for b < 0 (a contraction) the sum cancels, d/(root − b/2) does not
+            up = (half + root) / np.where(fine, bent, 1.0)
+            down = np.where(d > 0, d / (root - half), 0.0)
+            curved = np.where(half > 0, up, down)
+            linear = np.where(b < 0, d / -b, np.inf)
+        level = np.where(fine, curved, np.where(a == 0, linear, np.inf))
+        return np.where((C < 1) & ~np.isnan(level), level, np.inf)
+
+    def decrease(self, gap: Array, tracking: Array) -> Float64[Array, "..."]:
+        """What a round takes off the gap: g − (D(g) + β g + γ q + δ)."""
+        a, u = self.descent, gap
+        fall = a * u * u / (1 + a * u) if self.flows else a * u * u
+        stale = np.where(self.staleness > 0, self.staleness * tracking, 0.0)
+        return np.asarray(fall - self.growth * u - stale - self.noise)
 
     def contraction(self, pl_constant: ArrayLike) -> Float64[Array, "..."]:
         """The factor a = 2μσ − β of g⁺ ≤ (1 − a) g + γ q + δ under the PL condition.
@@ -180,7 +230,9 @@ class Recursion:
             raise invalid("recursion", "one that states σ", "none")
         return np.asarray(2 * mu * self.slope - self.growth)
 
-    def _numbers(self) -> tuple[Array, ...]:
+    @property
+    def numbers(self) -> tuple[Array, ...]:
+        """(a, β, γ, δ, f̄, A, B, C)."""
         k, chi = self, self.tracking
         law = (k.descent, k.growth, k.staleness, k.noise, k.cap)
         return (*law, chi.noise, chi.gap, chi.tracking)
@@ -190,14 +242,18 @@ class Recursion:
     ) -> tuple[Array, Array]:
         a, beta, gamma, delta, cap, A, B, C = numbers
         u, q = state
-        with np.errstate(over="ignore"):  # q may grow without limit; u is capped
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # q may grow without limit; u is capped
             if not self.flows:
                 # β u and a u² are small beside u: their difference is taken first, or
                 # its last digits would be lost in two roundings to the size of u
                 moved = u + (beta * u - a * u * u)
             else:
                 moved = flow(a, u) + beta * u
-            after = moved + gamma * q + delta + eps
+            # where γ = 0 an infinite q must not make 0 × ∞
+            stale = np.where(gamma > 0, gamma * q, 0.0)
+            after = moved + stale + delta + eps
             following = A + B * u + C * q
         return np.asarray(np.minimum(cap, after)), np.asarray(following)
 
@@ -223,14 +279,76 @@ def convex_rate(
         printed: the paper's closed form m + 1/(1/(u₀ − m)₊ + aT).
 
     Returns:
-        The rate.
+        The rate; among several configurations NaN where d is, or where a ≤ 0.
 
     Raises:
-        InvalidInputError: a = 0, or a negative number.
+        InvalidInputError: a ≤ 0 in the only configuration, or a negative number.
     """
-    rate = scalar_rate(start, *law, rounds)
+    a, beta, d = np.broadcast_arrays(*law)
+    falls = below("0 < a", 0.0, a)
+    met = np.asarray(falls.holds & ~np.isnan(d))
+    if a.ndim:  # stand-ins where nothing is defined; `only_where` takes them out again
+        a, d = np.where(falls.holds, a, 1.0), np.where(met, d, 0.0)
+    rate = scalar_rate(start, a, beta, d, rounds)
     if printed:
         # am² ≥ βm + d is met with equality at the root: not left to rounding
-        as_printed = printed_scalar_rate(start, *law, rounds, rate.floor)
+        as_printed = printed_scalar_rate(start, a, beta, d, rounds, rate.floor)
         rate = replace(as_printed, hypotheses=rate.hypotheses)
-    return replace(rate, vacuous=np.asarray(rate.floor >= cap))
+    rate = replace(rate, vacuous=np.asarray(rate.floor >= cap))
+    if met.all():
+        return rate
+    extra = () if falls.holds.all() else (falls,)
+    return only_where(met, replace(rate, hypotheses=(*extra, *rate.hypotheses)))
+
+
+def capped_cost(
+    staleness: Float64[Array, "..."],
+    tracking: Tracking,
+    start: ArrayLike,
+    cap: Float64[Array, "..."],
+) -> Float64[Array, "..."]:
+    """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1.
+
+    Args:
+        staleness: γ.
+        tracking: A, B and C.
+        start: q₀.
+        cap: f̄.
+
+    Raises:
+        InvalidInputError: C ≥ 1 < ∞ and γ > 0 in the only configuration (E-04).
+    """
+    C, costs = tracking.tracking, staleness > 0
+    unbounded = np.asarray(costs & (C >= 1))
+    if not unbounded.ndim and costs:
+        return np.asarray(staleness * tracking_cap(tracking, start, cap))
+    steady = replace(tracking, tracking=np.where(costs & (C < 1), C, 0.0))
+    cost = np.where(costs, staleness * tracking_cap(steady, start, cap), 0.0)
+    return np.where(unbounded, np.nan, cost)
+
+
+def only_where(met: Bool[Mask, "..."], rate: Rate, value: float = np.nan) -> Rate:
+    """The rate where it is defined, and a value that says it is not elsewhere.
+
+    Hypotheses about the floor compare numbers that exist only where it does: they fail
+    elsewhere, with NaN on both sides.
+
+    Args:
+        met: where the rate is defined.
+        rate: with stand-ins elsewhere.
+        value: NaN, or infinity where a search is to pass through.
+    """
+
+    def told(h: Hypothesis) -> Hypothesis:
+        if h.name not in _OF_THE_FLOOR:
+            return h
+        left, right = (np.where(met, side, np.nan) for side in (h.left, h.right))
+        return Hypothesis(h.name, left, right, np.asarray(h.holds & met))
+
+    return replace(
+        rate,
+        value=np.where(met, rate.value, value),
+        floor=np.where(met, rate.floor, value),
+        vacuous=np.asarray(rate.vacuous | ~met),
+        hypotheses=tuple(told(h) for h in rate.hypotheses),
+    )

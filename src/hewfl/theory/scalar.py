@@ -19,6 +19,7 @@ from hewfl.core.checks import (
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.trajectories import Whole, one_whole
 
 # ------------------------------------------------------------------ lem:gap
 
@@ -111,7 +112,7 @@ def scalar_floor(
 
 @broadcasting
 def scalar_trajectory(
-    start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: int
+    start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
     """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar).
 
@@ -125,7 +126,7 @@ def scalar_trajectory(
     A, B, D = _quadratic(a, beta, delta)
     top = (1 + B) / 2 / A
     x = [np.broadcast_arrays(nonnegatives("start", start), top, D)[0]]
-    for _ in range(int(wholes("rounds", rounds))):
+    for _ in range(one_whole("rounds", rounds)):
         at = np.minimum(x[-1], top)
         x.append(np.asarray(at * (1 + B - A * at) + D))
     return np.stack(x)
@@ -177,7 +178,9 @@ def scalar_rate(
         above = (at_most("βm + δ ≤ am²", B * m + D, A * m * m),)
     y = _decayed(np.asarray(np.maximum(x0 - m, 0)), A, r, T)
     safe = at_most("2am ≤ 1 + β", r + B, 1 + B)
-    return _rate("lem:scalar", m + y, m, x0, (*above, safe))
+    # before the first round the bound is the start, though it lie below the floor
+    value = np.where(T > 0, m + y, x0)
+    return _rate("lem:scalar", value, m, x0, (*above, safe))
 
 
 @broadcasting
@@ -244,7 +247,7 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
 
 @broadcasting
 def linear_trajectory(
-    start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: int
+    start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
     """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar).
 
@@ -256,7 +259,7 @@ def linear_trajectory(
     """
     A, D = positives("a", a), nonnegatives("delta", delta)
     x = [np.broadcast_arrays(nonnegatives("start", start), A, D)[0]]
-    for _ in range(int(wholes("rounds", rounds))):
+    for _ in range(one_whole("rounds", rounds)):
         x.append(np.asarray(np.maximum(1 - A, 0) * x[-1] + D))
     return np.stack(x)
 
@@ -287,7 +290,8 @@ def linear_rate(
     A, D = positives("a", a), nonnegatives("delta", delta)
     m = np.asarray(D / A)
     y = power(A, T) * np.maximum(x0 - m, 0)
-    return _rate("lem:lin-scalar", m + y, m, x0, (at_most("a ≤ 1", A, 1.0),))
+    value = np.where(T > 0, m + y, x0)
+    return _rate("lem:lin-scalar", value, m, x0, (at_most("a ≤ 1", A, 1.0),))
 
 
 def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:

@@ -6,7 +6,7 @@ times it; common quadratics have K = 0 and no drift cost at all. Here S is the p
 script H, M the Lipschitz constant of the Hessians, and v²/(Hb) is written out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -14,11 +14,11 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
 from hewfl.core.shapes import broadcasting
-from hewfl.theory.recursion import NO_TRACKING, Recursion
+from hewfl.theory.recursion import NO_TRACKING, Recursion, only_where
 from hewfl.theory.scalar import flow, scalar_floor
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
-from hewfl.theory.trajectories import State, Trajectory, iterated
-from hewfl.theory.uniform_controller import Uniform, uniform_tracking_cap
+from hewfl.theory.trajectories import State, Trajectory, Whole, iterated
+from hewfl.theory.uniform_controller import Uniform
 
 
 @final
@@ -47,6 +47,30 @@ class HigherOrder:
     noise: Float64[Array, "..."]
     spread: Float64[Array, "..."]
     hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def recursion(self) -> Recursion:
+        """The recursion of (g, q) with β = ω k_g, γ = ω k_q and δ = ω k_v + ν."""
+        k, omega = self.controller, self.push
+        beta, gamma, delta = (
+            np.asarray(x)
+            for x in (
+                omega * self.gap,
+                omega * self.tracking,
+                omega * self.noise + self.spread,
+            )
+        )
+        return Recursion(
+            k.system,
+            flows=True,
+            descent=self.a,
+            capped_descent=np.asarray(self.a / (1 + k.amplitude / 4)),
+            growth=beta,
+            staleness=gamma,
+            noise=delta,
+            tracking=k.recursion.tracking,
+            hypotheses=self.hypotheses,
+        )
 
 
 @broadcasting
@@ -151,7 +175,7 @@ def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
 
 @broadcasting
 def higher_order_trajectory(
-    bound: HigherOrder, start: State, rounds: int
+    bound: HigherOrder, start: State, rounds: Whole
 ) -> Trajectory:
     """The recursion of (g, q) from a start (th:ho-main).
 
@@ -177,21 +201,31 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
         g⁺ ≤ g − a̲_ho g² + β_ho g + δ_ho                     (eq:ho-coeff-main)
         a̲_ho = ϑ/(2LR²(1 + ϑ/4)),   β_ho = ω k_g,   δ_ho = ω(k_v + k_q q̄) + ν
 
+    Where K_ho = 0 the tracking error costs nothing and needs no cap.
+
     Args:
         bound: from `higher_order`.
         tracking: q_0.
 
+    Returns:
+        The scalar recursion; among several configurations δ_ho is NaN where C_q ≥ 1.
+
     Raises:
-        InvalidInputError: C_q ≥ 1, where q̄ does not exist.
+        InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, where q̄ does
+            not exist.
     """
-    k, q0 = bound, nonnegatives("tracking", tracking)
-    q = uniform_tracking_cap(bound.controller, q0)
-    a = k.a / (1 + k.controller.amplitude / 4)
-    delta = k.push * (k.noise + k.tracking * q) + k.spread
-    numbers = (a, k.push * k.gap, delta)
-    a, beta, delta = (np.asarray(x) for x in numbers)
-    system, free = k.controller.system, np.zeros(())
-    return Recursion(system, a, a, beta, free, delta, NO_TRACKING, k.hypotheses)
+    full, q0 = bound.recursion, nonnegatives("tracking", tracking)
+    a, beta, delta = full.at_cap(q0)
+    free = np.zeros(())
+    return replace(
+        full,
+        flows=False,
+        descent=a,
+        staleness=free,
+        noise=delta,
+        tracking=NO_TRACKING,
+        growth=beta,
+    )
 
 
 @broadcasting
@@ -210,14 +244,17 @@ def best_iterate_rate(
         printed: the paper's form.
 
     Returns:
-        The rate; vacuous where its floor is at f̄ or above.
+        The rate; vacuous where its floor is at f̄ or above. Among several
+        configurations it is NaN where C_q ≥ 1 and K_ho > 0.
 
     Raises:
-        InvalidInputError: C_q ≥ 1, or an argument out of range.
+        InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, or an
+            argument out of range.
     """
     T, g = wholes("rounds", rounds, least=1), nonnegatives("start", start[0])
     k = closed_higher_order(bound, nonnegatives("start", start[1]))
-    a, beta, delta = k.descent, k.growth, k.noise
+    met = np.asarray(~np.isnan(k.noise))
+    a, beta, delta = k.descent, k.growth, np.where(met, k.noise, 0.0)
     level: Array
     value: Array
     if printed:
@@ -228,7 +265,34 @@ def best_iterate_rate(
         value = scalar_floor(a, beta, delta + g / T)
     level = np.broadcast_to(level, value.shape)
     vacuous = np.asarray(level >= k.cap)
-    return Rate("th:ho-main", value, level, vacuous, bound.hypotheses)
+    hypotheses = (*bound.hypotheses, bound.recursion.contracts)
+    return only_where(met, Rate("th:ho-main", value, level, vacuous, hypotheses))
+
+
+@broadcasting
+def last_iterate_rate(bound: HigherOrder, start: State, rounds: ArrayLike) -> Rate:
+    """Bound on the last g_T, which th:ho-main leaves to the reader (lem:scalar).
+
+        g⁺ ≤ g − a̲_ho g² + β_ho g + δ_ho                        (eq:ho-rec-main)
+
+    is the recursion of lem:scalar, so g_T itself decays to the m with
+    a̲ m² = β m + δ: the floor of the best iterate, reached like 1/T and not like 1/√T.
+
+    Args:
+        bound: from `higher_order`.
+        start: (g_0, q_0).
+        rounds: T.
+
+    Returns:
+        The rate; vacuous where its floor is at f̄ or above. Among several
+        configurations it is NaN where C_q ≥ 1 and K_ho > 0.
+
+    Raises:
+        InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, or an
+            argument out of range.
+    """
+    rate = bound.recursion.rate(start, rounds)
+    return replace(rate, label="th:ho-main")
 
 
 @broadcasting

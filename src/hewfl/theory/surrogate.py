@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, certified_change, check_variant
@@ -23,8 +23,16 @@ from hewfl.theory.comparators import tracking_hypothesis
 from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import Controls, situation
 from hewfl.theory.statement import Hypothesis, at_most
-from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory, by_round, stacked, upper_state
+from hewfl.theory.systems import System, one_by_one
+from hewfl.theory.trajectories import (
+    State,
+    Trajectory,
+    Whole,
+    by_round,
+    one_whole,
+    stacked,
+    upper_state,
+)
 
 
 @final
@@ -54,7 +62,7 @@ def surrogate_system(
     system: System,
     box: tuple[ArrayLike, ArrayLike],
     start: State,
-    rounds: int,
+    rounds: Whole,
     *,
     variant: Variant = "paper",
     printed: bool = False,
@@ -81,7 +89,8 @@ def surrogate_system(
     Raises:
         InvalidInputError: a box not inside (0, 1].
     """
-    T, n = int(wholes("rounds", rounds)), system.n
+    one_by_one(system)
+    T, n = one_whole("rounds", rounds), system.n
     low, high = positives("box", box[0]), positives("box", box[1])
     u, chi, begins = upper_state(start, system.cap)
     parts = (system.cap, system.L, system.R, low, high, u, chi)
@@ -120,7 +129,7 @@ def surrogate_under(
     system: System,
     controls: Controls,
     start: State,
-    rounds: int | None = None,
+    rounds: Whole | None = None,
     *,
     box_end: ArrayLike | None = None,
     variant: Variant = "paper",

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float64
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Ints,
     Mask,
     as_float64,
     broadcast,
@@ -36,6 +37,9 @@ class System:
         horizon: H_i ≥ 1, whole numbers, shape (*c, n).
         batch_size: b_i ≥ 1, whole numbers, shape (*c, n).
         variance: v_i² ≥ 0 or proxies not below it, shape (*c, n).
+        count: how many clients alike each entry stands for, shape (kinds); None if an
+            entry is a client. With it, weights have an entry for each kind: that of all
+            its clients together, who share it equally.
     """
 
     smoothness: ArrayLike
@@ -43,6 +47,7 @@ class System:
     horizon: ArrayLike
     batch_size: ArrayLike
     variance: ArrayLike
+    count: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is out of range or empty; store broadcast float64 arrays."""
@@ -59,11 +64,26 @@ class System:
                 raise invalid(", ".join(fields), "nonempty", value.shape)
             scalar = name in ("smoothness", "radius")
             object.__setattr__(self, name, value[..., 0] if scalar else value)
+        if self.count is not None:
+            m = np.atleast_1d(wholes("count", self.count, least=1))
+            if m.shape != (self.kinds,):
+                raise invalid("count", f"one for each of {self.kinds} kinds", m.shape)
+            object.__setattr__(self, "count", m)
+
+    @property
+    def kinds(self) -> int:
+        """Entries of the clients' fields: kinds of clients, or clients."""
+        return int(np.asarray(self.horizon).shape[-1])
 
     @property
     def n(self) -> int:
         """Number of clients."""
-        return int(np.asarray(self.horizon).shape[-1])
+        return self.kinds if self.count is None else int(np.asarray(self.count).sum())
+
+    @property
+    def multiplicity(self) -> Float64[Array, "..."]:
+        """How many clients each entry stands for; 1 where an entry is a client."""
+        return np.ones(()) if self.count is None else np.asarray(self.count)
 
     @property
     def L(self) -> Float64[Array, "*c"]:  # noqa: N802 - the paper's letter
@@ -109,16 +129,120 @@ def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> 
     return System(bounds.smoothness, bounds.radius, H, b, v2)
 
 
+def one_by_one(system: System) -> None:
+    """Require a system whose entries are clients, where clients are told apart."""
+    if system.count is not None:
+        rule = "of clients one by one, without `count`, where they are told apart"
+        raise invalid("system", rule, f"{system.kinds} kinds of client")
+
+
 def client_mask(system: System, active: ArrayLike) -> Bool[Mask, "*c n"]:
     """Which clients take part: booleans, clients last.
 
     A number is no mask: neither a count of clients nor a list of their indices.
 
     Raises:
-        InvalidInputError: not booleans, or not one for each client.
+        InvalidInputError: not booleans, not one for each client, or a system of kinds.
     """
     S = np.asarray(active)
+    one_by_one(system)
     if S.dtype != np.bool_ or S.shape[-1:] != (system.n,):
         rule = f"booleans, one for each of {system.n} clients"
         raise invalid("active", rule, f"{S.dtype} of shape {S.shape}")
     return S
+
+
+# ------------------------------------------------------------------ kinds of client
+
+
+def grouped(system: System) -> System:
+    """The system with identical clients counted instead of listed, in first order.
+
+    Every bound that weighs clients alike by kind is the same for both.
+
+    Args:
+        system: any.
+
+    Returns:
+        A system of kinds; the given one where no two clients are alike.
+    """
+    place, kind = kinds_of(system)
+    if place.size == system.kinds:
+        return system
+    m = np.bincount(kind, np.broadcast_to(system.multiplicity, kind.shape))
+    return _taken(system, place, m)
+
+
+def kinds_of(system: System) -> tuple[Ints, Ints]:
+    """Where each kind of client first appears, and the kind of every client."""
+    fields = (system.horizon, system.batch_size, system.variance)
+    rows = [np.reshape(f, (-1, system.kinds)) for f in fields]
+    keys = np.concatenate([rows[0][:1], *(row[~_repeats(row)] for row in rows)])
+    order = np.lexsort(keys)
+    sorted_keys = keys[:, order]
+    new = np.r_[True, (sorted_keys[:, 1:] != sorted_keys[:, :-1]).any(0)]
+    label = np.empty(system.kinds, dtype=np.int64)
+    label[order] = np.cumsum(new) - 1
+    first = order[new]  # lexsort is stable: the first of each kind comes first
+    rank = np.argsort(first)
+    renamed = np.empty_like(rank)
+    renamed[rank] = np.arange(rank.size)
+    return first[rank], renamed[label]
+
+
+def coarser(system: System, most: int) -> System:
+    """A system of about `most` kinds, none of them better than those they replace.
+
+    A kind stands for clients of similar H, b and M: it has their longest horizon and
+    their largest M, with which every bound grows. So what is certified for it is
+    certified for them (a proxy not below the variance).
+
+    Args:
+        system: any.
+        most: kinds wanted.
+
+    Returns:
+        The given system where it has no more kinds than that, or several
+        configurations.
+    """
+    if system.kinds <= most or system.cap.ndim:
+        return system
+    H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
+    side = max(2, int(most ** (1 / 3)))
+    h, s = _binned(H, side), _binned(b, side)
+    rest = max(2, most // (np.unique(h).size * np.unique(s).size))
+    with np.errstate(divide="ignore"):
+        label = np.unique((h * side + s) * rest + _binned(system.noise, rest))
+        cell = np.searchsorted(
+            label, (h * side + s) * rest + _binned(system.noise, rest)
+        )
+    tops = [np.zeros(label.size) for _ in range(3)]
+    for top, value in zip(tops, (H, b, system.noise), strict=True):
+        np.maximum.at(top, cell, value)
+    longest, batch, noise = tops
+    m = np.bincount(cell, np.broadcast_to(system.multiplicity, cell.shape))
+    variance = noise * longest * batch * (1 + 2.0**-50)  # rounding must not lower M
+    return System(system.L, system.R, longest, batch, variance, m)
+
+
+def _binned(values: Array, bins: int) -> Ints:
+    """Cells of about equal logarithmic width; exact where there are few values."""
+    found, cell = np.unique(values, return_inverse=True)
+    if found.size <= bins:
+        return cell
+    x = np.log(np.maximum(found, found[found > 0].min()))
+    width = (x[-1] - x[0]) / bins
+    return np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)[cell]
+
+
+def _repeats(rows: Array) -> Bool[Mask, " rows"]:
+    """Rows that hold one value: they tell no clients apart."""
+    return np.asarray((rows == rows[:, :1]).all(1))
+
+
+def _taken(system: System, place: Ints, count: Array) -> System:
+    H, b, v2 = (
+        np.asarray(f)[..., place]
+        for f in (system.horizon, system.batch_size, system.variance)
+    )
+    return System(system.L, system.R, H, b, v2, count)

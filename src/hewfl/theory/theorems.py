@@ -34,6 +34,9 @@ class Theorem:
         label: its LaTeX label.
         algorithm: whose rounds it speaks of, as `communication` names them.
         about: the method and the assumption, in a few words.
+        title: what is promised, in words.
+        weights: for which weights.
+        iterate: for which iterate.
         curve: builds its curve.
         needs: fields of `Case` that must be known.
         variants: constants it comes with.
@@ -44,11 +47,14 @@ class Theorem:
     label: str
     algorithm: Algorithm
     about: str
+    title: str
+    weights: str
     curve: Callable[[Case, PostLocal, Variant, bool], Curve] = field(repr=False)
     needs: tuple[str, ...] = ()
     variants: tuple[Form, ...] = FORMS
     has_curvature: bool = False
     least: int = 0
+    iterate: str = "the last iterate"
 
     def missing(self, case: Case) -> tuple[str, ...]:
         """What must be known and is not."""
@@ -110,14 +116,24 @@ def find_theorem(theorem: str, variant: Form) -> Theorem:
 
 
 _POST_LOCAL: tuple[Form, ...] = ("printed", "paper", "sharp")
+_BEFORE = "weights and amplitudes that Algorithm 1 computes before each round"
+_EQUAL = "equal weights 1/n, control variates, one H and one b for all clients"
+_AFTER = "weights solved after the local steps from what was sent"
 _ALL = (
     Theorem(
-        "th:sur-cvx", "control", "Algorithm 1 with θ̄ = ϑ, convex", curves.optimised
+        "th:sur-cvx",
+        "control",
+        "Algorithm 1 with θ̄ = ϑ, convex",
+        "Convex objective, predicted weights: the gap falls like 1/rounds to a floor",
+        f"{_BEFORE}, none above ϑ",
+        curves.optimised,
     ),
     Theorem(
         "th:direct-bellman",
         "control",
         "uniform weights, convex",
+        "Convex objective, equal weights: the gap falls like 1/rounds to a floor",
+        _EQUAL,
         curves.direct,
         variants=VARIANTS,
     ),
@@ -125,21 +141,28 @@ _ALL = (
         "th:pl-global",
         "control",
         "uniform weights, PL",
+        "PL objective, equal weights: the gap shrinks geometrically to a floor",
+        _EQUAL,
         curves.contracting,
         needs=("pl_constant",),
     ),
     Theorem(
         "th:ho-main",
         "control",
-        "uniform weights, similar Hessians, best iterate",
+        "uniform weights, similar Hessians",
+        "Convex objective, similar Hessians, equal weights: local steps cost less",
+        _EQUAL,
         curves.similar,
         needs=("similarity", "hessian_lipschitz"),
         least=1,
+        iterate="the last iterate; as printed, the best one so far",
     ),
     Theorem(
         "cor:realized-het-rate",
         "het",
         "Algorithm 2, convex",
+        "Convex objective, exact weights with control variates (Algorithm 2)",
+        f"{_AFTER}; control variates correct the local steps",
         curves.corrected,
         variants=_POST_LOCAL,
         has_curvature=True,
@@ -148,6 +171,8 @@ _ALL = (
         "cor:realized-hom-rate",
         "hom",
         "Algorithm 3, convex",
+        "Convex objective, exact weights, clients that share it (Algorithm 3)",
+        f"{_AFTER}; every batch from the common pool",
         curves.plain,
         variants=_POST_LOCAL,
         has_curvature=True,
@@ -156,6 +181,8 @@ _ALL = (
         "cor:realized-hom-PL",
         "hom",
         "Algorithm 3, PL",
+        "PL objective, exact weights, clients that share it (Algorithm 3)",
+        f"{_AFTER}; every batch from the common pool",
         curves.plain_contracting,
         needs=("pl_constant",),
         variants=_POST_LOCAL,

@@ -2,14 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    invalid,
+    nonnegatives,
+    shown,
+    wholes,
+)
 from hewfl.theory.statement import Hypothesis, at_most
 
+if TYPE_CHECKING:
+    Whole = int
+else:  # run-time type checks let other values through to `one_whole` and its text
+    Whole = Any
 State = tuple[ArrayLike, ArrayLike]
 """Bounds on gap and tracking error: (u, χ), (U, Q) or (g, q)."""
 
@@ -33,7 +44,7 @@ class Trajectory:
 def iterated(
     step: Callable[[tuple[Array, Array]], tuple[Array, Array]],
     start: State,
-    rounds: int,
+    rounds: Whole,
     hypotheses: tuple[Hypothesis, ...],
 ) -> Trajectory:
     """The states of T rounds, for a step that does not change over rounds.
@@ -51,7 +62,7 @@ def iterated(
         InvalidInputError: a negative start, or rounds that are no whole number.
     """
     states = [(nonnegatives("start", start[0]), nonnegatives("start", start[1]))]
-    for _ in range(int(wholes("rounds", rounds))):
+    for _ in range(one_whole("rounds", rounds)):
         states.append(step(states[-1]))
     return stacked(states, hypotheses)
 
@@ -64,6 +75,14 @@ def stacked(
         np.stack(np.broadcast_arrays(*column)) for column in zip(*states, strict=True)
     )
     return Trajectory(gap, tracking, hypotheses)
+
+
+def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
+    """A single whole number, as an int; a list of them is refused by name."""
+    number = wholes(name, value, least=least)
+    if number.size != 1:
+        raise invalid(name, "one whole number", shown(value))
+    return int(number.item())
 
 
 def upper_state(
@@ -80,7 +99,7 @@ def solver_gaps(value: ArrayLike) -> Float64[Array, "..."]:
 
 
 def by_round(
-    rounds: int | None, *coefficients: Float64[Array, "..."]
+    rounds: Whole | None, *coefficients: Float64[Array, "..."]
 ) -> tuple[Float64[Array, "rounds ..."], ...]:
     """Coefficients with the round as first axis, all of one shape.
 
@@ -98,5 +117,5 @@ def by_round(
     if rounds is None and not shape:
         raise invalid("rounds", "given where nothing changes over rounds", None)
     if rounds is not None:
-        shape = (int(wholes("rounds", rounds)), *shape)
+        shape = (one_whole("rounds", rounds), *shape)
     return tuple(np.broadcast_to(value, shape) for value in coefficients)

@@ -20,7 +20,7 @@ from hewfl.predictive.tracking import Tracking, predictable_tracking
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, at_most, below
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory, iterated
+from hewfl.theory.trajectories import State, Trajectory, Whole, iterated
 
 
 @final
@@ -58,8 +58,8 @@ def uniform_coefficients(
         β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (h₂ϑ³ + ϑ²/(2n)) M/L                     sharp
         the same with β = 0 and a = ϑ(1 − 2h₁ϑ²)/(2LR²)                      absorbed
 
-    and tracking by `hewfl.predictive.tracking.predictable_tracking`. The last two are
-    T5: T1 to T3 joined with lem:cancellation, for ϑ ≤ 1. The mean move is
+    and tracking by `predictable_tracking`. The last two sets are T5: T1 to T3 joined
+    with lem:cancellation, for ϑ ≤ 1. The mean move is
     −(ϑ/L)∇F + r̄, so by T2 it gains −(ϑ/2L)‖∇F‖² + (L/2ϑ)‖r̄‖². By T3
 
         E‖r̄‖² ≤ mean E‖r_i‖² ≤ (ϑ⁴/L²)(2h₁ mean‖∇F + δ_i‖² + 2h₂M),
@@ -136,7 +136,7 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
 
 
 @broadcasting
-def uniform_trajectory(controller: Uniform, start: State, rounds: int) -> Trajectory:
+def uniform_trajectory(controller: Uniform, start: State, rounds: Whole) -> Trajectory:
     """The coupled recursion of (g, q) from a start (th:direct-bellman).
 
     Args:

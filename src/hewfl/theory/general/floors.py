@@ -13,6 +13,7 @@ from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGen
 from hewfl.theory.general.drift import Terms
 from hewfl.theory.general.generator import Generator, relative_decrease
 from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.trajectories import Whole, one_whole
 
 _ROUNDING = 1e-12
 """Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
@@ -77,7 +78,7 @@ def noisy_contraction(
 
 
 @broadcasting
-def evolution(factors: ArrayLike, t: int, s: int = 0) -> Float64[Array, "..."]:
+def evolution(factors: ArrayLike, t: Whole, s: Whole = 0) -> Float64[Array, "..."]:
     """Λ_{t,s} = λ_s ⋯ λ_{t−1}, and 1 for t = s (def:evolution).
 
     Args:
@@ -86,9 +87,10 @@ def evolution(factors: ArrayLike, t: int, s: int = 0) -> Float64[Array, "..."]:
         s: beginning, at most t.
     """
     lambdas = nonnegatives("factors", factors)
-    if lambdas.ndim == 0 or not 0 <= s <= t <= len(lambdas):
+    first, last = one_whole("s", s), one_whole("t", t)
+    if lambdas.ndim == 0 or not first <= last <= len(lambdas):
         raise invalid("s, t", "whole numbers with 0 ≤ s ≤ t ≤ T", (s, t))
-    return np.asarray(np.prod(lambdas[s:t], axis=0))
+    return np.asarray(np.prod(lambdas[first:last], axis=0))
 
 
 def _quadratic_floor(

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +38,61 @@ def test_the_report_fits_and_tells_the_story() -> None:
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80
     assert "…" not in result.output
-    for text in (
+    text = " ".join(result.output.split())
+    for part in (
+        "Best guarantee: cor:realized-hom-PL (Algorithm 3, PL; sharp constants). The "
+        "expected gap of the last iterate is at most 0.05 after 2,368 rounds",
+        "What would help most: the same H = 4 and b = 32 for all clients (210 rounds, "
+        "by th:pl-global); then half the local steps",
         "no gap exceeds LR²/2 = 0.5",
         "All 4 clients take part",
-        "th:pl-global fails (paper, sharp, absorbed): H_i = H (8, 1)",
+        "Gaps are in units of the objective",
+        "th:pl-global PL objective, equal weights: the gap shrinks geometrically to a "
+        "floor. For the last iterate; equal weights 1/n",
+        "Does not apply: it needs H_i = H, here 8 against 1.",
+        "Holds, but does not certify 0.05: at ϑ = ",
         "th:ho-main was not asked: it needs similarity and hessian_lipschitz",
-        "certified soonest by cor:realized-hom-PL with sharp constants",
-        "3,904         6,504",
+        "3,904 6,504",
     ):
-        assert text in result.output
+        assert part in text
+
+
+def test_the_best_guarantee_comes_first() -> None:
+    lines = run(*FROM_FILE).output.strip().splitlines()
+    assert lines[0].startswith("Best guarantee: cor:realized-hom-PL")
+    assert any(line.startswith("What would help most: ") for line in lines[:5])
 
 
 def test_the_report_says_when_nothing_is_certified() -> None:
-    hard = run(*OPTIONS, "--target", "1e-6")
-    assert "No theorem certifies a gap of 1e-06; the lowest any does is" in hard.output
-    alone = run(*OPTIONS, "--active", "2")
-    assert "No theorem says anything about many rounds" in alone.output
-    assert "2 of 4 clients take part" in alone.output
+    hard = " ".join(run(*OPTIONS, "--target", "1e-6").output.split())
+    assert "No theorem certifies a gap of 1e-06; the lowest any does is" in hard
+    alone = " ".join(run(*OPTIONS, "--active", "2").output.split())
+    assert "No theorem says anything about many rounds" in alone
+    assert "2 of 4 clients take part" in alone
+    assert "What would help most: all clients in every round" in alone
+
+
+def test_a_start_at_the_target_needs_no_rounds() -> None:
+    text = " ".join(run(*OPTIONS, "--start-gap", "0").output.split())
+    assert "Certified: the start is at most 0.05 already." in text
+    assert "nothing needs to improve" in text
+    above = answer(*OPTIONS, "--start-gap", "100")
+    assert above["promises"][0]["holds"] is True
+    assert above["promises"] == answer(*OPTIONS)["promises"]
+
+
+def test_a_million_clients() -> None:
+    """Identical clients are counted: as kinds, by one number, or given one by one."""
+    kinds = ["--clients=500000,500000", "--horizons=1,4", "--variant=sharp"]
+    base = ["--smoothness=1", "--radius=1", "--batch-size=32", "--variance=1e-4"]
+    found = answer(*base, *kinds)
+    assert found["case"]["system"]["count"] == [5e5, 5e5]
+    assert sum(found["noise"]["optimal"]) == pytest.approx(1)
+    alike = answer(*base, "--clients=1000000", "--horizons=4", "--variant=sharp")
+    assert alike["case"]["system"]["count"] == [1e6]
+    few = answer(*base, "--horizons=1,1,4,4", "--variant=sharp")
+    same = answer(*base, "--clients=2,2", "--horizons=1,4", "--variant=sharp")
+    assert few == same
 
 
 def test_options_and_file_ask_the_same() -> None:
@@ -64,11 +103,40 @@ def test_options_and_file_ask_the_same() -> None:
 
 def test_options_overrule_the_file() -> None:
     found = answer(*FROM_FILE, "--horizons", "4", "--clients", "7")
-    assert found["case"]["system"]["horizon"] == [4.0] * 7
+    assert found["case"]["system"]["horizon"] == [4.0]
+    assert found["case"]["system"]["count"] == [7.0]
     assert found["case"]["pl_constant"] == 0.1
     assert {p["variant"] for p in found["promises"]} == {"sharp"}
     uniform = next(p for p in found["promises"] if p["label"] == "th:pl-global")
     assert uniform["holds"] is True
+
+
+def test_json_has_the_words() -> None:
+    found = answer(*FROM_FILE)
+    assert found["headline"][0].startswith("Best guarantee: cor:realized-hom-PL")
+    assert found["improvements"][0]["factor"] < 1
+    for p in found["promises"]:
+        assert p["title"]
+        assert p["iterate"] == "the last iterate"
+        assert p["verdict"].endswith(".")
+
+
+def test_a_page(tmp_path: Path) -> None:
+    result = run(*FROM_FILE, "--html", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    assert "page saved in" in result.output
+    page = (tmp_path / "page.html").read_text("utf-8")
+    HTMLParser().feed(page)
+    assert page.count("<polyline") >= 3
+    assert "prefers-color-scheme:dark" in page
+    assert 'name="viewport"' in page
+    for foreign in ("http", "<script", "@import", "url("):
+        assert foreign not in page
+    run(*FROM_FILE, "--html", tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text("utf-8") == page
+    nothing = run(*OPTIONS, "--active", "2", "--html", tmp_path / "none.html")
+    assert nothing.exit_code == 0, nothing.output
+    assert "nothing to draw" in (tmp_path / "none.html").read_text("utf-8")
 
 
 def test_json_has_no_infinities() -> None:
@@ -121,6 +189,7 @@ FILE = EXAMPLE.read_text(encoding="utf-8")
         (FILE.replace("variance = 1e-4", ""), "`clients.variance` must be given"),
         (FILE.replace("[1, 2, 4, 8]", "[1, 2.5]"), "`clients.horizon[1]` must be a"),
         (FILE.replace("[1, 2, 4, 8]", "[0, 2]"), "`horizon` must be a whole number"),
+        (FILE.replace("[1, 2, 4, 8]", "4.5"), "`clients.horizon` must be a whole nu"),
         (FILE.replace("[1, 2, 4, 8]", "4"), "`clients` must be one number of clients"),
         (FILE.replace("= 32", "= [1, 2]"), "by lists of one length; got 2, 4"),
         (FILE.replace("fresh draws", "fresh"), "`sampling` must be one of 'one obj"),
@@ -143,7 +212,12 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
     ("arguments", "says"),
     [
         ([], "`smoothness` must be given"),
-        ([*OPTIONS, "--horizons", "1,x"], "`--horizons` must be numbers separated"),
+        (
+            [*OPTIONS, "--horizons", "1,x"],
+            "`--horizons` must be whole numbers separated",
+        ),
+        ([*OPTIONS, "--horizons", "4.5"], "`--horizons` must be whole numbers separ"),
+        ([*OPTIONS, "--html", "/no/such/place.html"], "`html` must be a path in a"),
         ([*OPTIONS, "--variant", "blunt"], "`variants[1]` must be one of 'printed'"),
         ([*OPTIONS, "--plot", "x.svg"], "`plot` must be a path ending in .png or"),
         (

@@ -1,0 +1,149 @@
+"""What would help: the certificate of a case again, with one thing changed at a time.
+
+Each change is tried, none is guessed: all theorems are searched anew for the fewest
+rounds to the target.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from hewfl.core.checks import ArrayLike, invalid
+from hewfl.theory.case import Case
+from hewfl.theory.certifier import MOST_KINDS
+from hewfl.theory.designer import design, rounds_needed
+from hewfl.theory.post_local import PostLocal
+from hewfl.theory.systems import coarser, grouped
+from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """What one change would do to the best guarantee.
+
+    Attributes:
+        change: the change, in words.
+        rounds: the fewest rounds to the target after it; infinite for never.
+        least_gap: the lowest gap any theorem certifies after it.
+        theorem: whose guarantee that is.
+        factor: rounds after over rounds before; where the target is out of reach before
+            or after, least gap after over before. Below 1 it helps.
+    """
+
+    change: str
+    rounds: float
+    least_gap: float
+    theorem: str
+    factor: float
+
+
+def improvements(
+    case: Case,
+    target: float,
+    *,
+    amplitude: float | None = None,
+    curvature: ArrayLike | None = None,
+    variants: Sequence[Form] = ("absorbed", "sharp"),
+) -> tuple[Improvement, ...]:
+    """Try each change and say what it would do, the most helpful first.
+
+    Tried are: twice the clients, twice the batch, twice and half the local steps, one
+    number of local steps for all, all clients in every round, batches from a common
+    pool; and, where an amplitude is given, half of it and the best one.
+
+    Args:
+        case: of one configuration.
+        target: ε.
+        amplitude: ϑ; by default each theorem gets its best one.
+        curvature: Λ; by default it is searched.
+        variants: constants to use; a theorem takes the first it has.
+
+    Returns:
+        One record for each change.
+
+    Raises:
+        InvalidInputError: several configurations at once.
+    """
+    case = replace(case, system=coarser(grouped(case.system), MOST_KINDS))
+    if case.system.cap.ndim:
+        raise invalid("case", "of one configuration", f"shape {case.system.cap.shape}")
+    now = _best(case, target, (amplitude, curvature), variants)
+    tried = [
+        (change, _best(other, target, (amplitude, curvature), variants))
+        for change, other in _changes(case)
+    ]
+    if amplitude is not None:
+        half = _best(case, target, (amplitude / 2, curvature), variants)
+        free = _best(case, target, (None, curvature), variants)
+        tried += [("half the amplitude ϑ", half), ("the best amplitude ϑ", free)]
+    found = [_compared(change, now, then) for change, then in tried]
+    return tuple(sorted(found, key=lambda x: x.factor))
+
+
+_Best = tuple[float, float, str]
+"""Fewest rounds, lowest gap, and the theorem."""
+
+
+def _best(
+    case: Case,
+    target: float,
+    given: tuple[float | None, ArrayLike | None],
+    variants: Sequence[Form],
+) -> _Best:
+    amplitude, curvature = given
+    found: list[_Best] = []
+    for label, theorem in THEOREMS.items():
+        variant = next((v for v in variants if v in theorem.variants), None)
+        if theorem.missing(case) or variant is None:
+            continue
+        if amplitude is None:
+            d = design(label, case, target, curvature=curvature, variant=variant)
+            found.append((float(d.rounds), float(d.least_target), label))
+            continue
+        Lambda = 2 * case.system.L if curvature is None else curvature
+        curve = theorem_curve(label, case, PostLocal(amplitude, Lambda), variant)
+        least = theorem.least
+        rounds = rounds_needed(curve, target, least=least).fewest
+        floor = np.where(curve.rate(least).holds, curve.floor, np.inf)
+        found.append((float(rounds), float(floor), label))
+    return min(found, default=(np.inf, np.inf, ""))
+
+
+def _compared(change: str, now: _Best, then: _Best) -> Improvement:
+    rounds, least, label = then
+    if np.isfinite(now[0]) and now[0] > 0:
+        factor = rounds / now[0]
+    elif np.isfinite(rounds) and not np.isfinite(now[0]):
+        factor = 0.0
+    else:
+        factor = least / now[1] if 0 < now[1] < np.inf else float(not least < now[1])
+    return Improvement(change, rounds, least, label, float(factor))
+
+
+def _changes(case: Case) -> Iterator[tuple[str, Case]]:
+    s = case.system
+    H, b, m = np.asarray(s.horizon), np.asarray(s.batch_size), s.multiplicity
+    m = np.broadcast_to(m, H.shape)
+    active = None if case.active is None else 2 * case.active
+    yield (
+        "twice as many clients of each kind",
+        replace(case, system=replace(s, count=2 * m), active=active),
+    )
+    yield "twice the batch size", replace(case, system=replace(s, batch_size=2 * b))
+    yield "twice the local steps", replace(case, system=replace(s, horizon=2 * H))
+    if H.max() > 1:
+        half = np.ceil(H / 2)
+        yield "half the local steps", replace(case, system=replace(s, horizon=half))
+    if H.max() > H.min() or b.max() > b.min():
+        mean, size = np.round(np.average(H, weights=m)), np.floor(np.median(b))
+        even = replace(s, horizon=mean, batch_size=size)
+        text = f"the same H = {mean:g} and b = {size:g} for all clients"
+        yield text, replace(case, system=even)
+    if case.participants < s.n:
+        yield "all clients in every round", replace(case, active=None)
+    if case.sampling == "fixed shards":
+        text = "batches drawn afresh from one common pool"
+        yield text, replace(case, sampling="fresh draws")
