@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hewfl.cli.certify import certify
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "certify.toml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "certify.toml"
 OPTIONS = ["--smoothness=1", "--radius=1", "--horizons=1,2,4,8"]
 OPTIONS += ["--batch-size=32", "--variance=1e-4", "--variant=sharp", "--rounds=9"]
 FROM_FILE = ["--config", str(EXAMPLE), "--variant=sharp", "--rounds=9"]

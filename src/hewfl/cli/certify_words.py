@@ -147,8 +147,16 @@ Rows = tuple[tuple[str, ...], list[list[str]]]
 
 def theorem_rows(c: Certificate, rows: Sequence[Promise]) -> Rows:
     """The numbers of one theorem, a row for each set of constants."""
-    names = ("constants", "ϑ", "largest ϑ", f"rounds to {short(c.target)}")
-    names += ("by closed form", f"gap after {c.rounds:,} rounds", "lowest gap")
+    to, after_all = f"rounds to {short(c.target)}", f"gap after {c.rounds:,} rounds"
+    names = (
+        "constants",
+        "ϑ",
+        "largest ϑ",
+        to,
+        "by closed form",
+        after_all,
+        "lowest gap",
+    )
     body = []
     for p in rows:
         after = np.fmin(np.fmin(p.value, p.iterated), c.case.system.cap)
@@ -173,8 +181,9 @@ def client_rows(c: Certificate, most: int) -> Rows:
     """Noise and weight of the first kinds of client, in the order of H, b and v²."""
     system, noise = c.case.system, c.noise
     names = ("clients", "H", "b", "v²", "v²/(Hb)", "a*", "best a")
-    columns = (system.multiplicity, system.horizon, system.batch_size, system.variance)
-    columns = (*columns, noise.levels, noise.optimal, noise.comparator)
+    given = (system.multiplicity, system.horizon, system.batch_size, system.variance)
+    columns = [np.asarray(x) for x in given]
+    columns += [noise.levels, noise.optimal, noise.comparator]
     rows = np.stack([np.broadcast_to(x, (system.kinds,)) for x in columns], axis=-1)
     order = np.lexsort(rows[:, 1:4].T[::-1])
     return names, [[short(x) for x in row] for row in rows[order][:most]]

@@ -93,8 +93,9 @@ def predictive_control(  # noqa: PLR0913 - the public door: all but three are op
         The controls, J at them, and a lower bound on J at all others.
 
     Raises:
-        InvalidInputError: no client, an unknown variant or solver, an `amplitude_min` so
-            small that risks vanish in float64, a start outside the box, or a start or tolerance for the dual method, which has none.
+        InvalidInputError: no client, an unknown variant or solver, an `amplitude_min`
+            so small that risks vanish in float64, a start outside the box, or a start
+            or tolerance for the dual method, which has none.
         SolverError: the gap could not be certified to 1e-12, where no tolerance is
             given. Algorithm 4 may need more than its 5000 sweeps when noise dominates
             in a box of several decades.

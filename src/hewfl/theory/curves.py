@@ -6,7 +6,7 @@ that a search may pass through.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -185,15 +185,17 @@ def _single(rate: Rate) -> Rate:
     """The rate of a configuration that `_several` gave an axis, without it."""
     if rate.value.shape != (1,):
         return rate
+
+    def plain(x: Any) -> Any:
+        return np.asarray(x).reshape(())
+
     met = tuple(
-        Hypothesis(h.name, *(x.reshape(()) for x in (h.left, h.right, h.holds)))
+        Hypothesis(h.name, plain(h.left), plain(h.right), plain(h.holds))
         if h.holds.size == 1
         else h
         for h in rate.hypotheses
     )
-    value, floor, vacuous = (
-        np.asarray(x).reshape(()) for x in (rate.value, rate.floor, rate.vacuous)
-    )
+    value, floor, vacuous = map(plain, (rate.value, rate.floor, rate.vacuous))
     return Rate(rate.label, value, floor, vacuous, met)
 
 
