@@ -16,8 +16,8 @@ PARTS = {
     "iterated", "kinds_of", "log1p_scaled", "log_contraction", "log_ratio",
     "one_by_one", "one_whole", "only_where", "optimised", "plain",
     "plain_contracting", "power", "product", "similar", "simplex_weights",
-    "solver_gaps", "stacked", "time_and_state", "tracking_hypothesis", "unscaled",
-    "upper_state",
+    "single_path", "solver_gaps", "stacked", "time_and_state",
+    "tracking_hypothesis", "unscaled", "upper_state",
 }  # fmt: skip
 MODULES = {
     module.name: importlib.import_module(module.name)

@@ -84,7 +84,25 @@ def law_of(u: Any) -> Terms:
     return Terms(u[..., 0] + 1, u[..., 0], 0.0)
 
 
+ONE_CASE = theory.Case(theory.System(1.0, 1.0, [2, 2], 8, 1e-4))
+CURVE = theory.theorem_curve("th:sur-cvx", CASE, theory.PostLocal(THETA, 2 * L))
 CALLS: dict[str, Call] = {
+    "comparator_moments": call(
+        system=SYSTEM,
+        controls=POST,
+        comparator=W,
+        state=START,
+        signed="comparator",
+    ),
+    "drift_sq_norm": call(amplitudes=THETA[:, None], at=AT),
+    "first_round_at": call(law=COMPARATOR, start=START, target=ONE, most=9),
+    "improvements": call(case=ONE_CASE, target=0.1, wide="target"),
+    "last_iterate_rate": call(bound=HIGHER, start=START, rounds=np.array([5, 6])),
+    "mean_drift_sq_norm": call(controller=UNIFORM, state=START),
+    "mean_noise_cost": call(controller=UNIFORM, state=START),
+    "mismatch_sq_norm": call(tracking=ONE, n=np.array([3, 4])),
+    "rounds_needed": call(curve=CURVE, target=ONE / 3),
+    "staged_arrival": call(law=COMPARATOR, start=START, target=ONE),
     "absent_tracking": call(tracking=ONE, move=ONE, split=ONE),
     "advantage": call(
         controls=(W, THETA[:, None]),
@@ -382,6 +400,7 @@ CALLS: dict[str, Call] = {
 }
 WITHOUT_NUMBERS = {
     "all_hold",
+    "pl_coefficient_bounds",
     "is_homogeneous",
     "noise_optimal",
     "noise_optimal_level",

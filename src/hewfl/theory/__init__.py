@@ -15,7 +15,8 @@ it, *rate* is the closed form:
     comparator_coefficients, _recursion, _rate          fixed controls, convex (B, C)
     uniform_coefficients, uniform_trajectory            uniform weights (3, C)
     pl_rate, safe_rate, safe_amplitude                      under the PL condition
-    higher_order, _trajectory, best_iterate_rate, last_iterate_rate  similar Hessians
+    higher_order, higher_order_trajectory               similar Hessians (3, C)
+    best_iterate_rate, last_iterate_rate                rates under them
     pathwise_bound, is_homogeneous                      Algorithms 2 and 3, any path (D)
     corrected_coefficients, _recursion, _rate           Algorithm 2 in expectation
     plain_coefficients, _recursion, _rate, _pl_rate     Algorithm 3 in expectation

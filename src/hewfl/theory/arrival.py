@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, positives, wholes
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.trajectories import State, upper_state
 
@@ -23,6 +24,7 @@ _LEVELS = 48
 """Stages on each of two scales: ratios of the gap, and distances to the target."""
 
 
+@broadcasting
 def staged_arrival(
     law: Recursion, start: State, target: ArrayLike
 ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
@@ -72,6 +74,7 @@ def staged_arrival(
     return np.where(met, 0.0, found[0]), np.where(met, 0.0, found[1])
 
 
+@broadcasting
 def first_round_at(
     law: Recursion, start: State, target: ArrayLike, *, most: ArrayLike = MOST_STEPS
 ) -> Float64[Array, "..."]:

@@ -92,6 +92,7 @@ class Needed:
     iterated: Float64[Array, "..."]
 
 
+@broadcasting
 def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> Needed:
     """The fewest rounds to a target that a theorem certifies, by whichever road.
 

@@ -132,6 +132,27 @@ def pl_rate(
 
 
 @broadcasting
+def pl_coefficient_bounds(controller: Uniform) -> tuple[Bound, Bound, Bound]:
+    """Simple bounds on the coefficients of the printed recursion (lem:pl-coeff-bounds).
+
+        β ≤ 50ϑ³,     γ ≤ 100ϑ³/L,     C_q ≤ 288ϑ² < 1
+
+    They are true for the sharp coefficients too, which are smaller, for ϑ ≤ 1.
+
+    Args:
+        controller: from `uniform_coefficients`.
+
+    Returns:
+        The bounds on β, γ and C_q, under ass:uniform-special.
+    """
+    theta, L = controller.amplitude, controller.system.L
+    label, met = "lem:pl-coeff-bounds", controller.recursion.hypotheses
+    numbers = (50 * theta**3, 100 * theta**3 / L, 288 * theta**2)
+    beta, gamma, C = (Bound(label, np.asarray(x), met) for x in numbers)
+    return beta, gamma, C
+
+
+@broadcasting
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
     """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower).
 

@@ -1,14 +1,18 @@
-"""How far a branch strays from the anchor: max over steps of E‖y_i − x‖².
+"""How far a branch strays, and what that makes of its displacement.
 
-The radius lemmas of appendices B, C and D, in three forms: as stated, as their proofs
-give them, and sharp. Amplitudes and states are those of `one_step_bound.situation`.
+    Δ_i = −(θ/L)(∇F + δ_i) + r_i + noise                                (lem:endpoint)
+
+with the mismatch δ_i of the control variates and the drift r_i. The radius lemmas of
+appendices B, C and D bound max_ℓ E‖y_i^(ℓ) − x‖² in three forms: as stated, as their
+proofs give them, and sharp. Amplitudes and states are those of
+`one_step_bound.situation`.
 """
 
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives
+from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Situation
 from hewfl.theory.statement import Bound, at_most
@@ -71,6 +75,60 @@ def plain_sq_radius(
     """
     label, k = "lem:realized-hom-radius", _PLAIN
     return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
+
+
+@broadcasting
+def mismatch_sq_norm(tracking: ArrayLike, *, n: ArrayLike | None = None) -> Bound:
+    """How far off a client's correction is: ‖δ_i‖² ≤ 4Q (lem:delta).
+
+        δ_i = ∇F_i − ∇F − (c_i − c) = (1/n)Σ_j e_j − e_i
+        4Q                   stated
+        4(1 − 1/n)² Q        where n is given: the triangle inequality keeps e_i's share
+
+    The lemma is the same for E‖δ_i‖² and χ (lem:delta-sur).
+
+    Args:
+        tracking: Q with ‖e_i‖² ≤ Q for all i, or χ with E‖e_i‖² ≤ χ.
+        n: number of clients.
+
+    Returns:
+        The bound; nothing more is asked.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
+    Q = nonnegatives("tracking", tracking)
+    share = 1.0 if n is None else 1 - 1 / wholes("n", n, least=1)
+    return Bound("lem:delta", np.asarray(4 * share**2 * Q), ())
+
+
+@broadcasting
+def drift_sq_norm(
+    amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "stated"
+) -> Bound:
+    """How much the local steps bend a displacement: E‖r_i‖² ≤ θ²R_i² (lem:rbar).
+
+        r_i = −η Σ_ℓ (∇F_i(y_i^(ℓ)) − ∇F_i(x))
+        θ⁴(24U/L + 48Q/L² + 8M/L²)              stated
+        θ² times `branch_sq_radius`             the other forms
+
+    It bounds the squared mean drift too, by Jensen. The lemma is the same for (u, χ)
+    (lem:sur-rbar).
+
+    Args:
+        amplitudes: θ_i ≥ 0, clients last.
+        at: from `situation`.
+        form: "sharp", "stated" or "proved".
+
+    Returns:
+        The bound, clients last; under the hypotheses of the radius.
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
+    theta = nonnegatives("amplitudes", amplitudes)
+    radius = branch_sq_radius(theta, at, form=form)
+    return Bound("lem:rbar", np.asarray(theta**2 * radius.value), radius.hypotheses)
 
 
 def _radius(

@@ -18,7 +18,7 @@ from hewfl.predictive import tracking
 from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
 from hewfl.predictive.tracking import Tracking, predictable_tracking
 from hewfl.theory.recursion import Recursion
-from hewfl.theory.statement import Hypothesis, at_most, below
+from hewfl.theory.statement import Bound, Hypothesis, at_most, below
 from hewfl.theory.systems import System
 from hewfl.theory.trajectories import State, Trajectory, Whole, iterated
 
@@ -165,3 +165,66 @@ def uniform_tracking_cap(
     """
     k = controller.recursion
     return tracking.tracking_cap(k.tracking, start, k.cap)
+
+
+@broadcasting
+def mean_drift_sq_norm(controller: Uniform, state: State) -> Bound:
+    """What is left of the drift in the mean of all clients: E‖r̄‖² (lem:agg-r).
+
+        24ϑ⁴g/L + 48ϑ⁴q/L² + 8ϑ⁴M/L²                     paper
+        (ϑ⁴/L²)(2h₁(2Lg + q) + 2h₂M)                     the others (T5)
+
+    r̄ is the mean over clients of the conditional means of their drifts.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        state: (g, q).
+
+    Returns:
+        The bound, under ass:uniform-special.
+
+    Raises:
+        InvalidInputError: a negative state, or shapes that do not broadcast.
+    """
+    k, g, q = _stated(controller, state)
+    L, M, fourth = k.system.L, k.noise, k.amplitude**4
+    if k.variant == "paper":
+        inner = 24 * L * g + 48 * q + 8 * M
+    else:
+        h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(k.system.horizon)))
+        inner = 2 * h1 * (2 * L * g + q) + 2 * h2 * M
+    value = np.asarray(fourth / L / L * inner)
+    return Bound("lem:agg-r", value, k.recursion.hypotheses)
+
+
+@broadcasting
+def mean_noise_cost(controller: Uniform, state: State) -> Bound:
+    """What the noise of the mean costs: (L/2) E‖(1/n)Σ ζ_i‖² (lem:agg-noise).
+
+        16ϑ²M/(Ln) + 32ϑ⁴g/n + 64ϑ⁴q/(Ln)                paper
+        ϑ²M/(2Ln)                                        the others (T1)
+
+    ζ_i is the displacement of a client less its conditional mean.
+
+    Args:
+        controller: from `uniform_coefficients`.
+        state: (g, q).
+
+    Returns:
+        The bound, under ass:uniform-special.
+
+    Raises:
+        InvalidInputError: a negative state, or shapes that do not broadcast.
+    """
+    k, g, q = _stated(controller, state)
+    L, n, theta = k.system.L, k.system.n, k.amplitude
+    value = theta**2 / (2 * L * n) * k.noise + 0 * (g + q)
+    if k.variant == "paper":
+        noisy = 16 * theta**2 / L * k.noise
+        value = (noisy + 32 * theta**4 * g + 64 * theta**4 / L * q) / n
+    return Bound("lem:agg-noise", np.asarray(value), k.recursion.hypotheses)
+
+
+def _stated(controller: Uniform, state: State) -> tuple[Uniform, Array, Array]:
+    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    return controller, g, q

@@ -11,6 +11,7 @@ from typing import final
 import numpy as np
 
 from hewfl.core.checks import ArrayLike, invalid
+from hewfl.core.shapes import broadcasting
 from hewfl.theory.case import Case
 from hewfl.theory.certifier import MOST_KINDS
 from hewfl.theory.designer import design, rounds_needed
@@ -40,6 +41,7 @@ class Improvement:
     factor: float
 
 
+@broadcasting
 def improvements(
     case: Case,
     target: float,
