@@ -144,11 +144,9 @@ def test_a_coarser_system_is_never_better(rng: np.random.Generator) -> None:
     assert coarse.n == 3000
     assert coarse.kinds < 400
     assert np.max(coarse.horizon) == np.max(H) > np.min(coarse.horizon)
-    for family in (
-        lambda s: plain_coefficients(s, PostLocal(0.02, 1.5), variant="sharp"),
-        lambda s: corrected_coefficients(s, PostLocal(0.02, 1.5), variant="sharp"),
-    ):
-        ours, exact = family(coarse), family(fine)
+    controls = PostLocal(0.02, 1.5)
+    for family in (plain_coefficients, corrected_coefficients):
+        ours, exact = (family(s, controls, variant="sharp") for s in (coarse, fine))
         for name in ("growth", "staleness", "noise"):
             assert getattr(ours, name) >= getattr(exact, name) * (1 - 1e-12)
         assert (ours.tracking.noise, ours.tracking.tracking) >= (

@@ -147,8 +147,8 @@ Rows = tuple[tuple[str, ...], list[list[str]]]
 
 def theorem_rows(c: Certificate, rows: Sequence[Promise]) -> Rows:
     """The numbers of one theorem, a row for each set of constants."""
-    names = ("constants", "ϑ", "largest ϑ", f"rounds to {short(c.target)}")
-    names += ("by closed form", f"gap after {c.rounds:,} rounds", "lowest gap")
+    goal, after_T = f"rounds to {short(c.target)}", f"gap after {c.rounds:,} rounds"
+    names = ("constants", "ϑ", "largest ϑ", goal, "by closed form", after_T)
     body = []
     for p in rows:
         after = np.fmin(np.fmin(p.value, p.iterated), c.case.system.cap)
@@ -159,7 +159,7 @@ def theorem_rows(c: Certificate, rows: Sequence[Promise]) -> Rows:
         elif p.vacuous:
             shown[2:] = ["says nothing", "-", "-", "-"]
         body.append([p.variant, *shown])
-    return names, body
+    return (*names, "lowest gap"), body
 
 
 def change_rows(c: Certificate, tried: Sequence[Improvement]) -> Rows:
@@ -173,9 +173,10 @@ def client_rows(c: Certificate, most: int) -> Rows:
     """Noise and weight of the first kinds of client, in the order of H, b and v²."""
     system, noise = c.case.system, c.noise
     names = ("clients", "H", "b", "v²", "v²/(Hb)", "a*", "best a")
-    columns = (system.multiplicity, system.horizon, system.batch_size, system.variance)
-    columns = (*columns, noise.levels, noise.optimal, noise.comparator)
-    rows = np.stack([np.broadcast_to(x, (system.kinds,)) for x in columns], axis=-1)
+    given = (system.multiplicity, system.horizon, system.batch_size, system.variance)
+    columns = (*given, noise.levels, noise.optimal, noise.comparator)
+    wide = [np.broadcast_to(np.asarray(x), (system.kinds,)) for x in columns]
+    rows = np.stack(wide, axis=-1)
     order = np.lexsort(rows[:, 1:4].T[::-1])
     return names, [[short(x) for x in row] for row in rows[order][:most]]
 

@@ -190,15 +190,18 @@ def _single(rate: Rate) -> Rate:
     if rate.value.shape != (1,):
         return rate
     met = tuple(
-        Hypothesis(h.name, *(x.reshape(()) for x in (h.left, h.right, h.holds)))
+        Hypothesis(h.name, np.squeeze(h.left), np.squeeze(h.right), h.holds.reshape(()))
         if h.holds.size == 1
         else h
         for h in rate.hypotheses
     )
-    value, floor, vacuous = (
-        np.asarray(x).reshape(()) for x in (rate.value, rate.floor, rate.vacuous)
+    return replace(
+        rate,
+        value=rate.value.reshape(()),
+        floor=np.broadcast_to(rate.floor, (1,)).reshape(()),
+        vacuous=np.broadcast_to(rate.vacuous, (1,)).reshape(()),
+        hypotheses=met,
     )
-    return Rate(rate.label, value, floor, vacuous, met)
 
 
 def _linear(k: Recursion, mu: Array) -> Recursion:

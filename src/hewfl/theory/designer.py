@@ -110,7 +110,9 @@ def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> Needed:
     """
     goal, holds = positives("target", target), curve.rate(least).holds
     closed = rounds_to(curve.rate, goal, least=least)
-    met = curve.start[0] <= goal  # no round is needed, whatever the bound says
+    met = (
+        np.asarray(curve.start[0]) <= goal
+    )  # no round is needed, whatever the bound says
     closed = np.where(holds, np.where(met, 0.0, closed), np.inf)
     iterated = np.full(closed.shape, np.inf)
     if curve.law is not None:

@@ -170,7 +170,7 @@ def grouped(system: System) -> System:
     if place.size == system.kinds:
         return system
     m = np.bincount(kind, np.broadcast_to(system.multiplicity, kind.shape))
-    return _taken(system, place, m)
+    return _taken(system, place, m.astype(np.float64))
 
 
 def kinds_of(system: System) -> tuple[Ints, Ints]:
@@ -232,7 +232,8 @@ def _binned(values: Array, bins: int) -> Ints:
         return cell
     x = np.log(np.maximum(found, found[found > 0].min()))
     width = (x[-1] - x[0]) / bins
-    return np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)[cell]
+    cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)
+    return cells[cell]
 
 
 def _repeats(rows: Array) -> Bool[Mask, " rows"]:
