@@ -1,9 +1,31 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds
+from hewfl.theory import (
+    PostLocal,
+    Recursion,
+    comparator_coefficients,
+    corrected_coefficients,
+    higher_order,
+    noise_optimal,
+    one_step,
+    plain_coefficients,
+    round_work,
+    situation,
+    uniform_coefficients,
+)
+from hewfl.theory.noise import (
+    mean_noise,
+    noise_of_mean,
+    noise_optimal_level,
+    uniform_mean_noise,
+    uniform_noise_of_mean,
+)
 from hewfl.theory.statement import Rate, at_most, below
-from hewfl.theory.systems import System, system_of
+from hewfl.theory.systems import System, coarser, grouped, system_of
 
 
 def test_fields_broadcast_over_configurations_and_clients() -> None:
@@ -54,3 +76,90 @@ def test_hypotheses_are_met_entry_by_entry() -> None:
     rate = Rate("x", np.ones(3), np.ones(3), np.zeros(3, dtype=bool), (first, second))
     np.testing.assert_array_equal(rate.holds, [True, False, False])
     assert Rate("x", np.ones(1), np.ones(1), np.zeros(1, dtype=bool), ()).holds
+
+
+# ------------------------------------------------------------------ kinds of client
+
+EACH = System(
+    1.5, 2.0, [1, 4, 1, 4, 4], [2, 8, 2, 8, 8], [1e-3, 2e-3, 1e-3, 2e-3, 2e-3]
+)
+KINDS = System(1.5, 2.0, [1, 4], [2, 8], [1e-3, 2e-3], count=[2, 3])
+
+
+def test_identical_clients_are_counted_in_first_order() -> None:
+    found = grouped(EACH)
+    np.testing.assert_array_equal(found.horizon, KINDS.horizon)
+    np.testing.assert_array_equal(found.multiplicity, [2, 3])
+    assert found.n == EACH.n == 5
+    assert found.kinds == 2
+    distinct = System(1.0, 1.0, [4, 1, 2], 1, 0.0)
+    assert grouped(distinct) is distinct
+    again = grouped(System(1.0, 1.0, [1, 2, 1], 1, 0.0, count=[5, 1, 7]))
+    np.testing.assert_array_equal(again.multiplicity, [12, 1])
+    several = System([1.0, 2.0], 1.0, [[1, 1, 2], [3, 3, 3]], 1, 0.0)
+    assert grouped(several).kinds == 2
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        lambda s: comparator_coefficients(s, noise_optimal(s), 0.02),
+        lambda s: comparator_coefficients(s, noise_optimal(s), 0.02, printed=True),
+        lambda s: comparator_coefficients(
+            s, noise_optimal(s), 0.02, variant="absorbed"
+        ),
+        lambda s: corrected_coefficients(s, PostLocal(0.02, 2.5)),
+        lambda s: corrected_coefficients(s, PostLocal(0.02, 2.5), variant="sharp"),
+        lambda s: plain_coefficients(s, PostLocal(0.02, 2.5), variant="sharp"),
+        lambda s: plain_coefficients(s, PostLocal(0.02, 2.5)),
+        lambda s: uniform_coefficients(s, 0.02).recursion,
+        lambda s: higher_order(uniform_coefficients(s, 0.02), 0.1, 0.1).recursion,
+    ],
+)
+def test_kinds_have_the_bounds_of_their_clients(
+    family: Callable[[System], Recursion],
+) -> None:
+    for ours, theirs in zip(family(KINDS).numbers, family(EACH).numbers, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-13)
+
+
+def test_kinds_have_the_noise_and_the_round_of_their_clients() -> None:
+    w = np.array([0.4, 0.6])
+    each = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
+    np.testing.assert_allclose(noise_of_mean(KINDS, w), noise_of_mean(EACH, each))
+    np.testing.assert_allclose(mean_noise(KINDS, w), mean_noise(EACH, each))
+    for function in (uniform_mean_noise, uniform_noise_of_mean, noise_optimal_level):
+        np.testing.assert_allclose(function(KINDS), function(EACH), rtol=1e-13)
+    ours, theirs = (
+        one_step((a, 0.1), situation(s, 0.5, 0.1)).value
+        for s, a in ((KINDS, w), (EACH, each))
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-14)
+
+
+def test_a_coarser_system_is_never_better(rng: np.random.Generator) -> None:
+    H, b = rng.integers(1, 40, 3000), rng.integers(1, 9, 3000)
+    fine = System(1.0, 1.0, H, b, 10 ** rng.uniform(-6, -2, 3000))
+    coarse = coarser(fine, 200)
+    assert coarse.n == 3000
+    assert coarse.kinds < 400
+    assert np.max(coarse.horizon) == np.max(H) > np.min(coarse.horizon)
+    controls = PostLocal(0.02, 1.5)
+    for family in (plain_coefficients, corrected_coefficients):
+        ours, exact = (family(s, controls, variant="sharp") for s in (coarse, fine))
+        for name in ("growth", "staleness", "noise"):
+            assert getattr(ours, name) >= getattr(exact, name) * (1 - 1e-12)
+        assert (ours.tracking.noise, ours.tracking.tracking) >= (
+            exact.tracking.noise,
+            exact.tracking.tracking,
+        )
+    assert coarser(KINDS, 2) is KINDS
+
+
+def test_counts_are_whole_and_one_for_each_kind() -> None:
+    with pytest.raises(InvalidInputError, match="`count` must be one for each of 2"):
+        System(1.0, 1.0, [1, 2], 1, 0.0, count=[1, 2, 3])
+    with pytest.raises(InvalidInputError, match="`count` must be a whole number"):
+        System(1.0, 1.0, [1, 2], 1, 0.0, count=[1, 0])
+    with pytest.raises(InvalidInputError, match="`system` must be of clients one by"):
+        round_work(KINDS, 10)

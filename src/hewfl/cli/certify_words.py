@@ -147,16 +147,8 @@ Rows = tuple[tuple[str, ...], list[list[str]]]
 
 def theorem_rows(c: Certificate, rows: Sequence[Promise]) -> Rows:
     """The numbers of one theorem, a row for each set of constants."""
-    to, after_all = f"rounds to {short(c.target)}", f"gap after {c.rounds:,} rounds"
-    names = (
-        "constants",
-        "ϑ",
-        "largest ϑ",
-        to,
-        "by closed form",
-        after_all,
-        "lowest gap",
-    )
+    goal, after_T = f"rounds to {short(c.target)}", f"gap after {c.rounds:,} rounds"
+    names = ("constants", "ϑ", "largest ϑ", goal, "by closed form", after_T)
     body = []
     for p in rows:
         after = np.fmin(np.fmin(p.value, p.iterated), c.case.system.cap)
@@ -167,7 +159,7 @@ def theorem_rows(c: Certificate, rows: Sequence[Promise]) -> Rows:
         elif p.vacuous:
             shown[2:] = ["says nothing", "-", "-", "-"]
         body.append([p.variant, *shown])
-    return names, body
+    return (*names, "lowest gap"), body
 
 
 def change_rows(c: Certificate, tried: Sequence[Improvement]) -> Rows:
@@ -182,9 +174,9 @@ def client_rows(c: Certificate, most: int) -> Rows:
     system, noise = c.case.system, c.noise
     names = ("clients", "H", "b", "v²", "v²/(Hb)", "a*", "best a")
     given = (system.multiplicity, system.horizon, system.batch_size, system.variance)
-    columns = [np.asarray(x) for x in given]
-    columns += [noise.levels, noise.optimal, noise.comparator]
-    rows = np.stack([np.broadcast_to(x, (system.kinds,)) for x in columns], axis=-1)
+    columns = (*given, noise.levels, noise.optimal, noise.comparator)
+    wide = [np.broadcast_to(np.asarray(x), (system.kinds,)) for x in columns]
+    rows = np.stack(wide, axis=-1)
     order = np.lexsort(rows[:, 1:4].T[::-1])
     return names, [[short(x) for x in row] for row in rows[order][:most]]
 

@@ -14,11 +14,12 @@ import numpy as np
 from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.theory.arrival import single_path
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, FirstRound, Noise, Promise, Sent
 from hewfl.theory.corrected import corrected_noise
 from hewfl.theory.counts import communication
-from hewfl.theory.designer import certified_amplitudes, design, rounds_needed
+from hewfl.theory.designer import design_and_range, rounds_needed
 from hewfl.theory.noise import (
     best_comparator,
     noise_optimal,
@@ -29,8 +30,10 @@ from hewfl.theory.noise import (
 )
 from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
 from hewfl.theory.post_local import PostLocal
+from hewfl.theory.recursion import Recursion
 from hewfl.theory.systems import coarser, grouped
 from hewfl.theory.theorems import FORMS, THEOREMS, Form, Theorem, theorem_curve
+from hewfl.theory.trajectories import State
 
 MOST_ITERATED = 10_000
 """Recursions are iterated up to so many rounds; closed bounds have no limit."""
@@ -108,7 +111,9 @@ def _promise(
     variant: Form,
 ) -> Promise:
     (target, rounds), (amplitude, curvature) = asked, given
-    best = design(theorem.label, case, target, curvature=curvature, variant=variant)
+    best, amplitudes = design_and_range(
+        theorem.label, case, target, curvature=curvature, variant=variant
+    )
     controls = PostLocal(best.amplitude, best.curvature)
     if amplitude is not None:
         controls = replace(controls, amplitude=amplitude)
@@ -117,7 +122,7 @@ def _promise(
     needed = rounds_needed(bound, target, least=theorem.least)
     iterated = np.full(rate.value.shape, np.nan)
     if bound.law is not None and rounds <= MOST_ITERATED:
-        iterated = np.where(rate.holds, bound.path(rounds)[-1], np.nan)
+        iterated = np.where(rate.holds, _last(bound.law, bound.start, rounds), np.nan)
     floor = bound.floor
     return Promise(
         theorem.label,
@@ -137,12 +142,17 @@ def _promise(
         rounds_to_target=needed.fewest,
         closed_rounds=needed.closed,
         iterated_rounds=needed.iterated,
-        amplitudes=certified_amplitudes(
-            theorem.label, case, curvature=curvature, variant=variant
-        ),
+        amplitudes=amplitudes,
         design=best,
         hypotheses=rate.hypotheses,
     )
+
+
+def _last(law: Recursion, start: State, rounds: int) -> Array:
+    """The bound after T rounds by the recursion."""
+    if law.cap.ndim or any(np.ndim(x) for x in (*law.numbers, *start)):
+        return np.asarray(law.trajectory(start, rounds).gap[-1])
+    return np.asarray(single_path(law, start, rounds)[-1])
 
 
 def _first_round(

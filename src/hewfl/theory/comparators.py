@@ -179,21 +179,19 @@ def _cost(
     system: System, w: Array, theta: Array, variant: Variant
 ) -> tuple[Array, Array, Array]:
     """β, γ, δ: Σ w_i ρ_i + (L/2) Σ w_i² κ_i is linear in (u, χ, M)."""
-
-    def cost(at: Situation) -> Array:
-        rho, kappa = (
-            mean_penalty(theta, at, variant),
-            variance_bound(theta, at, variant),
-        )
-        risk = at.smoothness / 2 * (w / at.count) * kappa
-        return np.asarray((w * (rho + risk)).sum(-1))
-
-    quiet = replace(system, variance=0.0)
+    quiet, controls = replace(system, variance=0.0), (w, theta)
     return (
-        cost(situation(quiet, 1, 0)),
-        cost(situation(quiet, 0, 1)),
-        cost(situation(system, 0, 0)),
+        _cost_at(situation(quiet, 1, 0), controls, variant),
+        _cost_at(situation(quiet, 0, 1), controls, variant),
+        _cost_at(situation(system, 0, 0), controls, variant),
     )
+
+
+def _cost_at(at: Situation, controls: tuple[Array, Array], variant: Variant) -> Array:
+    w, theta = controls
+    rho, kappa = mean_penalty(theta, at, variant), variance_bound(theta, at, variant)
+    risk = at.smoothness / 2 * (w / at.count) * kappa
+    return np.asarray((w * (rho + risk)).sum(-1))
 
 
 def _printed(system: System, w: Array, theta: Array) -> tuple[Array, Array, Array]:

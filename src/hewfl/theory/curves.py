@@ -6,7 +6,7 @@ that a search may pass through.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float64
@@ -61,7 +61,11 @@ class Curve:
     @property
     def floor(self) -> Float64[Array, "..."]:
         """What the better of the two bounds tends to, where the hypotheses hold."""
-        closed = self.rate(1).floor
+        return self.floor_beside(self.rate(1))
+
+    def floor_beside(self, rate: Rate) -> Float64[Array, "..."]:
+        """`floor`, where the closed rate is at hand."""
+        closed = rate.floor
         if self.law is None:
             return closed
         return np.asarray(np.minimum(closed, self.law.floor))
@@ -93,11 +97,11 @@ def direct(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> 
     assert not printed  # there is no printed form
     found = uniform_coefficients(case.system, controls.amplitude, variant=variant)
     several = _several(found.recursion)
-
-    def rate(T: ArrayLike) -> Rate:
-        return replace(several.rate(case.start, T), label="th:direct-bellman")
-
-    return _curve(rate, case, found.recursion)
+    return _curve(
+        lambda T: replace(several.rate(case.start, T), label="th:direct-bellman"),
+        case,
+        found.recursion,
+    )
 
 
 def contracting(
@@ -166,13 +170,13 @@ def _curve(
     closed: Callable[[ArrayLike], Rate], case: Case, law: Recursion | None
 ) -> Curve:
     """The curve of a closed rate, infinite where that is NaN."""
+    return Curve(lambda T: _infinite(closed(T), T), case.start, law)
 
-    def rate(rounds: ArrayLike) -> Rate:
-        found = closed(rounds)
-        found = only_where(np.asarray(~np.isnan(found.value)), found, np.inf)
-        return found if np.ndim(rounds) else _single(found)
 
-    return Curve(rate, case.start, law)
+def _infinite(found: Rate, rounds: ArrayLike) -> Rate:
+    """The rate with infinity for NaN, and without the axis that `_several` gave it."""
+    found = only_where(np.asarray(~np.isnan(found.value)), found, np.inf)
+    return found if np.ndim(rounds) else _single(found)
 
 
 def _several(k: Recursion) -> Recursion:
@@ -185,18 +189,19 @@ def _single(rate: Rate) -> Rate:
     """The rate of a configuration that `_several` gave an axis, without it."""
     if rate.value.shape != (1,):
         return rate
-
-    def plain(x: Any) -> Any:
-        return np.asarray(x).reshape(())
-
     met = tuple(
-        Hypothesis(h.name, plain(h.left), plain(h.right), plain(h.holds))
+        Hypothesis(h.name, np.squeeze(h.left), np.squeeze(h.right), h.holds.reshape(()))
         if h.holds.size == 1
         else h
         for h in rate.hypotheses
     )
-    value, floor, vacuous = map(plain, (rate.value, rate.floor, rate.vacuous))
-    return Rate(rate.label, value, floor, vacuous, met)
+    return replace(
+        rate,
+        value=rate.value.reshape(()),
+        floor=np.broadcast_to(rate.floor, (1,)).reshape(()),
+        vacuous=np.broadcast_to(rate.vacuous, (1,)).reshape(()),
+        hypotheses=met,
+    )
 
 
 def _linear(k: Recursion, mu: Array) -> Recursion:

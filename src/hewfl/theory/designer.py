@@ -193,42 +193,9 @@ def design(
     Raises:
         InvalidInputError: a target that is not between 0 and f̄, or an unknown name.
     """
-    goal, cap = positives("target", target), case.system.cap
-    if (goal >= cap).any():
-        high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
-        rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
-        raise invalid("target", rule, high[high >= cap].flat[0])
-    statement = find_theorem(theorem, variant)
-    least = statement.least
-    case = replace(case, system=grouped(case.system))
-    search = _Search(statement, _sketch(case), curvature, variant)
-    shape = np.broadcast_shapes(goal.shape, _shape(case, curvature))
-    lowest = search.least(search.floors, shape)
-    best = search.least(lambda x: search.rounds(x, goal), shape, start=lowest)
-    best = search.polished(best, goal)
-
-    def at(x: Array) -> tuple[PostLocal, Curve]:
-        controls = search.controls(x)
-        return controls, theorem_curve(theorem, case, controls, variant)
-
-    controls, curve = at(best)
-    found = rounds_needed(curve, goal, least=least).fewest
-    certified = np.asarray(np.isfinite(found))
-    closed, bottom = curve.rate(np.where(certified, found, least)), at(lowest)[1]
-    holds = bottom.rate(least).holds
-    value = np.where(certified, np.minimum(closed.value, goal), curve.floor)
-    return Design(
-        theorem,
-        variant,
-        amplitude=np.asarray(controls.amplitude),
-        curvature=np.broadcast_to(np.asarray(controls.curvature), shape),
-        rounds=np.broadcast_to(found, shape),
-        value=np.broadcast_to(value, shape),
-        floor=np.broadcast_to(curve.floor, shape),
-        least_target=np.broadcast_to(np.where(holds, bottom.floor, np.inf), shape),
-        certified=np.broadcast_to(certified, shape),
-        hypotheses=closed.hypotheses,
-    )
+    goal = _below_cap(target, case)
+    search, shape = _search(theorem, case, curvature, variant)
+    return search.design(goal, np.broadcast_shapes(goal.shape, shape))
 
 
 @broadcasting
@@ -256,25 +223,74 @@ def certified_amplitudes(
     Raises:
         InvalidInputError: an unknown name, or a constant the theorem needs is missing.
     """
-    statement, shape = find_theorem(theorem, variant), _shape(case, curvature)
-    case = replace(case, system=grouped(case.system))
-    search = _Search(statement, _sketch(case), curvature, variant)
-    centre = search.least(search.floors, shape)
-    middle = np.log(np.asarray(search.controls(centre).amplitude))[None]
-    ends = np.broadcast_to(_tail(np.log(SEARCHED), shape), (2, *shape))
-    inside = np.broadcast_to(middle, (2, *shape))
-    outside = ends
-    parts = np.arange(1.0, 17.0).reshape(-1, *[1] * ends.ndim) / 16
-    for _ in range(_CUTS):
-        whole = outside - inside
-        met = search.speaks(inside + parts * whole)
-        met = np.logical_and.accumulate(met).mean(0)
-        inside, outside = (
-            inside + met * whole,
-            inside + np.minimum(met + 1 / 16, 1) * whole,
-        )
-    low, high = np.where(search.speaks(middle), np.exp(inside), 0.0)
-    return np.asarray(low), np.asarray(high)
+    search, shape = _search(theorem, case, curvature, variant)
+    return search.amplitudes(shape)
+
+
+@broadcasting
+def design_and_range(
+    theorem: str,
+    case: Case,
+    target: ArrayLike,
+    *,
+    curvature: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> tuple[Design, tuple[Float64[Array, "..."], Float64[Array, "..."]]]:
+    """`design` and `certified_amplitudes` with one search for the lowest floor.
+
+    Args:
+        theorem: label, a key of `THEOREMS`.
+        case: what is known.
+        target: ε, below the cap f̄.
+        curvature: Λ > L; by default it is searched.
+        variant: which constants.
+
+    Returns:
+        What the two return.
+
+    Raises:
+        InvalidInputError: what the two refuse.
+    """
+    goal = _below_cap(target, case)
+    search, shape = _search(theorem, case, curvature, variant)
+    lowest = search.least(search.floors, shape)
+    wide = np.broadcast_shapes(goal.shape, shape)
+    start = np.broadcast_to(
+        lowest.reshape(2, *[1] * (len(wide) - len(shape)), *shape), (2, *wide)
+    )
+    return search.design(goal, wide, start), search.amplitudes(shape, lowest)
+
+
+def fewest_rounds(
+    theorem: str,
+    case: Case,
+    target: ArrayLike,
+    *,
+    curvature: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> Float64[Array, "..."]:
+    """The rounds of `design` alone, in about half the time.
+
+    Where the first grid meets no amplitude that certifies the target, none is looked
+    for in the valley between its points; `design` does that.
+
+    Args:
+        theorem: label, a key of `THEOREMS`.
+        case: what is known.
+        target: ε, below the cap f̄.
+        curvature: Λ > L; by default it is searched.
+        variant: which constants.
+
+    Returns:
+        Whole numbers; infinite where none was found.
+    """
+    goal = _below_cap(target, case)
+    search, shape = _search(theorem, case, curvature, variant)
+    wide = np.broadcast_shapes(goal.shape, shape)
+    best = search.least(lambda x: search.rounds(x, goal), wide)
+    controls = search.controls(search.polished(best, goal))
+    curve = theorem_curve(theorem, search.exact, controls, variant)
+    return rounds_needed(curve, goal, least=search.statement.least).fewest
 
 
 @final
@@ -282,12 +298,15 @@ def certified_amplitudes(
 class _Search:
     """Scores of points (log ϑ, log(Λ/L − 1)) for one theorem; a given Λ stands.
 
+    `exact` has all kinds of client, `case` few, for the search.
+
     For a rule with Λ the first coordinate is that of ϑ over the largest amplitude
     Λϑ ≤ L/2 allows: the best point often lies on this edge, and a grid finds an edge
     along its axes, not a slanted one.
     """
 
     statement: Theorem
+    exact: Case
     case: Case
     curvature: ArrayLike | None
     variant: Form
@@ -314,7 +333,8 @@ class _Search:
     def floors(self, x: Array) -> Array:
         """The floor, infinite where a hypothesis fails."""
         curve = self.curve(self.controls(x))
-        return np.where(curve.rate(self.statement.least).holds, curve.floor, np.inf)
+        rate = curve.rate(self.statement.least)
+        return np.where(rate.holds, curve.floor_beside(rate), np.inf)
 
     def rounds(self, x: Array, goal: Array) -> Array:
         """Rounds to a target as real numbers, infinite where a hypothesis fails."""
@@ -348,7 +368,61 @@ class _Search:
     def _says(self, controls: PostLocal) -> Mask:
         curve = self.curve(controls)
         rate = curve.rate(self.statement.least)
-        return np.asarray(rate.holds & (curve.floor < self.case.system.cap))
+        floor = curve.floor_beside(rate)
+        return np.asarray(rate.holds & (floor < self.case.system.cap))
+
+    def design(
+        self, goal: Array, shape: tuple[int, ...], lowest: Array | None = None
+    ) -> Design:
+        """The best controls, evaluated with all kinds of client."""
+        least, label = self.statement.least, self.statement.label
+        if lowest is None:
+            lowest = self.least(self.floors, shape)
+        best = self.least(lambda x: self.rounds(x, goal), shape, start=lowest)
+        controls = self.controls(self.polished(best, goal))
+        curve, bottom = (
+            theorem_curve(label, self.exact, at, self.variant)
+            for at in (controls, self.controls(lowest))
+        )
+        found = rounds_needed(curve, goal, least=least).fewest
+        certified = np.asarray(np.isfinite(found))
+        closed = curve.rate(np.where(certified, found, least))
+        floor, at_least = curve.floor_beside(closed), bottom.rate(least)
+        lowest_gap = np.where(at_least.holds, bottom.floor_beside(at_least), np.inf)
+        value = np.where(certified, np.minimum(closed.value, goal), floor)
+        return Design(
+            label,
+            self.variant,
+            amplitude=np.asarray(controls.amplitude),
+            curvature=np.broadcast_to(np.asarray(controls.curvature), shape),
+            rounds=np.broadcast_to(found, shape),
+            value=np.broadcast_to(value, shape),
+            floor=np.broadcast_to(floor, shape),
+            least_target=np.broadcast_to(lowest_gap, shape),
+            certified=np.broadcast_to(certified, shape),
+            hypotheses=closed.hypotheses,
+        )
+
+    def amplitudes(
+        self, shape: tuple[int, ...], lowest: Array | None = None
+    ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+        """Both ends of the amplitudes at which the theorem says something."""
+        if lowest is None:
+            lowest = self.least(self.floors, shape)
+        middle = np.log(np.asarray(self.controls(lowest).amplitude))[None]
+        outside = np.broadcast_to(_tail(np.log(SEARCHED), shape), (2, *shape))
+        inside = np.broadcast_to(middle, (2, *shape))
+        parts = np.arange(1.0, 17.0).reshape(-1, *[1] * outside.ndim) / 16
+        for _ in range(_CUTS):
+            whole = outside - inside
+            met = self.speaks(inside + parts * whole)
+            met = np.logical_and.accumulate(met).mean(0)
+            inside, outside = (
+                inside + met * whole,
+                inside + np.minimum(met + 1 / 16, 1) * whole,
+            )
+        low, high = np.where(self.speaks(middle), np.exp(inside), 0.0)
+        return np.asarray(low), np.asarray(high)
 
     def least(
         self,
@@ -414,13 +488,29 @@ def _between(rate: Callable[[ArrayLike], Rate], goal: Array, least: int) -> Arra
     return np.asarray(whole - inside)
 
 
-def _sketch(case: Case) -> Case:
-    """The case with few kinds of client, none of them better than those they replace.
+def _search(
+    theorem: str, case: Case, curvature: ArrayLike | None, variant: Form
+) -> tuple[_Search, tuple[int, ...]]:
+    """The search of a theorem, and the shape of all that is known.
 
-    The start keeps its exact tracking error, which is a largest value over clients.
+    A search has few kinds of client, none of them better than those they replace; the
+    start keeps its exact tracking error, which is a largest value over clients.
     """
-    system = coarser(case.system, _SEARCHED_KINDS)
-    return replace(case, system=system, tracking=case.start[1])
+    statement, shape = find_theorem(theorem, variant), _shape(case, curvature)
+    exact = replace(case, system=grouped(case.system))
+    few = coarser(exact.system, _SEARCHED_KINDS)
+    sketch = replace(exact, system=few, tracking=exact.start[1])
+    return _Search(statement, exact, sketch, curvature, variant), shape
+
+
+def _below_cap(target: ArrayLike, case: Case) -> Float64[Array, "..."]:
+    """Checked ε with 0 < ε < f̄."""
+    goal, cap = positives("target", target), case.system.cap
+    if (goal >= cap).any():
+        high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
+        rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
+        raise invalid("target", rule, high[high >= cap].flat[0])
+    return goal
 
 
 def _tail(values: Array, shape: tuple[int, ...]) -> Array:

@@ -338,17 +338,19 @@ def only_where(met: Bool[Mask, "..."], rate: Rate, value: float = np.nan) -> Rat
         rate: with stand-ins elsewhere.
         value: NaN, or infinity where a search is to pass through.
     """
-
-    def told(h: Hypothesis) -> Hypothesis:
-        if h.name not in _OF_THE_FLOOR:
-            return h
-        left, right = (np.where(met, side, np.nan) for side in (h.left, h.right))
-        return Hypothesis(h.name, left, right, np.asarray(h.holds & met))
-
+    if met.all():
+        return rate
     return replace(
         rate,
         value=np.where(met, rate.value, value),
         floor=np.where(met, rate.floor, value),
         vacuous=np.asarray(rate.vacuous | ~met),
-        hypotheses=tuple(told(h) for h in rate.hypotheses),
+        hypotheses=tuple(_told(h, met) for h in rate.hypotheses),
     )
+
+
+def _told(h: Hypothesis, met: Bool[Mask, "..."]) -> Hypothesis:
+    if h.name not in _OF_THE_FLOOR:
+        return h
+    left, right = (np.where(met, side, np.nan) for side in (h.left, h.right))
+    return Hypothesis(h.name, left, right, np.asarray(h.holds & met))

@@ -169,9 +169,8 @@ def grouped(system: System) -> System:
     place, kind = kinds_of(system)
     if place.size == system.kinds:
         return system
-    each = np.broadcast_to(np.asarray(system.multiplicity), kind.shape)
-    m: Array = np.bincount(kind, each).astype(np.float64)
-    return _taken(system, place, m)
+    m = np.bincount(kind, np.broadcast_to(system.multiplicity, kind.shape))
+    return _taken(system, place, m.astype(np.float64))
 
 
 def kinds_of(system: System) -> tuple[Ints, Ints]:
@@ -233,8 +232,8 @@ def _binned(values: Array, bins: int) -> Ints:
         return cell
     x = np.log(np.maximum(found, found[found > 0].min()))
     width = (x[-1] - x[0]) / bins
-    cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)[cell]
-    return cells
+    cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)
+    return cells[cell]
 
 
 def _repeats(rows: Array) -> Bool[Mask, " rows"]:

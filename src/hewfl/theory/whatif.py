@@ -14,7 +14,7 @@ from hewfl.core.checks import ArrayLike, invalid
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.case import Case
 from hewfl.theory.certifier import MOST_KINDS
-from hewfl.theory.designer import design, rounds_needed
+from hewfl.theory.designer import design, fewest_rounds, rounds_needed
 from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import coarser, grouped
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
@@ -28,7 +28,8 @@ class Improvement:
     Attributes:
         change: the change, in words.
         rounds: the fewest rounds to the target after it; infinite for never.
-        least_gap: the lowest gap any theorem certifies after it.
+        least_gap: the lowest gap any theorem certifies after it; NaN where the target
+            is reached, which is what was asked.
         theorem: whose guarantee that is.
         factor: rounds after over rounds before; where the target is out of reach before
             or after, least gap after over before. Below 1 it helps.
@@ -96,28 +97,46 @@ def _best(
     variants: Sequence[Form],
 ) -> _Best:
     amplitude, curvature = given
-    found: list[_Best] = []
-    for label, theorem in THEOREMS.items():
-        variant = next((v for v in variants if v in theorem.variants), None)
-        if theorem.missing(case) or variant is None:
-            continue
-        if amplitude is None:
-            d = design(label, case, target, curvature=curvature, variant=variant)
-            found.append((float(d.rounds), float(d.least_target), label))
-            continue
-        Lambda = 2 * case.system.L if curvature is None else curvature
-        curve = theorem_curve(label, case, PostLocal(amplitude, Lambda), variant)
-        least = theorem.least
-        rounds = rounds_needed(curve, target, least=least).fewest
-        floor = np.where(curve.rate(least).holds, curve.floor, np.inf)
-        found.append((float(rounds), float(floor), label))
-    return min(found, default=(np.inf, np.inf, ""))
+    rows = [
+        (label, variant)
+        for label, theorem in THEOREMS.items()
+        for variant in [next((v for v in variants if v in theorem.variants), None)]
+        if variant is not None and not theorem.missing(case)
+    ]
+    if amplitude is not None:
+        return min(_at(case, target, (amplitude, curvature), row) for row in rows)
+    quick = [
+        (float(fewest_rounds(t, case, target, curvature=curvature, variant=v)), 0.0, t)
+        for t, v in rows
+    ]
+    rounds, _, label = min(quick)
+    if np.isfinite(rounds):
+        return rounds, np.nan, label
+    designs = [design(t, case, target, curvature=curvature, variant=v) for t, v in rows]
+    return min((float(d.rounds), float(d.least_target), d.theorem) for d in designs)
+
+
+def _at(
+    case: Case,
+    target: float,
+    given: tuple[float, ArrayLike | None],
+    row: tuple[str, Form],
+) -> _Best:
+    """What a theorem says at a given amplitude."""
+    amplitude, curvature = given
+    Lambda = 2 * case.system.L if curvature is None else curvature
+    curve = theorem_curve(row[0], case, PostLocal(amplitude, Lambda), row[1])
+    least = THEOREMS[row[0]].least
+    rate = curve.rate(least)
+    rounds = rounds_needed(curve, target, least=least).fewest
+    floor = np.where(rate.holds, curve.floor_beside(rate), np.inf)
+    return float(rounds), float(floor), row[0]
 
 
 def _compared(change: str, now: _Best, then: _Best) -> Improvement:
     rounds, least, label = then
-    if np.isfinite(now[0]) and now[0] > 0:
-        factor = rounds / now[0]
+    if np.isfinite(now[0]):
+        factor = rounds / now[0] if now[0] > 0 else 1.0
     elif np.isfinite(rounds) and not np.isfinite(now[0]):
         factor = 0.0
     else:
