@@ -99,7 +99,7 @@ def concluded(
         round_,
         fits=lambda anchor: is_sendable(layout, anchor),
         with_terms=True,
-        finite_state=True,
+        whole_state=True,
     )
     if came.decision is None:
         return replace(came, status=f"rejected: {came.status}")

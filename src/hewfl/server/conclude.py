@@ -8,7 +8,7 @@ could not decide, or the new model would leave its range.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -17,13 +17,12 @@ from jaxtyping import Float64
 from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.rows import Rows
 from hewfl.aggregate.sums import weighted_sum
-from hewfl.aggregate.variates import KeptVariates, mapped, settled
+from hewfl.aggregate.variates import KeptVariates, settled
 from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
 from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.displacements import OwnSum
 from hewfl.core.round import Decision, Round
 from hewfl.errors import HewError
-from hewfl.server.checkpoint import flatten
 from hewfl.server.outer import Outer, outer_step
 from hewfl.server.state import Lane, ServerState
 
@@ -58,7 +57,7 @@ def conclude(  # noqa: PLR0913 - four are switches
     fits: Callable[[Float64[Array, " d"]], bool],
     with_terms: bool = False,
     with_move: bool = False,
-    finite_state: bool = False,
+    whole_state: bool = False,
 ) -> Outcome:
     """Decide, and step.
 
@@ -69,7 +68,7 @@ def conclude(  # noqa: PLR0913 - four are switches
         fits: whether a model is one that can be sent.
         with_terms: whether the terms of the rule's bound are wanted.
         with_move: whether the step itself is wanted.
-        finite_state: whether the rule's next state is looked through as well.
+        whole_state: whether the rule's next state is looked through for NaN as well.
     """
     with np.errstate(all="ignore"):  # what is not finite is refused
         try:
@@ -78,8 +77,8 @@ def conclude(  # noqa: PLR0913 - four are switches
             if with_terms and isinstance(lane.algorithm, Modelled):
                 model = lane.algorithm.model(round_, state.algorithm)
             moved = stepped(lane.outer, round_, state, decision, model, with_move)
-            fine = not finite_state or _is_finite(following)
-            if not (fine and fits(moved.anchor)):
+            spoiled = whole_state and _has_nan(following)
+            if spoiled or not fits(moved.anchor):
                 return Outcome(state, RANGE_ERROR)
             following = settled(following)
         except HewError as error:
@@ -99,10 +98,18 @@ def _said(decision: Decision, outer: Outer) -> str:
     return f"{decision.status}; {held}"
 
 
-def _is_finite(state: Any) -> bool:
-    """Whether a rule's next state is; variates kept in place see to it themselves."""
-    own = mapped(state, lambda part: () if isinstance(part, KeptVariates) else part)
-    return all(np.isfinite(array).all() for array in flatten(own).values())
+def _has_nan(state: Any) -> bool:
+    """Whether a rule's next state holds a NaN; infinite bounds are no mistake.
+
+    Control variates that are kept in place see to it themselves.
+    """
+    if isinstance(state, np.ndarray):
+        return bool(state.dtype.kind == "f" and np.isnan(state).any())
+    if isinstance(state, tuple):
+        return any(map(_has_nan, state))
+    if isinstance(state, KeptVariates) or not is_dataclass(state):
+        return False
+    return any(_has_nan(getattr(state, f.name)) for f in fields(state))
 
 
 def decided(
