@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import ArrayLike, invalid
+from hewfl.core.checks import ArrayLike, invalid, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.case import Case
 from hewfl.theory.certifier import MOST_KINDS
@@ -45,7 +45,7 @@ class Improvement:
 @broadcasting
 def improvements(
     case: Case,
-    target: float,
+    target: ArrayLike,
     *,
     amplitude: float | None = None,
     curvature: ArrayLike | None = None,
@@ -68,14 +68,17 @@ def improvements(
         One record for each change.
 
     Raises:
-        InvalidInputError: several configurations at once.
+        InvalidInputError: several configurations or targets at once, or ε ≤ 0.
     """
+    goal = positives("target", target)
+    if goal.ndim:
+        raise invalid("target", "one number", f"shape {goal.shape}")
     case = replace(case, system=coarser(grouped(case.system), MOST_KINDS))
     if case.system.cap.ndim:
         raise invalid("case", "of one configuration", f"shape {case.system.cap.shape}")
-    now = _best(case, target, (amplitude, curvature), variants)
+    now = _best(case, float(goal), (amplitude, curvature), variants)
     tried = [
-        (change, _best(other, target, (amplitude, curvature), variants))
+        (change, _best(other, float(goal), (amplitude, curvature), variants))
         for change, other in _changes(case)
     ]
     if amplitude is not None:
