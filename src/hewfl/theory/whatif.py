@@ -82,8 +82,8 @@ def improvements(
         for change, other in _changes(case)
     ]
     if amplitude is not None:
-        half = _best(case, target, (amplitude / 2, curvature), variants)
-        free = _best(case, target, (None, curvature), variants)
+        half = _best(case, float(goal), (amplitude / 2, curvature), variants)
+        free = _best(case, float(goal), (None, curvature), variants)
         tried += [("half the amplitude ϑ", half), ("the best amplitude ϑ", free)]
     found = [_compared(change, now, then) for change, then in tried]
     return tuple(sorted(found, key=lambda x: x.factor))
