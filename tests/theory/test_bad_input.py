@@ -96,7 +96,7 @@ CALLS: dict[str, Call] = {
     ),
     "drift_sq_norm": call(amplitudes=THETA[:, None], at=AT),
     "first_round_at": call(law=COMPARATOR, start=START, target=ONE, most=9),
-    "improvements": call(case=ONE_CASE, target=0.1, wide="target"),
+    "improvements": call(case=ONE_CASE, target=0.1),
     "last_iterate_rate": call(bound=HIGHER, start=START, rounds=np.array([5, 6])),
     "mean_drift_sq_norm": call(controller=UNIFORM, state=START),
     "mean_noise_cost": call(controller=UNIFORM, state=START),

@@ -208,9 +208,18 @@ def test_the_linear_rate_has_all_its_digits(
     with mpmath.workdps(DIGITS):
         A, m = mpf(a), mpf(delta) / mpf(a)
         decay = (1 - A) ** T if T else mpf(1)
-        assert close(rate.value, m + decay * max(mpf(x0) - m, 0))
+        assert close(rate.value, m + decay * max(mpf(x0) - m, 0) if T else mpf(x0))
         assert close(power(a, T), decay, max(decay, mpf(10) ** -290))
     assert rate.holds
+
+
+def test_before_the_first_round_a_rate_is_its_start() -> None:
+    """Also below the floor, where later bounds are the floor."""
+    for rate in (
+        linear_rate(0.1, 0.5, 0.5, [0, 1]),
+        scalar_rate(0.1, 1.0, 0.0, 1.0, [0, 1]),
+    ):
+        assert rate.value.tolist() == [0.1, 1.0]
 
 
 def test_the_linear_rate_bounds_its_trajectory(rng: np.random.Generator) -> None:

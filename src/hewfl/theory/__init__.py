@@ -54,7 +54,8 @@ from hewfl.theory.corrected import (
 )
 from hewfl.theory.counts import communication, round_work
 from hewfl.theory.curves import Curve
-from hewfl.theory.designer import Design, certified_amplitudes, design, rounds_to
+from hewfl.theory.designer import Design, certified_amplitudes, design
+from hewfl.theory.needed import rounds_to
 from hewfl.theory.noise import best_comparator, noise_optimal
 from hewfl.theory.one_step_bound import (
     advantage,

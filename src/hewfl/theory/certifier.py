@@ -19,7 +19,8 @@ from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, FirstRound, Noise, Promise, Sent
 from hewfl.theory.corrected import corrected_noise
 from hewfl.theory.counts import communication
-from hewfl.theory.designer import design_and_range, rounds_needed
+from hewfl.theory.designer import design_and_range
+from hewfl.theory.needed import rounds_needed
 from hewfl.theory.noise import (
     best_comparator,
     noise_optimal,

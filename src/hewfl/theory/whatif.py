@@ -14,7 +14,8 @@ from hewfl.core.checks import ArrayLike, invalid, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.case import Case
 from hewfl.theory.certifier import MOST_KINDS
-from hewfl.theory.designer import design, fewest_rounds, rounds_needed
+from hewfl.theory.designer import design, fewest_rounds
+from hewfl.theory.needed import rounds_needed
 from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import coarser, grouped
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
@@ -71,19 +72,19 @@ def improvements(
         InvalidInputError: several configurations or targets at once, or ε ≤ 0.
     """
     goal = positives("target", target)
-    if goal.ndim:
-        raise invalid("target", "one number", f"shape {goal.shape}")
     case = replace(case, system=coarser(grouped(case.system), MOST_KINDS))
-    if case.system.cap.ndim:
-        raise invalid("case", "of one configuration", f"shape {case.system.cap.shape}")
-    now = _best(case, float(goal), (amplitude, curvature), variants)
+    if case.system.cap.ndim or goal.ndim:
+        shape = (*case.system.cap.shape, *goal.shape)
+        raise invalid("case", "of one configuration", f"shape {shape}")
+    eps = float(goal)
+    now = _best(case, eps, (amplitude, curvature), variants)
     tried = [
-        (change, _best(other, float(goal), (amplitude, curvature), variants))
+        (change, _best(other, eps, (amplitude, curvature), variants))
         for change, other in _changes(case)
     ]
     if amplitude is not None:
-        half = _best(case, float(goal), (amplitude / 2, curvature), variants)
-        free = _best(case, float(goal), (None, curvature), variants)
+        half = _best(case, eps, (amplitude / 2, curvature), variants)
+        free = _best(case, eps, (None, curvature), variants)
         tried += [("half the amplitude ϑ", half), ("the best amplitude ϑ", free)]
     found = [_compared(change, now, then) for change, then in tried]
     return tuple(sorted(found, key=lambda x: x.factor))
