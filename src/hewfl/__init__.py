@@ -58,7 +58,6 @@ from hewfl.errors import (
     SolverError,
 )
 from hewfl.predictive.control import predictive_control
-from hewfl.server.fedavgm import FedAvgM
 from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -70,6 +69,7 @@ from hewfl.server.federation import (
     SampledParticipation,
     TimedHorizons,
 )
+from hewfl.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 from hewfl.server.trace import Trace
@@ -93,6 +93,8 @@ __all__ = [
     "Displacements",
     "EpochHorizons",
     "FedAWARE",
+    "FedAdagrad",
+    "FedAdam",
     "FedAdp",
     "FedAvg",
     "FedAvgM",
@@ -100,6 +102,7 @@ __all__ = [
     "FedMGDAPlus",
     "FedNova",
     "FedProx",
+    "FedYogi",
     "Federation",
     "FixedHorizons",
     "FullParticipation",
