@@ -71,6 +71,8 @@ class ServerState:
         paper_scalars: numbers sent in the paper's count.
         diverged: stopped, because a step or the objective left all bounds.
         refused: stopped, because its rule could not decide a round.
+        kept: what stale clients of a simulated world sent last, one row each; rules
+            are not shown it.
     """
 
     anchor: Float64[Array, " d"]
@@ -80,6 +82,7 @@ class ServerState:
     paper_scalars: int
     diverged: bool = False
     refused: bool = False
+    kept: Float64[Array, "k d"] | None = None
 
     @property
     def stopped(self) -> bool:

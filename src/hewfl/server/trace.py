@@ -37,6 +37,8 @@ class RoundRecord:
         status: one sentence.
         excluded: clients left out because their displacement was not finite.
         observed: what the observers say.
+        world: in round 0 of a simulation with clients that are not what they seem:
+            who is `bad`, and the true `batch_sizes`. Rules are never shown it.
     """
 
     round: int
@@ -53,6 +55,7 @@ class RoundRecord:
     status: str = "start"
     excluded: Sequence[int] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
+    world: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def round_note(
@@ -95,6 +98,11 @@ class Trace:
     anchors: Float64[Array, "lanes d"]
     traffic: tuple[Traffic, ...]
     population: int
+
+    @property
+    def bad(self) -> tuple[int, ...]:
+        """Clients that the world of the run made bad."""
+        return tuple(self.records[0].world.get("bad", ())) if self.records else ()
 
     def ledger(self, lane: int | str) -> Ledger:
         """What one lane sent, in total and client by client."""
@@ -158,7 +166,10 @@ def _more(record: RoundRecord) -> list[str]:
 
 def to_line(record: RoundRecord) -> str:
     """One line of JSON; floats keep every bit."""
-    return json.dumps(asdict(record), separators=(",", ":")) + "\n"
+    table = asdict(record)
+    if not record.world:  # as lines were before there were worlds
+        del table["world"]
+    return json.dumps(table, separators=(",", ":")) + "\n"
 
 
 def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
@@ -169,4 +180,6 @@ def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
 def _record(values: dict[str, Any]) -> RoundRecord:
     for name in ("clients", "horizons", "weights", "excluded"):
         values[name] = tuple(values[name])
+    world = values.get("world", {})
+    values["world"] = {key: tuple(value) for key, value in world.items()}
     return RoundRecord(**values)

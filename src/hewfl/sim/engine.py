@@ -23,7 +23,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import DTypeLike
 
 from hewfl.aggregate.memory import to_host
-from hewfl.core.algorithm import Algorithm
+from hewfl.core.algorithm import Acquainted, Algorithm
 from hewfl.core.checks import (
     Array,
     ArrayLike,
@@ -37,7 +37,7 @@ from hewfl.core.round import Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Problem
 from hewfl.server.checkpoint import Saved, flatten, unflatten
-from hewfl.server.federation import Federation
+from hewfl.server.federation import Federation, World
 from hewfl.server.first import finite_rows, first_state
 from hewfl.server.folder import RunLog
 from hewfl.server.state import Lane, ServerState, check_algorithm
@@ -97,6 +97,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     if not _is_listed(observers):
         raise invalid("observers", "a list of functions", shown(observers))
     setting = _setting(problem, federation, lanes, seed, dtype)
+    problem = setting.problem  # with the labels that bad clients have
     folder = _folder(checkpoint)
     states, notes = _first_states(setting, _start(problem, start))
     run = _fingerprint(setting, states[0].anchor)
@@ -200,7 +201,10 @@ def _setting(
         precision = np.dtype(object)
     if precision.kind != "f":
         raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
-    return Setting(problem, federation, lanes, whole("seed", seed, least=0), precision)
+    setting = Setting(
+        problem, federation, lanes, whole("seed", seed, least=0), precision
+    )
+    return replace(setting, problem=setting.roles.relabelled(problem))
 
 
 def _folder(checkpoint: object) -> Path | None:
@@ -236,7 +240,8 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
     with np.errstate(all="ignore"):
         probe = problem.minibatch_gradients(points, firsts, np.ones(n, dtype=np.int64))
         sizes = np.linalg.norm(np.asarray(probe[0], dtype=np.float64), axis=1)
-    return {
+    world = setting.federation.world
+    return ({} if world == World() else {"world": repr(world)}) | {
         "start": hashlib.sha256(x.tobytes()).hexdigest()[:16],
         "problem": [f"{size:.5e}" for size in sizes[:100]],
         "seed": setting.seed,
@@ -274,7 +279,24 @@ def _first_states(
             zeros = first_state(lane.algorithm, x, n, np.zeros((n, len(x))))
             states.append(replace(zeros, scalars=0, paper_scalars=0, refused=True))
             notes.append({"excluded": silent, "status": f"refused: {error}"})
-    return states, notes
+    states = [_in_world(setting, *pair) for pair in zip(setting.lanes, states)]
+    return states, [note | _world_note(setting) for note in notes]
+
+
+def _in_world(setting: Setting, lane: Lane, state: ServerState) -> ServerState:
+    """The state with room for stale updates, and a yardstick's rule told the truth."""
+    roles, rule = setting.roles, lane.algorithm
+    if roles.stale:  # NaN: nothing was sent yet
+        state = replace(state, kept=np.full((len(roles.stale), len(state.anchor)), np.nan))
+    if isinstance(rule, Acquainted):
+        state = replace(state, algorithm=rule.acquainted(state.algorithm, roles.quality))
+    return state
+
+
+def _world_note(setting: Setting) -> dict[str, Any]:
+    """What the first records say of the world."""
+    found = setting.roles.note()
+    return {"world": found} if found else {}
 
 
 def _start_gradients(
@@ -283,9 +305,11 @@ def _start_gradients(
     """One minibatch gradient of every client at x_0 (erratum E-29)."""
     problem, n = setting.problem, setting.problem.n
     ones = np.ones(n, dtype=np.int64)
-    everybody = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
+    told = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
+    everybody = setting.roles.true(told)
     batch = draw(setting.seed, _START, everybody, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
-    return np.array(gradients[0], dtype=np.float64)
+    # A displacement goes against the gradient: so does what a bad client makes of it.
+    return -setting.roles.sent(-np.array(gradients, dtype=np.float64), everybody)[0]
