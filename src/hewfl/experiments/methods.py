@@ -31,7 +31,7 @@ RATE = "rate_scale"
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
 GROUND = "ground"
-"""For any method with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
+"""For methods with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
 

@@ -205,8 +205,8 @@ class Roles:
 
 def _check_own(spans: Mapping[int, tuple[int, int]], problem: Any) -> None:
     """Require that clients with wrong labels share no sample with others."""
-    for i, (lo, m) in spans.items():
-        begin, end = problem.offsets, problem.offsets + problem.data_sizes
+    begin, end = problem.offsets, problem.offsets + problem.data_sizes
+    for lo, m in spans.values():
         meets = np.flatnonzero((begin < lo + m) & (end > lo))
         if len(meets) > 1:
             rule = "on labels of clients that share no samples"

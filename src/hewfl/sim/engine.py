@@ -240,18 +240,23 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
     with np.errstate(all="ignore"):
         probe = problem.minibatch_gradients(points, firsts, np.ones(n, dtype=np.int64))
         sizes = np.linalg.norm(np.asarray(probe[0], dtype=np.float64), axis=1)
-    world = setting.federation.world
-    return ({} if world == World() else {"world": repr(world)}) | {
+    return {
         "start": hashlib.sha256(x.tobytes()).hexdigest()[:16],
         "problem": [f"{size:.5e}" for size in sizes[:100]],
         "seed": setting.seed,
         "lanes": [repr(lane) for lane in setting.lanes],
-        "federation": repr(setting.federation),
+        "federation": _told_apart(setting.federation),
         "dtype": setting.dtype.name,
         "clients": problem.n,
         "parameters": problem.d,
         "samples": int(problem.data_sizes.sum()),
     }
+
+
+def _told_apart(federation: Federation) -> str:
+    """A federation in words; those without a world read as before there were any."""
+    world = federation.world
+    return repr(federation) + ("" if world == World() else f" in {world!r}")
 
 
 def _first_states(
@@ -279,7 +284,8 @@ def _first_states(
             zeros = first_state(lane.algorithm, x, n, np.zeros((n, len(x))))
             states.append(replace(zeros, scalars=0, paper_scalars=0, refused=True))
             notes.append({"excluded": silent, "status": f"refused: {error}"})
-    states = [_in_world(setting, *pair) for pair in zip(setting.lanes, states)]
+    pairs = zip(setting.lanes, states, strict=True)
+    states = [_in_world(setting, lane, state) for lane, state in pairs]
     return states, [note | _world_note(setting) for note in notes]
 
 
@@ -287,9 +293,13 @@ def _in_world(setting: Setting, lane: Lane, state: ServerState) -> ServerState:
     """The state with room for stale updates, and a yardstick's rule told the truth."""
     roles, rule = setting.roles, lane.algorithm
     if roles.stale:  # NaN: nothing was sent yet
-        state = replace(state, kept=np.full((len(roles.stale), len(state.anchor)), np.nan))
+        state = replace(
+            state, kept=np.full((len(roles.stale), len(state.anchor)), np.nan)
+        )
     if isinstance(rule, Acquainted):
-        state = replace(state, algorithm=rule.acquainted(state.algorithm, roles.quality))
+        state = replace(
+            state, algorithm=rule.acquainted(state.algorithm, roles.quality)
+        )
     return state
 
 

@@ -129,7 +129,9 @@ class TorchModule:
         given = self.labels
         if given.ndim != 1 or given.dtype.is_floating_point:
             rule = "classes, one whole number a sample, where a world gets them wrong"
-            raise invalid("labels", rule, f"{given.dtype} of shape {tuple(given.shape)}")
+            raise invalid(
+                "labels", rule, f"{given.dtype} of shape {tuple(given.shape)}"
+            )
         found = np.array(given.cpu().numpy(), dtype=np.int64)
         return found, int(found.max()) + 1
 
