@@ -40,6 +40,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.mean import HewMean
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
 from hewfl.core.displacements import Displacements
@@ -69,7 +70,6 @@ from hewfl.server.faults import (
     ScaledUpdates,
     StaleUpdates,
 )
-from hewfl.server.fedavgm import FedAvgM
 from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -82,6 +82,7 @@ from hewfl.server.federation import (
     TimedHorizons,
     World,
 )
+from hewfl.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 from hewfl.server.trace import Trace
@@ -107,6 +108,8 @@ __all__ = [
     "EpochHorizons",
     "EqualGround",
     "FedAWARE",
+    "FedAdagrad",
+    "FedAdam",
     "FedAdp",
     "FedAvg",
     "FedAvgM",
@@ -114,6 +117,7 @@ __all__ = [
     "FedMGDAPlus",
     "FedNova",
     "FedProx",
+    "FedYogi",
     "Federation",
     "FixedHorizons",
     "FlippedLabels",
@@ -125,6 +129,7 @@ __all__ = [
     "HewFixed",
     "HewHet",
     "HewHom",
+    "HewMean",
     "HiddenBatches",
     "InvalidInputError",
     "KnownQuality",
