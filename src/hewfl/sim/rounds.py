@@ -84,7 +84,7 @@ def _plans(
 
 def _branches(
     setting: Setting,
-    states: Sequence[ServerState],
+    states: list[ServerState],
     plans: Mapping[int, LocalPlan],
     roster: Roster,
 ) -> dict[int, Round]:
@@ -92,15 +92,35 @@ def _branches(
     if not plans:
         return {}
     problem, told = setting.problem, list(plans.values())
-    draws = draw(setting.seed, roster.round, roster, problem.offsets)
+    true = setting.roles.true(roster)
+    draws = draw(setting.seed, roster.round, true, problem.offsets)
     anchors = np.stack([states[k].anchor for k in plans])
     displacements = run_branches(
-        problem, anchors.astype(setting.dtype), roster, told, draws
+        problem, anchors.astype(setting.dtype), true, told, draws
     )
+    displacements = _sent(setting, states, plans, displacements, roster)
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
     rows = zip(anchors, displacements, told, losses, strict=True)
     heard = [_heard(x, moved, roster, plan, loss) for x, moved, plan, loss in rows]
     return dict(zip(plans, heard, strict=True))
+
+
+def _sent(
+    setting: Setting,
+    states: list[ServerState],
+    plans: Mapping[int, LocalPlan],
+    displacements: Float[Array, "lanes s d"],
+    roster: Roster,
+) -> Float[Array, "lanes s d"]:
+    """What bad clients make of the displacements; the honest ones as they are."""
+    roles = setting.roles
+    if not roles.stale:
+        return roles.sent(displacements, roster)
+    kept = np.stack([np.asarray(states[k].kept) for k in plans])
+    displacements = roles.sent(displacements, roster, kept)
+    for k, own in zip(plans, kept, strict=True):
+        states[k] = replace(states[k], kept=own)
+    return displacements
 
 
 def _told(
@@ -288,12 +308,12 @@ def _measured(
     setting: Setting, models: Sequence[Float64[Array, " d"]]
 ) -> list[dict[str, Any]]:
     """Objectives and metrics of some models."""
-    problem, stack = setting.problem, np.stack(models).astype(setting.dtype)
+    stack = np.stack(models).astype(setting.dtype)
     if (stack == stack[0]).all():  # all start at one point
         stack = stack[:1]
     with np.errstate(all="ignore"):
-        values = np.asarray(problem.objectives(stack), dtype=np.float64)
-        metrics = problem.evaluate(stack)
+        values = np.asarray(setting.objectives(stack), dtype=np.float64)
+        metrics = setting.problem.evaluate(stack)
     rows = [min(row, len(stack) - 1) for row in range(len(models))]
     return [
         {
