@@ -38,6 +38,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.mean import HewMean
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
 from hewfl.core.displacements import Displacements
@@ -108,6 +109,7 @@ __all__ = [
     "HewFixed",
     "HewHet",
     "HewHom",
+    "HewMean",
     "InvalidInputError",
     "Krum",
     "Lane",

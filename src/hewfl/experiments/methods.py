@@ -44,7 +44,9 @@ class MethodSpec:
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
             data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser;
             `rate_scale`, which divides the smoothness; and for HewHom and HewHet
-            `curvature = "online"` with `curvature_memory` and `curvature_floor`.
+            `curvature = "online"` with `curvature_memory` and `curvature_floor`, or
+            `kappa` instead of `curvature_ratio`: the smoothness is then the unit of the
+            amplitude alone.
         grid: lists of values to choose from by tuning.
     """
 
@@ -191,10 +193,18 @@ def _algorithm(
         limits = {name: values.pop(name) for name in names if name in values}
         limits["smoothness"] = smoothness
         values["bounds"] = from_table(ProblemBounds, limits, where)
+    elif METHODS[method] in (HewHom, HewHet) and "kappa" in values:
+        values["amplitude"] = _ground(values.get("amplitude"), smoothness)
     else:
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
     return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
+
+
+def _ground(amplitude: Any, smoothness: float) -> Any:
+    """ϑ/L: methods with κ are given no L, in specs it is the unit of steps for all."""
+    known = isinstance(amplitude, int | float) and not isinstance(amplitude, bool)
+    return amplitude / smoothness if known else amplitude
 
 
 def _under_curvature(
