@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Plan, Seen, play, quadratic
+from tests.torch.scenarios import SIZE, Plan, Seen, play, quadratic
 
 from hewfl import (
     FedAvg,
@@ -253,20 +253,27 @@ def test_a_rank_that_is_not_finite_has_no_weight(
         assert np.abs(last[0].after - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(("rule", "vectors"), [("hom", 0), ("het", 1)])
-def test_bytes_are_those_of_a_ring_and_the_products(
-    pool: Pool, rule: str, vectors: int
-) -> None:
-    """With control variates a second vector is handed out: half a ring more."""
-    plan = Plan(rule, options=SyncOptions(bucket_bytes=2**20))
+@pytest.mark.parametrize("rule", ["hom", "equal", "het", "full"])
+def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> None:
+    """With control variates a second vector is sent to all: half a ring more."""
+    options = SyncOptions(bucket_bytes=2**20)
+    if rule == "full":
+        options, rule = replace(options, exact="full"), "hom"
+    plan = Plan(rule, options=options, rounds=2)
     for ranks in (2, 4):
-        report = pool.run(play, ranks, plan)[0][0].report
-        m = ranks + vectors
-        products = 2 * (ranks - 1) * (m**2 + m + 1) * 8 // ranks
-        handshake = (ranks - 1) * 11 * 8
-        finite = 2 * (ranks - 1) * 8 // ranks
-        model = report.ring_bytes + vectors * report.ring_bytes // 2
-        assert report.bytes_sent == model + products + handshake + finite
+        report = pool.run(play, ranks, plan)[0][-1].report
+        ring = 2 * (ranks - 1) / ranks
+        more = (ranks - 1) * 12 * 8  # what each rank did
+        if rule == "het" or options.exact == "full":
+            m = ranks + (rule == "het")
+            more += ring * (m**2 + m + 1) * 8
+            padding = ring / 2 * 2 * 4 * (-SIZE % ranks)  # of shards
+            more += padding + (ring * 8 if rule == "het" else 0)
+        if rule == "het":
+            more += ring / 2 * 4 * (SIZE + -SIZE % ranks)
+        elif rule == "hom" and options.exact != "full":
+            more += (ranks - 1) * (2**14 * 4 + 8)  # sketches, and the certificate
+        assert report.bytes_sent == pytest.approx(report.ring_bytes + more, abs=1)
 
 
 def test_a_rule_may_know_every_rank(pool: Pool) -> None:
