@@ -358,10 +358,6 @@ def test_options_are_checked() -> None:
         SyncOptions(bucket_bytes=0)
     with pytest.raises(InvalidInputError, match="`timeout` must be positive; got 0"):
         SyncOptions(timeout=0)
-    with pytest.raises(InvalidInputError, match="a timedelta or a number of seconds"):
-        SyncOptions(timeout="60")  # type: ignore[arg-type]  # what a user may try
-    with pytest.raises(InvalidInputError, match='`exact` must be "sketch" or "full"'):
-        SyncOptions(exact="half")  # type: ignore[arg-type]  # likewise
     assert SyncOptions(timeout=60) == SyncOptions(timeout=timedelta(minutes=1))
     assert HewHom(1.0, 1.0).demands.losses is False
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, SupportsFloat, final
+from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
 import torch.distributed as dist
@@ -56,12 +56,13 @@ class HewLocalSGD:
     model or parts of it, neither average gradients nor copy buffers inside the block.
 
     Which parameters require gradients is fixed at construction; the optimiser must move
-    all of them and nothing else. Of several optimisers each moves a part; a step is done
-    when each has made one.
+    all of them and nothing else. Of several optimisers each moves a part, and a step is
+    done when each has made one.
 
     Rules with control variates correct the gradients that `optimizer.step()` finds:
-    the first step of all ranks is a meeting, which none may miss but by leaving. They need one
-    learning rate for all groups; closures, sparse and scaled gradients are refused.
+    the first step of all ranks is a meeting, which none may miss but by leaving. They
+    need one learning rate for all groups; closures, sparse and scaled gradients are
+    refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
     goes on from the common model with its optimiser's state dropped. Buffers that are
@@ -75,7 +76,7 @@ class HewLocalSGD:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-        sync_every: int | timedelta,
+        sync_every: SupportsIndex | timedelta,
         rule: str | Algorithm[Any] | Lane = "hom",
         process_group: Any = None,
         options: SyncOptions | None = None,

@@ -97,7 +97,7 @@ class SharedModel:
     def _moved(
         self, b: int, room: torch.Tensor, *, in_place: bool = True
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Δ on a bucket, stretch by stretch: in its place of `room`, or at the front."""
+        """Δ on a bucket, stretch by stretch, in its place of `room` or at the front."""
         x, dtype = self._at_hand(self.anchor[b]), self.layout.buckets[b].dtype
         for y, here in self._views(b):
             out = room[here] if in_place else room.view(dtype)[: len(y)]

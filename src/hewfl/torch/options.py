@@ -80,7 +80,7 @@ class SyncOptions:
     exact: Literal["sketch", "full"] = "sketch"
     bucket_bytes: int = 2**24
     anchor_on_host: bool = False
-    timeout: timedelta | float = timedelta(minutes=10)
+    timeout: timedelta | float | int = timedelta(minutes=10)
     folder: Path | str | None = None
     on_round: Callable[[SyncReport], Any] | None = None
 
