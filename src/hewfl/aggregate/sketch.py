@@ -22,7 +22,9 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from hewfl.aggregate.memory import FLOAT32, FLOAT64, host_rows
 from hewfl.core.checks import Ints, invalid
+from hewfl.core.native import PASSES, library
 
 _SPREAD = 4
 """Lengths of a row in the table of signs. Two rows with one shift meet with one sign in
@@ -88,17 +90,22 @@ class CountSketch:
             raise invalid("pieces", "at least one array", "none")
         return total
 
-    def add(self, total: Any, vector: Any, begin: int = 0) -> None:
+    def add(self, total: Any, vector: Any, begin: int = 0, base: Any = None) -> None:
         """Add the sketch of some entries to a sketch, in place.
 
         Args:
             total: from `empty`.
             vector: entries `begin` and after, of the library of `total`.
             begin: place of the first one in the whole vector.
+            base: what is to be subtracted from them, None for nothing.
         """
         k, end = self.size, begin + len(vector)
         first, last = begin // k, -(-end // k)
         signs, shifts = self._rows(first, last)
+        if self._by_kernel(total, vector, begin, base, (signs, shifts)):
+            return
+        if base is not None:
+            vector = vector - base
         table = self._table(total)
         head = min(end, -(-begin // k) * k)  # where the first whole row starts
         tail = max(head, end // k * k)  # where the last one ends
@@ -119,6 +126,21 @@ class CountSketch:
             _add_on_device(total, rows, table, signs[chosen], shifts[chosen])
         else:
             _add_rows(total, rows, table, signs[chosen], shifts[chosen])
+
+    def _by_kernel(
+        self, total: Any, vector: Any, begin: int, base: Any, rows: tuple[Any, Any]
+    ) -> bool:
+        """Whether the compiled kernel could do it, and has: float32 on the host."""
+        kernel = getattr(library(PASSES), "sketch", None)
+        lent = host_rows([total, vector] if base is None else [total, vector, base])
+        kinds = (FLOAT64, FLOAT32) if base is None else (FLOAT64, FLOAT32, FLOAT32)
+        if kernel is None or lent is None or lent[1] != bytes(kinds):
+            return False
+        sums, *parts = lent[0]
+        parts = parts if base is not None else [*parts, np.empty(0, np.float32)]
+        h = _signs(self.seed, self.size)
+        kernel(*parts, begin, self.size, *rows, h, sums)
+        return True
 
     def _rows(
         self, first: int, last: int

@@ -11,7 +11,7 @@ from hewfl.server.average import average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
 from hewfl.torch.layout import Layout, flat_view
 
-STRETCH = 2**16
+STRETCH = 2**18
 """Entries worked on at a time on the host: several passes over them stay in cache."""
 
 
@@ -80,10 +80,11 @@ class SharedModel:
     def sketch(self, sketch: CountSketch) -> torch.Tensor:
         """The sketch of Δ, in one pass over the parameters."""
         total: torch.Tensor = sketch.empty(self.parameters[0])
-        room = self._scratch()
         for b, bucket in enumerate(self.layout.buckets):
-            for here, moved in self._moved(b, room, in_place=False):
-                sketch.add(total, moved, bucket.begin + here.start)
+            x = self._at_hand(self.anchor[b])
+            for y, here in self._views(b, whole=x.dtype == bucket.dtype):
+                start = x[here].to(bucket.dtype)
+                sketch.add(total, y, bucket.begin + here.start, start)
         return total
 
     def is_displacement_finite(self) -> bool:
@@ -207,9 +208,12 @@ class SharedModel:
         size = min(size, STRETCH) if self.device.type == "cpu" else size
         return torch.empty(8 * size, dtype=torch.uint8, device=self.device)
 
-    def _views(self, b: int) -> Iterator[tuple[torch.Tensor, slice]]:
+    def _views(
+        self, b: int, *, whole: bool = False
+    ) -> Iterator[tuple[torch.Tensor, slice]]:
         """Stretches of the parameters in a bucket, and where they lie in it."""
-        step = STRETCH if self.device.type == "cpu" else self.layout.parameters
+        whole = whole or self.device.type != "cpu"
+        step = self.layout.parameters if whole else STRETCH
         for piece in self.layout.buckets[b].pieces:
             flat = flat_view(self.parameters[piece.parameter])
             for lo in range(0, piece.size, step):
