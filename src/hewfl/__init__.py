@@ -17,6 +17,7 @@ from hewfl.baselines import (
     CentredClipping,
     CoordinateMedian,
     Disagreement,
+    EqualGround,
     FedAdp,
     FedAvg,
     FedAWARE,
@@ -25,6 +26,7 @@ from hewfl.baselines import (
     FedNova,
     FedProx,
     GeometricMedian,
+    KnownQuality,
     Krum,
     MinibatchSGD,
     MultiKrum,
@@ -38,6 +40,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.mean import HewMean
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
 from hewfl.core.displacements import Displacements
@@ -57,6 +60,16 @@ from hewfl.errors import (
     SolverError,
 )
 from hewfl.predictive.control import predictive_control
+from hewfl.server.faults import (
+    ConstantUpdates,
+    FlippedLabels,
+    GrowingNoise,
+    HiddenBatches,
+    RandomLabels,
+    RandomUpdates,
+    ScaledUpdates,
+    StaleUpdates,
+)
 from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -67,6 +80,7 @@ from hewfl.server.federation import (
     RandomParticipation,
     SampledParticipation,
     TimedHorizons,
+    World,
 )
 from hewfl.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from hewfl.server.outer import Outer
@@ -83,6 +97,7 @@ __all__ = [
     "CentredClipping",
     "ChoiceHorizons",
     "ClientProfile",
+    "ConstantUpdates",
     "ControlSolution",
     "CoordinateMedian",
     "DataError",
@@ -91,6 +106,7 @@ __all__ = [
     "Disagreement",
     "Displacements",
     "EpochHorizons",
+    "EqualGround",
     "FedAWARE",
     "FedAdagrad",
     "FedAdam",
@@ -104,14 +120,19 @@ __all__ = [
     "FedYogi",
     "Federation",
     "FixedHorizons",
+    "FlippedLabels",
     "FullParticipation",
     "GeometricMedian",
+    "GrowingNoise",
     "HewControl",
     "HewError",
     "HewFixed",
     "HewHet",
     "HewHom",
+    "HewMean",
+    "HiddenBatches",
     "InvalidInputError",
+    "KnownQuality",
     "Krum",
     "Lane",
     "LocalPlan",
@@ -123,13 +144,17 @@ __all__ = [
     "PoissonHorizons",
     "ProblemBounds",
     "QFedAvg",
+    "RandomLabels",
     "RandomParticipation",
+    "RandomUpdates",
     "Roster",
     "Round",
     "SampledParticipation",
     "Scaffold",
+    "ScaledUpdates",
     "SimplexSolution",
     "SolverError",
+    "StaleUpdates",
     "StepWeighted",
     "TimedHorizons",
     "Trace",
@@ -137,6 +162,7 @@ __all__ = [
     "TrimmedMean",
     "UniformLocalSGD",
     "UpperState",
+    "World",
     "__version__",
     "combine",
     "data_gap",

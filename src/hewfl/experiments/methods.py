@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from hewfl.baselines.equal_ground import EqualGround
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
@@ -35,6 +36,8 @@ RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
+GROUND = "ground"
+"""For methods with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
 
@@ -49,8 +52,11 @@ class MethodSpec:
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
             data give; those of the outer optimiser (`OUTER`);
-            `rate_scale`, which divides the smoothness; and for HewHom and HewHet
-            `curvature = "online"` with `curvature_memory` and `curvature_floor`.
+            `rate_scale`, which divides the smoothness; `ground = "equal"`, which
+            makes a `step_scale` an amplitude; and for HewHom and HewHet
+            `curvature = "online"` with `curvature_memory` and `curvature_floor`, or
+            `kappa` instead of `curvature_ratio`: the smoothness is then the unit of the
+            amplitude alone.
         grid: lists of values to choose from by tuning.
     """
 
@@ -87,14 +93,29 @@ class MethodSpec:
             InvalidInputError: a hyper-parameter is missing or out of range.
         """
         outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
-        own = {k: v for k, v in self.parameters.items() if k not in (*OUTER, RATE)}
+        known = (*OUTER, RATE, GROUND)
+        own = {k: v for k, v in self.parameters.items() if k not in known}
         where = f"methods.{self.label}"
         smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
-        if "amplitude" in _parameters(self.method):
+        is_equal = self._on_equal_ground(where)
+        if is_equal or "amplitude" in _parameters(self.method):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
+        if is_equal:
+            with errors_naming({"rule": path(where, GROUND)}):
+                algorithm = EqualGround(algorithm)
         optimiser = _outer(outer, rounds, where)
         return Lane(algorithm, optimiser, self.label)
+
+    def _on_equal_ground(self, where: str) -> bool:
+        """Whether step sizes are divided by H_i, which amplitudes are anyway."""
+        kind = self.parameters.get(GROUND, "steps")
+        if kind not in ("steps", "equal"):
+            raise invalid(path(where, GROUND), "one of steps, equal", repr(kind))
+        if kind == "equal" and "step_scale" not in _parameters(self.method):
+            rule = "left out: only methods with a `step_scale` have it"
+            raise invalid(path(where, GROUND), rule, repr(kind))
+        return bool(kind == "equal")
 
 
 def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
@@ -139,7 +160,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if method not in METHODS:
         rule = one_of(tuple(METHODS), method)
         raise invalid(path(where, "method"), rule, repr(method))
-    known = (*_parameters(method), *OUTER, RATE)
+    known = (*_parameters(method), *OUTER, RATE, GROUND)
     check_names(table, ("method", "label", "grid", *known), where)
     label = _text(table.get("label", method), path(where, "label"))
     grid = _grid(table.get("grid", {}), known, path(where, "grid"))
@@ -220,10 +241,18 @@ def _algorithm(
         limits = {name: values.pop(name) for name in names if name in values}
         limits["smoothness"] = smoothness
         values["bounds"] = from_table(ProblemBounds, limits, where)
+    elif METHODS[method] in (HewHom, HewHet) and "kappa" in values:
+        values["amplitude"] = _ground(values.get("amplitude"), smoothness)
     else:
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
     return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
+
+
+def _ground(amplitude: Any, smoothness: float) -> Any:
+    """ϑ/L: methods with κ are given no L, in specs it is the unit of steps for all."""
+    known = isinstance(amplitude, int | float) and not isinstance(amplitude, bool)
+    return amplitude / smoothness if known else amplitude
 
 
 def _under_curvature(

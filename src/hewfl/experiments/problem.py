@@ -17,7 +17,11 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import DataSpec
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
-from hewfl.server.client_laws import check_horizons, check_participation
+from hewfl.server.client_laws import (
+    check_horizons,
+    check_participation,
+    check_world,
+)
 from hewfl.server.federation import Federation
 from hewfl.server.state import Lane
 
@@ -40,6 +44,7 @@ def build_federation(spec: Spec) -> Federation:
         check_horizons(clients.horizons),
         clients.batch_size,
         check_participation(clients.participation),
+        check_world(clients.world),
     )
 
 

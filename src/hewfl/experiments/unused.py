@@ -64,9 +64,10 @@ RULES: tuple[Rule, ...] = (
         'only problem.model = "softmax" uses it',
     ),
     (
-        lambda s: not any(method.method in AUDITED for method in s.methods),
+        lambda s: not any(map(_is_audited, s.methods)),
         ("audit_every",),
-        f"of the methods only {' and '.join(AUDITED)} have a certificate to audit",
+        f"of the methods only {' and '.join(AUDITED)} without kappa have a "
+        "certificate to audit",
     ),
     (
         lambda s: s.judge == "averaged" and not any(map(_has_average, s.methods)),
@@ -107,3 +108,8 @@ def _looked_up(spec: Spec, field: str) -> tuple[Any, Any]:
     record: Any = getattr(spec, section[0]) if section else spec
     (found,) = (f for f in dataclasses.fields(record) if f.name == name)
     return getattr(record, name), found.default
+
+
+def _is_audited(method: MethodSpec) -> bool:
+    known = {*method.parameters, *method.grid}
+    return method.method in AUDITED and "kappa" not in known

@@ -77,7 +77,7 @@ def conclude(  # noqa: PLR0913 - four are switches
             decision, following = decided(lane.algorithm, round_, state.algorithm)
             model = None
             if with_terms and isinstance(lane.algorithm, Modelled):
-                model = lane.algorithm.model(round_, state.algorithm)
+                model = _certified(lane.algorithm.model(round_, state.algorithm))
             moved = stepped(lane.outer, round_, state, decision, model, with_move)
             spoiled = whole_state and _has_nan(following)
             if spoiled or not fits(moved.anchor):
@@ -94,6 +94,11 @@ def conclude(  # noqa: PLR0913 - four are switches
     )
     status = _said(decision, lane.outer)
     return Outcome(new, status, decision, moved.move, moved.terms)
+
+
+def _certified(model: RoundModel) -> RoundModel | None:
+    """The model where it is a bound; without an L it is none."""
+    return None if model.smoothness is None else model
 
 
 def _said(decision: Decision, outer: Outer) -> str:
