@@ -150,3 +150,25 @@ class Branching(Protocol):
             samples: rows of the pooled arrays for each step; client i counts its first
                 b_i columns.
         """
+
+
+@runtime_checkable
+class Adaptive(Protocol):
+    """A problem whose clients may step by an optimiser other than plain SGD."""
+
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether displacements do not show the mean gradient of a branch."""
+
+    def measured_branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> tuple[Float[Array, "lanes s d"], Float[Array, "corrected s d"]]:
+        """Displacements, and mean gradients of the lanes whose plan has a correction.
+
+        The gradients are those of the minibatches along each branch, before correction,
+        proximal term and optimiser. Arguments are those of `Branching.branches`.
+        """

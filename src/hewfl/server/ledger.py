@@ -6,7 +6,7 @@ nobody is contacted costs nothing (E-06).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -44,6 +44,19 @@ class Charge:
     def paper_scalars(self) -> int:
         """All numbers as the paper counts them."""
         return self.down + self.paper_up + self.extra
+
+
+def with_gradients(traffic: Traffic) -> Traffic:
+    """What a method with control variates sends under an adaptive local optimiser.
+
+    Each active client sends the mean gradient of its branch beside its displacement.
+    The paper, which sends Δc_i along, counts that vector anyway.
+
+    >>> with_gradients(Traffic(down=2, up=1, paper_up=2))
+    Traffic(down=2, up=2, paper_up=2, down_scalars=0, up_scalars=0, common_scalars=0)
+    """
+    up = traffic.up + 1
+    return replace(traffic, up=up, paper_up=max(up, traffic.paper_up))
 
 
 def charge(traffic: Traffic, active: int, d: int) -> Charge:

@@ -44,7 +44,7 @@ from hewfl.server.state import Lane, ServerState, check_algorithm, delivered
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Observer, Setting
-from hewfl.sim.rounds import evaluated, record_of, run_round
+from hewfl.sim.rounds import evaluated, record_of, run_round, traffic_of
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
@@ -132,7 +132,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         _distinct([lane.name for lane in lanes]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(lane.algorithm.demands.traffic for lane in lanes),
+        tuple(traffic_of(problem, lane) for lane in lanes),
         problem.n,
         np.stack([delivered(state) for state in states]),
     )

@@ -8,19 +8,19 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from hewfl.aggregate.rows import Rows
-from hewfl.core.algorithm import Corrected, Informed
+from hewfl.core.algorithm import Corrected, Informed, Traffic
 from hewfl.core.checks import Array
 from hewfl.core.records import UpperState
 from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.errors import HewError
-from hewfl.problems.problem import Problem
+from hewfl.problems.problem import Adaptive, Problem
 from hewfl.server.conclude import RANGE_ERROR, conclude
 from hewfl.server.first import finite_rows
-from hewfl.server.ledger import charge
+from hewfl.server.ledger import charge, with_gradients
 from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import AVERAGED, RoundRecord, round_note
 from hewfl.sim.branches import run_branches
-from hewfl.sim.draws import draw
+from hewfl.sim.draws import Draws, draw
 from hewfl.sim.lanes import Observer, Setting, Step
 
 DIVERGED = 1e12
@@ -51,7 +51,7 @@ def run_round(
                 decided = _decide(setting, states[k], heard, (t, k), observers)
                 states[k], notes[k] = decided
                 notes[k]["excluded"] = _excluded(roster, heard.roster)
-                traffic = setting.lanes[k].algorithm.demands.traffic
+                traffic = traffic_of(problem, setting.lanes[k])
                 bill = charge(traffic, len(roster.clients), problem.d)
                 states[k] = states[k].charged(bill)
     if not evaluate:
@@ -95,13 +95,13 @@ def _branches(
     true = setting.roles.true(roster)
     draws = draw(setting.seed, roster.round, true, problem.offsets)
     anchors = np.stack([states[k].anchor for k in plans])
-    displacements = run_branches(
+    displacements, gradients = _run(
         problem, anchors.astype(setting.dtype), true, told, draws
     )
     displacements = _sent(setting, states, plans, displacements, roster)
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
-    rows = zip(anchors, displacements, told, losses, strict=True)
-    heard = [_heard(x, moved, roster, plan, loss) for x, moved, plan, loss in rows]
+    rows = zip(anchors, displacements, told, losses, gradients, strict=True)
+    heard = [_heard(x, moved, roster, *rest) for x, moved, *rest in rows]
     return dict(zip(plans, heard, strict=True))
 
 
@@ -121,6 +121,37 @@ def _sent(
     for k, own in zip(plans, kept, strict=True):
         states[k] = replace(states[k], kept=own)
     return displacements
+
+
+def _run(
+    problem: Problem,
+    anchors: Float[Array, "lanes d"],
+    roster: Roster,
+    plans: Sequence[LocalPlan],
+    draws: Draws,
+) -> tuple[Float[Array, "lanes s d"], list[Float[Array, "s d"] | None]]:
+    """Displacements, and mean gradients for the lanes whose clients must send them."""
+    found: list[Float[Array, "s d"] | None] = [None] * len(plans)
+    asking = [k for k, plan in enumerate(plans) if plan.correction is not None]
+    if not (asking and _hides_gradients(problem)):
+        return run_branches(problem, anchors, roster, plans, draws), found
+    assert isinstance(problem, Adaptive)
+    moved, means = problem.measured_branches(anchors, roster, plans, draws.samples)
+    for k, mean in zip(asking, means, strict=True):
+        found[k] = mean
+    return moved, found
+
+
+def _hides_gradients(problem: Problem) -> bool:
+    return isinstance(problem, Adaptive) and problem.hides_gradients
+
+
+def traffic_of(problem: Problem, lane: Lane) -> Traffic:
+    """What a lane's clients send in a round of this problem."""
+    demands = lane.algorithm.demands
+    if demands.variates and _hides_gradients(problem):
+        return with_gradients(demands.traffic)
+    return demands.traffic
 
 
 def _told(
@@ -181,9 +212,12 @@ def _heard(
     roster: Roster,
     plan: LocalPlan,
     losses: Float64[Array, " s"] | None,
+    gradients: Float[Array, "s d"] | None,
 ) -> Round:
-    """The round without clients whose displacement is not finite."""
+    """The round without clients whose vectors are not finite."""
     finite = finite_rows(displacements)
+    if gradients is not None:
+        finite &= finite_rows(gradients)
     if not finite.all():
         heard = np.flatnonzero(finite)
         displacements, roster, plan = (
@@ -192,8 +226,10 @@ def _heard(
             plan.only(heard),
         )
         losses = None if losses is None else losses[heard]
+        gradients = None if gradients is None else gradients[heard]
     rows = Rows(displacements, np, *displacements.shape)
-    return Round(anchor, rows, roster, plan, losses)
+    sent = None if gradients is None else Rows(gradients, np, *gradients.shape)
+    return Round(anchor, rows, roster, plan, losses, sent)
 
 
 def _decide(

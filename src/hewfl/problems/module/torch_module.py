@@ -145,9 +145,10 @@ class TorchModule:
         samples: Int[Any, "a b"],
         counts: Int[Any, " a"],
     ) -> Float[Any, "lanes a d"]:
-        """Gradients that a local step follows: in training mode, clipped, with decay.
+        """Gradients that a local step follows: in training mode, clipped.
 
-        Model by model, as the engine asks for these once, at the start of a run.
+        With decay under SGD; AdamW adds its decay to Adam's direction instead. Model by
+        model, as the engine asks for these once, at the start of a run.
         """
         y, rows = conform(models, self.features), conform(samples, self.features)
         keys = conform(batch_keys(samples, counts), self.features)
@@ -170,11 +171,32 @@ class TorchModule:
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"]:
         """Displacements of whole local branches, by the route of `training`."""
+        return self.measured_branches(anchors, roster, plans, samples)[0]
+
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether displacements do not show mean gradients: AdamW scales them."""
+        return self.training.optimiser == "adamw"
+
+    def measured_branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> tuple[Float[Array, "lanes s d"], Float[Array, "measured s d"]]:
+        """Displacements, and the mean gradients of corrected lanes under AdamW.
+
+        The gradients are clipped as those of every step, without weight decay, and are
+        taken before correction, proximal term and Adam: what a control variate stands
+        for.
+        """
         x = conform(anchors, self.features)
         task = self._task(x.dtype)
         route = choose_route(task, len(plans) * samples.shape[1], samples.shape[2])
         if route == "loop":
-            return on_host(branches_in_loop(task, x, roster, plans, samples))
+            moved, means = branches_in_loop(task, x, roster, plans, samples)
+            return on_host(moved), on_host(means)
         if (x.dtype, route) not in self._steppers:
             self._steppers[x.dtype, route] = Stepper(task, graphs=route == "graph")
         return self._steppers[x.dtype, route].branches(x, roster, plans, samples)
