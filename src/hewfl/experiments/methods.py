@@ -9,6 +9,7 @@ from typing import Any, final
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
+from hewfl.controllers.paced import Paced
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
 from hewfl.core.conversion import (
@@ -27,6 +28,8 @@ OUTER = ("momentum", "nesterov", "outer_step")
 """Fields of the outer optimiser, for any method."""
 RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""
+PACE = {"pace": "pace", "pace_unit": "unit", "pace_reference": "reference"}
+"""How clients step, for any method with an `amplitude` or a `step_scale`: `Paced`."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
 ONLINE = ("curvature_memory", "curvature_floor")
@@ -43,10 +46,12 @@ class MethodSpec:
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
             data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser;
-            `rate_scale`, which divides the smoothness; and for HewHom and HewHet
-            `curvature = "online"` with `curvature_memory` and `curvature_floor`, or
-            `kappa` instead of `curvature_ratio`: the smoothness is then the unit of the
-            amplitude alone.
+            `rate_scale`, which divides the smoothness; `pace` ("plain" or
+            "equal"), `pace_unit` ("steps" or "epochs") and `pace_reference`, for step
+            sizes other than the method's own: amplitude or step scale over L is then
+            the step size; and for HewHom and HewHet `curvature = "online"` with
+            `curvature_memory` and `curvature_floor`, or `kappa` instead of
+            `curvature_ratio`: the smoothness is then the unit of the amplitude alone.
         grid: lists of values to choose from by tuning.
     """
 
@@ -82,12 +87,16 @@ class MethodSpec:
         outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
         if "outer_step" in outer:
             outer["step"] = outer.pop("outer_step")
-        own = {k: v for k, v in self.parameters.items() if k not in (*OUTER, RATE)}
+        pace = {k: self.parameters[k] for k in PACE if k in self.parameters}
+        besides = (*OUTER, RATE, *PACE)
+        own = {k: v for k, v in self.parameters.items() if k not in besides}
         where = f"methods.{self.label}"
         smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
-        if "amplitude" in _parameters(self.method):
+        if "amplitude" in _parameters(self.method) and not pace:
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
+        if pace:
+            algorithm = _paced(algorithm, pace, own, smoothness, where)
         with errors_naming({f"{where}.step": f"{where}.outer_step"}):
             optimiser = from_table(Outer, outer, where)
         return Lane(algorithm, optimiser, self.label)
@@ -112,7 +121,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if method not in METHODS:
         rule = one_of(tuple(METHODS), method)
         raise invalid(path(where, "method"), rule, repr(method))
-    known = (*_parameters(method), *OUTER, RATE)
+    known = (*_parameters(method), *OUTER, RATE, *PACE)
     check_names(table, ("method", "label", "grid", *known), where)
     label = _text(table.get("label", method), path(where, "label"))
     grid = _grid(table.get("grid", {}), known, path(where, "grid"))
@@ -199,6 +208,23 @@ def _algorithm(
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
     return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
+
+
+def _paced(
+    rule: Algorithm[Any],
+    pace: Mapping[str, Any],
+    own: Mapping[str, Any],
+    smoothness: float,
+    where: str,
+) -> Algorithm[Any]:
+    """The rule under the step sizes that `pace` names."""
+    scale = own.get("amplitude", own.get("step_scale"))
+    if scale is None:
+        rule_ = "left out of a method without an amplitude or a step scale"
+        raise invalid(path(where, "pace"), rule_, pace.get("pace"))
+    step = positive(path(where, "step"), scale) / smoothness
+    with errors_naming({own: path(where, name) for name, own in PACE.items()}):
+        return Paced(rule, step, **{PACE[name]: value for name, value in pace.items()})
 
 
 def _ground(amplitude: Any, smoothness: float) -> Any:
