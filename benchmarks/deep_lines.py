@@ -98,8 +98,9 @@ def main() -> int:
     began = time.monotonic()
     root: Path = asked.root
     root.mkdir(parents=True, exist_ok=True)
-    if asked.kept.exists():
-        _unpack(asked.kept, root)
+    for archive in (*asked.before, asked.kept):
+        if archive.exists():
+            _unpack(archive, root)
     # Convolutions are in TF32 on a GPU by default; as products they are to be so too.
     os.environ.setdefault("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
 
@@ -143,6 +144,7 @@ def _arguments() -> Any:
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--root", type=Path, default=Path("runs"), help="of the runs")
     parser.add_argument("--kept", type=Path, default=Path("deep.tar.gz"))
+    parser.add_argument("--before", type=Path, nargs="*", default=(), help="archives")
     parser.add_argument("--quick", action="store_true", help="a first look")
     return parser.parse_args()
 
