@@ -9,6 +9,7 @@ from hewfl.baselines.agreement import Agreement
 from hewfl.baselines.centred_clipping import CentredClipping
 from hewfl.baselines.coordinate_median import CoordinateMedian
 from hewfl.baselines.disagreement import Disagreement
+from hewfl.baselines.equal_ground import EqualGround as EqualGround
 from hewfl.baselines.fedadp import FedAdp
 from hewfl.baselines.fedavg import FedAvg
 from hewfl.baselines.fedaware import FedAWARE
@@ -17,6 +18,7 @@ from hewfl.baselines.fedmgda import FedMGDAPlus
 from hewfl.baselines.fednova import FedNova
 from hewfl.baselines.fedprox import FedProx
 from hewfl.baselines.geometric_median import GeometricMedian
+from hewfl.baselines.known_quality import KnownQuality
 from hewfl.baselines.krum import Krum, MultiKrum
 from hewfl.baselines.minibatch import MinibatchSGD
 from hewfl.baselines.qfedavg import QFedAvg
@@ -38,6 +40,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "GeometricMedian",
+    "KnownQuality",
     "Krum",
     "MinibatchSGD",
     "MultiKrum",

@@ -154,6 +154,20 @@ class Started(Protocol[State]):
 
 
 @runtime_checkable
+class Acquainted(Protocol[State]):
+    """A yardstick: a method that a simulation tells how good each client truly is.
+
+    No server has this knowledge, so no other transport calls it.
+    """
+
+    def acquainted(self, state: State, quality: Float64[Array, " n"]) -> State:
+        """The first state, told the true batch size of honest clients, 0 of bad ones.
+
+        The number stands for how much a sample mean of that client is worth.
+        """
+
+
+@runtime_checkable
 class Certified(Protocol[State_contra]):
     """A method that bounds the expected next gap before the round."""
 

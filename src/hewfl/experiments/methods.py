@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from hewfl.baselines.equal_ground import EqualGround
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
@@ -24,14 +25,22 @@ from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 
-OUTER = ("momentum", "nesterov", "outer_step")
-"""Fields of the outer optimiser, for any method."""
+STEP, SHARE = "outer_step", "average_share"
+OUTER = (
+    *(f.name if f.name != "step" else STEP for f in dataclasses.fields(Outer)),
+    SHARE,
+)
+"""Fields of the outer optimiser, for any method: those of `Outer`, whose `step` is
+called `outer_step`, and `average_share`, the last part of the rounds that a tail
+average is taken over."""
 RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""
 PACE = {"pace": "pace", "pace_unit": "unit", "pace_reference": "reference"}
 """How clients step, for any method with an `amplitude` or a `step_scale`: `Paced`."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
+GROUND = "ground"
+"""For methods with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
 
@@ -45,13 +54,14 @@ class MethodSpec:
         method: name of the algorithm, such as "HewHom".
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
-            data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser;
-            `rate_scale`, which divides the smoothness; `pace` ("plain" or
-            "equal"), `pace_unit` ("steps" or "epochs") and `pace_reference`, for step
-            sizes other than the method's own: amplitude or step scale over L is then
-            the step size; and for HewHom and HewHet `curvature = "online"` with
-            `curvature_memory` and `curvature_floor`, or `kappa` instead of
-            `curvature_ratio`: the smoothness is then the unit of the amplitude alone.
+            data give; those of the outer optimiser (`OUTER`);
+            `rate_scale`, which divides the smoothness; `ground = "equal"`, which
+            makes a `step_scale` an amplitude; `pace` ("plain" or "equal"), `pace_unit`
+            ("steps" or "epochs") and `pace_reference`, for step sizes other than the
+            method's own: amplitude or step scale over L is then the step size; and for
+            HewHom and HewHet `curvature = "online"` with `curvature_memory` and
+            `curvature_floor`, or `kappa` instead of `curvature_ratio`: the smoothness
+            is then the unit of the amplitude alone.
         grid: lists of values to choose from by tuning.
     """
 
@@ -73,33 +83,70 @@ class MethodSpec:
             for point in itertools.product(*(self.grid[name] for name in names))
         )
 
-    def lane(self, smoothness: float, reference_steps: float = 1.0) -> Lane:
+    def lane(
+        self, smoothness: float, reference_steps: float = 1.0, rounds: int = 1
+    ) -> Lane:
         """The lane it runs in.
 
         Args:
             smoothness: L, or one over a learning rate.
             reference_steps: h; methods with an amplitude, which is a total over the
                 steps of a branch, are given L/h.
+            rounds: T, of which `average_share` is a share.
 
         Raises:
             InvalidInputError: a hyper-parameter is missing or out of range.
         """
         outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
-        if "outer_step" in outer:
-            outer["step"] = outer.pop("outer_step")
         pace = {k: self.parameters[k] for k in PACE if k in self.parameters}
-        besides = (*OUTER, RATE, *PACE)
-        own = {k: v for k, v in self.parameters.items() if k not in besides}
+        known = (*OUTER, RATE, GROUND, *PACE)
+        own = {k: v for k, v in self.parameters.items() if k not in known}
         where = f"methods.{self.label}"
         smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
-        if "amplitude" in _parameters(self.method) and not pace:
+        is_equal = self._on_equal_ground(where)
+        if is_equal or ("amplitude" in _parameters(self.method) and not pace):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
+        if is_equal:
+            with errors_naming({"rule": path(where, GROUND)}):
+                algorithm = EqualGround(algorithm)
         if pace:
             algorithm = _paced(algorithm, pace, own, smoothness, where)
-        with errors_naming({f"{where}.step": f"{where}.outer_step"}):
-            optimiser = from_table(Outer, outer, where)
+        optimiser = _outer(outer, rounds, where)
         return Lane(algorithm, optimiser, self.label)
+
+    def _on_equal_ground(self, where: str) -> bool:
+        """Whether step sizes are divided by H_i, which amplitudes are anyway."""
+        kind = self.parameters.get(GROUND, "steps")
+        if kind not in ("steps", "equal"):
+            raise invalid(path(where, GROUND), "one of steps, equal", repr(kind))
+        if kind == "equal" and "step_scale" not in _parameters(self.method):
+            rule = "left out: only methods with a `step_scale` have it"
+            raise invalid(path(where, GROUND), rule, repr(kind))
+        return bool(kind == "equal")
+
+
+def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
+    """The outer optimiser from the fields of a method.
+
+    The word "none" stands for no `adapt` and no `average`, as lists of a grid need it.
+
+    Raises:
+        InvalidInputError: a field is out of range or has no effect.
+    """
+    given = {k: v for k, v in given.items() if v != "none"}
+    if STEP in given:
+        given["step"] = given.pop(STEP)
+    if SHARE in given:
+        share, place = positive(SHARE, given.pop(SHARE)), path(where, SHARE)
+        if share > 1:
+            raise invalid(place, "at most 1", share)
+        if given.get("average") != "tail" or "average_from" in given:
+            rule = 'left out unless average = "tail", and beside average_from'
+            raise invalid(place, rule, share)
+        given["average_from"] = 1 + int((1 - share) * rounds)
+    with errors_naming({f"{where}.step": path(where, STEP)}):
+        return from_table(Outer, given, where)
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
@@ -121,7 +168,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if method not in METHODS:
         rule = one_of(tuple(METHODS), method)
         raise invalid(path(where, "method"), rule, repr(method))
-    known = (*_parameters(method), *OUTER, RATE, *PACE)
+    known = (*_parameters(method), *OUTER, RATE, GROUND, *PACE)
     check_names(table, ("method", "label", "grid", *known), where)
     label = _text(table.get("label", method), path(where, "label"))
     grid = _grid(table.get("grid", {}), known, path(where, "grid"))

@@ -17,7 +17,11 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import DataSpec
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
-from hewfl.server.client_laws import check_horizons, check_participation
+from hewfl.server.client_laws import (
+    check_horizons,
+    check_participation,
+    check_world,
+)
 from hewfl.server.federation import Federation
 from hewfl.server.state import Lane
 
@@ -40,6 +44,7 @@ def build_federation(spec: Spec) -> Federation:
         check_horizons(clients.horizons),
         clients.batch_size,
         check_participation(clients.participation),
+        check_world(clients.world),
     )
 
 
@@ -55,11 +60,21 @@ def build_problem(spec: Spec, seed: int) -> Any:
 
 
 def lanes_of(
-    spec: Spec, methods: Sequence[MethodSpec], smoothness: float
+    spec: Spec,
+    methods: Sequence[MethodSpec],
+    smoothness: float,
+    rounds: int | None = None,
 ) -> list[Lane]:
-    """The lanes that methods run in under a spec."""
-    steps = spec.problem.reference_steps
-    return [method.lane(smoothness, steps) for method in methods]
+    """The lanes that methods run in under a spec.
+
+    Args:
+        spec: of the run.
+        methods: one for each lane.
+        smoothness: L, or one over a learning rate.
+        rounds: of a trial; the spec's own by default.
+    """
+    steps, T = spec.problem.reference_steps, spec.rounds if rounds is None else rounds
+    return [method.lane(smoothness, steps, T) for method in methods]
 
 
 def start_of(problem: Any) -> Float64[Array, " d"] | None:

@@ -161,7 +161,7 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum)
+            part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
             key = (spec.data, spec.problem, spec.dtype, seed, part)
             name = f"{spec.data.name}, {c.partition}, seed {seed}"
             task = Task("constants", name, 1, solve_constants, (spec, seed))

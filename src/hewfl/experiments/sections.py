@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+import numpy as np
+
 from hewfl.core.checks import invalid, nonnegative, positive
+from hewfl.core.conversion import errors_naming
 from hewfl.server.client_laws import (
     check_horizons,
     check_participation,
     check_sizes,
+    check_world,
 )
 
 Quantity = Literal[
@@ -139,6 +143,9 @@ class ClientsSpec:
             docs/experiments.md.
         participation: "full", a number of clients sampled each round, or a table with
             `kind` and that law's own fields.
+        world: what is wrong with some of the clients, hidden from every rule: a table
+            with `faults`, a list of tables with `kind` and that law's own fields, and
+            `objective`, "honest" (the default) or "all". Everybody is honest if absent.
     """
 
     n: int = 20
@@ -148,6 +155,7 @@ class ClientsSpec:
     batch_size: int = 32
     horizons: Any = 4
     participation: Any = "full"
+    world: Any = None
 
     def __post_init__(self) -> None:
         """Require sizes of at least 1 and laws that fit the number of clients."""
@@ -157,6 +165,9 @@ class ClientsSpec:
         positive("clients.alpha", self.alpha)
         check_horizons(self.horizons)
         check_participation(self.participation)
+        world = check_world(self.world)
+        with errors_naming({"faults": "clients.world.faults"}):
+            world.roles(0, np.ones(self.n, dtype=np.int64))  # leaves somebody honest
         if self.partition != "nodes":  # a federation may know of few of its nodes
             check_sizes(self.horizons, self.participation, self.n)
 

@@ -24,14 +24,15 @@ from hewfl.experiments.problem import (
 from hewfl.experiments.sections import TuneSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Task
-from hewfl.server.trace import RoundRecord
+from hewfl.server.trace import AVERAGED, RoundRecord
 from hewfl.sim.engine import simulate
 
 MODULE_LANES = 12
 """Candidates of a module in one trial."""
 CHECKPOINT_EVERY = 20
 """Rounds of a module's trial; a trial loses less than this by being killed."""
-LARGER_IS_BETTER = ("test_accuracy", "validation_accuracy")
+_ACCURACIES = ("test_accuracy", "validation_accuracy")
+LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES))
 Candidates = tuple[tuple[MethodSpec, ...], ...]
 """Those of every method with a grid, method by method."""
 Scores = Float64[Array, "candidates k"]
@@ -152,7 +153,7 @@ def try_candidates(
     """
     problem = build_problem(spec, seed)
     L = find_smoothness(spec, seed, problem)
-    lanes = lanes_of(spec, [c for part in candidates for c in part], L)
+    lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
     trace = simulate(
         problem,
         build_federation(spec),
@@ -168,7 +169,8 @@ def try_candidates(
     )
     wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
     own = [trace.of(k) for k in range(len(lanes))]
-    return np.array([[_score(records, name) for name in wanted] for records in own])
+    rows = [[_score(spec, records, name) for name in wanted] for records in own]
+    return np.array(rows)
 
 
 def best_of(
@@ -265,12 +267,12 @@ def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
 
 
 def _edges(method: MethodSpec, chosen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parameters at the end of their list; words have none."""
+    """Parameters at the end of their list; words, true and false have none."""
     return tuple(
         name
         for name, values in method.grid.items()
         if len(values) > 1
-        and not isinstance(values[0], str)
+        and not isinstance(values[0], str | bool)
         and chosen[name] in (values[0], values[-1])
     )
 
@@ -302,11 +304,13 @@ def _finite(values: Float64[Array, " seeds"]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _score(records: Sequence[RoundRecord], quantity: str) -> float:
-    """A quantity after the last round; less is better."""
+def _score(spec: Spec, records: Sequence[RoundRecord], quantity: str) -> float:
+    """What a candidate is judged by, after the last round; less is better."""
     record = records[-1]
     if quantity == "local_steps":
         return float(sum(sum(each.horizons) for each in records))
+    if spec.judge == "averaged" and f"{AVERAGED}{quantity}" in record.metrics:
+        quantity = f"{AVERAGED}{quantity}"
     value = record.metrics.get(quantity, getattr(record, quantity, None))
     if value is None or not math.isfinite(value):
         return math.inf

@@ -25,6 +25,16 @@ OF_MODULES = tuple(
     for field in dataclasses.fields(ProblemSpec)
     if field.name not in (*OF_SOFTMAX, *OF_ANY_MODEL)
 )
+
+
+def _has_average(method: MethodSpec) -> bool:
+    offered = (
+        method.parameters.get("average", "none"),
+        *method.grid.get("average", ()),
+    )
+    return any(value != "none" for value in offered)
+
+
 Rule = tuple[Callable[[Spec], bool], tuple[str, ...], str]
 
 RULES: tuple[Rule, ...] = (
@@ -58,6 +68,11 @@ RULES: tuple[Rule, ...] = (
         ("audit_every",),
         f"of the methods only {' and '.join(AUDITED)} without kappa have a "
         "certificate to audit",
+    ),
+    (
+        lambda s: s.judge == "averaged" and not any(map(_has_average, s.methods)),
+        ("judge",),
+        "no method has `average`",
     ),
     (
         lambda s: not s.is_tuned and not s.tune.screen_rounds,

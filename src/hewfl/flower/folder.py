@@ -145,8 +145,8 @@ class RunFolder:
         own |= own.pop("bounds", {})  # of Algorithm 1; specs have them side by side
         kind = own.pop("kind")
         own.pop("smoothness", None)  # in specs the data give it
-        outer = {"outer_step": options.outer.step, "momentum": options.outer.momentum}
-        outer["nesterov"] = options.outer.nesterov
+        outer = to_table(options.outer)
+        outer = {"outer_step": outer.pop("step"), **outer}  # as specs call it
         method = {"method": kind, "label": self._algorithm.name, **own, **outer}
         batches = [contact.batch_size for contact in registry.contacts.values()]
         clients = {

@@ -143,5 +143,5 @@ def started(
         given = np.full((n, len(anchor)), np.nan)
         for client, gradient in gradients.items():
             given[client] = gradient
-    first = first_state(algorithm, anchor, n, given)
+    first = first_state(algorithm, anchor, n, given, outer=options.outer)
     return replace(first, algorithm=kept(first.algorithm))

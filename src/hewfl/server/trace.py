@@ -13,6 +13,8 @@ from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.round import Decision, Roster
 from hewfl.server.ledger import Ledger, ledger
 
+AVERAGED = "averaged_"
+"""Before the name of a quantity: of the averaged model, among the metrics."""
 NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
 """Fields of a record that have a curve."""
 
@@ -27,7 +29,9 @@ class RoundRecord:
         lane: index of the lane.
         objective: (1/n) Σ F_i, the paper's F; None in rounds without evaluation.
         pooled: mean over all training samples.
-        metrics: what the problem measures besides, such as test accuracy.
+        metrics: what the problem measures besides, such as test accuracy; and where an
+            average of the iterates is kept, everything that was measured of it, such as
+            `averaged_objective`.
         scalars: numbers sent since the start.
         paper_scalars: numbers sent since the start, in the paper's count.
         clients: who took part and was heard.
@@ -37,6 +41,8 @@ class RoundRecord:
         status: one sentence.
         excluded: clients left out because their displacement was not finite.
         observed: what the observers say.
+        world: in round 0 of a simulation with clients that are not what they seem:
+            who is `bad`, and the true `batch_sizes`. Rules are never shown it.
     """
 
     round: int
@@ -53,6 +59,7 @@ class RoundRecord:
     status: str = "start"
     excluded: Sequence[int] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
+    world: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def round_note(
@@ -87,6 +94,8 @@ class Trace:
         anchors: final models, one row per lane.
         traffic: what each lane's method sends in a round.
         population: number of clients.
+        averages: final averaged models, one row per lane; the final model itself for a
+            lane that keeps no average.
     """
 
     lanes: tuple[str, ...]
@@ -95,6 +104,12 @@ class Trace:
     anchors: Float64[Array, "lanes d"]
     traffic: tuple[Traffic, ...]
     population: int
+    averages: Float64[Array, "lanes d"]
+
+    @property
+    def bad(self) -> tuple[int, ...]:
+        """Clients that the world of the run made bad."""
+        return tuple(self.records[0].world.get("bad", ())) if self.records else ()
 
     def ledger(self, lane: int | str) -> Ledger:
         """What one lane sent, in total and client by client."""
@@ -158,7 +173,10 @@ def _more(record: RoundRecord) -> list[str]:
 
 def to_line(record: RoundRecord) -> str:
     """One line of JSON; floats keep every bit."""
-    return json.dumps(asdict(record), separators=(",", ":")) + "\n"
+    table = asdict(record)
+    if not record.world:  # as lines were before there were worlds
+        del table["world"]
+    return json.dumps(table, separators=(",", ":")) + "\n"
 
 
 def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
@@ -169,4 +187,6 @@ def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
 def _record(values: dict[str, Any]) -> RoundRecord:
     for name in ("clients", "horizons", "weights", "excluded"):
         values[name] = tuple(values[name])
+    world = values.get("world", {})
+    values["world"] = {key: tuple(value) for key, value in world.items()}
     return RoundRecord(**values)

@@ -12,9 +12,7 @@ from jaxtyping import Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import Roster
-from hewfl.server.federation import generator
-
-_SAMPLES = 4
+from hewfl.server.streams import SAMPLES, generator
 
 
 @final
@@ -53,7 +51,7 @@ def draw(
     starts, sizes = offsets[roster.clients], roster.data_sizes
     samples = np.empty((longest, len(starts), width), dtype=np.int64)
     for step in range(longest):
-        uniform = generator(seed, _SAMPLES, t, step).random((roster.population, width))
+        uniform = generator(seed, SAMPLES, t, step).random((roster.population, width))
         picks = (uniform[roster.clients] * sizes[:, None]).astype(np.int64)
         samples[step] = starts[:, None] + np.minimum(picks, sizes[:, None] - 1)
     return Draws(samples, roster.batch_sizes)

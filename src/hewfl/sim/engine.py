@@ -23,7 +23,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import DTypeLike
 
 from hewfl.aggregate.memory import to_host
-from hewfl.core.algorithm import Algorithm
+from hewfl.core.algorithm import Acquainted, Algorithm
 from hewfl.core.checks import (
     Array,
     ArrayLike,
@@ -37,10 +37,10 @@ from hewfl.core.round import Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Problem
 from hewfl.server.checkpoint import Saved, flatten, unflatten
-from hewfl.server.federation import Federation
+from hewfl.server.federation import Federation, World
 from hewfl.server.first import finite_rows, first_state
 from hewfl.server.folder import RunLog
-from hewfl.server.state import Lane, ServerState, check_algorithm
+from hewfl.server.state import Lane, ServerState, check_algorithm, delivered
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Observer, Setting
@@ -97,6 +97,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     if not _is_listed(observers):
         raise invalid("observers", "a list of functions", shown(observers))
     setting = _setting(problem, federation, lanes, seed, dtype)
+    problem = setting.problem  # with the labels that bad clients have
     folder = _folder(checkpoint)
     states, notes = _first_states(setting, _start(problem, start))
     run = _fingerprint(setting, states[0].anchor)
@@ -133,6 +134,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         np.stack([state.anchor for state in states]),
         tuple(traffic_of(problem, lane) for lane in lanes),
         problem.n,
+        np.stack([delivered(state) for state in states]),
     )
 
 
@@ -200,7 +202,10 @@ def _setting(
         precision = np.dtype(object)
     if precision.kind != "f":
         raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
-    return Setting(problem, federation, lanes, whole("seed", seed, least=0), precision)
+    setting = Setting(
+        problem, federation, lanes, whole("seed", seed, least=0), precision
+    )
+    return replace(setting, problem=setting.roles.relabelled(problem))
 
 
 def _folder(checkpoint: object) -> Path | None:
@@ -241,12 +246,18 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
         "problem": [f"{size:.5e}" for size in sizes[:100]],
         "seed": setting.seed,
         "lanes": [repr(lane) for lane in setting.lanes],
-        "federation": repr(setting.federation),
+        "federation": _told_apart(setting.federation),
         "dtype": setting.dtype.name,
         "clients": problem.n,
         "parameters": problem.d,
         "samples": int(problem.data_sizes.sum()),
     }
+
+
+def _told_apart(federation: Federation) -> str:
+    """A federation in words; those without a world read as before there were any."""
+    world = federation.world
+    return repr(federation) + ("" if world == World() else f" in {world!r}")
 
 
 def _first_states(
@@ -268,13 +279,37 @@ def _first_states(
     for lane in setting.lanes:
         demands = lane.algorithm.demands.gradients
         try:
-            states.append(first_state(lane.algorithm, x, n, gradients, batches))
+            given = (lane.algorithm, x, n, gradients, batches, lane.outer)
+            states.append(first_state(*given))
             notes.append({"excluded": silent} if demands else {})
         except DataError as error:
-            zeros = first_state(lane.algorithm, x, n, np.zeros((n, len(x))))
-            states.append(replace(zeros, scalars=0, paper_scalars=0, refused=True))
+            zeros = np.zeros((n, len(x)))
+            state = first_state(lane.algorithm, x, n, zeros, outer=lane.outer)
+            states.append(replace(state, scalars=0, paper_scalars=0, refused=True))
             notes.append({"excluded": silent, "status": f"refused: {error}"})
-    return states, notes
+    pairs = zip(setting.lanes, states, strict=True)
+    states = [_in_world(setting, lane, state) for lane, state in pairs]
+    return states, [note | _world_note(setting) for note in notes]
+
+
+def _in_world(setting: Setting, lane: Lane, state: ServerState) -> ServerState:
+    """The state with room for stale updates, and a yardstick's rule told the truth."""
+    roles, rule = setting.roles, lane.algorithm
+    if roles.stale:  # NaN: nothing was sent yet
+        state = replace(
+            state, kept=np.full((len(roles.stale), len(state.anchor)), np.nan)
+        )
+    if isinstance(rule, Acquainted):
+        state = replace(
+            state, algorithm=rule.acquainted(state.algorithm, roles.quality)
+        )
+    return state
+
+
+def _world_note(setting: Setting) -> dict[str, Any]:
+    """What the first records say of the world."""
+    found = setting.roles.note()
+    return {"world": found} if found else {}
 
 
 def _start_gradients(
@@ -283,9 +318,11 @@ def _start_gradients(
     """One minibatch gradient of every client at x_0 (erratum E-29)."""
     problem, n = setting.problem, setting.problem.n
     ones = np.ones(n, dtype=np.int64)
-    everybody = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
+    told = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
+    everybody = setting.roles.true(told)
     batch = draw(setting.seed, _START, everybody, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
-    return np.array(gradients[0], dtype=np.float64)
+    # A displacement goes against the gradient: so does what a bad client makes of it.
+    return -setting.roles.sent(-np.array(gradients, dtype=np.float64), everybody)[0]

@@ -18,7 +18,7 @@ from hewfl.server.conclude import RANGE_ERROR, conclude
 from hewfl.server.first import finite_rows
 from hewfl.server.ledger import charge, with_gradients
 from hewfl.server.state import Lane, ServerState
-from hewfl.server.trace import RoundRecord, round_note
+from hewfl.server.trace import AVERAGED, RoundRecord, round_note
 from hewfl.sim.branches import run_branches
 from hewfl.sim.draws import Draws, draw
 from hewfl.sim.lanes import Observer, Setting, Step
@@ -84,7 +84,7 @@ def _plans(
 
 def _branches(
     setting: Setting,
-    states: Sequence[ServerState],
+    states: list[ServerState],
     plans: Mapping[int, LocalPlan],
     roster: Roster,
 ) -> dict[int, Round]:
@@ -92,15 +92,35 @@ def _branches(
     if not plans:
         return {}
     problem, told = setting.problem, list(plans.values())
-    draws = draw(setting.seed, roster.round, roster, problem.offsets)
+    true = setting.roles.true(roster)
+    draws = draw(setting.seed, roster.round, true, problem.offsets)
     anchors = np.stack([states[k].anchor for k in plans])
     displacements, gradients = _run(
-        problem, anchors.astype(setting.dtype), roster, told, draws
+        problem, anchors.astype(setting.dtype), true, told, draws
     )
+    displacements = _sent(setting, states, plans, displacements, roster)
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
     rows = zip(anchors, displacements, told, losses, gradients, strict=True)
     heard = [_heard(x, moved, roster, *rest) for x, moved, *rest in rows]
     return dict(zip(plans, heard, strict=True))
+
+
+def _sent(
+    setting: Setting,
+    states: list[ServerState],
+    plans: Mapping[int, LocalPlan],
+    displacements: Float[Array, "lanes s d"],
+    roster: Roster,
+) -> Float[Array, "lanes s d"]:
+    """What bad clients make of the displacements; the honest ones as they are."""
+    roles = setting.roles
+    if not roles.stale:
+        return roles.sent(displacements, roster)
+    kept = np.stack([np.asarray(states[k].kept) for k in plans])
+    displacements = roles.sent(displacements, roster, kept)
+    for k, own in zip(plans, kept, strict=True):
+        states[k] = replace(states[k], kept=own)
+    return displacements
 
 
 def _run(
@@ -297,28 +317,47 @@ def evaluated(
 ) -> list[RoundRecord]:
     """Records with objectives and metrics; stopped lanes are not evaluated.
 
-    Scores are products in the run's precision; losses are summed in float64.
+    Scores are products in the run's precision; losses are summed in float64. Averages
+    are evaluated by themselves, so that iterates are in the same batch with them and
+    without: the rounding of a product may depend on what stands beside it.
     """
-    problem = setting.problem
     alive = [k for k, state in enumerate(states) if not state.stopped]
     measured: list[dict[str, Any]] = [{} for _ in states]
     if alive:
-        anchors = np.stack([states[k].anchor for k in alive]).astype(setting.dtype)
-        if (anchors == anchors[0]).all():  # all start at one point
-            anchors = anchors[:1]
-        with np.errstate(all="ignore"):
-            values = np.asarray(problem.objectives(anchors), dtype=np.float64)
-            metrics = problem.evaluate(anchors)
-        for row, k in enumerate(alive):
-            at = min(row, len(anchors) - 1)
-            measured[k] = {
-                "objective": float(values[at, 0]),
-                "pooled": float(values[at, 1]),
-                "metrics": {key: float(v[at]) for key, v in metrics.items()},
-            }
+        found = _measured(setting, [states[k].anchor for k in alive])
+        for k, values in zip(alive, found, strict=True):
+            measured[k] = values
+    means = {k: average.model for k in alive if (average := states[k].average)}
+    if means:
+        found = _measured(setting, list(means.values()))
+        for k, values in zip(means, found, strict=True):
+            more = values.pop("metrics") | values
+            own = {f"{AVERAGED}{name}": value for name, value in more.items()}
+            measured[k]["metrics"] |= own
     return [
         record_of(t, k, state, notes[k], **measured[k])
         for k, state in enumerate(states)
+    ]
+
+
+def _measured(
+    setting: Setting, models: Sequence[Float64[Array, " d"]]
+) -> list[dict[str, Any]]:
+    """Objectives and metrics of some models."""
+    stack = np.stack(models).astype(setting.dtype)
+    if (stack == stack[0]).all():  # all start at one point
+        stack = stack[:1]
+    with np.errstate(all="ignore"):
+        values = np.asarray(setting.objectives(stack), dtype=np.float64)
+        metrics = setting.problem.evaluate(stack)
+    rows = [min(row, len(stack) - 1) for row in range(len(models))]
+    return [
+        {
+            "objective": float(values[at, 0]),
+            "pooled": float(values[at, 1]),
+            "metrics": {key: float(v[at]) for key, v in metrics.items()},
+        }
+        for at in rows
     ]
 
 

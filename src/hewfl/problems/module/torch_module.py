@@ -10,7 +10,7 @@ Nothing here is convex: there is no L and no certified minimiser. Give algorithm
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Never, final
 
@@ -119,6 +119,25 @@ class TorchModule:
         state = {k: v.clone() for k, v in self.module.state_dict().items()}
         parameters = unflatten(layout_of(self.module), torch.tensor(x))
         return state | {k: v.to(state[k]) for k, v in parameters.items()}
+
+    def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
+        """Labels of all samples, in memory of their own on the host, and their number.
+
+        Raises:
+            InvalidInputError: labels are no classes.
+        """
+        given = self.labels
+        if given.ndim != 1 or given.dtype.is_floating_point:
+            rule = "classes, one whole number a sample, where a world gets them wrong"
+            raise invalid(
+                "labels", rule, f"{given.dtype} of shape {tuple(given.shape)}"
+            )
+        found = np.array(given.cpu().numpy(), dtype=np.int64)
+        return found, int(found.max()) + 1
+
+    def with_labels(self, labels: Int64[Ints, " m"]) -> "TorchModule":
+        """The problem of the same module and samples with other classes."""
+        return replace(self, labels=torch.as_tensor(labels).to(self.labels))
 
     def minibatch_gradients(
         self,

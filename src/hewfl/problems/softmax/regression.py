@@ -9,7 +9,7 @@ lie in memory, without a copy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -137,6 +137,14 @@ class Softmax:
         W = self._matrices(anchors)
         found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)
         return self._by_client(found, anchors)
+
+    def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
+        """Labels of all samples, in memory of their own on the host, and c."""
+        return np.array(to_host(self.labels), dtype=np.int64), self.classes
+
+    def with_labels(self, labels: Int64[Ints, " m"]) -> "Softmax":
+        """The regression of the same samples with other labels."""
+        return replace(self, labels=conform(labels, self.labels))
 
     def residuals(
         self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
