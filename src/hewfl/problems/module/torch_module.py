@@ -291,7 +291,9 @@ class TorchModule:
     def _network(self, dtype: Any) -> Network:
         if dtype not in self._networks:
             device = self.features.device
-            self._networks[dtype] = network_of(self.module, self.loss, device, dtype)
+            products = self.training.convolutions == "products"
+            given = self.module, self.loss, device, dtype
+            self._networks[dtype] = network_of(*given, products=products)
         return self._networks[dtype]
 
     def _task(self, dtype: Any) -> Task:
