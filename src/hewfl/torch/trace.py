@@ -9,6 +9,8 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Decision, Roster
 from hewfl.server.folder import RunLog, describe
 from hewfl.server.ledger import charge
+from hewfl.server.measure import measured_traffic
+from hewfl.server.outer import Outer
 from hewfl.server.trace import RoundRecord, round_note
 
 
@@ -22,13 +24,16 @@ class JobTrace:
         algorithm: the rule.
         ranks: n.
         d: number of parameters.
+        outer: of the job.
     """
 
     def __init__(
-        self, folder: Path, algorithm: Algorithm[Any], ranks: int, d: int
+        self, folder: Path, algorithm: Algorithm[Any], ranks: int, d: int, outer: Outer
     ) -> None:
         self._log = RunLog(folder / "seed-0")
-        self._traffic, self._d = algorithm.demands.traffic, d
+        traffic = algorithm.demands.traffic
+        self._traffic = measured_traffic(traffic, outer, everybody=False)
+        self._d = d
         self._last = RoundRecord(round=0, lane=0)
         self._is_written = False
         method = {"method": type(algorithm).__name__, "label": algorithm.name}
