@@ -16,15 +16,19 @@ from hewfl.paper.quality.specs import (
     PANELS,
     WORLDS,
     Key,
-    quality_specs,
+    name_of_run,
+    study_keys,
 )
 from hewfl.paper.quality.verdicts import Verdict, name_of, verdicts
 from hewfl.paper.specs import under_momentum
 
 KEPT = ("spec.toml", "tuned.toml", "times.json")
 """Files of a run that are published beside its numbers."""
-FIELDS = ("label", "parameters", "final", "diverged", "weight_on_bad")
-"""Of a method in the published summary."""
+QUANTITIES = (
+    *("objective", "averaged_objective", "test_loss", "averaged_test_loss"),
+    *("test_accuracy", "averaged_test_accuracy"),
+)
+"""Of a method in the published summary, seed by seed."""
 HEAD = (
     "Mean over the seeds of the last round, averaged model, every rule under its own "
     "best momentum and step size. Convex panels: objective of the honest clients; CNN: "
@@ -43,7 +47,7 @@ def finished(root: Path, *, is_quick: bool = False) -> dict[Key, Folder]:
     Raises:
         InvalidInputError: there is none.
     """
-    names = {s.name: key for key, s in quality_specs(None, is_quick=is_quick).items()}
+    names = {name_of_run(key, is_quick=is_quick): key for key in study_keys()}
     found: dict[Key, Folder] = {}
     for file in sorted(root.glob("quality-*/spec.toml")):
         if not (file.parent / "summary.json").exists():
@@ -91,10 +95,20 @@ def _numbers(scores: Scores) -> dict[str, Any]:
         f"{panel}, {world}": {
             "seeds": summary["seeds"],
             "rounds": summary["rounds"],
-            "methods": [
-                {name: method[name] for name in FIELDS if name in method}
+            "methods": {
+                method["label"]: {
+                    "parameters": method["parameters"],
+                    **{
+                        name: [_digits(v) for v in method["final"][name]["seeds"]]
+                        for name in QUANTITIES
+                        if name in method["final"]
+                    },
+                    "weight_on_bad": _digits(
+                        method.get("weight_on_bad", {}).get("mean")
+                    ),
+                }
                 for method in summary["methods"]
-            ],
+            },
         }
         for (panel, world), summary in scores.summaries.items()
     }
@@ -116,7 +130,7 @@ def _verdicts_text(scores: Scores, judged: Sequence[Verdict]) -> str:
 
 def _results_text(scores: Scores, folders: Mapping[Key, Folder]) -> str:
     lines = [HEAD, "", "![Who survives which world](survival.png)", ""]
-    missing = [key for key in quality_specs(None) if key not in folders]
+    missing = [key for key in study_keys() if key not in folders]
     if missing:
         lines += ["Not run: " + "; ".join(map(name_of, missing)) + ".", ""]
     for deep in (False, True):
@@ -252,6 +266,11 @@ def _edges(folders: Mapping[Key, Folder]) -> list[str]:
                 found.append(f"{name_of(key)}: {choice.label} ({given})")
     head = f"At the end of their list lie {len(found)} of {total} tuned step sizes"
     return [head + (":" if found else "."), "", *(f"- {line}" for line in found)]
+
+
+def _digits(value: float | None) -> float | None:
+    """Six digits, which is more than seeds share."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _ratio(value: float) -> str:

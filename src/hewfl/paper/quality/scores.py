@@ -85,19 +85,39 @@ class Scores:
         values = self.seeds(key, label, averaged=averaged)
         return float(values.mean()) if np.isfinite(values).all() else math.inf
 
-    def best(self, key: Key, rule: str, *, averaged: bool = True) -> str:
+    @cached_property
+    def _best(self) -> dict[tuple[Key, str], tuple[float, str]]:
+        """The lowest mean of the averaged model over momenta, and its label."""
+        found = {}
+        for key in self.keys:
+            betas = MOMENTA[is_deep(key[0])]
+            for rule in self.rules(key[0]):
+                labels = [under_momentum(rule, beta) for beta in betas]
+                means = [(self.mean(key, label), label) for label in labels]
+                found[key, rule] = min(means, key=lambda pair: pair[0])
+        return found
+
+    def best(self, key: Key, rule: str) -> str:
         """The rule's label under the momentum with the lowest mean."""
-        labels = [under_momentum(rule, beta) for beta in MOMENTA[is_deep(key[0])]]
-        return min(labels, key=lambda label: self.mean(key, label, averaged=averaged))
+        return self._best[key, rule][1]
 
     def value(self, key: Key, rule: str) -> float:
         """Mean of the averaged model under the rule's best momentum."""
-        return self.mean(key, self.best(key, rule))
+        return self._best[key, rule][0]
+
+    @cached_property
+    def _winners(self) -> dict[Key, str]:
+        return {
+            key: min(
+                (rule for rule in self.rules(key[0]) if rule != ORACLE),
+                key=lambda rule, key=key: self.value(key, rule),  # type: ignore[misc]  # of this turn
+            )
+            for key in self.keys
+        }
 
     def winner(self, key: Key) -> str:
         """The rule with the lowest mean; the yardstick is none."""
-        rivals = [rule for rule in self.rules(key[0]) if rule != ORACLE]
-        return min(rivals, key=lambda rule: self.value(key, rule))
+        return self._winners[key]
 
     def ratio(self, key: Key, rule: str) -> float:
         """The rule's mean over that of the best rule of this world."""
@@ -109,12 +129,19 @@ class Scores:
         key = max(keys, key=lambda key: self.ratio(key, rule))
         return self.ratio(key, rule), key
 
+    @cached_property
+    def _behind(self) -> dict[Key, dict[str, float]]:
+        return {key: self._judged(key) for key in self.keys}
+
     def behind(self, key: Key) -> dict[str, float]:
         """Corrected p-values of rules against the best of this world, Holm's way.
 
         Each at its own best momentum, paired by seed. A rule that diverged is behind
         for sure: zero. The best rule itself has one.
         """
+        return self._behind[key]
+
+    def _judged(self, key: Key) -> dict[str, float]:
         winner = self.winner(key)
         rivals = [r for r in self.rules(key[0]) if r not in (ORACLE, winner)]
         top = self.seeds(key, self.best(key, winner))

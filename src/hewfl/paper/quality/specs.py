@@ -171,17 +171,26 @@ PANELS = {
 }
 
 
+def study_keys(part: Part | None = None) -> tuple[Key, ...]:
+    """Panels and worlds of one half of the study, or of both."""
+    return tuple(
+        (panel, world)
+        for panel, about in PANELS.items()
+        if part in (None, about.part)
+        for world in (WORLDS if about.part == Part.convex else DEEP_WORLDS)
+        if world in WORLDS
+    )
+
+
+def name_of_run(key: Key, *, is_quick: bool = False) -> str:
+    """What the run of a panel and a world is called."""
+    return f"quality-{key[0]}-{key[1]}" + ("-quick" if is_quick else "")
+
+
 def quality_specs(part: Part | None, *, is_quick: bool = False) -> dict[Key, Spec]:
     """The specs of one half of the study, or of both."""
-    found = {}
-    for panel, about in PANELS.items():
-        if part not in (None, about.part):
-            continue
-        worlds = WORLDS if about.part == Part.convex else DEEP_WORLDS
-        for world in worlds:
-            spec = _spec(panel, world)
-            found[panel, world] = _quick(spec) if is_quick else spec
-    return found
+    specs = {key: _spec(*key) for key in study_keys(part)}
+    return {k: _quick(spec) if is_quick else spec for k, spec in specs.items()}
 
 
 def _spec(panel: str, world: str) -> Spec:
@@ -200,10 +209,10 @@ def _spec(panel: str, world: str) -> Spec:
         },
         world={"faults": [dict(fault) for fault in faults]} if faults else None,
     )
-    rounds = 60 if is_deep else 90
+    rounds, trial = (40, 20) if is_deep else (90, 30)
     by: Any = "validation_loss" if is_deep else "objective"
     return Spec(
-        name=f"quality-{panel}-{world}",
+        name=name_of_run((panel, world)),
         methods=_methods(is_deep=is_deep),
         rounds=rounds,
         seeds=SEEDS,
@@ -212,14 +221,17 @@ def _spec(panel: str, world: str) -> Spec:
         data=about.data,
         problem=_problem(is_deep=is_deep),
         clients=clients,
-        tune=TuneSpec(rounds=30, seeds=(TUNE_SEED,), by=by),
+        tune=TuneSpec(rounds=trial, seeds=(TUNE_SEED,), by=by),
     )
 
 
 def _problem(*, is_deep: bool) -> ProblemSpec:
     if not is_deep:
         return ProblemSpec(l2=1e-4, optimum=False)
-    return ProblemSpec(model="medium_cnn", learning_rate=0.1, reference_steps=3.75)
+    # several processes share a GPU: none may take its memory for itself
+    return ProblemSpec(
+        model="medium_cnn", learning_rate=0.1, reference_steps=3.75, client_chunk=200
+    )
 
 
 def _methods(*, is_deep: bool) -> tuple[MethodSpec, ...]:
