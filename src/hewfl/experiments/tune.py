@@ -18,6 +18,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    samples_of,
     start_of,
 )
 from hewfl.experiments.sections import TuneSpec
@@ -82,7 +83,10 @@ def trial_tasks(
         name, given = f"{spec.name}, seed {seed}", (spec, candidates, rounds, seed)
         done = rounds if file.exists() else 0
         call = (*given, file)
-        tasks.append(Task("tuning", name, rounds, kept_trial, call, done, lanes))
+        shares = samples_of(spec, seed)
+        tasks.append(
+            Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
+        )
     return tasks
 
 
