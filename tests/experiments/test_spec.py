@@ -210,6 +210,8 @@ def test_every_algorithm_can_be_named() -> None:
         },
         "FedProx": {"step_scale": 1, "proximal": 0.1},
         "QFedAvg": {"step_scale": 1, "q": 1},
+        "Trust": {"amplitude": 1},
+        "KnownQuality": {"amplitude": 1},
     }
     for name in METHODS:
         given = fields.get(name, {"step_scale": 0.5})

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
@@ -25,6 +27,7 @@ from hewfl.experiments.tune import (
     best_of,
     candidates_of,
     choose,
+    parts_of,
     trial_tables,
     trial_tasks,
 )
@@ -120,19 +123,26 @@ def _trials(
     screen: bool,
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
-    tasks = []
-    for folder in folders:
+    tasks: list[Task] = []
+    places: list[tuple[int, int]] = []  # folder and seed of each
+    for k, folder in enumerate(folders):
         how, given = folder.spec.tune, candidates[folder.path]
         rounds = how.screen_rounds if screen else how.rounds
         seeds = how.screen_seeds if screen else how.seeds
         place = folder.trials / ("screen" if screen else "last")
-        tasks.append(trial_tasks(folder.spec, given, rounds, seeds, place))
-    scores = _stage([task for part in tasks for task in part], jobs, progress)
-    found = []
-    for folder, part in zip(folders, tasks, strict=True):
-        found.append((folder, scores[: len(part)]))
-        scores = scores[len(part) :]
-    return found
+        tasks += trial_tasks(folder.spec, given, rounds, seeds, place)
+        places += [
+            (k, s) for s in range(len(seeds)) for _ in parts_of(folder.spec, given)
+        ]
+    scores = _stage(tasks, jobs, progress)
+    found: dict[tuple[int, int], list[Scores]] = {}
+    for place_, part in zip(places, scores, strict=True):
+        found.setdefault(place_, []).append(part)
+    whole = [
+        [np.concatenate(parts) for (j, _), parts in found.items() if j == k]
+        for k in range(len(folders))
+    ]
+    return list(zip(folders, whole, strict=True))
 
 
 def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:

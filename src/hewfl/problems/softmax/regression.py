@@ -198,6 +198,21 @@ class Softmax:
         penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
         return self._by_client([F + penalty for F in found], anchors)
 
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """Mean losses with the penalty, on chosen samples of each client."""
+        W = self._matrices(anchors)
+        xp = compat.array_namespace(W)
+        X = gather(self.features, samples, W.dtype)
+        y = gather(self.labels, samples, self.labels.dtype)
+        size = samples.shape[1]
+        spans = [(k * size, (k + 1) * size) for k in range(samples.shape[0])]
+        rows = xp.reshape(X, (-1, X.shape[-1]))
+        found = mean_losses(W, rows, xp.reshape(y, (-1,)), spans)
+        penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
+        return conform(xp.stack([F + penalty for F in found], axis=1), anchors)
+
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
         return two_means(self.client_losses(anchors), self.data_sizes)
