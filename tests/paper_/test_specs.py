@@ -5,7 +5,7 @@ import tomllib
 from hewfl.experiments.spec import spec_from_table, write_spec
 from hewfl.experiments.template import template
 from hewfl.experiments.unused import refuse_unused_fields
-from hewfl.paper.demo import demo_spec
+from hewfl.paper.demo import bad_demo_spec, demo_spec
 from hewfl.paper.specs import (
     DATA,
     REGIMES,
@@ -34,7 +34,7 @@ def test_the_paper_s_grid() -> None:
 
 
 def test_every_spec_that_hewfl_makes_passes_and_loads_again() -> None:
-    specs = [demo_spec(), cnn_spec(), head_spec(), small()]
+    specs = [demo_spec(), bad_demo_spec(), cnn_spec(), head_spec(), small()]
     specs.append(spec_from_table(tomllib.loads(template())))
     for data in DATA:
         for regime in REGIMES:
