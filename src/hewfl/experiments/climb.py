@@ -1,18 +1,18 @@
 """A search of long grids: from a few points to the neighbours of the best.
 
 A grid that holds its optimum well inside is long, and all its points are many. So the
-lists are only the lattice: every third value of the first list is tried with the middle
-of the others, then the neighbours of the best point, and again, until all neighbours of
-the best point were tried. What is chosen is then better than its neighbours on every
-side, which a point at the end of a list is not known to be.
+lists are only the lattice: every third value of the first list is tried with two of
+each of the others, then the neighbours of the best point, and again, until all
+neighbours of the best point were tried. What is chosen is then better than its
+neighbours on every side, which a point at the end of a list is not known to be.
 
 Neighbours are one place up or down in one list, or up in one and down in another: step
 size and momentum make up for each other, and valleys run across the axes.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import final
 
 import numpy as np
@@ -28,11 +28,11 @@ STRIDE = 3
 
 
 def first_points(method: MethodSpec) -> list[Point]:
-    """Every third value of the first list, with the middle of the others."""
+    """Every third value of the first list, with two values of each of the others."""
     first, *others = (len(values) for values in method.grid.values())
-    middle = tuple((n - 1) // 2 for n in others)
-    start = min(1, first - 1)
-    return [(k, *middle) for k in range(start, first, STRIDE)]
+    steps = range(min(1, first - 1), first, STRIDE)
+    starts = [sorted({n // STRIDE, 2 * n // STRIDE}) for n in others]
+    return list(itertools.product(steps, *starts))
 
 
 def neighbours(method: MethodSpec, point: Point) -> list[Point]:
@@ -40,7 +40,7 @@ def neighbours(method: MethodSpec, point: Point) -> list[Point]:
     lengths = [len(values) for values in method.grid.values()]
     places = range(len(lengths))
     moves = [{k: step} for k in places for step in (1, -1)]
-    moves += [{j: 1, k: -1} for j, k in permutations(places, 2)]
+    moves += [{j: 1, k: -1} for j, k in itertools.permutations(places, 2)]
     found = [tuple(p + move.get(k, 0) for k, p in enumerate(point)) for move in moves]
     return [
         each

@@ -40,7 +40,7 @@ LONG = {
     "amplitude": tuple(2.0**k for k in range(-3, 13)),
     "step_scale": tuple(0.2 * 2.0**k for k in range(-5, 9)),
     "curvature_ratio": (1.01, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1e4),
-    "proximal": (0.0, 0.001, 0.01, 0.1, 1.0),
+    "proximal": (0.0, 0.001, 0.01, 0.1, 1.0, 10.0),
     "momentum": (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98),
 }
 """Lists that hold their best value inside, or end at a bound of the parameter itself.
