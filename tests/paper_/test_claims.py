@@ -14,8 +14,14 @@ from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import summarise
 from hewfl.paper.claims import Claim, judge
 from hewfl.paper.claims_deep import LEADERS, judge_cnn, judge_head
-from hewfl.paper.momentum import extended_text
-from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN, extended_spec, main_spec
+from hewfl.paper.extended import extended_text
+from hewfl.paper.specs import (
+    HEW_CORRECTED,
+    HEW_PLAIN,
+    ONE_STEP,
+    extended_spec,
+    main_spec,
+)
 from hewfl.paper.specs_deep import cnn_spec, head_spec
 from hewfl.server.trace import RoundRecord
 
@@ -162,11 +168,50 @@ def main_levels(hew: float) -> dict[str, float]:
 def test_the_regime_without_a_figure_is_judged_by_the_word_only() -> None:
     spec = main_spec("mnist", "het-equal")
     key = ("mnist", "het-equal")
-    (ahead,) = judge({key: made(spec, main_levels(0.6))})
-    assert ahead.statement.endswith("advantage (in no figure; by the text's «only»)")
-    assert ahead.verdict == "does not agree"
-    (level,) = judge({key: made(spec, main_levels(0.5))})
-    assert level.verdict == "agrees"
+    *ahead, worst = judge({key: made(spec, main_levels(0.6))})
+    for claim in ahead:
+        assert claim.statement.endswith("(in no figure; by the text's «only»)")
+        assert claim.verdict == "does not agree"
+    assert "minibatch SGD with one step a round is worst" in worst.statement
+    assert worst.verdict == "undecided"
+    *level, _ = judge({key: made(spec, main_levels(0.5))})
+    assert {claim.verdict for claim in level} == {"agrees"}
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(0.4, "agrees"), (0.9, "does not agree")]
+)
+def test_one_step_a_round_is_worst_or_not(level: float, verdict: str) -> None:
+    levels = main_levels(0.6) | {ONE_STEP: level}
+    spec = main_spec("mnist", "het-equal")
+    assert judge({("mnist", "het-equal"): made(spec, levels)})[-1].verdict == verdict
+
+
+def test_what_is_ahead_at_equal_rounds_may_be_behind_at_equal_scalars() -> None:
+    """HEW sends twice as much by the paper's count: half the rounds are left to it."""
+    spec = replace(main_spec("mnist", "het-random"), rounds=2)
+    still = made(spec, main_levels(0.6))
+    start = made(spec, dict.fromkeys(main_levels(0.6), 0.3))
+    own = still.labels.index(HEW_CORRECTED)
+    lanes = [
+        tuple(
+            (
+                replace(a, round=0, paper_scalars=0, scalars=0),
+                replace(a, round=1, scalars=11, paper_scalars=21 if k == own else 11),
+                replace(b, round=2, scalars=22, paper_scalars=42 if k == own else 22),
+            )
+            for k, ((a,), (b,)) in enumerate(zip(first, last, strict=True))
+        )
+        for first, last in zip(start.records, still.records, strict=True)
+    ]
+    results = Results(still.spec, np.arange(3), tuple(lanes), still.constants)
+    found = judge({("mnist", "het-random"): results})
+    claims = {c.statement.split(":")[0].split(", ")[-1]: c for c in found[:3]}
+    assert claims["at equal rounds"].verdict == "agrees"
+    assert claims["at equal scalars"].verdict == "agrees"
+    fallen = claims["at equal scalars by the paper's count"]
+    assert fallen.verdict == "does not agree"
+    assert "the best of them, +0.1857 (+0.18" in fallen.because  # 1/21 of the last step
 
 
 def test_a_method_that_diverged_is_behind() -> None:
@@ -212,10 +257,7 @@ def test_the_extended_comparison_takes_every_method_at_its_best(
 ) -> None:
     spec = extended_spec("mnist", "het-random")
     levels = {m.label: 0.4 for m in spec.methods}
-    levels |= {f"{HEW_CORRECTED}, momentum 0.8": 0.6, HEW_CORRECTED: np.nan}
-    levels["FedAvg, momentum 0.9"] = rival
+    levels |= {HEW_CORRECTED: 0.6, HEW_PLAIN: 0.9, "FedAvg": rival}
     text = extended_text({("mnist", "het-random"): made(spec, levels)})
-    assert f"| mnist, heterogeneous, random H | **{answer}** |" in text
-    assert "objective of HEW (Alg. 2), momentum 0.8: " in text
-    assert "FedAvg, momentum 0.9" in text
-    assert "The paper has no claims about momentum" in text
+    assert f"| mnist, heterogeneous, random H | **{answer}** | HEW (Alg. 2): " in text
+    assert "objective of the averaged model, at equal rounds" in text
