@@ -81,6 +81,13 @@ def of_baselines() -> list[Case]:
             b.CentredClipping(L, 0.4, radius=0.1, relative=False),
             averages=False,
         ),
+        Case("trust", b.Trust(L, 0.4)),
+        Case("trust-forgetful", b.Trust(L, 0.4, memory=0.0, doubt=3.0)),
+        Case("known-quality", b.KnownQuality(L, 0.4)),
+        Case("equal-ground", b.EqualGround(b.Disagreement(L, 0.4))),
+        Case(
+            "equal-ground-fedaware", b.EqualGround(b.FedAWARE(L, 0.4)), averages=False
+        ),
     ]
 
 

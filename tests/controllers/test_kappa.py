@@ -27,6 +27,7 @@ from hewfl import (
 from hewfl.aggregate.rows import as_rows, matrix_round
 from hewfl.aggregate.variates import ControlVariates
 from hewfl.controllers.kappa import others
+from hewfl.experiments.methods import method_from_table
 from hewfl.problems.random_quadratic import random_quadratic
 from hewfl.server.federation import Federation
 from hewfl.sim.audit import pathwise_audit
@@ -324,3 +325,21 @@ def test_no_l_no_certificate() -> None:
     assert not last[0].observed
     for record in last[1:]:
         assert record.observed["certificate_violated"] == 0.0
+
+
+def test_a_spec_may_have_a_grid_of_it_in_units_of_the_data() -> None:
+    table = {"method": "HewHom", "amplitude": 0.5, "grid": {"kappa": [1, 2.0]}}
+    lanes = [method.lane(4.0) for method in method_from_table(table, "m").candidates()]
+    known = [HewHom(kappa=kappa, amplitude=0.125) for kappa in (1.0, 2.0)]
+    assert [lane.algorithm for lane in lanes] == known
+    for wrong, text in (
+        ({"curvature_ratio": 2.0}, "`methods.HewHom.curvature_ratio` must be left out"),
+        ({"curvature": "online"}, "rule` must be one with a `smoothness`"),
+        ({"amplitude": "x"}, "HewHom.amplitude` must be a .*number; got 'x'"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            method_from_table(table | wrong, "m")
+    with pytest.raises(
+        InvalidInputError, match="amplitude` must be given; got nothing"
+    ):
+        method_from_table({"method": "HewHet", "kappa": 2.0}, "m")

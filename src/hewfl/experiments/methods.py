@@ -250,11 +250,18 @@ def _algorithm(
         limits["smoothness"] = smoothness
         values["bounds"] = from_table(ProblemBounds, limits, where)
     elif METHODS[method] in (HewHom, HewHet) and "kappa" in values:
-        values["amplitude"] = _ground(values.get("amplitude"), smoothness)
+        values |= _ground(values, smoothness)
     else:
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
     return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
+
+
+def _ground(values: Mapping[str, Any], smoothness: float) -> dict[str, Any]:
+    """ϑ/L: methods with κ are given no L; in specs it is the unit of steps for all."""
+    theta = values.get("amplitude")
+    is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
+    return {"amplitude": theta / smoothness} if is_number else {}
 
 
 def _paced(
@@ -272,12 +279,6 @@ def _paced(
     step = positive(path(where, "step"), scale) / smoothness
     with errors_naming({own: path(where, name) for name, own in PACE.items()}):
         return Paced(rule, step, **{PACE[name]: value for name, value in pace.items()})
-
-
-def _ground(amplitude: Any, smoothness: float) -> Any:
-    """ϑ/L: methods with κ are given no L, in specs it is the unit of steps for all."""
-    known = isinstance(amplitude, int | float) and not isinstance(amplitude, bool)
-    return amplitude / smoothness if known else amplitude
 
 
 def _under_curvature(

@@ -55,7 +55,9 @@ def first_state(
     if outer.adapt is not None:
         memory = np.repeat(np.array(outer.memory)[:, None], len(anchor), axis=1)
     average = None if outer.average is None else Average(anchor)
-    return ServerState(anchor, memory, first, sent, sent, average=average)
+    scale = None if outer.measure is None else 1.0
+    parts = {"average": average, "scale": scale}
+    return ServerState(anchor, memory, first, sent, sent, **parts)
 
 
 def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:

@@ -68,6 +68,16 @@ class Distributor:
     variates: RankVariates | None
     wire: Wire
 
+    def direction(
+        self, received: list[torch.Tensor], how: Combination
+    ) -> list[torch.Tensor]:
+        """The whole step s on every rank, bucket by bucket: a collective call."""
+        wholes = [torch.empty_like(anchor) for anchor in self.model.anchor]
+        for b, rows in enumerate(received):
+            shard = self._sums(b, rows, how)[0].to(wholes[b].dtype)
+            self.wire.wait(self.wire.sent_to_all(shard, wholes[b]))
+        return wholes
+
     def is_safe(self, received: list[torch.Tensor], how: Combination) -> bool:
         """Whether all ranks' shards of the new model will be finite: a collective call.
 

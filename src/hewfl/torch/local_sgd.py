@@ -26,8 +26,11 @@ from hewfl.torch.optimizers import (
     refuse_closure,
     refuse_scaled,
     require_one_rate,
+    restored_rates,
+    scaled_rates,
 )
 from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import Rule
 from hewfl.torch.state import load_replica_state, replica_state
@@ -108,6 +111,7 @@ class HewLocalSGD:
         self._replica = Replica(members, group, chosen, options, is_plain=is_plain)
         self._work, self._since = Work(), time.monotonic()
         self._open: ExitStack | None = None
+        self._rates: list[Any] | None = None
         self.last: SyncReport | None = None
 
     @property
@@ -146,6 +150,35 @@ class HewLocalSGD:
                 self._optimizer.state.clear()
                 warn_of_buffers(self._model)
         return report
+
+    def probe_with(self, probe: Probe) -> None:
+        """Tell how this rank measures its loss, for `Outer(measure=…)`.
+
+            def probe(samples):
+                batch = next(fresh)  # of that many samples, not those of the last steps
+                return lambda: loss_of(model, batch)
+
+            local.probe_with(probe)
+
+        In each round the function is called once, and what it returns once for each
+        point along the step, with the parameters there and without gradients. Losses
+        must be those of one batch throughout; put dropout and batch normalisation into
+        evaluation mode inside.
+
+        Args:
+            probe: draws samples, and gives the function that tells the loss on them.
+
+        Raises:
+            InvalidInputError: it cannot be called.
+        """
+        if not callable(probe):
+            raise invalid("probe", "a function", probe)
+        self._replica.probe = probe
+
+    @property
+    def scale(self) -> float:
+        """What learning rates are multiplied by in each step: one, unless measured."""
+        return self._replica.scale
 
     def measure(self, **measured: SupportsFloat) -> None:
         """Put numbers into the trace of the last round; see `SyncOptions.folder`.
@@ -197,6 +230,8 @@ class HewLocalSGD:
         for module in ddp.spanning(self._model, self._replica.wire.group):
             self._open.enter_context(ddp.on_its_own(module))
         hooks = [self._optimizer.register_step_post_hook(self._stepped)]
+        if self._replica.options.outer.measure is not None:
+            hooks.append(self._optimizer.register_step_pre_hook(self._scaling))
         if self._replica.variates is not None:
             hooks.append(self._optimizer.register_step_pre_hook(self._stepping))
         for hook in hooks:
@@ -217,6 +252,12 @@ class HewLocalSGD:
             self._work = replace(self._work, leaving=True)
             self.sync()
 
+    def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Let the step that begins have measured learning rates."""
+        if self._rates is not None:  # the step before did not come to its end
+            restored_rates(optimizer, self._rates)
+        self._rates = scaled_rates(optimizer, self._replica.scale)
+
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> None:
@@ -236,9 +277,13 @@ class HewLocalSGD:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Count the step; hold a round where it is due."""
+        rate = mean_rate(optimizer.param_groups)
+        if self._rates is not None:
+            restored_rates(optimizer, self._rates)
+            self._rates = None
         if has_skipped(optimizer):
             return
-        self._work = self._work.after_step(mean_rate(optimizer.param_groups))
+        self._work = self._work.after_step(rate)
         if isinstance(self._every, int):
             due = self._work.steps >= self._every
         else:

@@ -38,6 +38,8 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
         "memory": list(replica.model.memory),
         "rule": {k: torch.from_numpy(v) for k, v in flatten(_own(replica)).items()},
     }
+    if replica.options.outer.measure is not None:
+        state["scale"] = replica.scale
     if replica.model.average:
         state["average"] = list(replica.model.average)
     if variates is not None:
@@ -77,6 +79,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
         if [t.shape for t in own] != [t.shape for t in given]:
             raise DataError("the state is damaged: its tensors are of other shapes")
     replica.rounds = int(state["rounds"])
+    replica.scale = float(state.get("scale", 1.0))
     _fill([y.detach() for y in replica.model.parameters], state["parameters"])
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])

@@ -9,6 +9,8 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Decision, Roster
 from hewfl.server.folder import RunLog, describe
 from hewfl.server.ledger import charge, with_gradients
+from hewfl.server.measure import measured_traffic
+from hewfl.server.outer import Outer
 from hewfl.server.trace import RoundRecord, round_note
 
 
@@ -22,6 +24,7 @@ class JobTrace:
         algorithm: the rule.
         ranks: n.
         d: number of parameters.
+        outer: of the job.
         sends_gradients: whether ranks send mean gradients beside displacements.
     """
 
@@ -31,12 +34,15 @@ class JobTrace:
         algorithm: Algorithm[Any],
         ranks: int,
         d: int,
+        outer: Outer,
         *,
         sends_gradients: bool = False,
     ) -> None:
         self._log = RunLog(folder / "seed-0")
         sent = algorithm.demands.traffic
-        self._traffic, self._d = with_gradients(sent) if sends_gradients else sent, d
+        sent = with_gradients(sent) if sends_gradients else sent
+        self._traffic = measured_traffic(sent, outer, everybody=False)
+        self._d = d
         self._last = RoundRecord(round=0, lane=0)
         self._is_written = False
         method = {"method": type(algorithm).__name__, "label": algorithm.name}
