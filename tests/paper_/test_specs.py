@@ -14,7 +14,12 @@ from hewfl.paper.specs import (
     main_spec,
     quick,
 )
-from hewfl.paper.specs_deep import cnn_spec, head_spec
+from hewfl.paper.specs_deep import (
+    cnn_equal_spec,
+    cnn_spec,
+    head_equal_spec,
+    head_spec,
+)
 from tests.experiments.runs import small
 
 
@@ -35,6 +40,7 @@ def test_the_paper_s_grid() -> None:
 
 def test_every_spec_that_hewfl_makes_passes_and_loads_again() -> None:
     specs = [demo_spec(), cnn_spec(), head_spec(), small()]
+    specs += [cnn_equal_spec(), head_equal_spec()]
     specs.append(spec_from_table(tomllib.loads(template())))
     for data in DATA:
         for regime in REGIMES:

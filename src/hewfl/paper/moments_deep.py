@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.core.checks import Array, Ints
-from hewfl.experiments.compare import Comparison, compare
+from hewfl.experiments.compare import Comparison, compare_finals
 from hewfl.experiments.results import Group, Results
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
@@ -54,7 +54,7 @@ def compare_at(
 ) -> Comparison:
     """The first method of a pair against the second at a moment, seed by seed."""
     first, second = (at_moment(results, label, quantity, moment) for label in pair)
-    return compare(first, second, larger_is_better=quantity in LARGER_IS_BETTER)
+    return compare_finals(first, second, quantity)
 
 
 def late_mass(results: Results, label: str) -> dict[Group, Float64[Array, " seeds"]]:
