@@ -19,7 +19,12 @@ from hewfl.paper.specs import (
     quick,
     wide_spec,
 )
-from hewfl.paper.specs_deep import cnn_spec, head_spec
+from hewfl.paper.specs_deep import (
+    cnn_equal_spec,
+    cnn_spec,
+    head_equal_spec,
+    head_spec,
+)
 from tests.experiments.runs import small
 
 
@@ -79,6 +84,7 @@ def test_the_lists_beyond_the_paper_hold_its_own() -> None:
 
 def test_every_spec_that_hewfl_makes_passes_and_loads_again() -> None:
     specs = [demo_spec(), bad_demo_spec(), cnn_spec(), head_spec(), small()]
+    specs += [cnn_equal_spec(), head_equal_spec()]
     specs.append(spec_from_table(tomllib.loads(template())))
     specs += [main_spec("mnist", regime) for regime in REGIMES]
     for make in (main_spec, wide_spec, extended_spec):
