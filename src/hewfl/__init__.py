@@ -34,6 +34,7 @@ from hewfl.baselines import (
     Scaffold,
     StepWeighted,
     TrimmedMean,
+    Trust,
     UniformLocalSGD,
 )
 from hewfl.controllers.control import HewControl
@@ -160,6 +161,7 @@ __all__ = [
     "Trace",
     "Traffic",
     "TrimmedMean",
+    "Trust",
     "UniformLocalSGD",
     "UpperState",
     "World",

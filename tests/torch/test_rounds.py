@@ -263,17 +263,33 @@ def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> N
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
-        more = (ranks - 1) * 12 * 8  # what each rank did
+        more = (ranks - 1) * (13 * 8 + 2**16)  # what each rank did, room for a sketch
         if rule == "het" or options.exact == "full":
             m = ranks + (rule == "het")
-            more += ring * (m**2 + m + 1) * 8
-            padding = ring / 2 * 2 * 4 * (-SIZE % ranks)  # of shards
-            more += padding + (ring * 8 if rule == "het" else 0)
+            padding = 4 * (-SIZE % ranks)  # of shards
+            more += ring * ((m**2 + m + 1) * 8 + padding)
         if rule == "het":
-            more += ring / 2 * 4 * (SIZE + -SIZE % ranks)
-        elif rule == "hom" and options.exact != "full":
-            more += (ranks - 1) * (2**14 * 4 + 8)  # sketches, and the certificate
+            more += ring * 8 + ring / 2 * (4 * SIZE + padding)
         assert report.bytes_sent == pytest.approx(report.ring_bytes + more, abs=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_weights_from_sketches_are_checked_on_the_data(
+    pool: Pool, dtype: torch.dtype
+) -> None:
+    """In the next round; this model is so small that its sketch is exact."""
+    plan = Plan(rounds=3, dtypes=(dtype,))
+    full = replace(plan, options=replace(plan.options, exact="full"))
+    seen, twins = pool.run(play, 4, plan)[1], pool.run(play, 4, full)[1]
+    assert [s.report.checked is None for s in seen] == [True, False, False]
+    for before, now, twin in zip(seen, seen[1:], twins, strict=False):
+        found = now.report.checked
+        assert found is not None
+        assert found.round == before.report.round
+        assert found.error < 1e-6
+        assert found.gap == pytest.approx(before.report.gap, abs=1e-5)
+        assert found.gap == pytest.approx(twin.report.gap, abs=1e-5)
+        assert before.report.weights == pytest.approx(twin.report.weights, abs=1e-6)
 
 
 def test_a_rule_may_know_every_rank(pool: Pool) -> None:

@@ -6,8 +6,9 @@ Its sign is b_r·h_(s_r + c), and the sketch is the sum of the signed rows:
     (Sx)_c = Σ_r b_r h_(s_r + c) x_(rk + c),      E⟨Sx, Sy⟩ = ⟨x, y⟩,
     Var⟨Sx, Sy⟩ ≤ (‖x‖²‖y‖² + ⟨x, y⟩²)/k    for entries of no special order
 
-[Charikar2002]. Signs, row signs b_r and shifts s_r follow from a seed by integer
-arithmetic, so every machine has the same, in NumPy and in torch alike. A sketch is
+[Charikar2002]. The signs h are always the same, row signs b_r and shifts s_r
+follow from a seed, all by integer arithmetic, so every machine has the same, in NumPy
+and in torch alike. A sketch is
 linear, and a vector of at most k entries is kept whole, but for signs: then products
 are exact.
 """
@@ -138,7 +139,7 @@ class CountSketch:
             return False
         sums, *parts = lent[0]
         parts = parts if base is not None else [*parts, np.empty(0, np.float32)]
-        h = _signs(self.seed, self.size)
+        h = _signs(self.size)
         kernel(*parts, begin, self.size, *rows, h, sums)
         return True
 
@@ -152,7 +153,7 @@ class CountSketch:
 
     def _table(self, like: Any) -> Any:
         """The signs h, long enough for every shift."""
-        h = _signs(self.seed, self.size)
+        h = _signs(self.size)
         if isinstance(like, np.ndarray):
             return h
         return compat.array_namespace(like).asarray(h).to(like.device)
@@ -183,10 +184,10 @@ def _add_on_device(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -
 
 
 @lru_cache(maxsize=4)
-def _signs(seed: int, size: int) -> NDArray[np.float32]:
-    """All h of a seed: a round asks for them once for every piece of a model."""
+def _signs(size: int) -> NDArray[np.float32]:
+    """All h, which every round asks for once for every piece of a model."""
     index = np.arange(_SPREAD * size, dtype=np.uint64)
-    return _sign(_mixed(seed, 0, index)).astype(np.float32)
+    return _sign(_mixed(0, 0, index)).astype(np.float32)
 
 
 def _sign(bits: NDArray[np.uint64]) -> Int64[Ints, " m"]:

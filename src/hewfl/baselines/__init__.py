@@ -25,6 +25,7 @@ from hewfl.baselines.qfedavg import QFedAvg
 from hewfl.baselines.scaffold import Scaffold
 from hewfl.baselines.step_weighted import StepWeighted
 from hewfl.baselines.trimmed_mean import TrimmedMean
+from hewfl.baselines.trust import Trust
 from hewfl.baselines.uniform import UniformLocalSGD
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "Scaffold",
     "StepWeighted",
     "TrimmedMean",
+    "Trust",
     "UniformLocalSGD",
 ]

@@ -32,6 +32,7 @@ class Traffic:
         down_scalars: numbers to each active client besides (amplitudes, weights).
         up_scalars: numbers from each active client besides (step counts, losses).
         common_scalars: numbers broadcast once besides (a common amplitude).
+        samples: on which each active client measures losses, beside its local steps.
     """
 
     down: int = 1
@@ -40,6 +41,7 @@ class Traffic:
     down_scalars: int = 0
     up_scalars: int = 0
     common_scalars: int = 0
+    samples: int = 0
 
 
 @final

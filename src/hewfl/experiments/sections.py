@@ -21,6 +21,8 @@ Quantity = Literal[
     "validation_accuracy",
     "test_loss",
     "test_accuracy",
+    "scalars",
+    "local_steps",
 ]
 
 
@@ -91,6 +93,8 @@ class ProblemSpec:
         precision: of a module's local steps: `full`, or `bfloat16` by autocast.
         client_chunk: most models of a module stepped at once; `auto` for as many as fit
             into memory.
+        convolutions: of a module's local steps: `library`, or `products` for many
+            models side by side on a GPU.
     """
 
     model: Literal["softmax", "medium_cnn", "classifier_head"] = "softmax"
@@ -105,6 +109,7 @@ class ProblemSpec:
     optimiser: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["full", "bfloat16"] = "full"
     client_chunk: int | Literal["auto"] = "auto"
+    convolutions: Literal["library", "products"] = "library"
 
     def __post_init__(self) -> None:
         """Require a penalty, a rate and steps that are not negative."""
@@ -178,10 +183,15 @@ class TuneSpec:
         by: the quantity whose mean over the seeds decides, at the last round.
         tie: candidates whose means are this close to the best count as equal.
         tie_by: the quantity that decides between equals.
+        ties: those that decide, one after the other, where that is the same too;
+            `scalars` are the numbers sent, `local_steps` those of all clients together.
         screen_rounds: length of a first, shorter trial of all candidates, after which
             only the best of each method go on; 0 for none.
         screen_seeds: of the first trial.
         keep: how many of each method go on.
+        search: `grid`, the default, tries all points of a method's lists; `climb` a
+            few, and then the neighbours of the best until it has none untried
+            (`hewfl.experiments.climb`).
     """
 
     rounds: int = 20
@@ -189,9 +199,11 @@ class TuneSpec:
     by: Quantity = "objective"
     tie: float = 0.0
     tie_by: Quantity = "objective"
+    ties: tuple[Quantity, ...] = ()
     screen_rounds: int = 0
     screen_seeds: tuple[int, ...] = (0,)
     keep: int = 3
+    search: Literal["grid", "climb"] | None = None
 
     def __post_init__(self) -> None:
         """Require trials of at least a round, and seeds that differ."""

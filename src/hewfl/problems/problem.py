@@ -172,3 +172,18 @@ class Adaptive(Protocol):
         The gradients are those of the minibatches along each branch, before correction,
         proximal term and optimiser. Arguments are those of `Branching.branches`.
         """
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A problem whose clients can tell their loss on chosen samples."""
+
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """(1/b) Σ_j φ_{s_ij}(x) for every model and client, all clients at one model.
+
+        Args:
+            anchors: models.
+            samples: s_ij, rows of the pooled arrays, b of each client.
+        """

@@ -21,6 +21,7 @@ from hewfl.core.checks import (
     shown,
     whole,
 )
+from hewfl.core.provenance import shown_record
 from hewfl.server.streams import HORIZONS, SETUP, generator
 
 
@@ -127,6 +128,10 @@ class PoissonHorizons:
         if not 1 <= least <= most:
             raise invalid("least", f"from 1 to `most` = {most}", least)
 
+    def __repr__(self) -> str:
+        """All fields; clipping where it is used."""
+        return shown_record(self, ("clipped",))
+
     def draw(
         self,
         seed: int,
@@ -183,6 +188,10 @@ class EpochHorizons:
                 )
             if abs(shares.sum() - 1) > 1e-9 or shares.min() < 0:
                 raise invalid("probabilities", "a distribution", shown(shares))
+
+    def __repr__(self) -> str:
+        """All fields; probabilities where they are given."""
+        return shown_record(self, ("probabilities",))
 
     def draw(
         self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]

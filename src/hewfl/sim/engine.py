@@ -35,7 +35,7 @@ from hewfl.core.checks import (
 )
 from hewfl.core.round import Roster
 from hewfl.errors import DataError
-from hewfl.problems.problem import Problem
+from hewfl.problems.problem import Probed, Problem
 from hewfl.server.checkpoint import Saved, flatten, unflatten
 from hewfl.server.federation import Federation, World
 from hewfl.server.first import finite_rows, first_state
@@ -132,7 +132,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         _distinct([lane.name for lane in lanes]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(traffic_of(problem, lane) for lane in lanes),
+        tuple(traffic_of(setting, lane) for lane in lanes),
         problem.n,
         np.stack([delivered(state) for state in states]),
     )
@@ -202,6 +202,9 @@ def _setting(
         precision = np.dtype(object)
     if precision.kind != "f":
         raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
+    if any(lane.outer.measure for lane in lanes) and not isinstance(problem, Probed):
+        rule = "one with `sample_losses`, which a measured step asks for"
+        raise invalid("problem", rule, type(problem).__name__)
     setting = Setting(
         problem, federation, lanes, whole("seed", seed, least=0), precision
     )

@@ -13,14 +13,16 @@ from hewfl.core.checks import Array
 from hewfl.core.records import UpperState
 from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.errors import HewError
-from hewfl.problems.problem import Adaptive, Problem
+from hewfl.problems.problem import Adaptive, Probed, Problem
 from hewfl.server.conclude import RANGE_ERROR, conclude
 from hewfl.server.first import finite_rows
 from hewfl.server.ledger import charge, with_gradients
+from hewfl.server.measure import Ask, measured_traffic, planned
+from hewfl.server.participation import FullParticipation
 from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import AVERAGED, RoundRecord, round_note
 from hewfl.sim.branches import run_branches
-from hewfl.sim.draws import Draws, draw
+from hewfl.sim.draws import Draws, draw, draw_probes
 from hewfl.sim.lanes import Observer, Setting, Step
 
 DIVERGED = 1e12
@@ -51,7 +53,7 @@ def run_round(
                 decided = _decide(setting, states[k], heard, (t, k), observers)
                 states[k], notes[k] = decided
                 notes[k]["excluded"] = _excluded(roster, heard.roster)
-                traffic = traffic_of(problem, setting.lanes[k])
+                traffic = traffic_of(setting, setting.lanes[k])
                 bill = charge(traffic, len(roster.clients), problem.d)
                 states[k] = states[k].charged(bill)
     if not evaluate:
@@ -73,9 +75,8 @@ def _plans(
     """What each lane tells the clients; one that cannot plan stops, and says why."""
     plans = {}
     for k in alive:
-        algorithm = setting.lanes[k].algorithm
         try:
-            plans[k] = algorithm.plan(roster, states[k].algorithm)
+            plans[k] = planned(setting.lanes[k], roster, states[k])
         except HewError as error:
             states[k] = replace(states[k], refused=True)
             notes[k] = {"status": f"refused: {error}"}
@@ -146,12 +147,36 @@ def _hides_gradients(problem: Problem) -> bool:
     return isinstance(problem, Adaptive) and problem.hides_gradients
 
 
-def traffic_of(problem: Problem, lane: Lane) -> Traffic:
-    """What a lane's clients send in a round of this problem."""
+def traffic_of(setting: Setting, lane: Lane) -> Traffic:
+    """What a lane's clients send in a round of this run."""
     demands = lane.algorithm.demands
-    if demands.variates and _hides_gradients(problem):
-        return with_gradients(demands.traffic)
-    return demands.traffic
+    traffic = demands.traffic
+    if demands.variates and _hides_gradients(setting.problem):
+        traffic = with_gradients(traffic)
+    everybody = isinstance(setting.federation.participation, FullParticipation)
+    return measured_traffic(traffic, lane.outer, everybody=everybody)
+
+
+def _asked(setting: Setting, heard: Round, lane: Lane) -> Ask | None:
+    """How the clients heard are asked for losses along a step; None if they are not.
+
+    A bad client answers with the labels it has; what it makes of displacements it does
+    not make of losses.
+    """
+    problem, count = setting.problem, lane.outer.measure
+    if count is None:
+        return None
+    assert isinstance(problem, Probed), "checked before the rounds"
+    samples = draw_probes(setting.seed, heard.roster, problem.offsets, count)
+
+    def ask(
+        points: tuple[float, ...], step: Float64[Array, " d"]
+    ) -> Float64[Array, "s k"]:
+        models = heard.anchor + np.array(points)[:, None] * step
+        found = problem.sample_losses(models.astype(setting.dtype), samples)
+        return np.ascontiguousarray(np.asarray(found, dtype=np.float64).T)
+
+    return ask
 
 
 def _told(
@@ -249,7 +274,8 @@ def _decide(
         note = {"status": "diverged: no displacement was finite"}
         return replace(state, diverged=True), note
     watched = len(observers) > 0
-    came = conclude(lane, state, heard, fits=_is_finite, with_move=watched)
+    ask = _asked(setting, heard, lane)
+    came = conclude(lane, state, heard, fits=_is_finite, ask=ask, with_move=watched)
     decision = came.decision
     if decision is None and came.status == RANGE_ERROR:
         status = "diverged: the step was not finite"
@@ -257,7 +283,7 @@ def _decide(
     if decision is None:
         status = f"refused: {came.status}"
         return replace(state, refused=True), round_note(heard.roster, None, status)
-    seen: dict[str, float] = {}
+    seen: dict[str, float] = dict(came.measured)
     for observe in observers:
         assert came.move is not None
         seen |= observe(

@@ -8,19 +8,23 @@ The sum of an all-reduce has the same bits on all ranks. Each rank applies its o
 weight only, so that machines whose solves differ in a last bit agree on the model.
 """
 
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.sketch import CountSketch
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
-from hewfl.core.round import Decision
 from hewfl.torch.model import SharedModel
+from hewfl.torch.options import Checked
 from hewfl.torch.wire import Wire
+
+ROOM = 2**16
+"""Bytes of a sketch on the wire: 16,384 numbers of float32, 8,192 of float64."""
 
 
 @final
@@ -39,18 +43,26 @@ class AllReduce:
         self._model, self._wire = model, wire
         self._rooms: list[torch.Tensor] = []
 
-    def sketches(self, rounds: int) -> Float64[Array, "n k"]:
-        """Sketches of all ranks' displacements, the same numbers on all of them.
+    def sketched(self, rounds: int) -> Float64[Array, " m"]:
+        """The sketch of this rank's displacement: `ROOM` bytes, as a row of a table.
 
-        Other signs in every round: what a sketch gets wrong does not add up.
+        As many digits as the displacement has. Other signs in every round: what a
+        sketch gets wrong does not add up.
         """
-        mine = self._model.sketch(CountSketch(seed=rounds))
+        kind = self._kind
+        sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
+        mine = self._model.sketch(sketch).cpu().numpy().astype(kind)
+        return mine.view(np.float64)
+
+    def unpacked(self, table: Float64[Array, "n m"]) -> Float64[Array, "n k"]:
+        """Sketches of all ranks from their rows."""
+        rows = np.ascontiguousarray(table).view(self._kind)
+        return rows.astype(np.float64)
+
+    @property
+    def _kind(self) -> np.dtype[Any]:
         wide = max(bucket.dtype.itemsize for bucket in self._model.layout.buckets)
-        if wide <= 4:  # as many digits as the displacement has
-            mine = mine.float()
-        rows = self._wire.gathered(mine)
-        found: Array = rows.double().cpu().numpy()
-        return found
+        return np.dtype(np.float32 if wide <= 4 else np.float64)
 
     def step(self, weight: float) -> list[torch.Tensor]:
         """Σ w_iΔ_i, bucket by bucket: a bucket is made ready while one travels.
@@ -72,12 +84,27 @@ class AllReduce:
         return self._rooms
 
 
-def certified(
-    decision: Decision,
-    model: RoundModel,
-    rows: Float64[Array, "s k"],
-    products: Float64[Array, " s"],
-) -> tuple[float | None, float, float]:
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Solved:
+    """Weights from sketches, and what they minimised; to be checked on the data.
+
+    Attributes:
+        round: rounds done with this one.
+        heard: ranks that count.
+        weights: w_i of these.
+        model: what they minimise.
+        rows: sketches of those heard.
+    """
+
+    round: int
+    heard: Int64[Ints, " s"]
+    weights: Float64[Array, " s"]
+    model: RoundModel
+    rows: Float64[Array, "s k"]
+
+
+def checked(solved: Solved, products: Float64[Array, " n"]) -> Checked:
     """Value and gap of weights from sketches, and the sketches' error, on the data.
 
     With t_i = ⟨d, Δ_i⟩ from the ranks, n numbers, and u the reference g = Σ u_jΔ_j,
@@ -88,25 +115,19 @@ def certified(
     well, which nobody holds: that part is the sketches'.
 
     Args:
-        decision: with the weights.
-        model: what they minimise.
-        rows: sketches of those heard.
-        products: t.
-
-    Returns:
-        The value, the gap, and the largest error of a sketched t_i over ‖d‖‖Δ_i‖. The
-        first two are the decision's own where that minimised something else (no value).
+        solved: the weights.
+        products: t of all ranks.
     """
-    w, curvature = decision.weights, model.curvature
+    w, rows, model = solved.weights, solved.rows, solved.model
+    t, curvature = products[solved.heard], model.curvature
     u = model.reference.weights if isinstance(model.reference, OwnSum) else 0 * w
     along = rows @ (w @ rows)  # t as the sketches have it
-    square = max(float(w @ products), 0.0)
+    square = max(float(w @ t), 0.0)
     lengths = np.sqrt(square * (rows * rows).sum(axis=1))
-    off = np.abs(along - products)
+    off = np.abs(along - t)
     error = np.divide(off, lengths, out=np.zeros_like(off), where=lengths > 0)
-    if decision.value is None:  # as with cross-fitted slopes
-        return None, decision.gap, float(error.max())
-    value = float(u @ products) + 0.5 * curvature * square
-    slopes = rows @ (u @ rows) + curvature * products
+    value = float(u @ t) + 0.5 * curvature * square
+    slopes = rows @ (u @ rows) + curvature * t
     least = slopes.min() if w.sum() > 1 - 1e-9 else min(slopes.min(), 0.0)
-    return value, max(float(w @ slopes - least), 0.0), float(error.max())
+    gap = max(float(w @ slopes - least), 0.0)
+    return Checked(solved.round, value, gap, float(error.max()))

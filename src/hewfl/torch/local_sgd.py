@@ -28,8 +28,11 @@ from hewfl.torch.optimizers import (
     refuse_closure,
     refuse_scaled,
     require_one_rate,
+    restored_rates,
+    scaled_rates,
 )
 from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import rule_of
 from hewfl.torch.state import load_replica_state, replica_state
@@ -60,8 +63,10 @@ class HewLocalSGD:
     done when each has made one.
 
     Rules with control variates correct the gradients that `optimizer.step()` finds:
-    the first step of all ranks is a meeting, which none may miss but by leaving. They
-    need one learning rate for all groups; closures, sparse and scaled gradients are
+    the first step of all ranks is a meeting, which none may miss but by leaving. With
+    plain SGD the control variates follow from displacements and need one learning rate
+    for all groups; with any other optimiser, or momentum, they are means of the
+    gradients, which every rank sends besides. Closures, sparse and scaled gradients are
     refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
@@ -106,12 +111,13 @@ class HewLocalSGD:
         self._model, self._optimizers = model, _several(optimizer)
         members = Members(model.named_parameters())
         members.check_optimizers(self._optimizers)
-        self._replica = Replica(members, group, chosen, options)
-        if chosen.demands.variates and self._replica.wire.rank == 0:
-            for one in self._optimizers:
-                warn_unless_plain(one)
+        is_plain = not chosen.demands.variates or all(
+            map(is_plain_sgd, self._optimizers)
+        )
+        self._replica = Replica(members, group, chosen, options, is_plain=is_plain)
         self._work, self._since = Work(), time.monotonic()
         self._done: dict[int, bool] = {}
+        self._rates: dict[int, list[Any]] = {}
         self._open: ExitStack | None = None
         self.last: SyncReport | None = None
 
@@ -152,6 +158,35 @@ class HewLocalSGD:
                     optimizer.state.clear()
                 warn_of_buffers(self._model)
         return report
+
+    def probe_with(self, probe: Probe) -> None:
+        """Tell how this rank measures its loss, for `Outer(measure=…)`.
+
+            def probe(samples):
+                batch = next(fresh)  # of that many samples, not those of the last steps
+                return lambda: loss_of(model, batch)
+
+            local.probe_with(probe)
+
+        In each round the function is called once, and what it returns once for each
+        point along the step, with the parameters there and without gradients. Losses
+        must be those of one batch throughout; put dropout and batch normalisation into
+        evaluation mode inside.
+
+        Args:
+            probe: draws samples, and gives the function that tells the loss on them.
+
+        Raises:
+            InvalidInputError: it cannot be called.
+        """
+        if not callable(probe):
+            raise invalid("probe", "a function", probe)
+        self._replica.probe = probe
+
+    @property
+    def scale(self) -> float:
+        """What learning rates are multiplied by in each step: one, unless measured."""
+        return self._replica.scale
 
     def measure(self, **measured: SupportsFloat) -> None:
         """Put numbers into the trace of the last round; see `SyncOptions.folder`.
@@ -206,6 +241,8 @@ class HewLocalSGD:
             self._open.enter_context(ddp.on_its_own(module))
         for optimizer in self._optimizers:
             hooks = [optimizer.register_step_post_hook(self._stepped)]
+            if self._replica.options.outer.measure is not None:
+                hooks.append(optimizer.register_step_pre_hook(self._scaling))
             if self._replica.variates is not None:
                 hooks.append(optimizer.register_step_pre_hook(self._stepping))
             for hook in hooks:
@@ -234,6 +271,16 @@ class HewLocalSGD:
             if self._replica.is_over:
                 break
 
+    def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Let the step that begins have measured learning rates."""
+        self._restore(optimizer)  # where the step before did not come to its end
+        self._rates[id(optimizer)] = scaled_rates(optimizer, self._replica.scale)
+
+    def _restore(self, optimizer: torch.optim.Optimizer) -> None:
+        held = self._rates.pop(id(optimizer), None)
+        if held is not None:
+            restored_rates(optimizer, held)
+
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> None:
@@ -242,12 +289,15 @@ class HewLocalSGD:
         refuse_scaled(optimizer)
         if self._done:  # the gradients were corrected before the first of several
             return
-        require_one_rate(self._groups)
         self._replica.members.check(self._model.named_parameters())
         variates = self._replica.variates
         assert variates is not None
+        if variates.is_plain:
+            require_one_rate(self._groups)
         if not variates.started:
             self._replica.start_variates()
+        if not variates.is_plain and not has_skipped(optimizer):
+            variates.add()
         variates.correct()  # Alg. 2, l. 6
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -255,10 +305,13 @@ class HewLocalSGD:
         self._done[id(optimizer)] = not has_skipped(optimizer)
         if len(self._done) < len(self._optimizers):
             return
+        rate = mean_rate(self._groups)
+        for one in self._optimizers:
+            self._restore(one)
         moved, self._done = any(self._done.values()), {}
         if not moved:
             return
-        self._work = self._work.after_step(mean_rate(self._groups))
+        self._work = self._work.after_step(rate)
         if isinstance(self._every, int):
             due = self._work.steps >= self._every
         else:
@@ -287,17 +340,6 @@ def _several(
     if len({id(one) for one in given}) < len(given) or not given:
         raise invalid("optimizer", "different optimisers, at least one", len(given))
     return given
-
-
-def warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
-    """Control variates suppose plain steps."""
-    if not is_plain_sgd(optimizer):
-        text = (
-            "control variates take displacement / (learning rate × steps) for a mean "
-            "gradient, which it is under SGD without momentum only: with this %s "
-            "training may diverge"
-        )
-        _log.warning(text, type(optimizer).__name__)
 
 
 def warn_of_buffers(model: torch.nn.Module) -> None:

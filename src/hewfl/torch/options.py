@@ -8,7 +8,26 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid
+from hewfl.server.measure import Measured
 from hewfl.server.outer import Outer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the data says of weights that were solved for from sketches.
+
+    Attributes:
+        round: whose weights.
+        value: Ψ(w) of the step that was made, exact.
+        gap: bound on how far it is from the best one; ⟨g, Δ_i⟩ in it is the sketches'.
+        error: the largest error of a sketched ⟨d, Δ_i⟩, over ‖d‖‖Δ_i‖.
+    """
+
+    round: int
+    value: float
+    gap: float
+    error: float
 
 
 @final
@@ -26,12 +45,13 @@ class SyncReport:
         left: ranks whose loops have ended; the round is the last if it is all of them.
         status: of the weight problem, one sentence.
         gap: certificate of the weights.
-        sketch_error: where weights are from sketches, the largest error of a product
-            ⟨d, Δ_i⟩ of the step d that was measured in this round, over ‖d‖‖Δ_i‖.
+        checked: of the round before, where weights were from sketches: what the data
+            says of them, n numbers that travel with the next meeting.
         bytes_sent: by this rank.
         ring_bytes: what a ring all-reduce of the model would have sent.
         seconds: from arrival to the new model.
         waited: of these, until the last rank had arrived.
+        measured: what ranks measured along the step, None where they do not.
     """
 
     round: int
@@ -43,11 +63,12 @@ class SyncReport:
     left: tuple[int, ...]
     status: str
     gap: float
-    sketch_error: float
+    checked: "Checked | None"
     bytes_sent: int
     ring_bytes: int
     seconds: float
     waited: float
+    measured: Measured | None = None
 
 
 @final

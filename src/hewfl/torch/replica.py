@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
@@ -29,12 +29,14 @@ from hewfl.core.algorithm import Algorithm, Modelled
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.server.conclude import decided
-from hewfl.torch.allreduce import AllReduce, certified
+from hewfl.server.measure import Measured
+from hewfl.torch.allreduce import ROOM, AllReduce, Solved, checked
 from hewfl.torch.faults import Attendance, RankError, ranks_named
 from hewfl.torch.layout import digest, plan_layout
 from hewfl.torch.members import Members, form_of
 from hewfl.torch.model import SharedModel
-from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.options import Checked, SyncOptions, SyncReport
+from hewfl.torch.probing import Probe, measured_step
 from hewfl.torch.rules import Rule
 from hewfl.torch.spread import Spread
 from hewfl.torch.trace import JobTrace
@@ -74,13 +76,13 @@ class _Outcome:
         roster: ranks heard, and their work.
         decision: the rule's.
         state: of the rule after it.
-        sketch_error: see `SyncReport`.
+        measured: along the step, where losses are.
     """
 
     roster: Roster
     decision: Decision
     state: Any
-    sketch_error: float = 0.0
+    measured: Measured | None = None
 
     @property
     def heard(self) -> Int64[Ints, " s"]:
@@ -106,6 +108,8 @@ class Replica:
         trace: on the first rank of a job that keeps one.
         rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
+        probe: how this rank measures its loss, for measured steps; None until told.
+        scale: that measured steps have put on the learning rates.
     """
 
     def __init__(
@@ -114,6 +118,8 @@ class Replica:
         group: Any,
         rule: Rule,
         options: SyncOptions,
+        *,
+        is_plain: bool = True,
     ) -> None:
         moving, frozen = list(members.shared.values()), members.frozen
         device = moving[0].device if moving else torch.device("cpu")
@@ -122,6 +128,10 @@ class Replica:
         layout = plan_layout(moving, options.bucket_bytes)
         self.members, self.rule, self.options = members, rule, options
         self.rounds, self.is_over = 0, False
+        self.probe: Probe | None = None
+        self.scale = 1.0
+        self._solved: Solved | None = None
+        self._product = 0.0
         self.wire = Wire(group, device, options.limit)
         self.model = SharedModel(
             moving, layout, options.outer, on_host=options.anchor_on_host
@@ -130,7 +140,9 @@ class Replica:
         self._want = _Want.ENTRIES if options.exact == "full" else _Want.WEIGHTS
         if rule.demands.variates:
             at_gradients = rule.demands.gradients
-            self.variates = RankVariates(self.model, at_gradients=at_gradients)
+            self.variates = RankVariates(
+                self.model, at_gradients=at_gradients, is_plain=is_plain
+            )
             self._want, besides = _Want.ENTRIES, self.variates.server
         self._spread = Spread(self.model, self.wire, besides)
         self._sums = AllReduce(self.model, self.wire)
@@ -140,6 +152,7 @@ class Replica:
         self._attendance = Attendance(group, self.wire.rank, self.wire.ranks)
         shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
         chosen = (rule, options.outer, options.exact)
+        chosen = chosen if is_plain else (*chosen, "mean gradients")
         self._texts = (str(layout.parameters), ", ".join(shapes), repr(chosen))
         forms = [form_of(p)[:2] for p in frozen]
         same = digest(layout.signature, forms), digest(chosen)
@@ -147,8 +160,9 @@ class Replica:
         self._construct(frozen)
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
-            at, algorithm = Path(options.folder), rule.at(1.0)
-            self.trace = JobTrace(at, algorithm, self.wire.ranks, layout.parameters)
+            sends = self.variates is not None and not is_plain
+            of = rule.at(1.0), self.wire.ranks, layout.parameters, options.outer
+            self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
 
     def _construct(self, frozen: list[torch.Tensor]) -> None:
         """Agree on everything, and take what rank 0 has."""
@@ -157,7 +171,7 @@ class Replica:
             shared = torch.tensor([mine], device=self.wire.device)
             self.wire.copied(shared)
             mine = self._attendance.job = int(shared)
-        with self._met(Meeting.CONSTRUCTION, Work(), mine) as arrivals:
+        with self._met(Meeting.CONSTRUCTION, Work(), mine) as (arrivals, _):
             self._attendance.job = arrivals.job
             self.model.take()
             for whole in self.model.anchor:
@@ -185,31 +199,48 @@ class Replica:
             RankError: ranks are missing or disagree, none came back finite, or the new
                 model would not be; the model is then as it was.
         """
+        if self.options.outer.measure is not None and self.probe is None:
+            rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
+            raise invalid("the job", rule, "an outer step with `measure` alone")
         began, sent = time.perf_counter(), self.wire.bytes_sent
         while True:
-            with self._met(Meeting.ROUND, work) as arrivals:
-                met = time.perf_counter()
+            with self._met(Meeting.ROUND, work) as (arrivals, table):
+                met, before = time.perf_counter(), self._checked(arrivals)
                 self.is_over = bool(arrivals.leaving.all())
                 if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
                     self._start(arrivals)
                     continue
                 if len(arrivals.active) == 0:
                     return None
-                outcome = self._concluded(arrivals)
+                outcome = self._concluded(arrivals, table)
                 self.state = outcome.state
             break
         self.rounds += 1
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
-        report = self._report(arrivals, outcome, (bytes_sent, *seconds))
+        report = self._report(arrivals, outcome, (bytes_sent, *seconds), before)
         if self.trace is not None:
-            seen = {"bytes_sent": float(bytes_sent), "seconds": seconds[0]}
-            seen["waited"] = seconds[1]
-            heard = outcome.roster, outcome.decision
-            self.trace.add(self.rounds, *heard, report.excluded, seen)
+            self._trace(self.trace, outcome, report)
+        if outcome.measured is not None:
+            self.scale *= outcome.measured.factor
         if self.options.on_round is not None:
             self.options.on_round(report)
         return report
+
+    def _trace(self, trace: JobTrace, outcome: _Outcome, report: SyncReport) -> None:
+        seen = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
+        seen["waited"] = report.waited
+        if report.checked is not None:
+            seen["last_sketch_error"] = report.checked.error
+        if outcome.measured is not None:
+            seen |= outcome.measured.note(self.scale)
+        heard = outcome.roster, outcome.decision
+        trace.add(self.rounds, *heard, report.excluded, seen)
+
+    def _checked(self, arrivals: Arrivals) -> Checked | None:
+        """What the data says of the weights of the last round."""
+        solved, self._solved = self._solved, None
+        return None if solved is None else checked(solved, arrivals.products)
 
     def start_variates(self) -> None:
         """c_i = the gradients at hand, c their mean (erratum E-29).
@@ -220,37 +251,49 @@ class Replica:
         """
         assert self.variates is not None
         finite = self.variates.take_gradients()
-        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as arrivals:
+        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as (arrivals, _):
             self._start(arrivals)
 
     # -------------------------------------------------------------- parts of a round
 
     @contextmanager
-    def _met(self, meeting: Meeting, work: Work, job: int = 0) -> Iterator[Arrivals]:
-        """The work of all ranks; failures from here on name who is missing."""
+    def _met(
+        self, meeting: Meeting, work: Work, job: int = 0
+    ) -> Iterator[tuple[Arrivals, Float64[Array, "n m"] | None]]:
+        """The work of all ranks; failures from here on name who is missing.
+
+        Sketches travel with it where a rule has asked for them. Rows are of one length
+        whatever ranks come for, so that any two can be told apart.
+        """
         place = meeting.place
         if meeting is Meeting.ROUND:
             place = f"in round {self.rounds}"
         with self._attendance.watched(place):
             counts = self._attendance.instance, job, self.rounds
-            table = self._table(to_row(meeting, counts, work, self._same))
+            row = to_row(meeting, counts, work, self._product, self._same)
+            sketches = None
+            if self.wire.keeps_time:
+                wants = meeting is Meeting.ROUND and self._want is _Want.PRODUCTS
+                room = (
+                    self._sums.sketched(self.rounds) if wants and work.steps else None
+                )
+                room = np.zeros(ROOM // 8) if room is None else room
+                whole = self.wire.table(np.concatenate([row, room]))
+                table = np.ascontiguousarray(whole[:, : len(row)])
+                sketches = whole[:, len(row) :] if wants else None
+            else:
+                table = self._attendance.table(row, self.wire.timeout)
             arrivals = from_table(table)
             k = differing(table)
             if k is not None:  # all ranks see it, and come along to say what they have
                 with self._attendance.watched(place):
                     raise disagreement(SAME[k], self._said(self._texts[k]))
-            yield arrivals
-
-    def _table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
-        """One row of numbers from each rank, in `timeout` on any backend."""
-        if self.wire.keeps_time:
-            return self.wire.table(row)
-        return self._attendance.table(row, self.wire.timeout)
+            yield arrivals, sketches
 
     def _said(self, text: str) -> list[str]:
         """A text of each rank."""
         mine = text.encode()[:_TEXT].ljust(_TEXT)
-        rows = self._table(np.frombuffer(mine).copy())
+        rows = self.wire.table(np.frombuffer(mine).copy())
         return [row.tobytes().decode(errors="replace").rstrip() for row in rows]
 
     def _start(self, arrivals: Arrivals) -> None:
@@ -265,22 +308,33 @@ class Replica:
         if self.trace is not None:
             self.trace.charge(len(heard) * self.model.layout.parameters)
 
-    def _concluded(self, arrivals: Arrivals) -> _Outcome:
+    def _concluded(
+        self, arrivals: Arrivals, table: Float64[Array, "n m"] | None
+    ) -> _Outcome:
         """Weigh and move, with no more than the rule asks for."""
         while self._want < _Want.ENTRIES:
             try:
-                return self._by_sums(arrivals)
+                return self._by_sums(arrivals, table)
             except NeedsProductsError:
                 self._want = _Want.PRODUCTS
             except NeedsEntriesError:
                 self._want = _Want.ENTRIES
         return self._by_entries(arrivals)
 
-    def _by_sums(self, arrivals: Arrivals) -> _Outcome:
-        """Sketch, solve, send."""
+    def _by_sums(
+        self, arrivals: Arrivals, table: Float64[Array, "n m"] | None
+    ) -> _Outcome:
+        """Sketch, solve, send.
+
+        Args:
+            arrivals: what ranks did.
+            table: their sketches, where they came along with that.
+        """
         heard, rows = arrivals.active, None
         if self._want is _Want.PRODUCTS:
-            rows = self._sums.sketches(self.rounds)
+            if table is None:
+                table = self.wire.table(self._sums.sketched(self.rounds))
+            rows = self._sums.unpacked(table)
             heard = heard[np.isfinite(rows[heard]).all(axis=1)]
         while True:
             if len(heard) == 0:
@@ -297,13 +351,36 @@ class Replica:
             if self.model.fits(steps):
                 break
             heard = self._finite(heard, decision)
-        is_model = given is not None and isinstance(algorithm, Modelled)
-        product = self.model.move(steps, self.rounds, against=is_model)
-        outcome = _Outcome(round_.roster, decision, following)
-        if is_model and given is not None:
-            products = self.wire.table(np.array([product]))[heard, 0]
-            return _certified(outcome, algorithm, round_, self.state, given, products)
-        return outcome
+        is_model = isinstance(algorithm, Modelled) and decision.value is not None
+        if given is not None and is_model:  # cross-fitted weights minimise no model
+            of = decision.weights, algorithm.model(round_, self.state), given
+            self._solved = Solved(self.rounds + 1, heard, *of)
+        measured = self._measured(steps, decision, heard)
+        against = self._solved is not None and measured is None
+        self._product = self.model.move(steps, self.rounds, against=against)
+        self._solved = self._solved if against else None
+        return _Outcome(round_.roster, decision, following, measured)
+
+    def _measured(
+        self,
+        steps: list[torch.Tensor],
+        decision: Decision,
+        heard: Int64[Ints, " s"],
+    ) -> Measured | None:
+        """How far the ranks' losses say to go, and the steps made so long.
+
+        Raises:
+            RankError: the model would leave its range there.
+        """
+        if self.probe is None or self.options.outer.measure is None:
+            return None
+        voters = heard, decision.weights
+        found = measured_step(self.model, self.wire, self.probe, steps, voters)
+        for step in steps:
+            step.mul_(found.length)
+        if not self.model.fits(steps):
+            raise self._beyond(decision)
+        return found
 
     def _finite(
         self, heard: Int64[Ints, " s"], decision: Decision
@@ -329,7 +406,7 @@ class Replica:
             anchor = self._spread.own_part(self.model.anchor)
         round_ = self._round(anchor, shards, heard, arrivals)
         decision, following = decided(self._algorithm(round_), round_, self.state)
-        outcome = _Outcome(round_.roster, decision, following)
+        roster = round_.roster
         del shards, round_  # the rows of a bucket go once it is combined
         n, variates = self.wire.ranks, self.variates
         weights = np.zeros((1, n))
@@ -340,14 +417,15 @@ class Replica:
         steps, *others = self._spread.sums(received, weights, decision.step)
         fine = self.model.fits(steps)
         if variates is not None:  # each rank knows of its own alone
-            fine = fine and variates.stay_finite(others[0], far)
+            fine = fine and variates.stay_finite(others, far)
             fine = bool(self.wire.summed(np.array([float(not fine)]))[0] == 0)
         if not fine:
             raise self._beyond(decision)
+        measured = self._measured(steps, decision, heard)
         if variates is not None:
-            variates.move(others[0], far)
+            variates.move(self.wire, others, far)
         self.model.move(steps, self.rounds)
-        return outcome
+        return _Outcome(roster, decision, following, measured)
 
     def _round(
         self, anchor: Any, data: Any, heard: Int64[Ints, " s"], arrivals: Arrivals
@@ -381,7 +459,8 @@ class Replica:
         self,
         arrivals: Arrivals,
         outcome: _Outcome,
-        measured: tuple[int, float, float],
+        used: tuple[int, float, float],
+        before: Checked | None,
     ) -> SyncReport:
         active, found = set(arrivals.active.tolist()), set(outcome.heard.tolist())
         idle = tuple(i for i in range(self.wire.ranks) if i not in active)
@@ -403,11 +482,12 @@ class Replica:
             left=tuple(np.flatnonzero(arrivals.leaving).tolist()),
             status=outcome.decision.status,
             gap=float(outcome.decision.gap),
-            sketch_error=outcome.sketch_error,
-            bytes_sent=measured[0],
+            checked=before,
+            bytes_sent=used[0],
             ring_bytes=sum(ring_bytes(size, self.wire.ranks) for size in sizes),
-            seconds=measured[1],
-            waited=measured[2],
+            seconds=used[1],
+            waited=used[2],
+            measured=outcome.measured,
         )
 
 
@@ -420,18 +500,3 @@ class _NoAnchor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Not there: the rule is asked again, with entries."""
         raise NeedsEntriesError
-
-
-def _certified(
-    outcome: _Outcome,
-    algorithm: Modelled[Any],
-    round_: Round,
-    state: Any,
-    rows: Float64[Array, "s k"],
-    products: Float64[Array, " s"],
-) -> _Outcome:
-    """The outcome with value and gap from the data, where the rule has a model."""
-    model = algorithm.model(round_, state)
-    found = certified(outcome.decision, model, rows, products)
-    decision = replace(outcome.decision, value=found[0], gap=found[1])
-    return replace(outcome, decision=decision, sketch_error=found[2])

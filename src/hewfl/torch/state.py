@@ -31,6 +31,7 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     loaded before would be lost.
     """
     started = replica.variates is None or replica.variates.started
+    summed = 0 if replica.variates is None else replica.variates.steps
     own = {k: _copied(tensors) for k, tensors in _own(replica).items()}
     rule = {k: torch.from_numpy(v.copy()) for k, v in flatten(_plain(replica)).items()}
     return {
@@ -38,8 +39,9 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
         "job": _job(replica),
         "rounds": replica.rounds,
         "started": started,
+        "scale": replica.scale,
         "common": {k: _copied(tensors) for k, tensors in _common(replica).items()},
-        _name(replica): own | {"rule": rule, "work": asdict(work)},
+        _name(replica): own | {"rule": rule, "work": asdict(work), "gradients": summed},
     }
 
 
@@ -78,16 +80,16 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
             for k, tensor in enumerate(tensors):
                 tensor.copy_(given[what][str(k)])
     replica.rounds, replica.state = int(state["rounds"]), rule
+    replica.scale = float(state["scale"])
     replica.model.forget_reach()
     if mine is None:
         replica.model.give()
     if replica.variates is not None:
         replica.variates.started = bool(state["started"])
         if mine is None:
-            for own, server in zip(
-                replica.variates.own, replica.variates.server, strict=True
-            ):
-                own.copy_(server)
+            replica.variates.join()
+        else:
+            replica.variates.steps = int(mine["gradients"])
     if replica.trace is not None:
         replica.trace.resume(replica.rounds)
     return work
@@ -106,6 +108,8 @@ def _own(replica: Replica) -> dict[str, Tensors]:
     held = {"parameters": [y.detach() for y in replica.model.parameters]}
     if replica.variates is not None:
         held["variate"] = list(replica.variates.own)
+        if not replica.variates.is_plain:
+            held["totals"] = list(replica.variates.totals)
     return held
 
 

@@ -19,7 +19,7 @@ from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Round
 from hewfl.torch.faults import RankError
 from hewfl.torch.layout import flat_view
-from hewfl.torch.model import SharedModel, is_finite
+from hewfl.torch.model import SharedModel, is_finite, largest
 from hewfl.torch.spread import Spread
 from hewfl.torch.wire import Wire
 
@@ -28,23 +28,34 @@ from hewfl.torch.wire import Wire
 class RankVariates:
     """c_i and c, bucket by bucket, in float32 at least.
 
-    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place.
+    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place. With
+    plain SGD c_i follows from displacements; with any other optimiser these do not show
+    gradients, which are then summed up as they come (`totals`).
 
     Attributes:
         own: c_i.
         server: c, the same bits on all ranks.
+        totals: sums of the gradients since the last round; empty with plain SGD.
+        steps: how many gradients are in them.
         started: whether they have been given their first values, on all ranks.
     """
 
-    def __init__(self, model: SharedModel, *, at_gradients: bool) -> None:
+    def __init__(
+        self, model: SharedModel, *, at_gradients: bool, is_plain: bool = True
+    ) -> None:
         self._model, self._buckets = model, model.layout.buckets
-        self.own = [self._zeros(b) for b in range(len(self._buckets))]
-        self.server = [self._zeros(b) for b in range(len(self._buckets))]
+        self.own, self.server = self._zeros(), self._zeros()
+        self.totals, self.steps = [] if is_plain else self._zeros(), 0
         self.started = not at_gradients
 
-    def _zeros(self, b: int) -> torch.Tensor:
-        bucket = self._buckets[b]
-        return torch.zeros(bucket.size, dtype=bucket.wide, device=self._model.device)
+    def _zeros(self) -> list[torch.Tensor]:
+        device = self._model.device
+        return [torch.zeros(b.size, dtype=b.wide, device=device) for b in self._buckets]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether c_i is read off displacements."""
+        return not self.totals
 
     # ---------------------------------------------------------------- in the branches
 
@@ -89,6 +100,15 @@ class RankVariates:
                 own.copy_(server)
         self.started = True
 
+    def add(self) -> None:
+        """Sum up the gradients at hand, before they are corrected."""
+        for total, bucket in zip(self.totals, self._buckets, strict=True):
+            for piece in bucket.pieces:
+                g = _gradient(piece.parameter, self._model.parameters)
+                here = slice(piece.at, piece.at + piece.size)
+                total[here] += g[piece.start : piece.start + piece.size]
+        self.steps += 1
+
     def correct(self) -> None:
         """Gradients become g − c_i + c."""
         for own, server, bucket in zip(
@@ -99,6 +119,14 @@ class RankVariates:
                 g = _gradient(piece.parameter, self._model.parameters)
                 g[piece.start : piece.start + piece.size] += server[here] - own[here]
 
+    def join(self) -> None:
+        """Start at the server's, as a rank that joins: its branch is not corrected."""
+        for own, server in zip(self.own, self.server, strict=True):
+            own.copy_(server)
+        for total in self.totals:
+            total.zero_()
+        self.steps = 0
+
     # ------------------------------------------------------------------ after a round
 
     def weights(
@@ -106,33 +134,59 @@ class RankVariates:
         heard: Int64[Ints, " s"],
         weights: Float64[Array, " s"],
         travelled: Float64[Array, " n"],
-    ) -> Float64[Array, "2 m"]:
-        """Two sums of all Δ_i and c: the step, and the next c."""
+    ) -> Float64[Array, "r m"]:
+        """Sums of all Δ_i and c: the step, and with plain SGD the next c."""
         n = len(travelled)
         kept, u = variate_weights(travelled[heard], n)
         both = np.zeros((2, n + 1))
         both[0, heard], both[1, heard], both[1, n] = weights, u, kept
-        return both
+        return both if self.is_plain else both[:1]
 
-    def stay_finite(self, next_: Sequence[torch.Tensor], travelled: float) -> bool:
+    def stay_finite(self, sums: Sequence[Any], travelled: float) -> bool:
         """Whether c and c_i would be finite after `move`; nothing is changed."""
-        fine = all(is_finite(c) for c in next_)
+        if not self.is_plain:
+            return travelled == 0 or self._is_bounded()
+        fine = all(is_finite(c) for c in sums[0])
         if travelled > 0:
             parts = (self._moved(b, travelled) for b in range(len(self.own)))
             fine = fine and all(is_finite(part) for part in parts)
         return fine
 
-    def move(self, next_: Sequence[torch.Tensor], travelled: float) -> None:
-        """c_i ← c_i − c − Δ_i/(η_iH_i), then c.
+    def move(self, wire: Wire, sums: Sequence[Any], travelled: float) -> None:
+        """c_i ← c_i − c − Δ_i/(η_iH_i), then c; or c_i ← mean gradient, and c with it.
 
         Args:
-            next_: the next c.
+            wire: the way to the other ranks, needed for mean gradients.
+            sums: the next c, with plain SGD.
             travelled: η_iH_i of this rank, zero if it was not heard.
         """
+        if not self.is_plain:
+            self._take_means(wire, is_heard=travelled > 0)
+            return
         for b, (own, server) in enumerate(zip(self.own, self.server, strict=True)):
             if travelled > 0:
                 own.copy_(self._moved(b, travelled))
-            server.copy_(next_[b])
+            server.copy_(sums[0][b])
+
+    def _take_means(self, wire: Wire, *, is_heard: bool) -> None:
+        """c_i ← mean gradient of this rank, c ← c + (1/n) Σ (c_i⁺ − c_i)."""
+        for own, server, total in zip(self.own, self.server, self.totals, strict=True):
+            change = torch.zeros_like(server)
+            if is_heard and self.steps > 0:
+                mean = total / self.steps
+                change = mean - own
+                own.copy_(mean)
+            wire.wait([wire.adding(change)])
+            server.add_(change, alpha=1 / wire.ranks)
+            total.zero_()
+        self.steps = 0
+
+    def _is_bounded(self) -> bool:
+        """Whether c_i and c stay finite with mean gradients, by their sizes."""
+        sums = zip(self.totals, self.own, self.server, strict=True)
+        sizes = [sum(map(largest, vectors)) for vectors in sums]
+        widest = [torch.finfo(c.dtype).max for c in self.own]
+        return all(size <= w / 4 for size, w in zip(sizes, widest, strict=True))
 
     def _moved(self, b: int, travelled: float) -> torch.Tensor:
         displacement = torch.empty_like(self.own[b], dtype=self._buckets[b].dtype)

@@ -65,6 +65,7 @@ class Arrivals:
         travelled: η_iH_i.
         finite: whether first gradients are.
         leaving: whose loops have ended.
+        products: ⟨d, Δ_i⟩ of the step d and the displacements of the last round.
     """
 
     meeting: Meeting
@@ -74,6 +75,7 @@ class Arrivals:
     travelled: Float64[Array, " n"]
     finite: Bool[Mask, " n"]
     leaving: Bool[Mask, " n"]
+    products: Float64[Array, " n"]
 
     @property
     def active(self) -> Int64[Ints, " s"]:
@@ -82,7 +84,11 @@ class Arrivals:
 
 
 def to_row(
-    meeting: Meeting, counts: tuple[int, int, int], work: Work, same: tuple[int, ...]
+    meeting: Meeting,
+    counts: tuple[int, int, int],
+    work: Work,
+    product: float,
+    same: tuple[int, ...],
 ) -> Float64[Array, " k"]:
     """Numbers for the wire.
 
@@ -90,10 +96,11 @@ def to_row(
         meeting: what this rank has come for.
         counts: number of the instance on the group, of the job, and of rounds done.
         work: since the last round.
+        product: ⟨d, Δ⟩ of this rank in the last round.
         same: what must agree on all ranks besides, as numbers.
     """
     done = (work.leaving, work.finite, work.steps, work.tokens, work.travelled)
-    return np.array((meeting, *counts, *done, *same), dtype=np.float64)
+    return np.array((meeting, *counts, *done, product, *same), dtype=np.float64)
 
 
 def from_table(table: Float64[Array, "n k"]) -> Arrivals:
@@ -116,13 +123,14 @@ def from_table(table: Float64[Array, "n k"]) -> Arrivals:
     rounds = [f"in round {round_:.0f}" for round_ in table[:, 3]]
     _require_one(table[:, 3], "all ranks must be in the same round", rounds)
     steps, tokens = table[:, 6:8].T.astype(np.int64)
-    finite, far = table[:, 5] != 0, table[:, 8].copy()
-    return Arrivals(goal, int(table[0, 2]), steps, tokens, far, finite, leaving)
+    finite, far, products = table[:, 5] != 0, table[:, 8].copy(), table[:, 9].copy()
+    done = steps, tokens, far, finite, leaving, products
+    return Arrivals(goal, int(table[0, 2]), *done)
 
 
 def differing(table: Float64[Array, "n k"]) -> int | None:
     """Which of the things that must agree does not, if any."""
-    for k, column in enumerate(table[:, 9:].T):
+    for k, column in enumerate(table[:, 10:].T):
         if (column != column[0]).any():
             return k
     return None

@@ -22,7 +22,8 @@ MEMORY_SHARE, HOST_MEMORY = 0.4, 2**30
 """What `auto` chunks may fill: a share of a GPU's memory, and bytes of the host's."""
 MODEL_COPIES, MOMENT_COPIES, SAMPLE_COPIES = 10, 5, 4
 """What a step holds at its peak: times a model's parameters, so many more with Adam's
-moments and the sum of gradients, and times the numbers that the forward pass keeps of a sample."""
+moments and the sum of gradients, and times the numbers that the forward pass keeps of
+a sample."""
 WARM_UPS = 2
 """Steps before a capture: libraries choose their kernels and buffers in them."""
 

@@ -220,6 +220,17 @@ class TorchModule:
         losses = self._client_means(self._train_scores(x).losses)
         return conform(losses + penalty.cpu().numpy()[:, None], anchors)
 
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """Mean losses with the penalty on chosen samples, in evaluation mode."""
+        x = conform(anchors, self.features)
+        rows = torch.as_tensor(np.asarray(samples).reshape(-1)).to(self.features.device)
+        task, data = self._task(x.dtype), (self.features[rows], self.labels[rows])
+        each = scores(task, x, *data).losses.reshape(len(x), *samples.shape)
+        penalty = 0.5 * self.training.weight_decay * (x.double() ** 2).sum(dim=1)
+        return conform(each.mean(axis=2) + penalty.cpu().numpy()[:, None], anchors)
+
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
         return two_means(self.client_losses(anchors), self.data_sizes)
@@ -280,7 +291,9 @@ class TorchModule:
     def _network(self, dtype: Any) -> Network:
         if dtype not in self._networks:
             device = self.features.device
-            self._networks[dtype] = network_of(self.module, self.loss, device, dtype)
+            products = self.training.convolutions == "products"
+            given = self.module, self.loss, device, dtype
+            self._networks[dtype] = network_of(*given, products=products)
         return self._networks[dtype]
 
     def _task(self, dtype: Any) -> Task:
