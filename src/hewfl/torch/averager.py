@@ -123,6 +123,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
                 if report is not None:
                     self.last = report
                     self._warn_if_lost(report)
+                    if self._replica.options.on_round is not None:
+                        self._replica.options.on_round(report)
         self.step += 1
 
     def averaged(self) -> AbstractContextManager[None]:

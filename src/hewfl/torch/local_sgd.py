@@ -157,6 +157,8 @@ class HewLocalSGD:
                 for optimizer in self._optimizers:
                     optimizer.state.clear()
                 warn_of_buffers(self._model)
+            if self._replica.options.on_round is not None:
+                self._replica.options.on_round(report)
         return report
 
     def probe_with(self, probe: Probe) -> None:

@@ -92,7 +92,8 @@ class SyncOptions:
         timeout: how long to wait for the other ranks, a time or a number of seconds.
         folder: where the first rank keeps a trace of the job for `hewfl report`; None
             keeps none.
-        on_round: called on this rank after each round, with its report.
+        on_round: called on this rank after each round, with its report; a state that
+            is saved there is that of the new model, with no step under way.
     """
 
     smoothness: float | None = None

@@ -223,8 +223,6 @@ class Replica:
             self._trace(self.trace, outcome, report)
         if outcome.measured is not None:
             self.scale *= outcome.measured.factor
-        if self.options.on_round is not None:
-            self.options.on_round(report)
         return report
 
     def _trace(self, trace: JobTrace, outcome: _Outcome, report: SyncReport) -> None:
