@@ -61,13 +61,13 @@ class Trust:
     Attributes:
         smoothness: L > 0.
         amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
-        memory: β from 0 to below 1; 0.9 remembers about ten rounds, 0 only this one.
+        memory: β from 0 to below 1; 0.8 remembers about five rounds, 0 only this one.
         doubt: c > 0, from how many median squared distances on a client is distrusted.
     """
 
     smoothness: float
     amplitude: float
-    memory: float = 0.9
+    memory: float = 0.8
     doubt: float = 1.5
 
     name: ClassVar[str] = "Trust"

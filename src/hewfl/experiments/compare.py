@@ -77,8 +77,18 @@ def pair(results: Results, first: str, second: str, quantity: str) -> Comparison
 
     A method that diverged for every seed is behind one that did not.
     """
-    better = quantity in LARGER_IS_BETTER
-    a, b = (_final(results, label, quantity) for label in (first, second))
+    a, b = (final_of(results, label, quantity) for label in (first, second))
+    return compare_finals(a, b, quantity)
+
+
+def compare_finals(
+    first: Float64[Array, " seeds"], second: Float64[Array, " seeds"], quantity: str
+) -> Comparison:
+    """Two methods by their last values of a quantity, seed by seed.
+
+    A method that diverged for every seed is behind one that did not.
+    """
+    a, b, better = first, second, quantity in LARGER_IS_BETTER
     if np.isfinite(a).any() and not np.isfinite(b).any():
         return Comparison(math.nan, math.nan, math.nan, 0, "better")
     if np.isfinite(b).any() and not np.isfinite(a).any():
@@ -86,11 +96,46 @@ def pair(results: Results, first: str, second: str, quantity: str) -> Comparison
     return compare(a, b, larger_is_better=better)
 
 
-def _final(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
+def final_of(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
+    """The last values of one method, by the model it is judged by; NaN if none."""
     quantity = results.judged(label, quantity)
     if results.measures(label, quantity):
         return results.final(label, quantity)
     return np.full(len(results.spec.seeds), np.nan)  # it diverged in every seed
+
+
+def paired_p(first: ArrayLike, second: ArrayLike) -> float:
+    """Two-sided p of a paired t-test: how likely so large a difference is by chance.
+
+    One where fewer than two pairs are finite, or the differences do not vary.
+
+    >>> round(paired_p([1.0, 1.2, 1.1], [2.0, 2.1, 2.2]), 3)
+    0.003
+    """
+    a, b = _values("first", first), _values("second", second)
+    d = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    count = len(d)
+    if count < 2 or d.std(ddof=1) == 0:
+        return 1.0
+    t = float(d.mean() / (d.std(ddof=1) / math.sqrt(count)))
+    return float(2 * scipy.special.stdtr(count - 1, -abs(t)))
+
+
+def holm(p: ArrayLike) -> Float64[Array, " tests"]:
+    """Holm's correction: a false find among all the tests becomes rare.
+
+        max over j ≤ k of min(1, (m − j + 1) p_(j))   for p_(k),  p_(1) ≤ … ≤ p_(m)
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    given = _values("p", p)
+    order = np.argsort(given, kind="stable")
+    m = len(given)
+    stepped = np.maximum.accumulate(given[order] * np.arange(m, 0, -1))
+    found = np.empty(m)
+    found[order] = np.minimum(stepped, 1.0)
+    return found
 
 
 def _values(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:

@@ -11,13 +11,14 @@ import numpy as np
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
+from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
     constants_file,
     rounds_done,
     run_seed,
     solve_constants,
 )
-from hewfl.experiments.spec import write_spec
+from hewfl.experiments.spec import Spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
@@ -145,15 +146,28 @@ def _trials(
 
 
 def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
+    """Do the tasks of a stage; results in their order.
+
+    Runs on the same data take turns seed by seed, as a worker keeps the samples that it
+    prepared last.
+    """
     if not tasks:
         return []
-    progress.begin(tasks)
-    return execute(tasks, jobs=jobs, report=progress.step)
+    order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
+    turns = [tasks[k] for k in order]
+    progress.begin(turns)
+    results = execute(turns, jobs=jobs, report=progress.step)
+    found = dict(zip(order, results, strict=True))
+    return [found[k] for k in range(len(tasks))]
 
 
 def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
-    """Each optimum once: runs that share data and partition share the answer."""
-    found: dict[tuple[Any, ...], Task] = {}
+    """Each optimum once: runs that share data and partition share the answer.
+
+    All partitions of one seed's samples are one task, as they start from the same
+    pooled optimum.
+    """
+    found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
     for folder in folders:
         spec, c = folder.spec, folder.spec.clients
         if spec.problem.is_module:  # nothing to solve for
@@ -161,12 +175,19 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
-            key = (spec.data, spec.problem, spec.dtype, seed, part)
-            name = f"{spec.data.name}, {c.partition}, seed {seed}"
-            task = Task("constants", name, 1, solve_constants, (spec, seed))
-            found.setdefault(key, task)
-    return list(found.values())
+            part = (c.n, c.partition, c.alpha, c.minimum)
+            parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
+            parts.setdefault(part, spec)
+    return [
+        Task(
+            "constants",
+            f"{key[0].name}, seed {key[-1]}",
+            len(parts),
+            solve_constants,
+            (tuple(parts.values()), key[-1]),
+        )
+        for key, parts in found.items()
+    ]
 
 
 def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
@@ -178,5 +199,9 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
             given = (spec, seed, folder.of_seed(seed))
             name = f"{spec.name}, seed {seed}"
             done, cost = rounds_done(given[2]), len(spec.methods)
-            tasks.append(Task("rounds", name, spec.rounds, run_seed, given, done, cost))
+            shares = samples_of(spec, seed)
+            task = Task(
+                "rounds", name, spec.rounds, run_seed, given, done, cost, shares
+            )
+            tasks.append(task)
     return tasks

@@ -19,6 +19,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    samples_of,
     start_of,
 )
 from hewfl.experiments.sections import TuneSpec
@@ -89,7 +90,10 @@ def trial_tasks(
             name, lanes = f"{spec.name}, seed {seed}", sum(map(len, part))
             done = rounds if file.exists() else 0
             call = (spec, part, rounds, seed, file)
-            tasks.append(Task("tuning", name, rounds, kept_trial, call, done, lanes))
+            shares = samples_of(spec, seed)
+            tasks.append(
+                Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
+            )
     return tasks
 
 

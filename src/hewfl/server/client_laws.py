@@ -78,8 +78,11 @@ def check_world(given: Any) -> World:
         if not isinstance(fault, Mapping):
             raise invalid(f"{where}.faults[{k}]", "a table", repr(fault))
     faults = [_law(FAULTS, f, f"{where}.faults[{k}]") for k, f in enumerate(listed)]
-    with errors_naming({name: f"{where}.{name}" for name in ("faults", "objective")}):
-        return World(tuple(faults), given.get("objective", "honest"))
+    objective = given.get("objective", "honest")
+    if objective not in ("honest", "all"):
+        raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
+    with errors_naming({"faults": f"{where}.faults"}):
+        return World(tuple(faults), objective)
 
 
 def check_horizons(given: Any) -> Horizons:

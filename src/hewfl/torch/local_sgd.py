@@ -60,8 +60,10 @@ class HewLocalSGD:
     all of them and nothing else.
 
     Rules with control variates correct the gradients that `optimizer.step()` finds:
-    the first step of all ranks is a meeting, which none may miss. They need one
-    learning rate for all groups; closures, sparse and scaled gradients are refused.
+    the first step of all ranks is a meeting, which none may miss. With plain SGD the
+    control variates follow from displacements and need one learning rate for all
+    groups; with any other optimiser, or momentum, they are means of the gradients,
+    which every rank sends besides. Closures, sparse and scaled gradients are refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
     goes on from the common model with its optimiser's state dropped. Buffers that are
@@ -105,9 +107,8 @@ class HewLocalSGD:
         self._model, self._optimizer, self._every = model, optimizer, sync_every
         members = Members(model.named_parameters())
         members.check_optimizer(optimizer)
-        self._replica = Replica(members, group, chosen, options)
-        if chosen.demands.variates and self._replica.wire.rank == 0:
-            warn_unless_plain(optimizer)
+        is_plain = not chosen.demands.variates or is_plain_sgd(optimizer)
+        self._replica = Replica(members, group, chosen, options, is_plain=is_plain)
         self._work, self._since = Work(), time.monotonic()
         self._open: ExitStack | None = None
         self._rates: list[Any] | None = None
@@ -263,12 +264,15 @@ class HewLocalSGD:
         """Correct the gradients that the optimiser is about to use."""
         refuse_closure(optimizer, args, kwargs)
         refuse_scaled(optimizer)
-        require_one_rate(optimizer.param_groups)
         self._replica.members.check(self._model.named_parameters())
         variates = self._replica.variates
         assert variates is not None
+        if variates.is_plain:
+            require_one_rate(optimizer.param_groups)
         if not variates.started:
             self._replica.start_variates()
+        if not variates.is_plain and not has_skipped(optimizer):
+            variates.add(self._replica.model.parameters)
         variates.correct(self._replica.model.parameters)  # Alg. 2, l. 6
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -286,17 +290,6 @@ class HewLocalSGD:
             due = time.monotonic() - self._since >= self._every.total_seconds()
         if due:
             self.sync()
-
-
-def warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
-    """Control variates suppose plain steps."""
-    if not is_plain_sgd(optimizer):
-        text = (
-            "control variates take displacement / (learning rate × steps) for a mean "
-            "gradient, which it is under SGD without momentum only: with this %s "
-            "training may diverge"
-        )
-        _log.warning(text, type(optimizer).__name__)
 
 
 def warn_of_buffers(model: torch.nn.Module) -> None:

@@ -74,6 +74,8 @@ class Replica:
         group: Any,
         rule: Rule,
         options: SyncOptions,
+        *,
+        is_plain: bool = True,
     ) -> None:
         moving, frozen = list(members.shared.values()), members.frozen
         device = moving[0].device if moving else torch.device("cpu")
@@ -89,7 +91,9 @@ class Replica:
         self.variates = None
         if rule.demands.variates:
             at_gradients = rule.demands.gradients
-            self.variates = RankVariates(layout, device, at_gradients=at_gradients)
+            self.variates = RankVariates(
+                layout, device, at_gradients=at_gradients, is_plain=is_plain
+            )
         entries = sum(bucket.shard for bucket in layout.buckets)
         server = None if self.variates is None else SpreadVector(self.variates, group)
         self.state = rule.first_state(ranks, entries, server)
@@ -98,7 +102,7 @@ class Replica:
         self._same = (
             layout.parameters,
             digest(layout.signature, [form_of(p)[:2] for p in frozen]),
-            digest(rule, options.outer),
+            digest(rule, options.outer, *(() if is_plain else ("mean gradients",))),
         )
         with self.met(Meeting.CONSTRUCTION, Work()):
             self.model.take()
@@ -112,8 +116,9 @@ class Replica:
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
             at = Path(options.folder)
+            sends = self.variates is not None and not self.variates.is_plain
             given = (at, rule.at(1.0), ranks, layout.parameters, options.outer)
-            self.trace = JobTrace(*given)
+            self.trace = JobTrace(*given, sends_gradients=sends)
 
     def sync(self, work: Work) -> SyncReport | None:
         """Aggregate what all ranks did since the last round.

@@ -45,6 +45,9 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     if variates is not None:
         state["variates"] = {"own": list(variates.own), "server": list(variates.server)}
         state["started"] = variates.started
+        if not variates.is_plain:
+            state["variates"] |= {"totals": list(variates.totals)}
+            state["variates"] |= {"steps": variates.steps}
     return state
 
 
@@ -87,6 +90,9 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
         _fill(replica.variates.own, state["variates"]["own"])
         _fill(replica.variates.server, state["variates"]["server"])
         replica.variates.started = bool(state["started"])
+        if not replica.variates.is_plain and "totals" in state["variates"]:
+            replica.variates.steps = int(state["variates"]["steps"])
+            _fill(replica.variates.totals, state["variates"]["totals"])
     if replica.trace is not None:
         replica.trace.resume(replica.rounds)
     return Work(**state["work"])
