@@ -102,7 +102,7 @@ def figure(runs: Runs) -> None:
                 ink = f"C{list(DRAWN).index(row)}"
                 axes.plot(results.rounds[1:], mean[1:], dash, color=ink, label=name)
             low = min(line.get_ydata().min() for line in axes.get_lines())
-            axes.set_ylim(0.98 * low, 1.45 * low)
+            axes.set_ylim(0.985 * low, 1.25 * low)
             axes.set(title=panel, xlabel="rounds")
             if k == 0:
                 axes.set_ylabel("training objective")
