@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# two at least: some tests wait for other processes
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
 .PHONY: demo test test-flower check bench format clean
@@ -26,8 +28,13 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
+# one thread for each worker: threads of several workers would fight for the cores
+test: export OMP_NUM_THREADS = 1
+test: export OPENBLAS_NUM_THREADS = 1
+test: export MKL_NUM_THREADS = 1
+# a file is run by one worker, which shares its fixtures
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower"
+	$(BIN)/python -m pytest -m "not flower" --numprocesses $(WORKERS) --dist loadfile
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
 # a federation of real processes, on this machine alone

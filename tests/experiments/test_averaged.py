@@ -43,7 +43,11 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     assert method_from_table(FEDAVG | tail, "").candidates()[1].lane(
         1.0
     ).outer == Outer(average="tail", average_from=5)
-    known = {*lists, *rest["grid"], "nesterov", "average_from", "average_share"}
+    told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
+    measured = method_from_table(FEDAVG | told, "").candidates()[-1].lane(1.0).outer
+    assert measured == Outer(measure=64, measure_at=(1.0, 2.0, 4.0))
+    known = {*lists, *rest["grid"], *told["grid"]}
+    known |= {"nesterov", "average_from", "average_share"}
     assert set(OUTER) == known
 
 

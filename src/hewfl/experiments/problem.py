@@ -114,6 +114,11 @@ def _on_device(spec: Spec, array: Any) -> Any:
     return torch.as_tensor(array, device=spec.device)
 
 
+def samples_of(spec: Spec, seed: int) -> str:
+    """A name for the samples of a seed, the same for runs that share them."""
+    return f"{spec.data!r} {spec.dtype} {seed:09d}"
+
+
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
 def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
     """The prepared samples and a digest of the bytes they were made from."""

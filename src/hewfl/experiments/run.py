@@ -1,5 +1,6 @@
 """Run specs: tune, solve for constants, then every seed, in stages on all cores."""
 
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,18 +10,21 @@ from typing import Any
 import numpy as np
 
 from hewfl.core.atomic import write_json, write_text
+from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
+from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
     constants_file,
     rounds_done,
     run_seed,
     solve_constants,
 )
-from hewfl.experiments.spec import write_spec
+from hewfl.experiments.spec import Spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
+    Choice,
     Scores,
     Trials,
     best_of,
@@ -93,10 +97,12 @@ def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> Non
 
 def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
     todo = [folder for folder in folders if folder.tuned is None]
+    _climb([f for f in todo if f.spec.tune.search == "climb"], jobs, progress)
+    todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, scores in _trials(screened, trials, jobs, progress, screen=True):
+    for folder, scores in _trials(screened, trials, jobs, progress, "screen"):
         spec, tried = folder.spec, trials[folder.path]
         screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
@@ -104,13 +110,31 @@ def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
-    for folder, scores in _trials(todo, trials, jobs, progress, screen=False):
+    for folder, scores in _trials(todo, trials, jobs, progress, "last"):
         tried, screen = trials[folder.path], screens.get(folder.path, [])
-        tuned, choices = choose(folder.spec, tried, scores, screen)
-        write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
-        write_text(folder.path / "tuned.toml", write_spec(tuned))
+        _keep(folder, *choose(folder.spec, tried, scores, screen))
     for folder in folders:
         shutil.rmtree(folder.trials, ignore_errors=True)
+
+
+def _keep(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
+    write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
+    write_text(folder.path / "tuned.toml", write_spec(tuned))
+
+
+def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+    """Search long grids of all runs together, one stage after the other."""
+    climbs = {folder.path: Climb.of(folder.spec) for folder in folders}
+    for stage in itertools.count():
+        trials = {path: climb.next() for path, climb in climbs.items()}
+        todo = [folder for folder in folders if any(trials[folder.path])]
+        if not todo:
+            break
+        for folder, scores in _trials(todo, trials, jobs, progress, f"climb-{stage}"):
+            path = folder.path
+            climbs[path] = climbs[path].after(trials[path], scores)
+    for folder in folders:
+        _keep(folder, *choose(folder.spec, *climbs[folder.path].found()))
 
 
 def _trials(
@@ -118,17 +142,17 @@ def _trials(
     candidates: Mapping[Path, Candidates],
     jobs: int,
     progress: Progress,
-    *,
-    screen: bool,
+    name: str,
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
+    screen = name == "screen"
     tasks: list[Task] = []
     places: list[tuple[int, int]] = []  # folder and seed of each
     for k, folder in enumerate(folders):
         how, given = folder.spec.tune, candidates[folder.path]
         rounds = how.screen_rounds if screen else how.rounds
         seeds = how.screen_seeds if screen else how.seeds
-        place = folder.trials / ("screen" if screen else "last")
+        place = folder.trials / name
         tasks += trial_tasks(folder.spec, given, rounds, seeds, place)
         places += [
             (k, s) for s in range(len(seeds)) for _ in parts_of(folder.spec, given)
@@ -145,15 +169,28 @@ def _trials(
 
 
 def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
+    """Do the tasks of a stage; results in their order.
+
+    Runs on the same data take turns seed by seed, as a worker keeps the samples that it
+    prepared last.
+    """
     if not tasks:
         return []
-    progress.begin(tasks)
-    return execute(tasks, jobs=jobs, report=progress.step)
+    order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
+    turns = [tasks[k] for k in order]
+    progress.begin(turns)
+    results = execute(turns, jobs=jobs, report=progress.step)
+    found = dict(zip(order, results, strict=True))
+    return [found[k] for k in range(len(tasks))]
 
 
 def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
-    """Each optimum once: runs that share data and partition share the answer."""
-    found: dict[tuple[Any, ...], Task] = {}
+    """Each optimum once: runs that share data and partition share the answer.
+
+    All partitions of one seed's samples are one task, as they start from the same
+    pooled optimum.
+    """
+    found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
     for folder in folders:
         spec, c = folder.spec, folder.spec.clients
         if spec.problem.is_module:  # nothing to solve for
@@ -161,12 +198,19 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
-            key = (spec.data, spec.problem, spec.dtype, seed, part)
-            name = f"{spec.data.name}, {c.partition}, seed {seed}"
-            task = Task("constants", name, 1, solve_constants, (spec, seed))
-            found.setdefault(key, task)
-    return list(found.values())
+            part = (c.n, c.partition, c.alpha, c.minimum)
+            parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
+            parts.setdefault(part, spec)
+    return [
+        Task(
+            "constants",
+            f"{key[0].name}, seed {key[-1]}",
+            len(parts),
+            solve_constants,
+            (tuple(parts.values()), key[-1]),
+        )
+        for key, parts in found.items()
+    ]
 
 
 def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
@@ -178,5 +222,9 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
             given = (spec, seed, folder.of_seed(seed))
             name = f"{spec.name}, seed {seed}"
             done, cost = rounds_done(given[2]), len(spec.methods)
-            tasks.append(Task("rounds", name, spec.rounds, run_seed, given, done, cost))
+            shares = samples_of(spec, seed)
+            task = Task(
+                "rounds", name, spec.rounds, run_seed, given, done, cost, shares
+            )
+            tasks.append(task)
     return tasks

@@ -4,8 +4,8 @@
        fresh samples, the same for all a;
     2. the answers are weighed like the displacements, so that a client without weight
        has no vote: f(a) = Σ w_i ℓ_i(x + a s) / Σ w_i;
-    3. the step is a* s: the vertex of the parabola through the least f(a) and its
-       neighbours, never beyond the longest a that was asked for;
+    3. the step is a* s: the vertex of the parabola through the least f(a) and the two
+       points next to it, never beyond the longest a that was asked for;
     4. step sizes of the next round are multiplied by √a*, so that a* stays near one;
     5. the trace has the decrease f(0) − f(a*), with its interval over clients.
 
@@ -169,18 +169,16 @@ def best_length(
     k, last = int(np.argmin(values)), len(points) - 1
     here = np.zeros(len(points))
     here[k] = 1.0
-    if k == last:
-        return float(points[k]), here
-    first = max(k - 1, 0)
+    first = min(max(k - 1, 0), last - 2)
     three = slice(first, first + 3)
     (x0, x1, x2), (f0, f1, f2) = points[three], values[three]
     with np.errstate(all="ignore"):
         slope, next_ = (f1 - f0) / (x1 - x0), (f2 - f1) / (x2 - x1)
         bend = (next_ - slope) / (x2 - x0)
         vertex = 0.5 * (x0 + x1) - slope / (2 * bend)
-    if not (np.isfinite(vertex) and bend > 0):  # flat, or beyond all bounds
+    if not (np.isfinite([vertex, bend]).all() and bend > 0):  # flat, or out of bounds
         return float(points[k]), here
-    a = float(np.clip(vertex, points[first], points[k + 1]))
+    a = float(np.clip(vertex, points[max(k - 1, 0)], points[min(k + 1, last)]))
     shares = np.zeros(len(points))
     shares[three] = (  # Lagrange's form of the parabola
         (a - x1) * (a - x2) / ((x0 - x1) * (x0 - x2)),

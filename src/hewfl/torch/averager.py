@@ -74,6 +74,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if warmup_steps < 0:
             raise invalid("warmup_steps", "at least 0", warmup_steps)
         options = SyncOptions() if options is None else options
+        if options.outer.measure is not None:
+            rule_ = "left out: no loop tells how to measure a loss (use HewLocalSGD)"
+            raise invalid("options.outer.measure", rule_, options.outer.measure)
         chosen = Rule(rule, options.smoothness, options.curvature_ratio)
         if chosen.demands.variates:
             text = "one without control variates (use HewLocalSGD)"

@@ -68,6 +68,16 @@ class Distributor:
     variates: RankVariates | None
     wire: Wire
 
+    def direction(
+        self, received: list[torch.Tensor], how: Combination
+    ) -> list[torch.Tensor]:
+        """The whole step s on every rank, bucket by bucket: a collective call."""
+        wholes = [torch.empty_like(anchor) for anchor in self.model.anchor]
+        for b, rows in enumerate(received):
+            shard = self._sums(b, rows, how)[0].to(wholes[b].dtype)
+            self.wire.wait(self.wire.sent_to_all(shard, wholes[b]))
+        return wholes
+
     def is_safe(self, received: list[torch.Tensor], how: Combination) -> bool:
         """Whether all ranks' shards of the new model will be finite: a collective call.
 
@@ -107,6 +117,18 @@ class Distributor:
             held.append(self.model.moved_shard(b, step, rounds))
             works += self.wire.sent_to_all(held[-1], anchor)
         self.wire.wait(works)
+        if self.variates is not None and not self.variates.is_plain:
+            self._take_means(self.variates, is_heard=far > 0)
+
+    def _take_means(self, variates: RankVariates, *, is_heard: bool) -> None:
+        """c_i ← mean gradient of this rank, c ← c + (1/n) Σ (c_i⁺ − c_i)."""
+        for b, server in enumerate(variates.server):
+            change = torch.zeros_like(server)
+            if is_heard and variates.steps > 0:
+                change = variates.take_mean(b)
+            self.wire.add_up(change)
+            server.add_(change, alpha=1 / self.wire.ranks)
+        variates.forget()
 
     def _on_all_ranks(self, fine: bool) -> bool:
         return bool(self.wire.summed(np.array([float(not fine)]))[0] == 0)
@@ -118,6 +140,8 @@ class Distributor:
         fine = all(self.model.is_bounded(b, how.reach) for b in buckets)
         if self.variates is None:
             return fine
+        if not self.variates.is_plain:
+            return fine and self.variates.is_bounded()
         kept, u = variate_weights(how.travelled, self.wire.ranks)
         server = float(lengths[-1])
         next_ = abs(kept) * server + float(np.abs(u) @ lengths[how.heard])
@@ -131,6 +155,8 @@ class Distributor:
     def _stays_finite(self, received: list[torch.Tensor], how: Combination) -> bool:
         """Whether this rank's new shards are finite, by trying the step."""
         fine, far = True, how.of_rank(self.wire.rank)
+        if self.variates is not None and not self.variates.is_plain:
+            fine = far == 0 or self.variates.is_bounded()
         for b, rows in enumerate(received):
             step, next_ = self._sums(b, rows, how)
             fine = fine and self.model.stays_finite(b, step)
@@ -148,7 +174,7 @@ class Distributor:
         rank, ranks = self.wire.rank, self.wire.ranks
         weights = np.zeros(ranks)
         weights[how.heard] = how.weights
-        if self.variates is None:
+        if self.variates is None or not self.variates.is_plain:
             return self._given(b, rows, how, weights), None
         kept, u = variate_weights(how.travelled, ranks)
         both = np.zeros((2, ranks + 1))

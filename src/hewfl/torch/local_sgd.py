@@ -26,8 +26,11 @@ from hewfl.torch.optimizers import (
     refuse_closure,
     refuse_scaled,
     require_one_rate,
+    restored_rates,
+    scaled_rates,
 )
 from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import Rule
 from hewfl.torch.state import load_replica_state, replica_state
@@ -57,8 +60,10 @@ class HewLocalSGD:
     all of them and nothing else.
 
     Rules with control variates correct the gradients that `optimizer.step()` finds:
-    the first step of all ranks is a meeting, which none may miss. They need one
-    learning rate for all groups; closures, sparse and scaled gradients are refused.
+    the first step of all ranks is a meeting, which none may miss. With plain SGD the
+    control variates follow from displacements and need one learning rate for all
+    groups; with any other optimiser, or momentum, they are means of the gradients,
+    which every rank sends besides. Closures, sparse and scaled gradients are refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
     goes on from the common model with its optimiser's state dropped. Buffers that are
@@ -102,11 +107,11 @@ class HewLocalSGD:
         self._model, self._optimizer, self._every = model, optimizer, sync_every
         members = Members(model.named_parameters())
         members.check_optimizer(optimizer)
-        self._replica = Replica(members, group, chosen, options)
-        if chosen.demands.variates and self._replica.wire.rank == 0:
-            warn_unless_plain(optimizer)
+        is_plain = not chosen.demands.variates or is_plain_sgd(optimizer)
+        self._replica = Replica(members, group, chosen, options, is_plain=is_plain)
         self._work, self._since = Work(), time.monotonic()
         self._open: ExitStack | None = None
+        self._rates: list[Any] | None = None
         self.last: SyncReport | None = None
 
     @property
@@ -145,6 +150,35 @@ class HewLocalSGD:
                 self._optimizer.state.clear()
                 warn_of_buffers(self._model)
         return report
+
+    def probe_with(self, probe: Probe) -> None:
+        """Tell how this rank measures its loss, for `Outer(measure=…)`.
+
+            def probe(samples):
+                batch = next(fresh)  # of that many samples, not those of the last steps
+                return lambda: loss_of(model, batch)
+
+            local.probe_with(probe)
+
+        In each round the function is called once, and what it returns once for each
+        point along the step, with the parameters there and without gradients. Losses
+        must be those of one batch throughout; put dropout and batch normalisation into
+        evaluation mode inside.
+
+        Args:
+            probe: draws samples, and gives the function that tells the loss on them.
+
+        Raises:
+            InvalidInputError: it cannot be called.
+        """
+        if not callable(probe):
+            raise invalid("probe", "a function", probe)
+        self._replica.probe = probe
+
+    @property
+    def scale(self) -> float:
+        """What learning rates are multiplied by in each step: one, unless measured."""
+        return self._replica.scale
 
     def measure(self, **measured: SupportsFloat) -> None:
         """Put numbers into the trace of the last round; see `SyncOptions.folder`.
@@ -196,6 +230,8 @@ class HewLocalSGD:
         for module in ddp.spanning(self._model, self._replica.wire.group):
             self._open.enter_context(ddp.on_its_own(module))
         hooks = [self._optimizer.register_step_post_hook(self._stepped)]
+        if self._replica.options.outer.measure is not None:
+            hooks.append(self._optimizer.register_step_pre_hook(self._scaling))
         if self._replica.variates is not None:
             hooks.append(self._optimizer.register_step_pre_hook(self._stepping))
         for hook in hooks:
@@ -216,42 +252,44 @@ class HewLocalSGD:
             self._work = replace(self._work, leaving=True)
             self.sync()
 
+    def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Let the step that begins have measured learning rates."""
+        if self._rates is not None:  # the step before did not come to its end
+            restored_rates(optimizer, self._rates)
+        self._rates = scaled_rates(optimizer, self._replica.scale)
+
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> None:
         """Correct the gradients that the optimiser is about to use."""
         refuse_closure(optimizer, args, kwargs)
         refuse_scaled(optimizer)
-        require_one_rate(optimizer.param_groups)
         self._replica.members.check(self._model.named_parameters())
         variates = self._replica.variates
         assert variates is not None
+        if variates.is_plain:
+            require_one_rate(optimizer.param_groups)
         if not variates.started:
             self._replica.start_variates()
+        if not variates.is_plain and not has_skipped(optimizer):
+            variates.add(self._replica.model.parameters)
         variates.correct(self._replica.model.parameters)  # Alg. 2, l. 6
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Count the step; hold a round where it is due."""
+        rate = mean_rate(optimizer.param_groups)
+        if self._rates is not None:
+            restored_rates(optimizer, self._rates)
+            self._rates = None
         if has_skipped(optimizer):
             return
-        self._work = self._work.after_step(mean_rate(optimizer.param_groups))
+        self._work = self._work.after_step(rate)
         if isinstance(self._every, int):
             due = self._work.steps >= self._every
         else:
             due = time.monotonic() - self._since >= self._every.total_seconds()
         if due:
             self.sync()
-
-
-def warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
-    """Control variates suppose plain steps."""
-    if not is_plain_sgd(optimizer):
-        text = (
-            "control variates take displacement / (learning rate × steps) for a mean "
-            "gradient, which it is under SGD without momentum only: with this %s "
-            "training may diverge"
-        )
-        _log.warning(text, type(optimizer).__name__)
 
 
 def warn_of_buffers(model: torch.nn.Module) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import final
 
 from hewfl.core.checks import invalid
+from hewfl.server.measure import Measured
 from hewfl.server.outer import Outer
 
 
@@ -59,6 +60,7 @@ class SyncReport:
         ring_bytes: what a ring all-reduce of the model would have sent.
         seconds: from arrival to the new model.
         waited: of these, until the last rank had arrived.
+        measured: what ranks measured along the step, None where they do not.
     """
 
     round: int
@@ -73,3 +75,4 @@ class SyncReport:
     ring_bytes: int
     seconds: float
     waited: float
+    measured: Measured | None = None

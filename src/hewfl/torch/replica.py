@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -26,6 +27,7 @@ from jaxtyping import Float64, Int64
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.server.conclude import decided
+from hewfl.server.measure import Measured, lengthened
 from hewfl.torch.collect import Collector
 from hewfl.torch.distribute import Combination, Distributor
 from hewfl.torch.faults import Attendance, RankError, ranks_named
@@ -33,6 +35,7 @@ from hewfl.torch.layout import digest, plan_layout
 from hewfl.torch.members import Members, form_of
 from hewfl.torch.model import SharedModel, is_finite
 from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.probing import Probe, measured_step
 from hewfl.torch.rules import Rule
 from hewfl.torch.shards import Shards
 from hewfl.torch.trace import JobTrace
@@ -61,6 +64,8 @@ class Replica:
         state: the rule's own; vectors in it are this rank's entries.
         trace: on the first rank of a job that keeps one.
         rounds: rounds done.
+        probe: how this rank measures its loss, for measured steps; None until told.
+        scale: that measured steps have put on the learning rates.
     """
 
     def __init__(
@@ -69,6 +74,8 @@ class Replica:
         group: Any,
         rule: Rule,
         options: SyncOptions,
+        *,
+        is_plain: bool = True,
     ) -> None:
         moving, frozen = list(members.shared.values()), members.frozen
         device = moving[0].device if moving else torch.device("cpu")
@@ -78,11 +85,15 @@ class Replica:
         layout = plan_layout(moving, ranks, options.bucket_bytes)
         self.members, self.rule, self.options, self.rounds = members, rule, options, 0
         self.wire = Wire(group, device, options.timeout)
+        self.probe: Probe | None = None
+        self.scale = 1.0
         self.model = SharedModel(moving, layout, options.outer)
         self.variates = None
         if rule.demands.variates:
             at_gradients = rule.demands.gradients
-            self.variates = RankVariates(layout, device, at_gradients=at_gradients)
+            self.variates = RankVariates(
+                layout, device, at_gradients=at_gradients, is_plain=is_plain
+            )
         entries = sum(bucket.shard for bucket in layout.buckets)
         server = None if self.variates is None else SpreadVector(self.variates, group)
         self.state = rule.first_state(ranks, entries, server)
@@ -91,7 +102,7 @@ class Replica:
         self._same = (
             layout.parameters,
             digest(layout.signature, [form_of(p)[:2] for p in frozen]),
-            digest(rule, options.outer),
+            digest(rule, options.outer, *(() if is_plain else ("mean gradients",))),
         )
         with self.met(Meeting.CONSTRUCTION, Work()):
             self.model.take()
@@ -105,7 +116,9 @@ class Replica:
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
             at = Path(options.folder)
-            self.trace = JobTrace(at, rule.at(1.0), ranks, layout.parameters)
+            sends = self.variates is not None and not self.variates.is_plain
+            given = (at, rule.at(1.0), ranks, layout.parameters, options.outer)
+            self.trace = JobTrace(*given, sends_gradients=sends)
 
     def sync(self, work: Work) -> SyncReport | None:
         """Aggregate what all ranks did since the last round.
@@ -118,6 +131,9 @@ class Replica:
                 model would not be; unless ranks were lost while that was handed out,
                 the model is as it was.
         """
+        if self.options.outer.measure is not None and self.probe is None:
+            rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
+            raise invalid("the job", rule, "an outer step with `measure` alone")
         began, sent = time.perf_counter(), self.wire.bytes_sent
         with self.met(Meeting.ROUND, work) as arrivals:
             met = time.perf_counter()
@@ -131,19 +147,28 @@ class Replica:
             far = arrivals.travelled[heard]
             how = Combination(heard, decision.weights, far, products, decision.step)
             distributor = Distributor(self.model, self.variates, self.wire)
+            found = self._measured(distributor, received, how)
+            if found is not None:
+                taken = lengthened(decision, found.length)
+                how = replace(how, weights=taken.weights, step=taken.step)
             if not distributor.is_safe(received, how):
                 raise self._beyond(decision)
             del shards  # the rows of a bucket go once it is combined
             distributor.distribute(received, how, self.rounds)
             self.state = following
+            scale = self.scale
+            if found is not None:
+                self.scale *= found.factor
         self.model.give()
         self.rounds += 1
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
         report = self._report(arrivals, heard, decision, (bytes_sent, *seconds))
+        report = replace(report, measured=found)
         if self.trace is not None:
             seen = {"bytes_sent": float(bytes_sent), "seconds": seconds[0]}
             seen["waited"] = seconds[1]
+            seen |= {} if found is None else found.note(scale)
             self.trace.add(self.rounds, roster, decision, report.excluded, seen)
         return report
 
@@ -224,6 +249,15 @@ class Replica:
         round_ = Round(anchor, shards, roster, plan)
         algorithm = self.rule.at(float(travelled.mean()))
         return decided(algorithm, round_, self.state)
+
+    def _measured(
+        self, distributor: Distributor, received: list[torch.Tensor], how: Combination
+    ) -> Measured | None:
+        """How far the ranks' losses say to go; None where they are not asked."""
+        if self.probe is None or self.options.outer.measure is None:
+            return None
+        steps, voters = distributor.direction(received, how), (how.heard, how.weights)
+        return measured_step(self.model, self.wire, self.probe, steps, voters)
 
     def _beyond(self, decision: Decision) -> RankError:
         text = (

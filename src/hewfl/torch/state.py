@@ -38,11 +38,16 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
         "memory": list(replica.model.memory),
         "rule": {k: torch.from_numpy(v) for k, v in flatten(_own(replica)).items()},
     }
+    if replica.options.outer.measure is not None:
+        state["scale"] = replica.scale
     if replica.model.average:
         state["average"] = list(replica.model.average)
     if variates is not None:
         state["variates"] = {"own": list(variates.own), "server": list(variates.server)}
         state["started"] = variates.started
+        if not variates.is_plain:
+            state["variates"] |= {"totals": list(variates.totals)}
+            state["variates"] |= {"steps": variates.steps}
     return state
 
 
@@ -74,6 +79,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
         if [t.shape for t in own] != [t.shape for t in given]:
             raise DataError("the state is damaged: its tensors are of other shapes")
     replica.rounds = int(state["rounds"])
+    replica.scale = float(state.get("scale", 1.0))
     _fill([y.detach() for y in replica.model.parameters], state["parameters"])
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])
@@ -84,6 +90,9 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
         _fill(replica.variates.own, state["variates"]["own"])
         _fill(replica.variates.server, state["variates"]["server"])
         replica.variates.started = bool(state["started"])
+        if not replica.variates.is_plain and "totals" in state["variates"]:
+            replica.variates.steps = int(state["variates"]["steps"])
+            _fill(replica.variates.totals, state["variates"]["totals"])
     if replica.trace is not None:
         replica.trace.resume(replica.rounds)
     return Work(**state["work"])

@@ -12,29 +12,45 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from hewfl.core.checks import invalid
 from hewfl.core.round import Round
 from hewfl.torch.layout import Bucket, Layout, flat_view
-from hewfl.torch.model import is_finite, shard_of
+from hewfl.torch.model import is_finite, largest, shard_of
 
 
 @final
 class RankVariates:
     """c_i and c, bucket by bucket, in float32 at least.
 
-    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place.
+    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place. With
+    plain SGD c_i follows from displacements; with any other optimiser these do not show
+    gradients, which are then summed up as they come (`totals`).
 
     Attributes:
         own: c_i.
         server: c, the same bits on all ranks.
+        totals: sums of the gradients since the last round; empty with plain SGD.
+        steps: how many gradients are in them.
         started: whether they have been given their first values, on all ranks.
     """
 
     def __init__(
-        self, layout: Layout, device: torch.device, *, at_gradients: bool
+        self,
+        layout: Layout,
+        device: torch.device,
+        *,
+        at_gradients: bool,
+        is_plain: bool = True,
     ) -> None:
         n = layout.ranks
         self.own = [_zeros(bucket, n, device) for bucket in layout.buckets]
         self.server = [_zeros(bucket, n, device) for bucket in layout.buckets]
+        summed = () if is_plain else layout.buckets
+        self.totals, self.steps = [_zeros(b, n, device) for b in summed], 0
         self.started = not at_gradients
         self._buckets = layout.buckets
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether c_i is read off displacements."""
+        return not self.totals
 
     def take_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
         """c_i = the gradient at hand, in both places: the server's is yet to be summed.
@@ -47,6 +63,35 @@ class RankVariates:
                 values = g[piece.start : piece.start + piece.size]
                 self.own[b][piece.at : piece.at + piece.size] = values
             self.server[b].copy_(self.own[b])
+
+    def add(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Sum up the gradients at hand, before they are corrected."""
+        for total, bucket in zip(self.totals, self._buckets, strict=True):
+            for piece in bucket.pieces:
+                g = _gradient(piece.parameter, parameters)
+                here = slice(piece.at, piece.at + piece.size)
+                total[here] += g[piece.start : piece.start + piece.size]
+        self.steps += 1
+
+    def take_mean(self, b: int) -> torch.Tensor:
+        """c_i becomes the mean of the gradients since the last round; its change."""
+        mean = self.totals[b] / self.steps
+        change = mean - self.own[b]
+        self.own[b].copy_(mean)
+        return change
+
+    def forget(self) -> None:
+        """Start a new sum."""
+        self.steps = 0
+        for total in self.totals:
+            total.zero_()
+
+    def is_bounded(self) -> bool:
+        """Whether c_i and c stay finite after `take_mean`, by their sizes."""
+        sums = zip(self.totals, self.own, self.server, strict=True)
+        sizes = [sum(map(largest, vectors)) for vectors in sums]
+        widest = [torch.finfo(c.dtype).max for c in self.own]
+        return all(size <= w / 4 for size, w in zip(sizes, widest, strict=True))
 
     def correct(self, parameters: Sequence[torch.Tensor]) -> None:
         """Gradients become g − c_i + c."""

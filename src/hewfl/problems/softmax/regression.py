@@ -227,30 +227,40 @@ class Softmax:
         names = "test_accuracy", "test_loss"
         return {k: conform(v, anchors) for k, v in zip(names, found, strict=True)}
 
-    def optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
+    def optimum(
+        self, start: Float64[Array, " d"] | None = None, *, gap: float = 0.0
+    ) -> Optimum:
         """The minimiser of (1/n) Σ F_i, on the host; see `optimum.minimise`.
 
         Args:
             start: a model to go on from, such as the minimiser of a problem nearby.
+            gap: distance from the least value that is small enough; 0 for rounding.
 
         Raises:
             SolverError: there is none (λ = 0 and separable data), or rounding forbids.
         """
-        return self._minimiser(1 / (self.n * self.data_sizes), start)
+        return self._minimiser(1 / (self.n * self.data_sizes), start, gap)
 
-    def pooled_optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
+    def pooled_optimum(
+        self, start: Float64[Array, " d"] | None = None, *, gap: float = 0.0
+    ) -> Optimum:
         """The minimiser of Σ m_i F_i/Σ m_i, on the host; see `optimum.minimise`.
 
         Args:
             start: a model to go on from, such as the minimiser of a problem nearby.
+            gap: distance from the least value that is small enough; 0 for rounding.
 
         Raises:
             SolverError: there is none (λ = 0 and separable data), or rounding forbids.
         """
-        return self._minimiser(np.full(self.n, 1 / self.data_sizes.sum()), start)
+        each = np.full(self.n, 1 / self.data_sizes.sum())
+        return self._minimiser(each, start, gap)
 
     def _minimiser(
-        self, per_sample: Float64[Array, " n"], start: Float64[Array, " d"] | None
+        self,
+        per_sample: Float64[Array, " n"],
+        start: Float64[Array, " d"] | None,
+        gap: float,
     ) -> Optimum:
         """The minimiser with every sample of client i weighted by `per_sample`[i]."""
         X, y = to_host(self.features), to_host(self.labels)
@@ -258,7 +268,7 @@ class Softmax:
         for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
             weights[lo : lo + m] += each  # clients may share rows
         f = WeightedSoftmax(X, norms, y, weights, self.classes, self.l2)
-        return minimise(f, start)
+        return minimise(f, start, gap=gap)
 
     def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:
         """The models as matrices W, in the array library of the data."""
