@@ -143,7 +143,7 @@ def relative_distances(
 
 
 def _put(
-    values: Float64[Array, " n"], places: object, new: Float64[Array, " s"]
+    values: Float64[Array, " n"], places: Int64[Ints, " s"], new: Float64[Array, " s"]
 ) -> Float64[Array, " n"]:
     """A copy with some entries replaced."""
     found = values.copy()

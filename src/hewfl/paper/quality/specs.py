@@ -171,7 +171,7 @@ PANELS = {
 
 
 def under_momentum(label: str, beta: float) -> str:
-    """What a rule is called under outer momentum β."""
+    """What the study calls a rule under outer momentum β."""
     return f"{label}, momentum {beta:g}" if beta else label
 
 
