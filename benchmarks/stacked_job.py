@@ -45,31 +45,21 @@ class World:
         return 1 if rank == self.noisy else int(BATCH[rank])
 
 
-@final
-@dataclass(frozen=True)
-class Weighting:
-    """A rule, and what it is told of the ground that a rank covered.
+def weights_of(algorithm: Algorithm[Any], rows: Any, rate: float) -> Any:
+    """What a rule gives the ranks; None where displacements are not finite.
 
-    Attributes:
-        algorithm: of hewfl.
-        ground: "rate" says η H_i, "length" the length of the displacement.
+    Args:
+        algorithm: without a state of its own.
+        rows: displacements.
+        rate: η.
     """
-
-    algorithm: Algorithm[Any]
-    ground: Literal["rate", "length"] = "rate"
-
-    def weights(self, rows: Any, rate: float) -> Any:
-        """Weights of the ranks; None where displacements are not finite."""
-        lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
-        if not np.isfinite(lengths).all():
-            return None
-        steps = np.full(len(rows), rate)
-        if self.ground == "length":
-            steps = np.maximum(lengths, 1e-30) / STEPS
-        n, tokens = len(rows), STEPS * BATCH
-        roster = Roster(np.arange(n), STEPS, BATCH, tokens, n)
-        round_ = matrix_round(np.zeros(1), rows, roster, LocalPlan(steps))
-        return self.algorithm.decide(round_, None)[0].weights
+    if not np.isfinite(rows).all():
+        return None
+    n, tokens = len(rows), STEPS * BATCH
+    roster = Roster(np.arange(n), STEPS, BATCH, tokens, n)
+    plan = LocalPlan(np.full(n, rate))
+    round_ = matrix_round(np.zeros(1), rows, roster, plan)
+    return algorithm.decide(round_, None)[0].weights
 
 
 class Optimiser:
@@ -107,7 +97,10 @@ class Job:
     seed: int
 
     def run(
-        self, rules: Mapping[str, Weighting], outers: Mapping[str, Outer], device: str
+        self,
+        rules: Mapping[str, Algorithm[Any]],
+        outers: Mapping[str, Outer],
+        device: str,
     ) -> dict[str, dict[str, Any]]:
         """Test scores, and the weights given, of every rule under every outer step."""
         lanes = [(rule, outer) for rule in rules for outer in outers]
@@ -122,7 +115,7 @@ class Job:
             away = y.view(len(lanes), ranks, -1) - x[:, None]
             rows = away.cpu().numpy()
             for k, (rule, outer) in enumerate(lanes):
-                w = rules[rule].weights(rows[k], self.rate)
+                w = weights_of(rules[rule], rows[k], self.rate)
                 if w is None:
                     x[k] = torch.nan
                     continue

@@ -1,7 +1,7 @@
 """Which rule a job of unequal ranks should use: every rule in every world.
 
     python benchmarks/torch_rules.py --cells FOLDER [--jobs N] [--device cpu|cuda]
-        [--models transformer cnn] [--seeds 5] [--rounds 60] [--json FILE]
+        [--models transformer cnn] [--seeds 5] [--rounds N] [--json FILE]
 
 Rules x outer steps x worlds x models x seeds, at equal wall-clock: `stacked_job.py`
 says how a round is made. Every finished cell (model, world, seed; all rules in it) is a
@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from benchmarks.stacked_job import STEPS, Job, Weighting, World
+from benchmarks.stacked_job import STEPS, Job, World
 from benchmarks.stacked_models import char_transformer, small_cnn
 
 from hewfl import (
@@ -38,13 +38,14 @@ from hewfl import (
     StepWeighted,
     UniformLocalSGD,
 )
+from hewfl.core.algorithm import Algorithm
 from hewfl.experiments.compare import compare
 
 MODELS = {
-    "transformer": (char_transformer, "adamw", 2e-3),
-    "cnn": (small_cnn, "sgd", 0.02),
+    "transformer": (char_transformer, "adamw", 2e-3, 100),
+    "cnn": (small_cnn, "sgd", 0.02, 60),
 }
-"""Maker, local optimiser, learning rate."""
+"""Maker, local optimiser, learning rate, rounds."""
 OUTERS = {"plain": Outer(), "nesterov": Outer(0.7, 0.9, nesterov=True)}
 WORLDS = {
     "clean": World(),
@@ -53,28 +54,28 @@ WORLDS = {
 }
 
 
-def rules(rate: float) -> dict[str, Weighting]:
+def rules(rate: float) -> dict[str, Algorithm[Any]]:
     """The rules by name; the first is what all are compared with."""
     eta, far = (1.0, rate), rate * float(STEPS.mean())
-    found = {
-        "equal": Weighting(UniformLocalSGD(*eta)),
-        "steps": Weighting(StepWeighted(*eta)),
-        "tokens": Weighting(FedAvg(*eta)),
-        "fednova": Weighting(FedNova(*eta, by_size=False)),
-        "kappa 1/2, by rates": Weighting(HewHom(1 / (2.5 * far), 1.0, 1.25)),
+    found: dict[str, Algorithm[Any]] = {
+        "equal": UniformLocalSGD(*eta),
+        "steps": StepWeighted(*eta),
+        "tokens": FedAvg(*eta),
+        "fednova": FedNova(*eta, by_size=False),
+        "kappa 1/2, by rates": HewHom(1 / (2.5 * far), 1.0, 1.25),
     }
     for kappa in (1.0, 1.25, 2.0):
-        unit = HewHom(kappa=kappa, amplitude=1.0)
-        found[f"kappa {kappa:g}, by lengths"] = Weighting(unit, "length")
+        one = HewHom(kappa=kappa, amplitude=1.0, by="length")
+        found[f"kappa {kappa:g}, by lengths"] = one
     for kappa in (1.25, 2.0):
-        found[f"kappa {kappa:g}, mean"] = Weighting(HewMean(*eta, kappa, "uniform"))
+        found[f"kappa {kappa:g}, mean"] = HewMean(*eta, kappa, "uniform")
     fit = HewMean(*eta, 1.0, "uniform", cross_fit=True)
-    found["kappa 1, cross-fitted"] = Weighting(fit)
     return found | {
-        "agreement": Weighting(Agreement(*eta)),
-        "agreement, power 1": Weighting(Agreement(*eta, power=1.0)),
-        "disagreement": Weighting(Disagreement(*eta)),
-        "geometric median": Weighting(GeometricMedian(*eta)),
+        "kappa 1, cross-fitted": fit,
+        "agreement": Agreement(*eta),
+        "agreement, power 1": Agreement(*eta, power=1.0),
+        "disagreement": Disagreement(*eta),
+        "geometric median": GeometricMedian(*eta),
     }
 
 
@@ -83,7 +84,8 @@ def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     model, world, seed, rounds, device, folder = task
     torch.set_num_threads(1)
     began = time.perf_counter()
-    maker, optimiser, rate = MODELS[model]
+    maker, optimiser, rate, usual = MODELS[model]
+    rounds = rounds or usual
     job = Job(maker(device), optimiser, rate, rounds, WORLDS[world], seed)
     found = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
     found["seconds"] = round(time.perf_counter() - began, 1)
@@ -156,7 +158,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--worlds", nargs="+", default=list(WORLDS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--json", type=Path)
     told = parser.parse_args()
     told.cells.mkdir(parents=True, exist_ok=True)

@@ -279,5 +279,9 @@ def test_the_demo_makes_a_page(place: Path) -> None:
     assert (
         "a wider grid changes the ranking: see docs/results/README.md" in result.output
     )
+    assert "clients with random labels (first seed): 5, 7, 13" in result.output
+    none = result.output.partition("given no weight by Trust: ")[2].partition("\n")[0]
+    assert {"5", "7", "13"} <= set(none.split(", "))
+    assert "given no weight by FedAvg: nobody" in result.output
     assert (place / "hewfl-demo" / "report.html").stat().st_size > 10_000
     assert (place / "hewfl-demo" / "figure.png").exists()

@@ -109,6 +109,7 @@ def of_controllers() -> list[Case]:
             hewfl.HewHom(L, 0.4, null_endpoint=True, cross_fit=True),
             averages=False,
         ),
+        Case("hew-hom-length", hewfl.HewHom(kappa=1.25, amplitude=0.2, by="length")),
         Case("hew-het-kappa", hewfl.HewHet(kappa=2.0, amplitude=0.2)),
         Case("hew-mean", hewfl.HewMean(L, 0.4)),
         Case("hew-mean-steps", hewfl.HewMean(L, 0.4, 1.5, by="steps")),

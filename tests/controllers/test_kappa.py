@@ -170,6 +170,20 @@ def test_around_an_equal_mean_it_is_algorithm_3(rng: np.random.Generator) -> Non
         assert weights(mean, round_) == pytest.approx(expected, abs=WEIGHTS)
 
 
+def test_by_length_every_client_is_one_direction(rng: np.random.Generator) -> None:
+    """Whatever step sizes are said to be, and however long somebody went."""
+    rows, rule = common(rng), HewHom(kappa=1.5, amplitude=0.2, by="length")
+    plan, H = LocalPlan(rng.uniform(0.1, 3.0, N)), [1, 9, 2, 7, 5]
+    lengths = np.linalg.norm(rows, axis=1)
+    g, m = -(rows / lengths[:, None]).mean(axis=0), rows.mean(axis=0)
+    lam = 1.5 * -(g @ m) / (m @ m)
+    least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=lam).weights
+    found = weights(rule, round_of(rows, plan, H))
+    assert found == pytest.approx(least, abs=WEIGHTS)
+    with pytest.raises(InvalidInputError, match='`by` must be "rate" without'):
+        HewHom(1.0, 0.2, by="length")
+
+
 # ------------------------------------------------------------------ cross-fitting
 
 

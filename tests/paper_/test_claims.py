@@ -12,8 +12,7 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import summarise
-from hewfl.paper.claims import Claim, judge
-from hewfl.paper.claims_deep import LEADERS, judge_cnn, judge_head
+from hewfl.paper.claims import judge
 from hewfl.paper.extended import extended_text
 from hewfl.paper.specs import (
     HEW_CORRECTED,
@@ -22,12 +21,11 @@ from hewfl.paper.specs import (
     extended_spec,
     main_spec,
 )
-from hewfl.paper.specs_deep import cnn_spec, head_spec
+from hewfl.paper.specs_deep import cnn_spec
 from hewfl.server.trace import RoundRecord
 
 NOISE = np.array([0.0, 1e-4, -1e-4, 2e-4, -2e-4, 1e-4, 0.0])
 """Of the seeds, shared by all methods up to a little."""
-LABELS = (HEW_PLAIN, HEW_CORRECTED, "HEW-Fixed", *LEADERS, "SCAFFOLD", "minibatch SGD")
 
 
 def made(
@@ -86,78 +84,6 @@ def test_lanes_that_stopped_are_listed() -> None:
     seeds = list(results.spec.seeds)
     assert [m["diverged"] for m in found] == [[], seeds, []]
     assert [m["refused"] for m in found] == [[], [], seeds]
-
-
-def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
-    return {claim.statement: claim.verdict for claim in claims}
-
-
-def of_paper() -> dict[str, float]:
-    """The ranking that the paper reports for its head line."""
-    levels = dict.fromkeys(LEADERS, 0.85)
-    levels |= {HEW_PLAIN: 0.8, HEW_CORRECTED: 0.8, "SCAFFOLD": 0.7}
-    return levels | {"HEW-Fixed": 0.6, "minibatch SGD": 0.3}
-
-
-def test_the_paper_s_own_ranking_agrees_everywhere() -> None:
-    sparse = dict.fromkeys((HEW_PLAIN, HEW_CORRECTED), (0.0, 0.0, 0.5, 0.5))
-    claims = judge_head(made(head_spec(), of_paper(), sparse))
-    assert set(verdicts(claims).values()) == {"agrees"}
-    assert len(claims) == 10
-
-
-@pytest.mark.parametrize(
-    ("change", "fallen"),
-    [
-        ({"FedNova": 0.2}, ["FedAvg, FedProx, FedNova and Uniform lead"]),
-        ({HEW_PLAIN: 0.9}, ["HEW (Alg. 3) is below those four"]),
-        ({HEW_CORRECTED: 0.5}, ["HEW (Alg. 2) is above HEW-Fixed"]),
-        ({"SCAFFOLD": 0.5}, ["SCAFFOLD lies between HEW (Alg. 3) and HEW-Fixed"]),
-        ({"minibatch SGD": 0.65}, ["minibatch SGD is worst"]),
-    ],
-)
-def test_another_ranking_does_not(change: dict[str, float], fallen: list[str]) -> None:
-    found = verdicts(judge_head(made(head_spec(), of_paper() | change)))
-    for statement in fallen:
-        assert found[statement] == "does not agree"
-
-
-def test_equal_weights_are_no_concentration() -> None:
-    found = verdicts(judge_head(made(head_spec(), of_paper())))
-    key = "HEW (Alg. 3) concentrates on fewer horizon groups than HEW-Fixed"
-    assert found[key] == "undecided"
-    diffuse = {"HEW-Fixed": (1.0, 0.0, 0.0, 0.0)}
-    found = verdicts(judge_head(made(head_spec(), of_paper(), diffuse)))
-    assert found[key] == "does not agree"
-
-
-def test_methods_that_were_not_run_are_named() -> None:
-    levels = of_paper()
-    del levels["FedNova"]
-    claims = judge_head(made(head_spec(), levels))
-    lead = claims[0]
-    assert lead.verdict == "not run"
-    assert lead.because == "not run: FedNova"
-
-
-def test_the_cnn_line() -> None:
-    levels = {HEW_PLAIN: 0.9, HEW_CORRECTED: 0.8, "FedAvg": 0.85}
-    spec = cnn_spec()
-    plain = replace(spec, clients=replace(spec.clients, horizons=4))
-    mass = {HEW_PLAIN: (0.1, 0.1, 0.1, 0.7), HEW_CORRECTED: (0.7, 0.1, 0.1, 0.1)}
-    found = verdicts(judge_cnn(made(plain, levels, mass)))
-    for algorithm, verdict in ((3, "agrees"), (2, "does not agree")):
-        name = f"HEW (Alg. {algorithm})"
-        assert found[f"{name} is above FedAvg in accuracy"] == verdict
-        assert found[f"{name} is below FedAvg in both losses"] == verdict
-        moved = f"{name} moves weight towards the longest local work (H = 4)"
-        assert found[moved] == verdict
-
-
-def test_intervals_are_told() -> None:
-    levels = {HEW_PLAIN: 0.9, HEW_CORRECTED: 0.9, "FedAvg": 0.85}
-    first = judge_cnn(made(cnn_spec(), levels))[0]
-    assert "test accuracy of HEW (Alg. 3) less FedAvg: +0.0500 (+0.0" in first.because
 
 
 def main_levels(hew: float) -> dict[str, float]:

@@ -9,7 +9,7 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import spec_from_table, write_spec
 from hewfl.experiments.template import template
 from hewfl.experiments.unused import refuse_unused_fields
-from hewfl.paper.demo import demo_spec
+from hewfl.paper.demo import bad_demo_spec, demo_spec
 from hewfl.paper.specs import (
     DATA,
     REGIMES,
@@ -19,7 +19,12 @@ from hewfl.paper.specs import (
     quick,
     wide_spec,
 )
-from hewfl.paper.specs_deep import cnn_spec, head_spec
+from hewfl.paper.specs_deep import (
+    cnn_equal_spec,
+    cnn_spec,
+    head_equal_spec,
+    head_spec,
+)
 from tests.experiments.runs import small
 
 
@@ -78,7 +83,8 @@ def test_the_lists_beyond_the_paper_hold_its_own() -> None:
 
 
 def test_every_spec_that_hewfl_makes_passes_and_loads_again() -> None:
-    specs = [demo_spec(), cnn_spec(), head_spec(), small()]
+    specs = [demo_spec(), bad_demo_spec(), cnn_spec(), head_spec(), small()]
+    specs += [cnn_equal_spec(), head_equal_spec()]
     specs.append(spec_from_table(tomllib.loads(template())))
     specs += [main_spec("mnist", regime) for regime in REGIMES]
     for make in (main_spec, wide_spec, extended_spec):

@@ -15,20 +15,18 @@ from hewfl.experiments.spec import Spec
 from hewfl.paper.claims import Claim
 from hewfl.paper.claims_deep import judge_cnn, judge_head
 from hewfl.paper.figures import figure_1, figure_2
-from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.paper.figures_deep import draw_cnn, draw_head
 from hewfl.paper.publish import (
     Key,
     panels_of,
     publish_extended,
     publish_grid,
-    publish_line,
 )
+from hewfl.paper.publish_deep import publish_deep
 from hewfl.paper.specs import (
     DATA,
     FIGURE_1,
     FIGURE_2,
-    HEW_CORRECTED,
-    HEW_PLAIN,
     REGIMES,
     extended_spec,
     hew_of,
@@ -36,7 +34,7 @@ from hewfl.paper.specs import (
     quick,
     wide_spec,
 )
-from hewfl.paper.specs_deep import HEW_FIXED, cnn_spec, head_spec, quick_deep
+from hewfl.paper.specs_deep import cnn_spec, head_spec, quick_deep
 
 
 class Part(StrEnum):
@@ -69,18 +67,8 @@ class Line:
     judge: Callable[[Results], list[Claim]]
 
 
-def _draw_head(results: Results, output: Path) -> None:
-    figure_3(results, output / "figure3")
-    figure_4(results, [HEW_PLAIN, HEW_CORRECTED, HEW_FIXED], output / "figure4")
-
-
-def _draw_cnn(results: Results, output: Path) -> None:
-    figure_5(results, output / "figure5")
-    figure_6(results, ["FedAvg", HEW_PLAIN, HEW_CORRECTED], output / "figure6")
-
-
-HEAD = Line(head_spec, _draw_head, judge_head)
-CNN = Line(cnn_spec, _draw_cnn, judge_cnn)
+HEAD = Line(head_spec, draw_head, judge_head)
+CNN = Line(cnn_spec, draw_cnn, judge_cnn)
 LINES = {Part.fig3: HEAD, Part.fig4: HEAD, Part.fig5: CNN, Part.fig6: CNN}
 FOLDERS = {
     Part.fig1: "fig1",
@@ -154,7 +142,7 @@ def publish(
     if part in LINES:
         (folder,), (results,) = folders.values(), panels.values()
         judge = LINES[part].judge
-        claims = publish_line(folder, output, judge, is_quick=is_quick)
+        claims = publish_deep(folder, output, judge, is_quick=is_quick)
         LINES[part].draw(results, output)
     elif part in MADE:
         publish_extended(folders, output, is_quick=is_quick)

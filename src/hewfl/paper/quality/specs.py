@@ -15,7 +15,6 @@ from typing import Any, final
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
 from hewfl.experiments.spec import Spec
-from hewfl.paper.specs import under_momentum
 
 Key = tuple[str, str]
 """A panel and a world."""
@@ -169,6 +168,11 @@ PANELS = {
         Part.cnn,
     ),
 }
+
+
+def under_momentum(label: str, beta: float) -> str:
+    """What the study calls a rule under outer momentum β."""
+    return f"{label}, momentum {beta:g}" if beta else label
 
 
 def study_keys(part: Part | None = None) -> tuple[Key, ...]:
