@@ -27,6 +27,7 @@ pytestmark = [
 ]
 runner = CliRunner()
 TABLES = {"claims.md", "results.md", "summary.json", "table.csv", "report.html"}
+GRID = TABLES | {"pairs.csv", "panels"}
 KEPT = {"spec.toml", "tuned.toml", "tuning.json", "times.json"}
 
 
@@ -83,7 +84,7 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(place: Path) -> No
     assert ": going on, to be tuned, 1 of 1 trials done" in result.output
     output = place / "fig2"
     panels = {f"{d}-{r}" for d in ("covertype", "mnist") for r in FIGURE_2}
-    assert names(output) == TABLES | {"figure2.png", "figure2.pdf", "panels"}
+    assert names(output) == GRID | {"figure2.png", "figure2.pdf"}
     assert names(output / "panels") == panels
     for panel in panels:
         assert names(output / "panels" / panel) == KEPT
@@ -110,7 +111,7 @@ def test_all_is_figure_1_and_2_and_the_fourth_regime(
     result = paper(place, "all")
     shown = ("figure1", "figure1_paper_count", "figure2")
     drawn = {f"{name}.{kind}" for name in shown for kind in ("png", "pdf")}
-    assert names(place / "all") == TABLES | drawn | {"panels"}
+    assert names(place / "all") == GRID | drawn
     assert names(place / "all" / "panels") == {f"mnist-{r}" for r in REGIMES}
     equal = "het-equal, at equal rounds: HEW has no clear advantage (in no figure"
     assert equal in result.output
@@ -121,7 +122,7 @@ def test_all_is_figure_1_and_2_and_the_fourth_regime(
     assert {row["regime"] for row in rows} == set(REGIMES)
     first = paper(place, "fig1")
     assert first.output.count(": done before") == 3
-    assert names(place / "fig1") == TABLES | {n for n in drawn if "1" in n} | {"panels"}
+    assert names(place / "fig1") == GRID | {name for name in drawn if "1" in name}
 
 
 @pytest.mark.slow
