@@ -171,11 +171,6 @@ def extended_spec(data: str, regime: str) -> Spec:
     return replace(spec, name=name, methods=methods, judge="averaged")
 
 
-def under_momentum(label: str, beta: float) -> str:
-    """What a comparison that shows every momentum calls a method under β."""
-    return f"{label}, momentum {beta:g}" if beta else label
-
-
 def _long(method: MethodSpec) -> MethodSpec:
     """A method with long lists for short ones."""
     return replace(
