@@ -1,9 +1,8 @@
-"""Exact weights in a Flower federation.
+"""Rules of hewfl in a Flower federation.
 
-Server: `HewStrategy`, `FedNovaStrategy`, `ScaffoldStrategy`, or any other method by
-`AlgorithmStrategy`, each under `Options`. Client: `client_app`, or `respond` in an app
-of your own, with a `Local` objective; `hewfl.flower.torch_local` makes one of a torch
-model. docs/flower.md tells the rest.
+Server: `HewStrategy()` in place of `FedAvg()`, for any stock app; `CorrectedStrategy`,
+`ScaffoldStrategy` and `AlgorithmStrategy` for methods that know their clients by name,
+with `client_app` on the nodes. docs/flower.md tells the rest.
 """
 
 from hewfl.errors import MissingExtraError
@@ -14,20 +13,7 @@ except ImportError as error:
     text = "Flower strategies need `pip install hewfl[flower]`"
     raise MissingExtraError(text) from error
 
-from hewfl.flower.branch import Moment
-from hewfl.flower.client import Local, client_app, respond
-from hewfl.flower.options import Options
-from hewfl.flower.strategies import FedNovaStrategy, HewStrategy, ScaffoldStrategy
-from hewfl.flower.strategy import AlgorithmStrategy
+from hewfl.flower.folder import load_model
+from hewfl.flower.strategy import HewStrategy
 
-__all__ = [
-    "AlgorithmStrategy",
-    "FedNovaStrategy",
-    "HewStrategy",
-    "Local",
-    "Moment",
-    "Options",
-    "ScaffoldStrategy",
-    "client_app",
-    "respond",
-]
+__all__ = ["HewStrategy", "load_model"]

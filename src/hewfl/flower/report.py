@@ -1,59 +1,78 @@
 """What a round leaves behind: metrics for Flower, a record for the trace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from hewfl.core.round import Roster
-from hewfl.flower.evaluation import averaged
-from hewfl.flower.replies import KINDS, Exclusion, Heard
+from hewfl.errors import InvalidInputError
+from hewfl.flower.replies import KINDS, Exclusion, weighed
 from hewfl.server.conclude import Outcome
 from hewfl.server.trace import round_note
 
+Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+
 
 def note(
-    heard: Heard, outcome: Outcome, excluded: Sequence[Exclusion]
+    roster: Roster, outcome: Outcome, excluded: Sequence[Exclusion]
 ) -> dict[str, Any]:
     """A round's part of its record in the trace."""
-    decision = outcome.decision
     counts = {f"excluded-{e.kind}": float(_count(excluded, e.kind)) for e in excluded}
     told: dict[str, Any] = {
-        "status": outcome.status,
         "excluded": tuple(sorted({e.client for e in excluded if e.client >= 0})),
         "observed": {**outcome.terms, **counts},
     }
-    if decision is None:
-        return told
-    s = np.ones_like(heard.clients)
-    roster = Roster(heard.clients, heard.steps, s, s, len(s))
-    return round_note(roster, decision, outcome.status) | told
+    if outcome.decision is None:
+        return told | {"status": outcome.status}
+    return round_note(roster, outcome.decision, outcome.status) | told
 
 
 def metrics(
-    t: int, heard: Heard, outcome: Outcome, excluded: Sequence[Exclusion]
+    t: int, known: Mapping[str, Any], excluded: Sequence[Exclusion], means: MetricRecord
 ) -> MetricRecord:
-    """A round's metrics for Flower, with means of the clients' own measures."""
-    known = note(heard, outcome, excluded)
-    found = MetricRecord(
-        {
-            "round": t,
-            "accepted": int(outcome.decision is not None),
-            "clients": list(known.get("clients", ())),
-            "steps": list(known.get("horizons", ())),
-            "weights": list(known.get("weights", ())),
-            "gap": known.get("gap", 0.0),
-            "excluded": len(excluded),
-            **outcome.terms,
-            **{f"excluded-{k}": _count(excluded, k) for k in KINDS},
-        }
-    )
-    for key, value in averaged(heard.metrics, heard.sizes.tolist()).items():
-        if key not in found:
-            found[key] = value
-    return found
+    """A round's metrics for Flower: ours, and the means of the clients' own."""
+    counts = {kind: _count(excluded, kind) for kind in KINDS}
+    ours = {
+        "round": t,
+        "accepted": int("weights" in known),
+        "clients": list(known.get("clients", ())),
+        "steps": list(known.get("horizons", ())),
+        "weights": list(known.get("weights", ())),
+        "gap": known.get("gap", 0.0),
+        "excluded": sum(counts.values()),
+        **{k: v for k, v in known["observed"].items() if not k.startswith("excluded-")},
+        **{f"excluded-{kind}": count for kind, count in counts.items()},
+    }
+    others = {k: v for k, v in means.items() if k not in ours}
+    return MetricRecord({**ours, **others})
+
+
+def means_of(
+    contents: Sequence[RecordDict], key: str, aggregate: Aggregate
+) -> tuple[MetricRecord, list[str]]:
+    """The clients' own measures, by Flower's or the user's function; who is not in it.
+
+    A client without the weight, with a number that is none, or with other keys than the
+    first one is left out: Flower's functions would fail, or give NaN.
+    """
+    taken: list[RecordDict] = []
+    reasons = []
+    for content in contents:
+        try:
+            record, _ = weighed(content, key)
+            flat = np.concatenate([np.ravel(value) for value in record.values()])
+            if not np.isfinite(flat.astype(np.float64)).all():
+                raise InvalidInputError("a measure is not finite")
+            if taken and record.keys() != weighed(taken[0], key)[0].keys():
+                raise InvalidInputError("it measures other things than the others")
+            taken.append(content)
+        except InvalidInputError as error:
+            reasons.append(str(error))
+    return aggregate(taken, key) if taken else MetricRecord(), reasons
 
 
 def _count(excluded: Sequence[Exclusion], kind: str) -> int:
@@ -62,23 +81,33 @@ def _count(excluded: Sequence[Exclusion], kind: str) -> int:
 
 def sentence(exclusion: Exclusion) -> str:
     """Why somebody is left out, for the log."""
-    who = "a sender" if exclusion.client < 0 else f"client {exclusion.client}"
-    return f"{who} is left out ({exclusion.kind}): {exclusion.reason}"
+    who = f"client {exclusion.client}" if exclusion.client >= 0 else "a sender"
+    where = f" (node {exclusion.node})" if exclusion.node >= 0 else ""
+    return f"{who}{where} is left out, {exclusion.kind}: {exclusion.reason}"
 
 
-def numbers(record: MetricRecord | None) -> dict[str, float]:
-    """The plain numbers of a record."""
+def numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
+    """The numbers of a record by name, lists by entry: what a logger takes.
+
+    Weights are named by their clients.
+    """
+    found: dict[str, float] = {}
     items: Mapping[str, Any] = {} if record is None else dict(record)
-    return {k: float(v) for k, v in items.items() if isinstance(v, int | float)}
+    for key, value in items.items():
+        if isinstance(value, int | float) and isfinite(value):
+            found[key] = float(value)
+    for client, weight in zip(
+        items.get("clients", ()), items.get("weights", ()), strict=True
+    ):
+        found[f"weight/{client}"] = float(weight)
+    return found
 
 
 def renumbered(result: Result, offset: int) -> Result:
     """A result whose rounds count from the beginning of the run."""
-    for name in (
-        "train_metrics_clientapp",
-        "evaluate_metrics_clientapp",
-        "evaluate_metrics_serverapp",
-    ):
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
         by_round = getattr(result, name)
         setattr(result, name, {t + offset: value for t, value in by_round.items()})
+    found = result.evaluate_metrics_serverapp
+    result.evaluate_metrics_serverapp = {t + offset: v for t, v in found.items()}
     return result

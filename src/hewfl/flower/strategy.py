@@ -1,97 +1,133 @@
-"""Any method of hewfl as a strategy of Flower: transport, and no arithmetic.
+"""Flower's FedAvg with another aggregation: what a stock app swaps in.
 
-Flower calls the methods below in turn. State is a value that goes through
-`hewfl.flower.rounds` and comes out; everything happens in client order, whatever the
-order of arrival.
+Nodes are sampled, configured and evaluated by Flower's own code. Overridden is what
+happens to the replies: they are sifted, weighed by a rule of hewfl, and stepped by the
+server's optimiser. Displacements are measured from the arrays that Flower handed over
+in this round, whoever made them: wrappers for differential privacy and subclasses that
+edit the model are seen.
 """
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
-from jaxtyping import Float, Float64
+from flwr.serverapp.strategy import FedAvg, Result
 
-from hewfl.core.algorithm import Algorithm, Corrected, Modelled
-from hewfl.core.checks import Array
-from hewfl.errors import DataError
-from hewfl.flower import evaluation, report
-from hewfl.flower.contacts import Registry, log, meet
-from hewfl.flower.folder import Kept, RunFolder, rebuilt
-from hewfl.flower.layout import flat, layout_of, others_of, record_of, sent
-from hewfl.flower.options import Options, check_method
-from hewfl.flower.orders import Draft, gradient_orders, orders
-from hewfl.flower.replies import Asked, Exclusion, Heard, clear_arrays, sift
-from hewfl.flower.rounds import charged, concluded, draw_roster, started
-from hewfl.server.conclude import Outcome
-from hewfl.server.state import ServerState
+from hewfl.aggregate.pieces import Pieces
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.checks import invalid, positive, whole
+from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.flower import report
+from hewfl.flower.folder import RunFolder
+from hewfl.flower.layout import Layout, flat, layout_of, record_of
+from hewfl.flower.plausible import counted, plausible
+from hewfl.flower.protocol import DONE, RATE
+from hewfl.flower.replies import Answer, Asked, Exclusion, Expected, sift
+from hewfl.flower.rules import DEFAULT, reads, rule_of
+from hewfl.server.conclude import Outcome, conclude
+from hewfl.server.first import first_state
+from hewfl.server.ledger import charge
+from hewfl.server.outer import Outer
+from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import RoundRecord
 
-Own = TypeVar("Own", bound="AlgorithmStrategy")
+log = logging.getLogger("flwr")
+"""Flower's own, so that reasons are seen where its users look."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+OnRound = Callable[[int, Mapping[str, float]], object]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A round whose answers are awaited."""
+class Opened:
+    """A round whose answers are awaited.
 
-    t: int
-    asked: list[Asked]
-    absent: list[Exclusion]
-    begin: Float[Array, " d"]
-
-
-class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
-    """A strategy that runs a method of hewfl.
-
-    Args:
-        algorithm: the method, such as `hewfl.HewHom(smoothness=1.0, amplitude=0.5)`.
-        options: how the federation is conducted.
-
-    Raises:
-        InvalidInputError: the method cannot run on Flower, or lacks an option.
+    Attributes:
+        t: its number, from 1.
+        arrays: the model that was sent.
+        layout: of the model.
+        asked: the questions.
+        absent: clients that were drawn and are not connected.
+        grid: where a second phase is asked.
     """
 
-    methods: tuple[str, ...] = ()
-    """Names of the algorithms that `resume` accepts; any by default."""
+    t: int
+    arrays: ArrayRecord
+    layout: Layout
+    asked: Sequence[Asked]
+    grid: Grid
+    absent: Sequence[Exclusion] = ()
 
-    def __init__(
-        self, algorithm: Algorithm[Any], options: Options | None = None
+
+class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
+    """FedAvg whose weights come from a rule: `HewStrategy()` for `FedAvg()`.
+
+    Args:
+        *args: FedAvg's, in its order.
+        rule: how replies are weighed: a name of `hewfl.flower.rules`, or a method. One
+            that divides by step sizes and steps, such as `hewfl.HewHom`, declares plain
+            SGD on the clients: they are told `lr` by `train_config` and tell
+            `num-steps`.
+        outer: what the server does with the aggregated step: momentum, Adam, averages.
+        longest: a displacement longer than this times the round's median is left out.
+        min_replies: with fewer usable replies a round is rejected.
+        folder: where to keep the run; the same app started again goes on there.
+        seed: of the run, for its folder.
+        on_round: called after every round with its number and plain numbers by name.
+        **fedavg: FedAvg's, by name.
+
+    Raises:
+        InvalidInputError: there is no such rule, or a number is out of range.
+    """
+
+    def __init__(  # noqa: PLR0913 - all have defaults
+        self,
+        *args: Any,
+        rule: str | Algorithm[Any] = DEFAULT,
+        outer: Outer | None = None,
+        longest: float = 10.0,
+        min_replies: int = 1,
+        folder: Path | str | None = None,
+        seed: int = 0,
+        on_round: OnRound | None = None,
+        **fedavg: Any,
     ) -> None:
-        self.algorithm = algorithm
-        self.options = Options() if options is None else options
-        check_method(algorithm, self.options)
-        self._registry = Registry()
-        self._holders: dict[int, tuple[int, int]] = {}
-        self._kept: Kept | None = None
-        self._open: _Open | None = None
+        super().__init__(*args, **fedavg)
+        self.lane = Lane(self._accepted(rule), Outer() if outer is None else outer)
+        self.longest = positive("longest", longest)
+        self.min_replies = whole("min_replies", min_replies, least=1)
+        self.folder = None if folder is None else Path(folder)
+        self.seed, self.on_round = whole("seed", seed), on_round
+        self._needs_steps, self._needs_rate = self._asks()
+        self._clients: dict[int, int] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state: ServerState | None = None
+        self._opened: Opened | None = None
         self._note: dict[str, Any] = {}
         self._measured: dict[str, float] = {}
-        self._offset = 0
-        self._limit = self.options.wait_seconds
+        self._offset, self._is_running = 0, False
 
-    @classmethod
-    def resume(cls: type[Own], path: Path | str) -> Own:
-        """The strategy of a run kept in a folder, with all its options.
+    def _accepted(self, rule: str | Algorithm[Any]) -> Algorithm[Any]:
+        return rule_of(rule)
 
-        `start` then goes on after the last round that was finished.
+    def _asks(self) -> tuple[bool, bool]:
+        """Whether clients must tell their steps, and be told their step size."""
+        return reads(self.lane.algorithm)
 
-        Raises:
-            DataError: there is no run, it is damaged, or of another strategy.
-        """
-        algorithm, options = rebuilt(Path(path))
-        kind = type(algorithm).__name__
-        if cls.methods and kind not in cls.methods:
-            raise DataError(f"{path} holds a run of {kind}, not of {cls.__name__}")
-        strategy = cls.__new__(cls)
-        AlgorithmStrategy.__init__(strategy, algorithm, options)
-        return strategy
+    @property
+    def state(self) -> ServerState:
+        """Model and method's state after the last round."""
+        if self._state is None:
+            raise invalid("the strategy", "started, or a folder read", "neither")
+        return self._state
 
     # -------------------------------------------------------------- the whole run
 
@@ -107,188 +143,78 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
     ) -> Result:
         """Run until `num_rounds` rounds are done in all, those found on disk included.
 
-        As in Flower, and besides: what `evaluate_fn` measures goes into the trace, and
-        rounds keep their numbers when a run is resumed.
+        As Flower's `Strategy.start`; besides, rounds keep their numbers when a run goes
+        on, and what `evaluate_fn` measures goes into the trace.
         """
-        began, folder = time.monotonic(), self._folder()
-        found = self._prepare(grid, initial_arrays, folder, timeout)
-        total = max(num_rounds, self._offset)
+        began, arrays = time.monotonic(), initial_arrays
+        self._forget()
+        self._is_running = True
+        folder = self._opened_folder()
+        found = None if folder is None else folder.load(self._blank(arrays))
+        if found is None:
+            self._state = self._first(grid, arrays, timeout)
+        else:
+            self._offset, self._state = found
+            arrays = record_of(layout_of(arrays), self.state.anchor, arrays)
+            log.info("going on after round %d", self._offset)
         if folder is not None:
-            folder.describe(total, self._registry)
+            folder.describe(max(num_rounds, self._offset), self._facts())
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             t = server_round + self._offset
             given = None if evaluate_fn is None else evaluate_fn(t, arrays)
-            if server_round > 0 or not found:
-                self._finish(t, given, folder)
+            if server_round > 0 or found is None:
+                self._finish(t, given, folder, arrays)
             return given
 
-        result = super().start(
-            grid,
-            self.model(),
-            total - self._offset,
-            timeout,
-            train_config,
-            evaluate_config,
-            after,
-        )
+        left = max(num_rounds - self._offset, 0)
+        config = (train_config, evaluate_config)
+        result = super().start(grid, arrays, left, timeout, *config, after)
         if folder is not None:
-            seconds = time.monotonic() - began
-            folder.close(self._registry, len(self.state.anchor), seconds)
-        result.arrays = self.model()
+            self._closed(folder, time.monotonic() - began)
+        result.arrays = result.arrays or arrays
         return report.renumbered(result, self._offset)
 
-    def _folder(self) -> RunFolder | None:
-        path = self.options.folder
-        return None if path is None else RunFolder(path, self.algorithm, self.options)
+    def _opened_folder(self) -> RunFolder | None:
+        if self.folder is None:
+            return None
+        return RunFolder(self.folder, self.lane, self.seed, self._identity())
 
-    def _prepare(
-        self, grid: Grid, arrays: ArrayRecord, folder: RunFolder | None, timeout: float
-    ) -> bool:
-        """The state to begin with; whether it was found on disk."""
-        layout, method, options = layout_of(arrays), self.algorithm, self.options
-        anchor = flat(layout, arrays).astype(np.float64)
-        self._kept, self._offset, self._holders = None, 0, {}
-        self._limit = min(options.wait_seconds, timeout)
-        if folder is not None:
-            zeros = {i: np.zeros(layout.d) for i in range(options.population or 0)}
-            like = started(method, options, anchor, zeros)
-            self._kept = folder.load(like, layout)
-        self._meet(grid, options.first_nodes)
-        if self._kept is not None:
-            self._offset = self._kept.round
-            log.info("going on after round %d", self._offset)
-            return True
-        gradients = {}
-        if method.demands.gradients:
-            messages, asked = gradient_orders(arrays, self._registry.present())
-            replies = grid.send_and_receive(messages, timeout=timeout)
-            heard = sift(asked, replies, layout, flat(layout, arrays))
-            gradients = _gradients(heard)
-        state = started(method, options, anchor, gradients)
-        self._kept = Kept(0, state, layout, others_of(layout, arrays))
-        return False
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same to go on with a run, besides the method."""
+        return {}
 
-    def _meet(self, grid: Grid, needed: int) -> None:
-        n, limit = self.options.population, self._limit
-        self._registry = meet(grid, self._registry, n, needed=needed, seconds=limit)
+    def _facts(self) -> dict[str, Any]:
+        """What a report says about the clients."""
+        return {"n": max(1, len(self._clients)), "batch_size": 1, "horizons": 1}
 
-    @property
-    def state(self) -> ServerState:
-        """Model and method's state after the last round.
+    def _closed(self, folder: RunFolder, seconds: float) -> None:
+        n = max(1, len(self._clients))
+        folder.close((), n, len(self.state.anchor), seconds)
 
-        The next round changes control variates in their place: copy what is to stay.
-        """
-        return self._known.state
+    def _blank(self, arrays: ArrayRecord) -> ServerState:
+        """A state of the right shape."""
+        anchor = flat(layout_of(arrays), arrays).astype(np.float64)
+        return first_state(self.lane.algorithm, anchor, 1)
 
-    @property
-    def _known(self) -> Kept:
-        assert self._kept is not None, "`start` makes the first state"
-        return self._kept
-
-    def model(self) -> ArrayRecord:
-        """The model after the last round, as Flower sends it."""
-        layout, others = self._known.layout, self._known.others
-        return record_of(layout, self.state.anchor, others)
-
-    # -------------------------------------------------------------- one round
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One order for each client of the round."""
-        if self._kept is None:
-            self._prepare(grid, arrays, None, self.options.wait_seconds)
-        t = server_round + self._offset - 1
-        state, layout = self.state, self._known.layout
-        self._meet(grid, self.options.min_replies)
-        roster, absent = draw_roster(self._registry, self.options, t)
-        messages: list[Message] = []
-        asked: list[Asked] = []
-        if len(roster.clients) > 0:
-            plan = self.algorithm.plan(roster, state.algorithm)
-            held = self._variates() if self._nodes_hold else None
-            known, is_law = self._holders, self.options.horizons is not None
-            draft = Draft(t, roster, plan, layout, arrays, config, held, known, is_law)
-            messages, asked = orders(draft, self._registry.contacts)
-        begin = sent(layout, state.anchor)
-        self._open = _Open(t, asked, absent, begin)
-        log.info("round %d: %d clients asked", t + 1, len(asked))
-        return messages
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next model, None where the round is rejected, and all about the round.
-
-        The replies are used up: their ArrayRecords are emptied, to free the memory.
-        """
-        assert self._open is not None, "`configure_train` comes first"
-        opened, kept, self._open = self._open, self._known, None
-        replies = list(replies)
-        heard, outcome = self._concluded(opened, kept, replies)
-        excluded = (*opened.absent, *heard.excluded)
-        for exclusion in excluded:
-            log.warning("round %d: %s", opened.t + 1, report.sentence(exclusion))
-        clear_arrays(replies)
-        state = charged(outcome.state, self.algorithm, self.options, len(opened.asked))
-        self._kept = replace(kept, round=opened.t + 1, state=state)
-        self._remember(opened, heard, outcome)
-        self._note = report.note(heard, outcome, excluded)
-        log.info("round %d: %s", opened.t + 1, outcome.status)
-        metrics = report.metrics(server_round + self._offset, heard, outcome, excluded)
-        return None if outcome.decision is None else self.model(), metrics
-
-    def _concluded(
-        self, opened: _Open, kept: Kept, replies: Sequence[Message]
-    ) -> tuple[Heard, Outcome]:
-        """What was heard, and what came of it.
-
-        Exact weights come from inner products of all rows, which are not finite if one
-        entry is not: replies are looked through only after that, or for other rules.
-        """
-        reads_all = isinstance(self.algorithm, Modelled)
-        for finite in (False, True) if reads_all else (True,):
-            heard = sift(
-                opened.asked,
-                replies,
-                kept.layout,
-                opened.begin,
-                named=self.options.population is not None,
-                insist=opened.t == self._offset,
-                finite=finite,
-            )
-            outcome = concluded(
-                self.algorithm, self.options, kept.layout, kept.state, heard, opened.t
-            )
-            if outcome.decision is not None:
-                break
-        return replace(heard, displacements=None), outcome
-
-    @property
-    def _nodes_hold(self) -> bool:
-        return self.algorithm.demands.variates and self.options.variates == "node"
-
-    def _variates(self) -> Any:
-        """Control variates, wherever the method keeps them."""
-        assert isinstance(self.algorithm, Corrected)
-        return self.algorithm.variates(self.state.algorithm)
-
-    def _remember(self, opened: _Open, heard: Heard, outcome: Outcome) -> None:
-        """Offers of steps, and which nodes hold a control variate that is right."""
-        self._registry = self._registry.offered(heard.offers)
-        moved = outcome.decision is not None
-        accepted = {int(i) for i in heard.clients} if moved else set()
-        for question in opened.asked:
-            self._holders.pop(question.client, None)
-            if question.client in accepted:
-                self._holders[question.client] = (question.node, opened.t + 1)
+    def _first(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> ServerState:
+        """The state before the first round."""
+        del grid, timeout
+        return self._blank(arrays)
 
     def _finish(
-        self, t: int, given: MetricRecord | None, folder: RunFolder | None
+        self,
+        t: int,
+        given: MetricRecord | None,
+        folder: RunFolder | None,
+        arrays: ArrayRecord,
     ) -> None:
         """Put a round on record, once everything about it is known."""
+        anchor = flat(layout_of(arrays), arrays).astype(np.float64)
+        self._state = replace(self.state, anchor=anchor)
         measured = {**self._measured, **report.numbers(given)}
+        if self.on_round is not None and measured:
+            self.on_round(t, measured)
         record = RoundRecord(
             round=t,
             lane=0,
@@ -301,42 +227,164 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         )
         self._note, self._measured = {}, {}
         if folder is not None:
-            folder.commit(record, self._known)
+            folder.commit(record, self.state, arrays)
+
+    # -------------------------------------------------------------- one round
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """FedAvg's messages; the model they carry is remembered."""
+        self._begin(arrays)
+        t = server_round + self._offset
+        messages = list(super().configure_train(t, arrays, config, grid))
+        rate = config.get(RATE)
+        if self._needs_rate and not (isinstance(rate, int | float) and rate > 0):
+            rule = f"given the step size that clients use, for {self.lane.name}"
+            raise invalid(f'train_config["{RATE}"]', rule, repr(rate))
+        known, rate = self._clients, float(rate) if self._needs_rate else 1.0
+        asked = [
+            Asked(m.metadata, known.get(int(m.metadata.dst_node_id)), None, rate)
+            for m in messages
+        ]
+        self._opened = Opened(t, arrays, layout_of(arrays), asked, grid)
+        return messages
+
+    def _begin(self, arrays: ArrayRecord) -> None:
+        """Be ready for a round, also where a wrapper runs the rounds."""
+        if not self._is_running and self.folder is not None:
+            rule = "left out inside a wrapper: it would keep what the wrapper hides"
+            raise invalid("folder", rule, self.folder)
+        if self._state is None:
+            self._state = self._blank(arrays)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next model, None where the round is rejected, and all about the round."""
+        del server_round
+        opened, self._opened = self._opened, None
+        if opened is None:
+            raise invalid("aggregate_train", "called after configure_train", "not so")
+        wanted = Expected(
+            opened.arrays, opened.layout, self.weighted_by_key, self._needs_steps
+        )
+        answers, excluded = sift(opened.asked, replies, wanted)
+        self._insist(opened, answers, excluded)
+        answers, more = plausible(
+            answers, self.longest, told_steps=self._needs_steps
+        )
+        self._numbered(opened, answers)
+        excluded = [*opened.absent, *(self._named(e) for e in [*excluded, *more])]
+        for exclusion in excluded:
+            log.warning("round %d: %s", opened.t, report.sentence(exclusion))
+        roster = self._roster(opened, answers)
+        outcome = self._concluded(opened, answers, roster)
+        log.info("round %d: %s", opened.t, outcome.status)
+        traffic, d = self.lane.algorithm.demands.traffic, opened.layout.d
+        self._state = outcome.state.charged(charge(traffic, len(opened.asked), d))
+        self._note = report.note(roster, outcome, excluded)
+        means = self._means([a.content for a in answers], self.train_metrics_aggr_fn)
+        found = report.metrics(opened.t, self._note, excluded, means)
+        if self.on_round is not None:
+            self.on_round(opened.t, report.numbers(found))
+        if outcome.decision is None:
+            return None, found
+        return record_of(opened.layout, self.state.anchor, opened.arrays), found
+
+    def _insist(
+        self, opened: Opened, answers: Sequence[Answer], excluded: Sequence[Exclusion]
+    ) -> None:
+        """In a first round without any steps told it is the app that lacks them."""
+        silent = [e.reason for e in excluded if f'"{DONE}"' in e.reason]
+        if opened.t == self._offset + 1 and silent and not answers:
+            rule = (
+                f"told by the ClientApp for {self.lane.name}: add "
+                f'`"{DONE}": <optimiser steps taken>` to the MetricRecord of its train '
+                "reply"
+            )
+            raise invalid(DONE, rule, silent[0])
+
+    def _numbered(self, opened: Opened, answers: Sequence[Answer]) -> None:
+        """Give every node that is new a number, those heard first, in their order."""
+        heard = [answer.question.node for answer in answers]
+        for node in (*heard, *sorted(question.node for question in opened.asked)):
+            self._clients.setdefault(node, len(self._clients))
+
+    def _named(self, exclusion: Exclusion) -> Exclusion:
+        return replace(exclusion, client=self._clients.get(exclusion.node, -1))
+
+    def _roster(self, opened: Opened, answers: Sequence[Answer]) -> Roster:
+        """Those who are heard, by the numbers that the strategy gives them."""
+        whom = [self._clients[a.question.node] for a in answers]
+        clients, steps, batches = (
+            np.array(values, dtype=np.int64)
+            for values in (
+                whom,
+                [a.steps for a in answers],
+                [a.question.batch_size for a in answers],
+            )
+        )
+        sizes = counted([a.size for a in answers])
+        n = self._population()
+        return Roster(clients, steps, batches, sizes, n, opened.t - 1)
+
+    def _population(self) -> int:
+        return max(1, len(self._clients))
+
+    def _concluded(
+        self, opened: Opened, answers: Sequence[Answer], roster: Roster
+    ) -> Outcome:
+        """Decide and step; the state as it was where the round is rejected."""
+        x = flat(opened.layout, opened.arrays)
+        state = replace(self.state, anchor=x.astype(np.float64))
+        if len(answers) < self.min_replies:
+            text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
+            return Outcome(state, text)
+        parts = tuple(zip(*(a.rows for a in answers), strict=True))
+        held = Pieces(tuple(rows for rows in parts if len(rows[0])), x)
+        plan = LocalPlan(np.array([a.question.step_size for a in answers]))
+        round_ = Round(state.anchor, held, roster, plan)
+        came = conclude(
+            self.lane,
+            state,
+            round_,
+            fits=opened.layout.fits,
+            with_terms=True,
+            whole_state=True,
+        )
+        if came.decision is None:
+            return replace(came, status=f"rejected: {came.status}")
+        return came
 
     # -------------------------------------------------------------- evaluation
 
-    def configure_evaluate(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,  # noqa: ARG002 - the training round has met everybody
-    ) -> Iterable[Message]:
-        """The model to a share of the connected nodes, drawn from the seed."""
-        t, present = server_round + self._offset, self._registry.present()
-        return evaluation.questions(present, self.options, t, arrays, config)
-
     def aggregate_evaluate(
-        self,
-        server_round: int,  # noqa: ARG002 - Flower's signature
-        replies: Iterable[Message],
+        self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Means over the nodes that answered, weighted by their examples."""
-        clients = {c.node: i for i, c in self._registry.contacts.items()}
-        found = evaluation.means(replies, clients)
+        """FedAvg's means, without nodes that measured nothing or NaN."""
+        del server_round
+        good = []
+        for reply in replies:
+            if reply.has_error():
+                node, why = reply.metadata.src_node_id, reply.error.reason
+                log.warning("node %d did not evaluate: %s", node, why)
+            else:
+                good.append(reply)
+        good.sort(key=lambda r: self._clients.get(r.metadata.src_node_id, -1))
+        found = self._means([r.content for r in good], self.evaluate_metrics_aggr_fn)
         self._measured = report.numbers(found)
-        return found
+        return found if len(found) else None
+
+    def _means(
+        self, contents: Sequence[Any], aggregate: report.Aggregate
+    ) -> MetricRecord:
+        means, left_out = report.means_of(contents, self.weighted_by_key, aggregate)
+        for reason in left_out:
+            log.warning("a client is not in the mean of the measures: %s", reason)
+        return means
 
     def summary(self) -> None:
         """Log what runs here."""
-        log.info("\t├──> %r", self.algorithm)
-        log.info("\t└──> %r", self.options)
-
-
-def _gradients(heard: Heard) -> dict[int, Float64[Array, " d"]]:
-    for exclusion in heard.excluded:
-        log.warning("start: %s", report.sentence(exclusion))
-    if heard.displacements is None:
-        return {}
-    rows = heard.displacements.matrix()
-    return dict(zip(map(int, heard.clients), rows, strict=True))
+        log.info("\t├──> %r", self.lane)
+        super().summary()
