@@ -38,6 +38,7 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.mean import HewMean
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
 from hewfl.core.displacements import Displacements
@@ -57,7 +58,6 @@ from hewfl.errors import (
     SolverError,
 )
 from hewfl.predictive.control import predictive_control
-from hewfl.server.fedavgm import FedAvgM
 from hewfl.server.federation import (
     ChoiceHorizons,
     EpochHorizons,
@@ -69,6 +69,7 @@ from hewfl.server.federation import (
     SampledParticipation,
     TimedHorizons,
 )
+from hewfl.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 from hewfl.server.trace import Trace
@@ -92,6 +93,8 @@ __all__ = [
     "Displacements",
     "EpochHorizons",
     "FedAWARE",
+    "FedAdagrad",
+    "FedAdam",
     "FedAdp",
     "FedAvg",
     "FedAvgM",
@@ -99,6 +102,7 @@ __all__ = [
     "FedMGDAPlus",
     "FedNova",
     "FedProx",
+    "FedYogi",
     "Federation",
     "FixedHorizons",
     "FullParticipation",
@@ -108,6 +112,7 @@ __all__ = [
     "HewFixed",
     "HewHet",
     "HewHom",
+    "HewMean",
     "InvalidInputError",
     "Krum",
     "Lane",

@@ -95,6 +95,17 @@ def of_controllers() -> list[Case]:
         Case("hew-het-null", hewfl.HewHet(L, 0.4, null_endpoint=True), averages=False),
         Case("hew-hom-online", OnlineCurvature(hewfl.HewHom(L, 0.4))),
         Case("hew-het-online", OnlineCurvature(hewfl.HewHet(L, 0.4))),
+        Case("hew-hom-kappa", hewfl.HewHom(kappa=2.0, amplitude=0.2)),
+        Case("hew-hom-fit", hewfl.HewHom(kappa=1.0, amplitude=0.2, cross_fit=True)),
+        Case(
+            "hew-hom-fit-null",
+            hewfl.HewHom(L, 0.4, null_endpoint=True, cross_fit=True),
+            averages=False,
+        ),
+        Case("hew-het-kappa", hewfl.HewHet(kappa=2.0, amplitude=0.2)),
+        Case("hew-mean", hewfl.HewMean(L, 0.4)),
+        Case("hew-mean-steps", hewfl.HewMean(L, 0.4, 1.5, by="steps")),
+        Case("hew-mean-fit", hewfl.HewMean(L, 0.4, 1.25, cross_fit=True)),
         Case("hew-fixed", hewfl.HewFixed(L, 0.4)),
         Case("hew-fixed-even", hewfl.HewFixed(L, 0.4, power=0.0, corrected=True)),
         Case("hew-fixed-corrected", hewfl.HewFixed(L, 0.4, corrected=True)),
@@ -413,7 +424,8 @@ def test_repr_holds_every_hyper_parameter(case: Case) -> None:
     text = repr(case.algorithm)
     assert text.startswith(type(case.algorithm).__name__)
     for field in dataclasses.fields(case.algorithm):  # type: ignore[arg-type]  # a protocol of dataclasses
-        assert f"{field.name}={getattr(case.algorithm, field.name)!r}" in text
+        value = getattr(case.algorithm, field.name)
+        assert f"{field.name}={value!r}" in text or value == field.default
 
 
 def float_fields() -> Iterator[Any]:

@@ -70,7 +70,7 @@ def post_local_weights(
     lam = positive("curvature", curvature)
     members = _active(active, data.n)  # Alg. 2, l. 15
     part = data if len(members) == data.n else data.take(members)
-    slope = _reference(reference, data, whole=part is data)
+    slope = reference_at(reference, data, whole=part is data)
     if isinstance(part, Rows | Pieces) and part.n > max(SMALL, 2 * part.d):
         solution = _from_rows(part, slope, lam)
     else:
@@ -89,8 +89,17 @@ def _from_rows(part: Rows | Pieces, slope: Any, lam: float) -> SimplexSolution:
     return solve_low_rank(rows, slope, lam)
 
 
-def _reference(reference: Any, data: Displacements, *, whole: bool = True) -> Any:
-    """The reference where the data is; a sum is formed unless it is over all of it."""
+def reference_at(reference: Any, data: Displacements, *, whole: bool = True) -> Any:
+    """The reference where the data is; a sum is formed unless it is over all of it.
+
+    Args:
+        reference: g, a vector of any array library, an `OwnSum`, or None for zero.
+        data: the displacements.
+        whole: whether a sum over all of the data may stay one.
+
+    Raises:
+        InvalidInputError: it has another length.
+    """
     if isinstance(reference, OwnSum):
         u = as_float64("reference", reference.weights)
         if u.shape != (data.n,):
@@ -231,7 +240,7 @@ def data_gap(
     data = displacements
     if not isinstance(data, Rows | Pieces):
         data = as_rows("displacements", displacements)
-    slope = _reference(reference, data)
+    slope = reference_at(reference, data)
     if isinstance(slope, OwnSum):
         slope = combine(data, slope.weights, wide=True)
     elif slope is None:

@@ -6,6 +6,7 @@ from hewfl.cli.certify import certify
 from hewfl.cli.data import data
 from hewfl.cli.demo import demo
 from hewfl.cli.listing import ls
+from hewfl.cli.methods import methods
 from hewfl.cli.paper import paper
 from hewfl.cli.run import report, resume, run, spec, tune
 from hewfl.core import native
@@ -16,7 +17,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (demo, run, tune, resume, ls, spec, report, paper, certify):
+COMMANDS = (demo, run, tune, resume, ls, methods, spec, report, paper, certify)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(data, name="data")
 

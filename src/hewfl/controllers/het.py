@@ -13,11 +13,19 @@ from hewfl.aggregate.variates import (
     correction,
     start_variates,
 )
-from hewfl.controllers.hom import check_post_local, least_model, ratio_at
+from hewfl.controllers.kappa import (
+    RATIO,
+    check_scale,
+    kappa_model,
+    ratio_at,
+    step_sizes,
+)
+from hewfl.controllers.least_model import least_model
 from hewfl.core.algorithm import Demands, RoundModel, Traffic
 from hewfl.core.checks import Array
+from hewfl.core.provenance import shown_record
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
-from hewfl.core.schedule import Schedule, at_round
+from hewfl.core.schedule import Schedule
 
 
 @final
@@ -25,28 +33,45 @@ from hewfl.core.schedule import Schedule, at_round
 class HewHet:
     """Corrected local branches, exact weights against the server control variate.
 
+    Give L and Λ/L, as the paper does, or `kappa` instead of both:
+
+        HewHet(smoothness=L, amplitude=0.5, curvature_ratio=1.25)
+        HewHet(kappa=10.0, amplitude=0.05)
+
+    There is nothing to cross-fit as in `HewHom`: c_t is of the rounds before, so the
+    noise of this round is not in it.
+
     Attributes:
-        smoothness: L.
+        smoothness: L; None where `kappa` is given.
         amplitude: ϑ_t, common to all clients of a round, a number or a function of t;
-            η_i = ϑ_t/(L H_i).
+            η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L.
         curvature_ratio: Λ_t/L > 1, a number or a function of t.
         start: control variates start at zero or at a minibatch gradient; with zero the
             first round picks the shortest endpoint (erratum E-29).
         null_endpoint: add Δ_0 = 0 to the choice, so that Ψ ≤ 0 always (erratum E-30).
+        kappa: κ > 0, a number or a function of t: Λ_t = κ (−⟨c_t, m⟩)/‖m‖² with m the
+            mean displacement; the shortest combination of displacements is taken where
+            that is no positive number (`hewfl.controllers.kappa`).
     """
 
-    smoothness: float
-    amplitude: Schedule
-    curvature_ratio: Schedule = 1.25
+    smoothness: float | None = None
+    amplitude: Schedule | None = None
+    curvature_ratio: Schedule = RATIO
     start: Start = "gradient"
     null_endpoint: bool = False
+    kappa: Schedule | None = None
 
     name: ClassVar[str] = "HEW (corrected)"
 
     def __post_init__(self) -> None:
-        """Check that L, ϑ and Λ/L are in range, and the name of the start."""
-        check_post_local(self.smoothness, self.amplitude, self.curvature_ratio)
+        """Check that one of the two ways is given, ranges, and the start's name."""
+        scale = (self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
+        check_scale(*scale)
         check_start(self.start)
+
+    def __repr__(self) -> str:
+        """All hyper-parameters; κ where it is used."""
+        return shown_record(self, ("kappa",))
 
     @property
     def demands(self) -> Demands:
@@ -66,12 +91,14 @@ class HewHet:
 
     def plan(self, roster: Roster, state: Variates) -> LocalPlan:
         """Corrected branches of equal ground."""
-        theta = at_round("amplitude", self.amplitude, roster.round)
-        eta = theta / (self.smoothness * roster.horizons)  # Alg. 2, l. 3
+        eta = step_sizes(self.smoothness, self.amplitude, roster)  # Alg. 2, l. 3
         return LocalPlan(eta, correction(state, roster))  # Alg. 2, l. 6
 
     def model(self, round_: Round, state: Variates) -> RoundModel:
         """The quadratic about c_t."""
+        if self.kappa is not None:
+            return kappa_model(round_, state.server, self.kappa)
+        assert self.smoothness is not None, "checked when the rule was made"
         ratio = ratio_at(self.curvature_ratio, round_.roster.round)
         return RoundModel(state.server, ratio * self.smoothness, self.smoothness)
 

@@ -6,12 +6,21 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.aggregate.post_local import post_local_weights
+from hewfl.controllers.kappa import (
+    RATIO,
+    check_scale,
+    kappa_model,
+    others,
+    ratio_at,
+    step_sizes,
+)
+from hewfl.controllers.least_model import least_cross_fitted, least_model
 from hewfl.core.algorithm import Demands, RoundModel, Traffic
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum
+from hewfl.core.provenance import shown_record
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
-from hewfl.core.schedule import Schedule, at_round
+from hewfl.core.schedule import Schedule
 
 
 @final
@@ -19,89 +28,70 @@ from hewfl.core.schedule import Schedule, at_round
 class HewHom:
     """Plain local branches, exact weights against the mean local gradient.
 
+    Give L and Λ/L, as the paper does, or `kappa` instead of both:
+
+        HewHom(smoothness=L, amplitude=0.5, curvature_ratio=1.25)
+        HewHom(kappa=10.0, amplitude=0.05)
+
     Attributes:
-        smoothness: L.
+        smoothness: L; None where `kappa` is given.
         amplitude: ϑ_t, a number or a function of t; client i steps by
-            η_i = ϑ_t/(L H_i), so all cover the same ground.
+            η_i = ϑ_t/(L H_i), so all cover the same ground. Without an L it is that
+            ground itself: η_i = ϑ_t/H_i.
         curvature_ratio: Λ_t/L > 1, a number or a function of t.
         null_endpoint: add Δ_0 = 0 to the choice, so that Ψ ≤ 0 always (erratum E-30);
             weights then may sum to less than one.
+        kappa: κ > 0, a number or a function of t: Λ_t = κ (−⟨ḡ, m⟩)/‖m‖² with m the
+            mean displacement. 1 gives equal weights where all covered the same ground,
+            and the larger it is, the nearer is the step to the shortest combination of
+            displacements (`hewfl.controllers.kappa`). It certifies nothing.
+        cross_fit: judge client i by the gradients of the others alone,
+            q_i = −(1/(S − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(η_j H_j). The plain slope ⟨ḡ, Δ_i⟩
+            holds −‖noise of i‖²/(S η_i H_i), a reward for being noisy.
     """
 
-    smoothness: float
-    amplitude: Schedule
-    curvature_ratio: Schedule = 1.25
+    smoothness: float | None = None
+    amplitude: Schedule | None = None
+    curvature_ratio: Schedule = RATIO
     null_endpoint: bool = False
+    kappa: Schedule | None = None
+    cross_fit: bool = False
 
     name: ClassVar[str] = "HEW (plain)"
     demands: ClassVar[Demands] = Demands(Traffic(common_scalars=1))  # ϑ
 
     def __post_init__(self) -> None:
-        """Check that L, ϑ and Λ/L are in range."""
-        check_post_local(self.smoothness, self.amplitude, self.curvature_ratio)
+        """Check that one of the two ways is given, and that numbers are in range."""
+        scale = (self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
+        check_scale(*scale)
+
+    def __repr__(self) -> str:
+        """All hyper-parameters; κ and cross-fitting where they are used."""
+        return shown_record(self, ("kappa", "cross_fit"))
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
         """There is no state."""
 
     def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
         """Equal ground for all: η_i H_i = ϑ_t/L."""
-        theta = at_round("amplitude", self.amplitude, roster.round)
-        eta = theta / (self.smoothness * roster.horizons)  # Alg. 3, l. 2
+        eta = step_sizes(self.smoothness, self.amplitude, roster)  # Alg. 3, l. 2
         return LocalPlan(eta)
 
     def model(self, round_: Round, state: None) -> RoundModel:  # noqa: ARG002 - none
         """The quadratic about ḡ = −(1/S) Σ Δ_i/(η_i H_i)."""
         ground = round_.ground
         mean_gradient = OwnSum(-1 / (len(ground) * ground))  # Alg. 3, l. 9
+        if self.kappa is not None:
+            return kappa_model(round_, mean_gradient, self.kappa)
+        assert self.smoothness is not None, "checked when the rule was made"
         ratio = ratio_at(self.curvature_ratio, round_.roster.round)
         return RoundModel(mean_gradient, ratio * self.smoothness, self.smoothness)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Exact weights against the mean of the normalised local displacements."""
         model = self.model(round_, state)  # Alg. 3, l. 9-10
-        return least_model(round_, model, null=self.null_endpoint), state
-
-
-def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
-    """Weights that minimise a round's quadratic model over the simplex.
-
-    Args:
-        round_: with the endpoints to choose from.
-        model: what is minimised.
-        null: whether standing still is one more endpoint.
-    """
-    endpoints, reference = round_.displacements, model.reference
-    if null:
-        endpoints = endpoints.with_null()
-        if isinstance(reference, OwnSum):
-            reference = OwnSum(np.append(reference.weights, 0.0))
-    solution = post_local_weights(endpoints, reference, model.curvature)
-    weights = solution.weights[: len(round_.roster.clients)]
-    gap, value = float(solution.gap), float(solution.value)
-    return Decision(weights, solution.status, gap, value=value)
-
-
-def check_post_local(smoothness: float, amplitude: Schedule, ratio: Schedule) -> None:
-    """Require what both post-local controllers rest on; schedules when they are asked.
-
-    Raises:
-        InvalidInputError: L or ϑ is not positive, or Λ/L is not above 1.
-    """
-    positive("smoothness", smoothness)
-    if not callable(amplitude):
-        positive("amplitude", amplitude)
-    if not callable(ratio):
-        positive("curvature_ratio", ratio)
-        ratio_at(ratio, 0)
-
-
-def ratio_at(ratio: Schedule, t: int) -> float:
-    """Λ_t/L in round t.
-
-    Raises:
-        InvalidInputError: it is not above 1.
-    """
-    value = at_round("curvature_ratio", ratio, t)
-    if not value > 1:
-        raise invalid("curvature_ratio", "above 1 (Λ > L)", value)
-    return value
+        n, null = round_.displacements.n, self.null_endpoint
+        if not self.cross_fit or n == 1 or model.reference is None:
+            return least_model(round_, model, null=null), state
+        judges = -others(np.ones(n)) / round_.ground  # Σ_{j≠i} −Δ_j/((S−1) η_jH_j)
+        return least_cross_fitted(round_, judges, model.curvature, null=null), state

@@ -48,6 +48,8 @@ class OnlineCurvature:
         """Check the kind of rule and that β and φ are in range."""
         if not isinstance(self.rule, HewHom | HewHet):
             raise invalid("rule", "HewHom or HewHet", repr(self.rule))
+        if self.rule.smoothness is None:
+            raise invalid("rule", "one with a `smoothness`, not `kappa`", self.rule)
         beta, phi = self.curvature_memory, self.curvature_floor
         if nonnegative("curvature_memory", beta) >= 1:
             raise invalid("curvature_memory", "at least 0 and below 1", beta)
@@ -60,6 +62,12 @@ class OnlineCurvature:
         return f"{self.rule.name}, online curvature"
 
     @property
+    def _guess(self) -> float:
+        """What ℓ̂ starts from: 1/learning rate."""
+        assert self.rule.smoothness is not None, "checked when it was made"
+        return self.rule.smoothness
+
+    @property
     def demands(self) -> Demands:
         """The rule's: the estimate takes what was sent anyway."""
         return self.rule.demands
@@ -68,7 +76,7 @@ class OnlineCurvature:
         self, n: int, d: int, gradients: Float64[Array, "n d"] | None
     ) -> OnlineState:
         """The guess, and the rule's own start."""
-        guess = first_curvature(self.rule.smoothness, d)
+        guess = first_curvature(self._guess, d)
         return OnlineState(guess, self.rule.init(n, d, gradients))
 
     def variates(self, state: OnlineState) -> Any:
@@ -81,7 +89,7 @@ class OnlineCurvature:
 
     def decide(self, round_: Round, state: OnlineState) -> tuple[Decision, OnlineState]:
         """ℓ̂_t from this server step and the last, then the rule under it."""
-        least = self.curvature_floor * self.rule.smoothness
+        least = self.curvature_floor * self._guess
         seen = updated_curvature(
             state.curvature, round_, memory=self.curvature_memory, floor=least
         )

@@ -105,20 +105,25 @@ class RoundModel:
         reference: g, a vector of the round's space, an `OwnSum` of its displacements,
             or None for zero.
         curvature: Λ.
-        smoothness: L.
+        smoothness: L; None where no L is known. Then the model chooses weights and
+            certifies nothing: traces carry no terms of a bound, audits skip it.
     """
 
     reference: Any
     curvature: float
-    smoothness: float
+    smoothness: float | None
 
 
 @runtime_checkable
 class Modelled(Protocol[State_contra]):
-    """A rule that minimises a certified quadratic model of the round."""
+    """A rule that minimises a quadratic model of the round, certified where L is."""
 
     def model(self, round_: Round, state: State_contra) -> RoundModel:
-        """The model that `decide` minimises, for the state before the round."""
+        """The model that `decide` minimises, for the state before the round.
+
+        A rule with cross-fitted slopes minimises another function of the weights: its
+        model is then only the bound that holds for its step as for any other.
+        """
 
 
 @runtime_checkable

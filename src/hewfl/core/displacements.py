@@ -59,6 +59,30 @@ class RoundProducts:
         offset = float(u @ cr + (U + 0.5 * curvature) * rr)
         return RoundProducts(G, linear, offset, self.exponent)
 
+    def judged_by(
+        self, judges: Float64[Array, "n n"], curvature: float
+    ) -> "RoundProducts":
+        """The weight problem in which each vector has a slope of its own.
+
+            q_i = ⟨Δ_i, Σ_j V_ijΔ_j⟩,   from products for g = 0 and Λ = 1.
+
+        With equal rows of V it is `against_sum`. With V_ii = 0 nobody is judged by
+        itself: cross-fitting.
+
+        Args:
+            judges: V, one row for each vector.
+            curvature: Λ.
+        """
+        G, cr, rr, V = self.gram, self.linear, 2 * self.offset, judges
+        rows = V.sum(axis=1)
+        low = float(rows.min())
+        # What all slopes share goes to the offset: ‖r‖² may be far above the
+        # differences that decide the weights.
+        linear = (V * G).sum(axis=1) + V @ cr + (rows + curvature) * cr
+        linear += (rows - low) * rr
+        offset = (low + 0.5 * curvature) * rr
+        return RoundProducts(G, linear, offset, self.exponent)
+
     def plain(self) -> Float64[Array, "n n"]:
         """⟨Δ_i, Δ_j⟩, from products for g = 0 and Λ = 1."""
         cr, rr = self.linear, 2 * self.offset

@@ -73,7 +73,7 @@ def compare(
 
 
 def pair(results: Results, first: str, second: str, quantity: str) -> Comparison:
-    """Two methods after the last round, seed by seed.
+    """Two methods after the last round, seed by seed, by the models they are judged by.
 
     A method that diverged for every seed is behind one that did not.
     """
@@ -87,6 +87,7 @@ def pair(results: Results, first: str, second: str, quantity: str) -> Comparison
 
 
 def _final(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
+    quantity = results.judged(label, quantity)
     if results.measures(label, quantity):
         return results.final(label, quantity)
     return np.full(len(results.spec.seeds), np.nan)  # it diverged in every seed

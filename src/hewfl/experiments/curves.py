@@ -15,6 +15,7 @@ from hewfl.experiments.canvas import plain_text
 from hewfl.experiments.results import GAPS, Results
 from hewfl.experiments.styles import Style, styles_of
 from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.server.trace import AVERAGED
 
 Axis = Literal["rounds", "scalars", "paper_scalars"]
 AXES = {
@@ -32,6 +33,7 @@ QUANTITIES = {
     "validation_accuracy": "validation accuracy",
     "validation_loss": "validation loss",
 }
+QUANTITIES |= {f"{AVERAGED}{k}": f"{name}, averaged" for k, name in QUANTITIES.items()}
 """What a page and its figures call them, in the order in which they are offered."""
 HEADROOM = 3.0
 """Lines that rise above this many times the common start leave the panel."""
@@ -63,7 +65,7 @@ def draw_curves(
     """
     styles = styles or styles_of(results.spec.methods)
     means = {}
-    for label in _chosen(results, labels):
+    for label in _chosen(results, labels, quantity):
         x = positions(results, label, axis)
         mean, spread = mean_and_spread(results.curve(label, quantity))
         if quantity in GAPS:  # rounding may put an optimal method below the optimum
@@ -88,8 +90,9 @@ def draw_curves(
 
 
 def measured(results: Results, quantities: Iterable[str]) -> list[str]:
-    """Those of some quantities that a run has."""
-    return [q for q in quantities if results.measures(results.labels[0], q)]
+    """Those of some quantities that a run has, of at least one of its methods."""
+    labels = results.labels
+    return [q for q in quantities if any(results.measures(k, q) for k in labels)]
 
 
 def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:
@@ -130,8 +133,9 @@ def _limits(
     return low - margin, high + margin
 
 
-def _chosen(results: Results, labels: Sequence[str] | None) -> list[str]:
+def _chosen(results: Results, labels: Sequence[str] | None, quantity: str) -> list[str]:
     kept = [k for k in results.labels if labels is None or k in labels]
+    kept = [k for k in kept if results.measures(k, quantity)]
     if not kept:
         known = ", ".join(results.labels)
         raise invalid("labels", f"some of {known}", list(labels or ()))

@@ -13,6 +13,8 @@ from hewfl.experiments.results import Group, Results
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
     """Draw any run on one sheet: training, accuracy, and final weights by horizon.
 
+    Where methods keep averaged models, these have panels of their own.
+
     Args:
         results: of the run.
         path: of the files, without the ending.
@@ -23,7 +25,12 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    kinds = (("gap", "objective"), ("test_accuracy", "test_loss"))
+    kinds = (
+        ("gap", "objective"),
+        ("averaged_gap", "averaged_objective"),
+        ("test_accuracy", "test_loss"),
+        ("averaged_test_accuracy", "averaged_test_loss"),
+    )
     offered = [measured(results, kind)[:1] for kind in kinds]
     quantities = [found[0] for found in offered if found]
 

@@ -23,8 +23,14 @@ from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane
 
-OUTER = ("momentum", "nesterov", "outer_step")
-"""Fields of the outer optimiser, for any method."""
+STEP, SHARE = "outer_step", "average_share"
+OUTER = (
+    *(f.name if f.name != "step" else STEP for f in dataclasses.fields(Outer)),
+    SHARE,
+)
+"""Fields of the outer optimiser, for any method: those of `Outer`, whose `step` is
+called `outer_step`, and `average_share`, the last part of the rounds that a tail
+average is taken over."""
 RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""
 CURVATURE = "curvature"
@@ -42,9 +48,11 @@ class MethodSpec:
         method: name of the algorithm, such as "HewHom".
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
-            data give; `momentum`, `nesterov`, `outer_step` of the outer optimiser;
+            data give; those of the outer optimiser (`OUTER`);
             `rate_scale`, which divides the smoothness; and for HewHom and HewHet
-            `curvature = "online"` with `curvature_memory` and `curvature_floor`.
+            `curvature = "online"` with `curvature_memory` and `curvature_floor`, or
+            `kappa` instead of `curvature_ratio`: the smoothness is then the unit of the
+            amplitude alone.
         grid: lists of values to choose from by tuning.
     """
 
@@ -66,29 +74,52 @@ class MethodSpec:
             for point in itertools.product(*(self.grid[name] for name in names))
         )
 
-    def lane(self, smoothness: float, reference_steps: float = 1.0) -> Lane:
+    def lane(
+        self, smoothness: float, reference_steps: float = 1.0, rounds: int = 1
+    ) -> Lane:
         """The lane it runs in.
 
         Args:
             smoothness: L, or one over a learning rate.
             reference_steps: h; methods with an amplitude, which is a total over the
                 steps of a branch, are given L/h.
+            rounds: T, of which `average_share` is a share.
 
         Raises:
             InvalidInputError: a hyper-parameter is missing or out of range.
         """
         outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
-        if "outer_step" in outer:
-            outer["step"] = outer.pop("outer_step")
         own = {k: v for k, v in self.parameters.items() if k not in (*OUTER, RATE)}
         where = f"methods.{self.label}"
         smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
         if "amplitude" in _parameters(self.method):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
-        with errors_naming({f"{where}.step": f"{where}.outer_step"}):
-            optimiser = from_table(Outer, outer, where)
+        optimiser = _outer(outer, rounds, where)
         return Lane(algorithm, optimiser, self.label)
+
+
+def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
+    """The outer optimiser from the fields of a method.
+
+    The word "none" stands for no `adapt` and no `average`, as lists of a grid need it.
+
+    Raises:
+        InvalidInputError: a field is out of range or has no effect.
+    """
+    given = {k: v for k, v in given.items() if v != "none"}
+    if STEP in given:
+        given["step"] = given.pop(STEP)
+    if SHARE in given:
+        share, place = positive(SHARE, given.pop(SHARE)), path(where, SHARE)
+        if share > 1:
+            raise invalid(place, "at most 1", share)
+        if given.get("average") != "tail" or "average_from" in given:
+            rule = 'left out unless average = "tail", and beside average_from'
+            raise invalid(place, rule, share)
+        given["average_from"] = 1 + int((1 - share) * rounds)
+    with errors_naming({f"{where}.step": path(where, STEP)}):
+        return from_table(Outer, given, where)
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
@@ -191,10 +222,18 @@ def _algorithm(
         limits = {name: values.pop(name) for name in names if name in values}
         limits["smoothness"] = smoothness
         values["bounds"] = from_table(ProblemBounds, limits, where)
+    elif METHODS[method] in (HewHom, HewHet) and "kappa" in values:
+        values["amplitude"] = _ground(values.get("amplitude"), smoothness)
     else:
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
     return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
+
+
+def _ground(amplitude: Any, smoothness: float) -> Any:
+    """ϑ/L: methods with κ are given no L, in specs it is the unit of steps for all."""
+    known = isinstance(amplitude, int | float) and not isinstance(amplitude, bool)
+    return amplitude / smoothness if known else amplitude
 
 
 def _under_curvature(

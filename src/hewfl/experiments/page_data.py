@@ -49,7 +49,7 @@ def page_data(results: Results) -> dict[str, Any]:
                     positions(results, label, "paper_scalars")[kept]
                 ),
                 "curves": {
-                    key: [_rounded(row[kept]) for row in results.curve(label, key)]
+                    key: [_rounded(row[kept]) for row in results.values(label, key)]
                     for key in offered
                 },
             }

@@ -41,12 +41,22 @@ class PageRun:
         swatch = tag("svg", line, class_=css, viewBox="0 0 34 10", aria_hidden="true")
         return join((swatch, label))
 
-    def best(self, quantity: str, labels: Sequence[str]) -> str | None:
-        """The method with the best mean, of those that finished every seed."""
-        if not measured(self.results, [quantity]):
+    def best(
+        self, quantity: str, labels: Sequence[str], *, judged: bool = False
+    ) -> str | None:
+        """The method with the best mean, of those that finished every seed.
+
+        Args:
+            quantity: that is compared.
+            labels: of the methods to choose from.
+            judged: take of each method the model that the spec judges by.
+        """
+        results = self.results
+        if not measured(results, [quantity]):
             return None
         sign = -1 if quantity in LARGER_IS_BETTER else 1
-        final = {label: self.results.final(label, quantity).mean() for label in labels}
+        names = {k: results.judged(k, quantity) if judged else quantity for k in labels}
+        final = {k: results.values(k, own)[:, -1].mean() for k, own in names.items()}
         kept = {
             label: sign * mean for label, mean in final.items() if math.isfinite(mean)
         }
@@ -54,7 +64,7 @@ class PageRun:
 
     def final(self, label: str, quantity: str) -> str:
         """A method's quantity after the last round: mean ± deviation over seeds."""
-        return plus_minus(statistics(self.results.final(label, quantity)))
+        return plus_minus(statistics(self.results.values(label, quantity)[:, -1]))
 
 
 def plus_minus(value: Mapping[str, Any]) -> str:

@@ -29,9 +29,10 @@ def contents(runs: Sequence[PageRun]) -> Html:
     rows = []
     for k, run in enumerate(runs):
         link = tag("a", run.results.spec.name, href=f"#run-{k}")
-        found = [(q, run.best(q, run.results.labels)) for q in compared]
+        labels, judged = run.results.labels, run.results.judged
+        found = [(q, run.best(q, labels, judged=True)) for q in compared]
         cells = [
-            join((run.name(b), ": ", run.final(b, q))) if b else "none"
+            join((run.name(b), ": ", run.final(b, judged(b, q)))) if b else "none"
             for q, b in found
         ]
         rows.append([link, *cells])
@@ -122,7 +123,7 @@ def _comparisons(run: PageRun) -> Html:
     results, tables = run.results, []
     baselines = [m.label for m in results.spec.methods if not is_hew(m)]
     for quantity in measured(results, COMPARED):
-        best = run.best(quantity, baselines)
+        best = run.best(quantity, baselines, judged=True)
         others = [label for label in results.labels if label != best]
         if best is None or not others:
             continue
@@ -135,6 +136,8 @@ def _comparisons(run: PageRun) -> Html:
         ]
         better = "more" if up else "less"
         caption = f"{QUANTITIES[quantity]} minus that of {best}; {better} is better"
+        if results.spec.judge == "averaged":
+            caption += "; by the averaged model of methods that keep one"
         head = ["method", "difference", "interval", "", "verdict"]
         tables.append(table(head, rows, caption))
     if not tables:

@@ -24,6 +24,8 @@ def tuning(run: PageRun) -> Html:
         lists = "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in grid.items())
         rows.append([name, values(choice.parameters, grid), lists])
     caption = f"Chosen by the mean {tune.by} after {tune.rounds} rounds"
+    if run.folder.spec.judge == "averaged":
+        caption += ", of the averaged model where a method keeps one"
     if tune.tie:
         caption += f"; between means within {tune.tie:g}, by the mean {tune.tie_by}"
     return join(

@@ -55,11 +55,21 @@ def build_problem(spec: Spec, seed: int) -> Any:
 
 
 def lanes_of(
-    spec: Spec, methods: Sequence[MethodSpec], smoothness: float
+    spec: Spec,
+    methods: Sequence[MethodSpec],
+    smoothness: float,
+    rounds: int | None = None,
 ) -> list[Lane]:
-    """The lanes that methods run in under a spec."""
-    steps = spec.problem.reference_steps
-    return [method.lane(smoothness, steps) for method in methods]
+    """The lanes that methods run in under a spec.
+
+    Args:
+        spec: of the run.
+        methods: one for each lane.
+        smoothness: L, or one over a learning rate.
+        rounds: of a trial; the spec's own by default.
+    """
+    steps, T = spec.problem.reference_steps, spec.rounds if rounds is None else rounds
+    return [method.lane(smoothness, steps, T) for method in methods]
 
 
 def start_of(problem: Any) -> Float64[Array, " d"] | None:

@@ -16,11 +16,16 @@ from hewfl.experiments.recorded import counted_constants
 from hewfl.experiments.spec import Spec
 from hewfl.server.client_laws import check_horizons
 from hewfl.server.federation import EpochHorizons
-from hewfl.server.trace import RoundRecord, from_lines
+from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
 Group = int | float
 """Local steps, or local epochs, which need not be whole."""
-GAPS = {"gap": "objective", "pooled_gap": "pooled"}
+GAPS = {
+    "gap": "objective",
+    "pooled_gap": "pooled",
+    "averaged_gap": "averaged_objective",
+    "averaged_pooled_gap": "averaged_pooled",
+}
 """Distances from the least value, by the quantity they belong to."""
 
 
@@ -54,16 +59,27 @@ class Results:
         Raises:
             InvalidInputError: the method or the quantity is unknown.
         """
-        values = self._values(label, quantity)
+        values = self.values(label, quantity)
         if np.isnan(values).all():
             raise invalid("quantity", "one that was measured", repr(quantity))
         return values
 
     def measures(self, label: str, quantity: str) -> bool:
         """Whether a quantity of one method has a curve."""
-        return not np.isnan(self._values(label, quantity)).all()
+        return not np.isnan(self.values(label, quantity)).all()
 
-    def _values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
+    def judged(self, label: str, quantity: str) -> str:
+        """The quantity by which one method is judged: its own or its average's."""
+        of_average = f"{AVERAGED}{quantity}"
+        asked = self.spec.judge == "averaged" and self.measures(label, of_average)
+        return of_average if asked else quantity
+
+    def values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
+        """As `curve`, NaN everywhere if the method was never measured so.
+
+        Raises:
+            InvalidInputError: the method is unknown.
+        """
         if label not in self.labels:
             raise invalid("label", f"one of {', '.join(self.labels)}", repr(label))
         lane = self.labels.index(label)
@@ -182,8 +198,9 @@ def _mass(weights: Sequence[float], groups: Sequence[Group], wanted: Group) -> f
 
 def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> float:
     if quantity in GAPS:
-        value, least = getattr(record, GAPS[quantity]), known[GAPS[quantity]]
-        return np.nan if value is None or least is None else value - least
+        value = _value(record, GAPS[quantity], known)
+        least = known[GAPS[quantity].removeprefix(AVERAGED)]
+        return np.nan if least is None else value - least
     for source in (record.metrics, record.observed):
         if quantity in source:
             return source[quantity]

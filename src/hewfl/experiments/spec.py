@@ -38,6 +38,10 @@ class Spec:
         seeds: repetitions; a seed fixes the split, the partition, the horizons and all
             draws.
         evaluate_every: rounds between evaluations.
+        judge: the model by which methods are tuned and compared: "iterate", the
+            server's last one, which is the default; or "averaged", the average of its
+            iterates for methods with `average`, and the iterate of the others. Both are
+            measured and shown.
         audit_every: rounds between checks of the pathwise certificate of HEW methods
             with exact gradients; 0 for none.
         dtype: precision of local branches and evaluations.
@@ -54,6 +58,7 @@ class Spec:
     rounds: int = 90
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
     evaluate_every: int = 1
+    judge: Literal["iterate", "averaged"] | None = None
     audit_every: int = 0
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["numpy", "cpu", "cuda"] = "numpy"

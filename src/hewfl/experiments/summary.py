@@ -15,6 +15,9 @@ from hewfl.experiments.results import Results
 QUANTITIES = (
     *("objective", "gap", "pooled", "pooled_gap"),
     *("validation_accuracy", "validation_loss", "test_accuracy", "test_loss"),
+    *("averaged_objective", "averaged_gap", "averaged_pooled", "averaged_pooled_gap"),
+    *("averaged_validation_accuracy", "averaged_validation_loss"),
+    *("averaged_test_accuracy", "averaged_test_loss"),
     *("scalars", "paper_scalars"),
 )
 """Those that a summary gives, where they were measured."""

@@ -7,6 +7,7 @@ import textwrap
 from typing import Any
 
 from hewfl.core.conversion import write_toml
+from hewfl.experiments.methods import OUTER
 from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
 from hewfl.experiments.spec import Spec
 from hewfl.server.methods import METHODS
@@ -19,9 +20,9 @@ SECTIONS = {
 }
 WHAT = (
     f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
-    "are fields, and so are `momentum`, `nesterov` and `outer_step` of the outer "
-    "optimiser: FedAvgM is FedAvg with `momentum`. Lists in [methods.grid] are "
-    "searched by tuning."
+    f"are fields, and so are those of the outer optimiser: {', '.join(OUTER)}. FedAvgM "
+    'is FedAvg with `momentum`, FedAdam is FedAvg with `adapt = "adam"`. Lists in '
+    "[methods.grid] are searched by tuning, those of the outer optimiser too."
 )
 EXAMPLE = """\
 [[methods]]

@@ -23,10 +23,11 @@ from hewfl.experiments.problem import (
 from hewfl.experiments.sections import TuneSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Task
-from hewfl.server.trace import RoundRecord
+from hewfl.server.trace import AVERAGED, RoundRecord
 from hewfl.sim.engine import simulate
 
-LARGER_IS_BETTER = ("test_accuracy", "validation_accuracy")
+_ACCURACIES = ("test_accuracy", "validation_accuracy")
+LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES))
 Candidates = tuple[tuple[MethodSpec, ...], ...]
 """Those of every method with a grid, method by method."""
 Scores = Float64[Array, "candidates 2"]
@@ -113,7 +114,7 @@ def try_candidates(
     """Scores after a trial; infinite where a candidate diverged."""
     problem = build_problem(spec, seed)
     L = find_smoothness(spec, seed, problem)
-    lanes = lanes_of(spec, [c for part in candidates for c in part], L)
+    lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
     trace = simulate(
         problem,
         build_federation(spec),
@@ -127,7 +128,8 @@ def try_candidates(
     )
     last = [trace.of(k)[-1] for k in range(len(lanes))]
     wanted = (spec.tune.by, spec.tune.tie_by)
-    return np.array([[_score(record, name) for name in wanted] for record in last])
+    rows = [[_score(spec, record, name) for name in wanted] for record in last]
+    return np.array(rows)
 
 
 def best_of(
@@ -224,12 +226,12 @@ def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
 
 
 def _edges(method: MethodSpec, chosen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parameters at the end of their list; words have none."""
+    """Parameters at the end of their list; words, true and false have none."""
     return tuple(
         name
         for name, values in method.grid.items()
         if len(values) > 1
-        and not isinstance(values[0], str)
+        and not isinstance(values[0], str | bool)
         and chosen[name] in (values[0], values[-1])
     )
 
@@ -261,7 +263,10 @@ def _finite(values: Float64[Array, " seeds"]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _score(record: RoundRecord, quantity: str) -> float:
+def _score(spec: Spec, record: RoundRecord, quantity: str) -> float:
+    """What a candidate is judged by; less is better."""
+    if spec.judge == "averaged" and f"{AVERAGED}{quantity}" in record.metrics:
+        quantity = f"{AVERAGED}{quantity}"
     value = record.metrics.get(quantity, getattr(record, quantity, None))
     if value is None or not math.isfinite(value):
         return math.inf

@@ -12,6 +12,7 @@ from typing import Any
 
 from hewfl.core.checks import invalid
 from hewfl.data import CATALOGUE
+from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import ProblemSpec
 from hewfl.experiments.spec import Spec
 
@@ -24,6 +25,16 @@ OF_MODULES = tuple(
     for field in dataclasses.fields(ProblemSpec)
     if field.name not in (*OF_SOFTMAX, *OF_ANY_MODEL)
 )
+
+
+def _has_average(method: MethodSpec) -> bool:
+    offered = (
+        method.parameters.get("average", "none"),
+        *method.grid.get("average", ()),
+    )
+    return any(value != "none" for value in offered)
+
+
 Rule = tuple[Callable[[Spec], bool], tuple[str, ...], str]
 
 RULES: tuple[Rule, ...] = (
@@ -53,9 +64,15 @@ RULES: tuple[Rule, ...] = (
         'only problem.model = "softmax" uses it',
     ),
     (
-        lambda s: not any(method.method in AUDITED for method in s.methods),
+        lambda s: not any(map(_is_audited, s.methods)),
         ("audit_every",),
-        f"of the methods only {' and '.join(AUDITED)} have a certificate to audit",
+        f"of the methods only {' and '.join(AUDITED)} without kappa have a "
+        "certificate to audit",
+    ),
+    (
+        lambda s: s.judge == "averaged" and not any(map(_has_average, s.methods)),
+        ("judge",),
+        "no method has `average`",
     ),
     (
         lambda s: not s.is_tuned and not s.tune.screen_rounds,
@@ -91,3 +108,8 @@ def _looked_up(spec: Spec, field: str) -> tuple[Any, Any]:
     record: Any = getattr(spec, section[0]) if section else spec
     (found,) = (f for f in dataclasses.fields(record) if f.name == name)
     return getattr(record, name), found.default
+
+
+def _is_audited(method: MethodSpec) -> bool:
+    known = {*method.parameters, *method.grid}
+    return method.method in AUDITED and "kappa" not in known

@@ -195,7 +195,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     def _blank(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
         anchor = flat(layout_of(arrays), arrays).astype(np.float64)
-        return first_state(self.lane.algorithm, anchor, 1)
+        return first_state(self.lane.algorithm, anchor, 1, outer=self.lane.outer)
 
     def _first(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> ServerState:
         """The state before the first round."""

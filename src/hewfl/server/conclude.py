@@ -2,6 +2,7 @@
 
     decision, state = algorithm.decide(round, state)
     anchor, memory  = outer step of Σ w_iΔ_i
+    average         = of the anchors, where one is kept
 
 A round that cannot be concluded leaves the state as it was, and says why: the rule
 could not decide, or the new model would leave its range.
@@ -23,6 +24,7 @@ from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.displacements import OwnSum
 from hewfl.core.round import Decision, Round
 from hewfl.errors import HewError
+from hewfl.server.average import Average, average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
 from hewfl.server.state import Lane, ServerState
 
@@ -75,7 +77,7 @@ def conclude(  # noqa: PLR0913 - four are switches
             decision, following = decided(lane.algorithm, round_, state.algorithm)
             model = None
             if with_terms and isinstance(lane.algorithm, Modelled):
-                model = lane.algorithm.model(round_, state.algorithm)
+                model = _certified(lane.algorithm.model(round_, state.algorithm))
             moved = stepped(lane.outer, round_, state, decision, model, with_move)
             spoiled = whole_state and _has_nan(following)
             if spoiled or not fits(moved.anchor):
@@ -83,9 +85,20 @@ def conclude(  # noqa: PLR0913 - four are switches
             following = settled(following)
         except HewError as error:
             return Outcome(state, str(error))
-    new = replace(state, anchor=moved.anchor, memory=moved.memory, algorithm=following)
+    new = replace(
+        state,
+        anchor=moved.anchor,
+        memory=moved.memory,
+        algorithm=following,
+        average=moved.average,
+    )
     status = _said(decision, lane.outer)
     return Outcome(new, status, decision, moved.move, moved.terms)
+
+
+def _certified(model: RoundModel) -> RoundModel | None:
+    """The model where it is a bound; without an L it is none."""
+    return None if model.smoothness is None else model
 
 
 def _said(decision: Decision, outer: Outer) -> str:
@@ -93,7 +106,7 @@ def _said(decision: Decision, outer: Outer) -> str:
     if not decision.certificate:
         return decision.status
     held = decision.certificate
-    if outer != Outer():
+    if not outer.is_plain:
         held = "no certificate: the outer step is not the one it is about"
     return f"{decision.status}; {held}"
 
@@ -144,10 +157,11 @@ def decided(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """Where a step leads: the next anchor and momentum, and what was asked for."""
+    """Where a step leads: anchor, memory and average, and what was asked for."""
 
     anchor: Float64[Array, " d"]
-    memory: Float64[Array, " d"]
+    memory: Float64[Array, "*rows d"]
+    average: Average | None
     move: Float64[Array, " d"] | None
     terms: Mapping[str, float]
 
@@ -167,21 +181,28 @@ def stepped(
     """
     d, data = len(state.anchor), round_.displacements
     assert isinstance(data, Rows | Pieces), "a server holds what clients send"
-    is_plain = outer == Outer()
-    anchor, memory = np.empty(d), np.empty(d) if outer.momentum else state.memory
+    is_plain, remembers = outer.is_plain, len(outer.memory) > 0
+    anchor = np.empty(d)
+    memory = np.empty_like(state.memory) if remembers else state.memory
+    before, mean, share = state.average, None, 0.0
+    assert (before is None) == (outer.average is None), "`first_state` knows the outer"
+    if before is not None:
+        mean, share = np.empty(d), average_weight(outer, before.rounds)
     move = np.empty(d) if with_move else None
     slope = sq_norm = 0.0
     for here, part in data.stretches():
         step = decision.step
         step = part.combine(decision.weights) if step is None else step[here]
-        go, kept = step, state.memory[here]
+        go, kept = step, state.memory[..., here]
         if not is_plain:
             go, kept = outer_step(outer, step, kept)
         np.add(  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
             state.anchor[here], go, out=anchor[here]
         )
-        if outer.momentum:
-            memory[here] = kept
+        if remembers:
+            memory[..., here] = kept
+        if before is not None and mean is not None:
+            mean[here] = averaged(share, before.model[here], anchor[here])
         if move is not None:
             move[here] = go
         if model is not None:
@@ -189,8 +210,11 @@ def stepped(
             if not (is_plain and decision.value is not None):
                 slope += float(np.dot(_reference(model, part, here), go))
         del step, go, kept  # before the next range needs as much
+    average = None
+    if before is not None and mean is not None:
+        average = Average(mean, before.rounds + 1)
     if model is None:
-        return Moved(anchor, memory, move, {})
+        return Moved(anchor, memory, average, move, {})
     bend = 0.5 * model.curvature * sq_norm
     if is_plain and decision.value is not None:
         slope = decision.value - bend  # the step is the one that was weighed
@@ -199,7 +223,7 @@ def stepped(
         "certificate_curvature": bend,
         "certificate_change": slope + bend,
     }
-    return Moved(anchor, memory, move, terms)
+    return Moved(anchor, memory, average, move, terms)
 
 
 def _reference(

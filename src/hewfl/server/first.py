@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float, Float64, Int64
 from hewfl.core.algorithm import Algorithm, Started
 from hewfl.core.checks import Array, Ints, Mask
 from hewfl.errors import DataError
+from hewfl.server.average import Average
+from hewfl.server.outer import Outer
 from hewfl.server.state import ServerState
 
 
@@ -23,6 +25,7 @@ def first_state(
     population: int,
     gradients: Float64[Array, "n d"] | None = None,
     samples: Int64[Ints, " n"] | None = None,
+    outer: Outer | None = None,
 ) -> ServerState:
     """The state of a method before its first round.
 
@@ -33,6 +36,7 @@ def first_state(
         gradients: of all clients at x_0, for methods that demand them; rows that are
             not finite, or of clients that were not heard, are NaN.
         samples: of how many samples each gradient is the mean; one, if not told.
+        outer: of the run; it says what the state remembers of steps and iterates.
 
     Raises:
         DataError: gradients are demanded and no client has a finite one.
@@ -46,7 +50,12 @@ def first_state(
     if given is not None and isinstance(algorithm, Started):
         counts = np.ones(population, dtype=np.int64) if samples is None else samples
         first = algorithm.started(first, np.where(heard, counts, 0))
-    return ServerState(anchor, np.zeros(len(anchor)), first, sent, sent)
+    outer = Outer() if outer is None else outer
+    memory = np.zeros(len(anchor))
+    if outer.adapt is not None:
+        memory = np.repeat(np.array(outer.memory)[:, None], len(anchor), axis=1)
+    average = None if outer.average is None else Average(anchor)
+    return ServerState(anchor, memory, first, sent, sent, average=average)
 
 
 def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:

@@ -7,11 +7,12 @@ from hewfl.controllers.control import HewControl
 from hewfl.controllers.fixed import HewFixed
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.mean import HewMean
 
 METHODS: dict[str, type[Any]] = {
     method.__name__: method
     for method in (
-        *(HewHom, HewHet, HewFixed, HewControl),
+        *(HewHom, HewHet, HewMean, HewFixed, HewControl),
         *(getattr(baselines, name) for name in baselines.__all__),
     )
 }

@@ -1,50 +1,155 @@
-"""The server's own optimiser: a step size and momentum on the aggregated step.
+"""The server's own optimiser: what is done with the aggregated step s = Σ w_iΔ_i.
 
 plain      x ← x + γ s
-heavy ball m ← β m + s,   x ← x + γ m
-Nesterov   m ← β m + s,   x ← x + γ (s + β m)
+heavy ball m ← β m + s,             x ← x + γ m
+Nesterov   m ← β m + s,             x ← x + γ (s + β m)
+adaptive   m ← β m + (1 − β) s,     x ← x + γ m / (√v + τ)          [Reddi2021, Alg. 2]
+           FedAdagrad   v ← v + s²
+           FedAdam      v ← β₂ v + (1 − β₂) s²
+           FedYogi      v ← v − (1 − β₂) s² sign(v − s²)
+
+Besides, the server may keep an average of its iterates (`hewfl.server.average`).
 """
 
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, fields
+from typing import Any, Literal, final
 
-from hewfl.core.checks import invalid, nonnegative, positive
+from hewfl.core.checks import invalid, nonnegative, positive, shown, whole
+
+ADAPTIVE = ("adam", "yogi", "adagrad")
+AVERAGES = ("ema", "tail")
+BETA2, TAU = 0.99, 1e-3
+"""Defaults of the adaptive steps: those of the experiments in [Reddi2021]."""
+DECAY = 0.9
+"""Default of β for `average="ema"`: an average over about ten rounds."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Outer:
-    """What the server does with the step s = Σ w_iΔ_i.
+    """What the server does with the step s = Σ w_iΔ_i, and which average it keeps.
 
     Attributes:
         step: γ > 0; one in the paper.
-        momentum: β from 0 to below 1; zero in the paper.
+        momentum: β from 0 to below 1; zero in the paper. With `adapt` it is β₁.
         nesterov: look ahead, as DiLoCo does.
+        adapt: "adam", "yogi" or "adagrad": divide by √v + τ, entry by entry
+            [Reddi2021]; None does not. γ = 1 is then far too long for most models.
+        beta2: β₂ from 0 to below 1 of "adam" and "yogi"; 0.99 if not given.
+        tau: τ > 0 of `adapt`, 0.001 if not given; v starts at τ².
+        average: "ema" or "tail": keep an average of the iterates beside them; None
+            keeps none. It changes no iterate.
+        average_decay: β from 0 to below 1 of "ema"; 0.9 if not given.
+        average_from: the first round whose iterate counts in "tail", at least 1; all
+            count if not given.
     """
 
     step: float = 1.0
     momentum: float = 0.0
     nesterov: bool = False
+    adapt: Literal["adam", "yogi", "adagrad"] | None = None
+    beta2: float | None = None
+    tau: float | None = None
+    average: Literal["ema", "tail"] | None = None
+    average_decay: float | None = None
+    average_from: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that step size and momentum are in range."""
+        """Check ranges, and that every field that is set has an effect."""
         positive("step", self.step)
-        if nonnegative("momentum", self.momentum) >= 1:
-            raise invalid("momentum", "below 1", self.momentum)
+        _below_one("momentum", self.momentum)
+        _one_of("adapt", ADAPTIVE, self.adapt)
+        _one_of("average", AVERAGES, self.average)
+        if self.nesterov and self.adapt is not None:
+            rule = "left out with `adapt`: Nesterov's step is one without division"
+            raise invalid("nesterov", rule, self.nesterov)
+        if self.beta2 is not None:
+            _only("beta2", 'adapt = "adam" or "yogi"', self.adapt in ("adam", "yogi"))
+            _below_one("beta2", self.beta2)
+        if self.tau is not None:
+            _only("tau", "`adapt`", self.adapt is not None)
+            positive("tau", self.tau)
+        if self.average_decay is not None:
+            _only("average_decay", 'average = "ema"', self.average == "ema")
+            _below_one("average_decay", self.average_decay)
+        if self.average_from is not None:
+            _only("average_from", 'average = "tail"', self.average == "tail")
+            whole("average_from", self.average_from, least=1)
+
+    def __repr__(self) -> str:
+        """As Python writes it, without what is not set: old checkpoints name it so."""
+        pairs = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        told = [f"{name}={value!r}" for name, value in pairs if value is not None]
+        return f"Outer({', '.join(told)})"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the server's step is s itself."""
+        return self.step == 1 and self.momentum == 0 and self.adapt is None
+
+    @property
+    def memory(self) -> tuple[float, ...]:
+        """What the vectors that it keeps start at: of m, and of v after it."""
+        if self.adapt is not None:
+            return (0.0, (TAU if self.tau is None else self.tau) ** 2)
+        return (0.0,) if self.momentum else ()
+
+    @property
+    def words(self) -> str:
+        """What is added to the name of a method, with a comma before."""
+        parts = [f"momentum {self.momentum:g}"] if self.momentum else []
+        parts += [self.adapt] if self.adapt else []
+        parts += ["averaged"] if self.average else []
+        return "".join(f", {part}" for part in parts)
+
+
+def _below_one(name: str, value: float) -> None:
+    if nonnegative(name, value) >= 1:
+        raise invalid(name, "below 1", value)
+
+
+def _one_of(name: str, known: tuple[str, ...], value: object) -> None:
+    if value is not None and value not in known:
+        words = ", ".join(f'"{word}"' for word in known)
+        raise invalid(name, f"one of {words} or None", shown(value))
+
+
+def _only(name: str, condition: str, holds: bool) -> None:
+    if not holds:
+        raise invalid(name, f"left out without {condition}", "a value")
 
 
 def outer_step(outer: Outer, step: Any, memory: Any) -> tuple[Any, Any]:
-    """The move really made, and the momentum to keep.
+    """The move really made, and the memory to keep.
 
     Vectors are of NumPy or torch, whole or in part: every entry goes by itself.
 
     Args:
         outer: what to do.
         step: s, or some entries of it.
-        memory: m on the same entries; not looked at without momentum.
+        memory: m on the same entries, not looked at without momentum; with `adapt` two
+            rows, m and v.
     """
+    if outer.adapt is not None:
+        return _adaptive_step(outer, step, memory)
     if outer.momentum == 0:
         return outer.step * step, memory
     memory = outer.momentum * memory + step
     ahead = step + outer.momentum * memory if outer.nesterov else memory
     return outer.step * ahead, memory
+
+
+def _adaptive_step(outer: Outer, step: Any, memory: Any) -> tuple[Any, Any]:
+    beta, beta2 = outer.momentum, BETA2 if outer.beta2 is None else outer.beta2
+    tau, square = TAU if outer.tau is None else outer.tau, step * step
+    m, v = memory[0], memory[1]
+    m = beta * m + (1 - beta) * step
+    if outer.adapt == "adagrad":
+        v = v + square
+    elif outer.adapt == "adam":
+        v = beta2 * v + (1 - beta2) * square
+    else:  # (s² > v) − (s² < v) is minus the sign, in NumPy and torch alike
+        v = v + (1 - beta2) * ((square > v) * square - (square < v) * square)
+    kept = memory + 0.0  # a copy
+    kept[0], kept[1] = m, v
+    return outer.step * (m / (v**0.5 + tau)), kept

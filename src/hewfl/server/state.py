@@ -7,6 +7,7 @@ from jaxtyping import Float64
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array, invalid, shown
+from hewfl.server.average import Average
 from hewfl.server.ledger import Charge
 from hewfl.server.outer import Outer
 
@@ -33,8 +34,12 @@ class Lane:
         """What tables call it."""
         if self.label is not None:
             return self.label
-        momentum = self.outer.momentum
-        return self.algorithm.name + (f", momentum {momentum:g}" if momentum else "")
+        return self.algorithm.name + self.outer.words
+
+
+def delivered(state: "ServerState") -> Float64[Array, " d"]:
+    """The model that a run hands out: the average where one is kept, else x_t."""
+    return state.anchor if state.average is None else state.average.model
 
 
 def check_algorithm(name: str, value: object, also: str = "") -> None:
@@ -65,21 +70,24 @@ class ServerState:
 
     Attributes:
         anchor: x_t.
-        memory: momentum of the outer optimiser.
+        memory: of the outer optimiser: its momentum m; two rows, m and v, of one that
+            divides.
         algorithm: the algorithm's own state.
         scalars: numbers sent since the start.
         paper_scalars: numbers sent in the paper's count.
         diverged: stopped, because a step or the objective left all bounds.
         refused: stopped, because its rule could not decide a round.
+        average: of the iterates, None where none is kept.
     """
 
     anchor: Float64[Array, " d"]
-    memory: Float64[Array, " d"]
+    memory: Float64[Array, "*rows d"]
     algorithm: Any
     scalars: int
     paper_scalars: int
     diverged: bool = False
     refused: bool = False
+    average: Average | None = None
 
     @property
     def stopped(self) -> bool:

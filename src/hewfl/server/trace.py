@@ -13,6 +13,8 @@ from hewfl.core.checks import Array, invalid, shown
 from hewfl.core.round import Decision, Roster
 from hewfl.server.ledger import Ledger, ledger
 
+AVERAGED = "averaged_"
+"""Before the name of a quantity: of the averaged model, among the metrics."""
 NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
 """Fields of a record that have a curve."""
 
@@ -27,7 +29,9 @@ class RoundRecord:
         lane: index of the lane.
         objective: (1/n) Σ F_i, the paper's F; None in rounds without evaluation.
         pooled: mean over all training samples.
-        metrics: what the problem measures besides, such as test accuracy.
+        metrics: what the problem measures besides, such as test accuracy; and where an
+            average of the iterates is kept, everything that was measured of it, such as
+            `averaged_objective`.
         scalars: numbers sent since the start.
         paper_scalars: numbers sent since the start, in the paper's count.
         clients: who took part and was heard.
@@ -87,6 +91,8 @@ class Trace:
         anchors: final models, one row per lane.
         traffic: what each lane's method sends in a round.
         population: number of clients.
+        averages: final averaged models, one row per lane; the final model itself for a
+            lane that keeps no average.
     """
 
     lanes: tuple[str, ...]
@@ -95,6 +101,7 @@ class Trace:
     anchors: Float64[Array, "lanes d"]
     traffic: tuple[Traffic, ...]
     population: int
+    averages: Float64[Array, "lanes d"]
 
     def ledger(self, lane: int | str) -> Ledger:
         """What one lane sent, in total and client by client."""

@@ -30,6 +30,8 @@ def pathwise_audit(step: Step) -> Mapping[str, float]:
         return {}
     model = algorithm.model(round_, step.state)
     reference, L = model.reference, model.smoothness
+    if L is None:
+        return {}
     if reference is None:
         reference = np.zeros(len(round_.anchor))
     if isinstance(reference, OwnSum):

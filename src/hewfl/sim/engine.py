@@ -40,7 +40,7 @@ from hewfl.server.checkpoint import Saved, flatten, unflatten
 from hewfl.server.federation import Federation
 from hewfl.server.first import finite_rows, first_state
 from hewfl.server.folder import RunLog
-from hewfl.server.state import Lane, ServerState, check_algorithm
+from hewfl.server.state import Lane, ServerState, check_algorithm, delivered
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Observer, Setting
@@ -133,6 +133,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         np.stack([state.anchor for state in states]),
         tuple(lane.algorithm.demands.traffic for lane in lanes),
         problem.n,
+        np.stack([delivered(state) for state in states]),
     )
 
 
@@ -268,11 +269,13 @@ def _first_states(
     for lane in setting.lanes:
         demands = lane.algorithm.demands.gradients
         try:
-            states.append(first_state(lane.algorithm, x, n, gradients, batches))
+            given = (lane.algorithm, x, n, gradients, batches, lane.outer)
+            states.append(first_state(*given))
             notes.append({"excluded": silent} if demands else {})
         except DataError as error:
-            zeros = first_state(lane.algorithm, x, n, np.zeros((n, len(x))))
-            states.append(replace(zeros, scalars=0, paper_scalars=0, refused=True))
+            zeros = np.zeros((n, len(x)))
+            state = first_state(lane.algorithm, x, n, zeros, outer=lane.outer)
+            states.append(replace(state, scalars=0, paper_scalars=0, refused=True))
             notes.append({"excluded": silent, "status": f"refused: {error}"})
     return states, notes
 

@@ -18,7 +18,7 @@ from hewfl.server.conclude import RANGE_ERROR, conclude
 from hewfl.server.first import finite_rows
 from hewfl.server.ledger import charge
 from hewfl.server.state import Lane, ServerState
-from hewfl.server.trace import RoundRecord, round_note
+from hewfl.server.trace import AVERAGED, RoundRecord, round_note
 from hewfl.sim.branches import run_branches
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Observer, Setting, Step
@@ -261,28 +261,47 @@ def evaluated(
 ) -> list[RoundRecord]:
     """Records with objectives and metrics; stopped lanes are not evaluated.
 
-    Scores are products in the run's precision; losses are summed in float64.
+    Scores are products in the run's precision; losses are summed in float64. Averages
+    are evaluated by themselves, so that iterates are in the same batch with them and
+    without: the rounding of a product may depend on what stands beside it.
     """
-    problem = setting.problem
     alive = [k for k, state in enumerate(states) if not state.stopped]
     measured: list[dict[str, Any]] = [{} for _ in states]
     if alive:
-        anchors = np.stack([states[k].anchor for k in alive]).astype(setting.dtype)
-        if (anchors == anchors[0]).all():  # all start at one point
-            anchors = anchors[:1]
-        with np.errstate(all="ignore"):
-            values = np.asarray(problem.objectives(anchors), dtype=np.float64)
-            metrics = problem.evaluate(anchors)
-        for row, k in enumerate(alive):
-            at = min(row, len(anchors) - 1)
-            measured[k] = {
-                "objective": float(values[at, 0]),
-                "pooled": float(values[at, 1]),
-                "metrics": {key: float(v[at]) for key, v in metrics.items()},
-            }
+        found = _measured(setting, [states[k].anchor for k in alive])
+        for k, values in zip(alive, found, strict=True):
+            measured[k] = values
+    means = {k: average.model for k in alive if (average := states[k].average)}
+    if means:
+        found = _measured(setting, list(means.values()))
+        for k, values in zip(means, found, strict=True):
+            more = values.pop("metrics") | values
+            own = {f"{AVERAGED}{name}": value for name, value in more.items()}
+            measured[k]["metrics"] |= own
     return [
         record_of(t, k, state, notes[k], **measured[k])
         for k, state in enumerate(states)
+    ]
+
+
+def _measured(
+    setting: Setting, models: Sequence[Float64[Array, " d"]]
+) -> list[dict[str, Any]]:
+    """Objectives and metrics of some models."""
+    problem, stack = setting.problem, np.stack(models).astype(setting.dtype)
+    if (stack == stack[0]).all():  # all start at one point
+        stack = stack[:1]
+    with np.errstate(all="ignore"):
+        values = np.asarray(problem.objectives(stack), dtype=np.float64)
+        metrics = problem.evaluate(stack)
+    rows = [min(row, len(stack) - 1) for row in range(len(models))]
+    return [
+        {
+            "objective": float(values[at, 0]),
+            "pooled": float(values[at, 1]),
+            "metrics": {key: float(v[at]) for key, v in metrics.items()},
+        }
+        for at in rows
     ]
 
 

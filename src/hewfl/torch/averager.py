@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import torch
@@ -10,6 +11,7 @@ from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
+from hewfl.torch.average import averaged_model
 from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
@@ -121,6 +123,17 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
                     self.last = report
                     self._warn_if_lost(report)
         self.step += 1
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Let the parameters hold the averaged model inside the block; all ranks must.
+
+        As in `HewLocalSGD.averaged`; needs `SyncOptions(outer=Outer(average=…))`.
+
+        Raises:
+            InvalidInputError: the job keeps no average.
+            RankError: ranks are missing or disagree.
+        """
+        return averaged_model(self._replica)
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.

@@ -79,12 +79,18 @@ class Distributor:
             return True
         return self._on_all_ranks(self._stays_finite(received, how))
 
-    def distribute(self, received: list[torch.Tensor], how: Combination) -> None:
+    def distribute(
+        self, received: list[torch.Tensor], how: Combination, rounds: int
+    ) -> None:
         """Move this rank's shards and exchange them; variates along with the model.
 
         A bucket is combined while the one before travels. Every rank moves its own
-        variate where anchor and server's variate are still the old ones. Uses up
-        `received`.
+        variate where anchor and server's variate are still the old ones.
+
+        Args:
+            received: displacements, used up.
+            how: they become a step.
+            rounds: done before this one.
         """
         works: list[Any] = []
         held: list[torch.Tensor] = []  # alive until sent
@@ -98,7 +104,7 @@ class Distributor:
                     self.variates.move(b, displacement, far)
                 held.append(next_)
                 works += self.wire.sent_to_all(next_, self.variates.server[b])
-            held.append(self.model.moved_shard(b, step))
+            held.append(self.model.moved_shard(b, step, rounds))
             works += self.wire.sent_to_all(held[-1], anchor)
         self.wire.wait(works)
 

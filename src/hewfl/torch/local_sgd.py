@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
 from hewfl.torch import ddp
+from hewfl.torch.average import averaged_model
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
@@ -155,6 +156,22 @@ class HewLocalSGD:
         """
         if self._replica.trace is not None:
             self._replica.trace.measure(measured)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Let the parameters hold the averaged model inside the block; all ranks must.
+
+            with local.averaged():
+                validate(model)
+                torch.save(model.state_dict(), "averaged.pt")
+
+        Needs `SyncOptions(outer=Outer(average=…))`. Afterwards the parameters are what
+        they were, steps since the last round included; do not train inside.
+
+        Raises:
+            InvalidInputError: the job keeps no average.
+            RankError: ranks are missing or disagree.
+        """
+        return averaged_model(self._replica)
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.

@@ -93,7 +93,7 @@ class Replica:
             digest(layout.signature, [form_of(p)[:2] for p in frozen]),
             digest(rule, options.outer),
         )
-        with self._met(Meeting.CONSTRUCTION, Work()):
+        with self.met(Meeting.CONSTRUCTION, Work()):
             self.model.take()
             for anchor in self.model.anchor:
                 self.wire.copied(anchor)
@@ -119,7 +119,7 @@ class Replica:
                 the model is as it was.
         """
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        with self._met(Meeting.ROUND, work) as arrivals:
+        with self.met(Meeting.ROUND, work) as arrivals:
             met = time.perf_counter()
             if len(arrivals.active) == 0:
                 return None
@@ -134,7 +134,7 @@ class Replica:
             if not distributor.is_safe(received, how):
                 raise self._beyond(decision)
             del shards  # the rows of a bucket go once it is combined
-            distributor.distribute(received, how)
+            distributor.distribute(received, how, self.rounds)
             self.state = following
         self.model.give()
         self.rounds += 1
@@ -161,7 +161,7 @@ class Replica:
         assert variates is not None
         variates.take_gradients(self.model.parameters)
         finite = all(is_finite(own) for own in variates.own)
-        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as arrivals:
+        with self.met(Meeting.FIRST_STEP, Work(finite=finite)) as arrivals:
             lost = np.flatnonzero(~arrivals.finite).tolist()
             count = self.wire.ranks - len(lost)
             if count == 0:
@@ -183,7 +183,7 @@ class Replica:
     # -------------------------------------------------------------- parts of a round
 
     @contextmanager
-    def _met(self, meeting: Meeting, work: Work) -> Iterator[Arrivals]:
+    def met(self, meeting: Meeting, work: Work) -> Iterator[Arrivals]:
         """The work of all ranks; failures from here on name who is missing."""
         place = meeting.place
         if meeting is Meeting.ROUND:

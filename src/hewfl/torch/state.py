@@ -38,6 +38,8 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
         "memory": list(replica.model.memory),
         "rule": {k: torch.from_numpy(v) for k, v in flatten(_own(replica)).items()},
     }
+    if replica.model.average:
+        state["average"] = list(replica.model.average)
     if variates is not None:
         state["variates"] = {"own": list(variates.own), "server": list(variates.server)}
         state["started"] = variates.started
@@ -66,6 +68,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
         (replica.model.anchor, state["anchor"]),
         (replica.model.masters, state["masters"]),
         (replica.model.memory, memory),
+        (replica.model.average, state.get("average", [])),
     ]
     for own, given in pairs:  # before anything is written
         if [t.shape for t in own] != [t.shape for t in given]:
@@ -75,6 +78,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     _fill(replica.model.anchor, state["anchor"])
     _fill(replica.model.masters, state["masters"])
     _fill(replica.model.memory, memory)
+    _fill(replica.model.average, state.get("average", []))
     _load_rule(replica, state.get("rule", {}))
     if replica.variates is not None:
         _fill(replica.variates.own, state["variates"]["own"])

@@ -18,11 +18,13 @@ class Meeting(IntEnum):
     CONSTRUCTION = 0
     FIRST_STEP = 1
     ROUND = 2
+    AVERAGE = 3
 
     @property
     def place(self) -> str:
         """In words."""
-        return ("at construction", "at the first step", "at a round")[self]
+        places = ("at construction", "at the first step", "at a round")
+        return (*places, "at the averaged model")[self]
 
 
 @final

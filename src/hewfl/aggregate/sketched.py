@@ -1,0 +1,110 @@
+"""Displacements of which only sketches are known: products, and no entries.
+
+A rule that weighs clients by inner products alone decides from k numbers of each as it
+would from the vectors themselves, but for the sketch's error. A rule that asks for more
+says so by the error it meets, on every machine alike: the transport then gives it more
+and asks again, which is safe because a decision changes nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from hewfl.aggregate.rows import Rows
+from hewfl.core.checks import Array
+from hewfl.core.displacements import OwnSum, RoundProducts
+from hewfl.errors import HewError
+
+
+@final
+class NeedsProductsError(HewError):
+    """A rule asks for inner products, and no sketch was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the rule asks for inner products of the displacements")
+
+
+@final
+class NeedsEntriesError(HewError):
+    """A rule asks for entries of the displacements, which a sketch does not have."""
+
+    def __init__(self) -> None:
+        super().__init__("the rule asks for entries of the displacements")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sketches:
+    """n vectors of d numbers as a rule sees them where only sketches are at hand.
+
+    Attributes:
+        n: number of vectors.
+        d: their length.
+        rows: their sketches, (n, k) in float64; None where none were sent.
+    """
+
+    n: int
+    d: int
+    rows: Float64[Array, "n k"] | None = None
+
+    @property
+    def _rows(self) -> Rows:
+        if self.rows is None:
+            raise NeedsProductsError
+        return Rows(self.rows, np, *self.rows.shape)
+
+    def gram(self) -> Float64[Array, "n n"]:
+        """All pairwise products, from the sketches."""
+        return self._rows.gram()
+
+    def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
+        """The weight problem of a reference, which must be a sum of displacements.
+
+        Raises:
+            NeedsEntriesError: the reference is another vector.
+        """
+        if reference is not None and not isinstance(reference, OwnSum):
+            raise NeedsEntriesError
+        return self._rows.products(reference, curvature)
+
+    def take(self, members: NDArray[np.int64]) -> "Sketches":
+        """Some of the vectors, in that order."""
+        rows = None if self.rows is None else self.rows[members]
+        return replace(self, n=len(members), rows=rows)
+
+    def with_null(self) -> "Sketches":
+        """The vectors and Δ = 0 after them."""
+        rows = self.rows
+        if rows is not None:
+            rows = np.vstack([rows, np.zeros(rows.shape[1])])
+        return replace(self, n=self.n + 1, rows=rows)
+
+    # ---------------------------------------------------------- what a sketch has not
+
+    def against(self, vector: Any) -> Float64[Array, " n"]:
+        """⟨Δ_i, v⟩: refused."""
+        raise NeedsEntriesError
+
+    def combine(self, weights: Float64[Array, " n"]) -> Any:
+        """Σ_i w_iΔ_i: refused."""
+        raise NeedsEntriesError
+
+    def blocks(self) -> Iterator[Float64[Array, "n k"]]:
+        """Columns: refused."""
+        raise NeedsEntriesError
+
+    def dot(self, u: Any, v: Any) -> float:
+        """⟨u, v⟩ of two vectors: refused."""
+        raise NeedsEntriesError
+
+    def like(self, rows: Float64[Array, "m k"]) -> "Sketches":
+        """Other vectors: refused."""
+        raise NeedsEntriesError
+
+    def matrix(self) -> Float64[Array, "n k"]:
+        """All entries: refused."""
+        raise NeedsEntriesError

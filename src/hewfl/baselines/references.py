@@ -1,0 +1,36 @@
+"""The works that methods cite by key, short: PAPER.md has them whole."""
+
+REFERENCES = {
+    "Pasechnyuk2026": "Pasechnyuk-Vilensky, Takáč. Heterogeneous-Horizon Exact-Weight "
+    "Local SGD. arXiv:2604.24463",
+    "McMahan2017": "McMahan et al. Communication-Efficient Learning of Deep Networks "
+    "from Decentralized Data. AISTATS 2017",
+    "Li2020": "Li et al. Federated Optimization in Heterogeneous Networks. MLSys 2020",
+    "Karimireddy2020": "Karimireddy et al. SCAFFOLD: Stochastic Controlled Averaging "
+    "for Federated Learning. ICML 2020",
+    "Wang2020": "Wang et al. Tackling the Objective Inconsistency Problem in "
+    "Heterogeneous Federated Optimization. NeurIPS 2020",
+    "Gorbunov2021": "Gorbunov et al. Local SGD: Unified Theory and New Efficient "
+    "Methods. AISTATS 2021",
+    "Hu2022": "Hu et al. Federated learning meets multi-objective optimization. "
+    "arXiv:2006.11489",
+    "Zeng2023": "Zeng et al. On the Power of Adaptive Weighted Aggregation in "
+    "Heterogeneous Federated Learning and Beyond. arXiv:2310.02702",
+    "Jhunjhunwala2023": "Jhunjhunwala et al. FedExP: speeding up federated averaging "
+    "via extrapolation. arXiv:2301.09604",
+    "Wu2021": "Wu, Wang. Fast-convergent federated learning with adaptive weighting. "
+    "arXiv:2012.00661",
+    "Li2020b": "Li et al. Fair resource allocation in federated learning. "
+    "arXiv:1905.10497",
+    "Woodworth2020": "Woodworth et al. Minibatch vs local SGD for heterogeneous "
+    "distributed learning. NeurIPS 2020",
+    "Pillutla2022": "Pillutla et al. Robust aggregation for federated learning. "
+    "arXiv:1912.13445",
+    "Yin2018": "Yin et al. Byzantine-robust distributed learning: towards optimal "
+    "statistical rates. ICML 2018",
+    "Blanchard2017": "Blanchard et al. Machine learning with adversaries: Byzantine "
+    "tolerant gradient descent. NeurIPS 2017",
+    "Karimireddy2021": "Karimireddy et al. Learning from history for Byzantine robust "
+    "optimization. arXiv:2012.10333",
+}
+"""Surnames, title and where it can be found."""

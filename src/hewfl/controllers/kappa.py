@@ -1,0 +1,140 @@
+"""A knob without units: the curvature of a round in multiples of the mean's own.
+
+Along the mean displacement m = (1/S) Σ Δ_i the model ⟨g, d⟩ + (Λ/2)‖d‖² is least at
+
+    a·m,   a = −⟨g, m⟩/(Λ‖m‖²),   so that   Λ = κ · (−⟨g, m⟩)/‖m‖²   means   a = 1/κ.
+
+In Algorithm 3 with equal ground s = η_iH_i the reference is g = −m/s. Then Λ = κ/s, and
+up to a constant the model is (Λ/2)‖d − m/κ‖²: exact weights are the projection of the
+mean displacement, divided by κ, onto the hull of the displacements. κ = 1 gives equal
+weights, κ → ∞ the point of least norm. No L is needed, and none is known: nothing is
+certified.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.aggregate.post_local import reference_at
+from hewfl.core.algorithm import RoundModel
+from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.displacements import OwnSum
+from hewfl.core.round import Roster, Round
+from hewfl.core.schedule import Schedule, at_round
+
+RATIO = 1.25
+"""Λ/L where an L is given and nothing is said of Λ."""
+SAME_GROUND = 1e-12
+"""Relative difference of η_iH_i that is the rounding of ϑ/(L H_i) · H_i."""
+LEAST_NORM = RoundModel(None, 1.0, None)
+"""Without a slope: the shortest combination of displacements, whatever Λ is."""
+
+
+def check_scale(
+    smoothness: float | None,
+    amplitude: Schedule | None,
+    ratio: Schedule,
+    kappa: Schedule | None,
+) -> None:
+    """Require L with Λ/L, or κ instead of both, and an amplitude.
+
+    Functions of the round are checked when they are asked.
+
+    Raises:
+        InvalidInputError: both ways are given or none, or a number is out of range.
+    """
+    if kappa is None:
+        if smoothness is None:
+            raise invalid("smoothness", "given, or `kappa` instead of it", "None")
+        positive("smoothness", smoothness)
+    elif smoothness is not None:
+        rule = "left out where `kappa` is given, which needs no L"
+        raise invalid("smoothness", rule, smoothness)
+    elif callable(ratio) or ratio != RATIO:
+        rule = "left out where `kappa` is given, which stands for it"
+        raise invalid("curvature_ratio", rule, ratio)
+    elif not callable(kappa):
+        positive("kappa", kappa)
+    if amplitude is None:
+        raise invalid("amplitude", "given", "nothing")
+    if not callable(amplitude):
+        positive("amplitude", amplitude)
+    if not callable(ratio):
+        positive("curvature_ratio", ratio)
+        ratio_at(ratio, 0)
+
+
+def ratio_at(ratio: Schedule, t: int) -> float:
+    """Λ_t/L in round t.
+
+    Raises:
+        InvalidInputError: it is not above 1.
+    """
+    value = at_round("curvature_ratio", ratio, t)
+    if not value > 1:
+        raise invalid("curvature_ratio", "above 1 (Λ > L)", value)
+    return value
+
+
+def step_sizes(
+    smoothness: float | None, amplitude: Schedule | None, roster: Roster
+) -> Float64[Array, " s"]:
+    """Equal ground for all: η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L.
+
+    Args:
+        smoothness: L, or None.
+        amplitude: ϑ, checked when the rule was made.
+        roster: who takes part, with H_i.
+    """
+    assert amplitude is not None, "checked when the rule was made"
+    theta = at_round("amplitude", amplitude, roster.round)
+    L = 1.0 if smoothness is None else smoothness
+    return np.asarray(theta / (L * roster.horizons))
+
+
+def kappa_model(round_: Round, reference: Any, kappa: Schedule) -> RoundModel:
+    """The model about a reference with Λ = κ · (−⟨g, m⟩)/‖m‖², m the mean displacement.
+
+    Where the reference sees no descent along the mean (⟨g, m⟩ ≥ 0, or m = 0) or the
+    quotient is beyond float64, there is no such Λ: the model is then that of the point
+    of least norm, as for κ → ∞. With c_0 = 0 this is the first round of Algorithm 2.
+
+    Args:
+        round_: with the displacements.
+        reference: g, a vector of the round's space or an `OwnSum`.
+        kappa: κ, a number or a function of t.
+
+    Raises:
+        InvalidInputError: κ of this round is not a positive finite number.
+    """
+    value = at_round("kappa", kappa, round_.roster.round)
+    D, ground = round_.displacements, round_.ground
+    own = isinstance(reference, OwnSum)
+    if own and np.ptp(ground) <= SAME_GROUND * ground[0]:  # g = −m/s: Λ is known
+        return RoundModel(reference, value / float(ground[0]), None)
+    with np.errstate(all="ignore"):
+        mean = D.combine(np.full(D.n, 1 / D.n))
+        g = D.combine(reference.weights) if own else reference_at(reference, D)
+        slope, sq_norm = -D.dot(g, mean), D.dot(mean, mean)
+        curvature = float(value * slope / np.float64(sq_norm))
+    if not 0 < curvature < np.inf:
+        return LEAST_NORM
+    return RoundModel(reference, curvature, None)
+
+
+def others(shares: Float64[Array, " n"]) -> Float64[Array, "n n"]:
+    """Row i: the weights of a mean without client i, who is judged by it.
+
+        P_ij = p_j / Σ_{k≠i} p_k for j ≠ i,   P_ii = 0
+
+    Args:
+        shares: p ≥ 0 of at least two clients. Where all of it lies on i, the others
+            share alike.
+    """
+    n = len(shares)
+    P = np.tile(shares, (n, 1))
+    np.fill_diagonal(P, 0.0)
+    P[P.sum(axis=1) == 0] = 1.0
+    np.fill_diagonal(P, 0.0)
+    return np.asarray(P / P.sum(axis=1, keepdims=True))
