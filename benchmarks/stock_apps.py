@@ -61,7 +61,8 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     **{
         name: lambda name=name: HewStrategy(rule=name, **QUIET)
         for name in (
-            *("agreement", "disagreement", "geometric-median"),
+            *("mean", "kappa-1.5", "agreement", "disagreement"),
+            *("geometric-median", "geometric-median-size"),
             *("multi-krum", "trimmed-mean", "centred-clipping"),
         )
     },
@@ -143,17 +144,16 @@ def news(seed: int) -> Data:
     for k, row in enumerate(rows):
         words = texts.texts[row].lower().split()
         for word in words:
-            X[k, zlib.crc32(word.encode()) % WORDS] += 1 / len(words)
+            X[k, zlib.crc32(word.encode()) % WORDS] += 1
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
     y = np.asarray(texts.labels)[rows].astype(np.int64)
     return shared(X[:NEWS], y[:NEWS], (X[NEWS:], y[NEWS:]), 10, seed)
 
 
 APPS = {
-    "cnn-sgd": App(
-        digits, Digits, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
-    ),
+    "cnn-sgd": App(digits, Digits, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
     "cnn-adamw": App(digits, Digits, lambda p: torch.optim.AdamW(p, lr=1e-3)),
-    "news": App(news, Words, lambda p: torch.optim.SGD(p, lr=4.0)),
+    "news": App(news, Words, lambda p: torch.optim.SGD(p, lr=2.0)),
 }
 
 
@@ -286,7 +286,9 @@ def tables(known: dict[Cell, list[float]]) -> str:
         for strategy in STRATEGIES:
             cells = []
             for world in WORLDS:
-                ends = [v[-1] for k, v in known.items() if k[:3] == (app, world, strategy)]
+                ends = [
+                    v[-1] for k, v in known.items() if k[:3] == (app, world, strategy)
+                ]
                 spread = statistics.stdev(ends) if len(ends) > 1 else 0.0
                 mean = statistics.mean(ends) if ends else float("nan")
                 cells.append(f"{mean:.3f} ± {spread:.3f}" if ends else "-")
@@ -326,7 +328,9 @@ def main() -> None:
                 row = future.result()
                 file.write(json.dumps(row) + "\n")
                 file.flush()
-                print(k + 1, len(left), row["cell"], row["accuracy"][-1], row["seconds"])
+                print(
+                    k + 1, len(left), row["cell"], row["accuracy"][-1], row["seconds"]
+                )
     print(tables(done()))
 
 

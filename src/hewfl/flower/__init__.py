@@ -1,8 +1,8 @@
 """Rules of hewfl in a Flower federation.
 
-Server: `HewStrategy()` in place of `FedAvg()`, for any stock app; `CorrectedStrategy`,
-`ScaffoldStrategy` and `AlgorithmStrategy` for methods that know their clients by name,
-with `client_app` on the nodes. docs/flower.md tells the rest.
+Server: `HewStrategy()` in place of `FedAvg()`, for any stock app; `AlgorithmStrategy`
+for methods that know their clients by name, with `client_app` on the nodes. `sketched`
+makes a client of two phases of a stock one. docs/flower.md tells the rest.
 """
 
 from hewfl.errors import MissingExtraError
@@ -13,7 +13,19 @@ except ImportError as error:
     text = "Flower strategies need `pip install hewfl[flower]`"
     raise MissingExtraError(text) from error
 
+from hewfl.flower.client import Local, Moment, client_app, respond
 from hewfl.flower.folder import load_model
+from hewfl.flower.ordered import AlgorithmStrategy
+from hewfl.flower.sketched import sketched
 from hewfl.flower.strategy import HewStrategy
 
-__all__ = ["HewStrategy", "load_model"]
+__all__ = [
+    "AlgorithmStrategy",
+    "HewStrategy",
+    "Local",
+    "Moment",
+    "client_app",
+    "load_model",
+    "respond",
+    "sketched",
+]

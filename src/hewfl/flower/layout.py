@@ -106,7 +106,9 @@ def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
             raise invalid(name, "among the arrays", f"{list(record)}"[:80])
         try:
             array = viewed(record[name])
-        except Exception as error:  # a parser's own failures on bytes of others are many
+        except (
+            Exception
+        ) as error:  # a parser's own failures on bytes of others are many
             raise invalid(name, "an array in NumPy's format", error) from error
         if array.shape != shape:
             raise invalid(name, f"of shape {shape}", array.shape)

@@ -10,7 +10,7 @@ A reply is left out, and the reason kept, when it is
     malformed    arrays that cannot be read, or of other names, shapes or kinds; numbers
                  missing or out of range
     not-finite   NaN or infinite entries
-    implausible  a displacement far longer than those of the others (`plausible`)
+    implausible  a displacement far longer than those of the others
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +70,11 @@ class Asked:
         """Flower's id of the node."""
         return int(self.metadata.dst_node_id)
 
+    @property
+    def ground(self) -> float:
+        """η_iH_i where the server ordered them; else one."""
+        return 1.0 if self.steps is None else self.steps * self.step_size
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +103,7 @@ class Answer:
     def place(self) -> tuple[float, float, int]:
         """Answers are taken in this order, whatever the order of arrival."""
         known, told = self.question.client, self.metrics.get(PARTITION)
-        first = inf if known is None else known
+        first = inf if known is None else float(known)
         told = float(told) if isinstance(told, int | float) else inf
         return first, told if isfinite(told) else inf, self.question.node
 

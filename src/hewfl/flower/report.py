@@ -1,5 +1,6 @@
 """What a round leaves behind: metrics for Flower, a record for the trace."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -56,23 +57,26 @@ def means_of(
 ) -> tuple[MetricRecord, list[str]]:
     """The clients' own measures, by Flower's or the user's function; who is not in it.
 
-    A client without the weight, with a number that is none, or with other keys than the
-    first one is left out: Flower's functions would fail, or give NaN.
+    A client without the weight, with a number that is none, or with other keys than
+    most is left out: Flower's functions would fail, or give NaN.
     """
-    taken: list[RecordDict] = []
-    reasons = []
+    taken, reasons = [], []
     for content in contents:
         try:
             record, _ = weighed(content, key)
-            flat = np.concatenate([np.ravel(value) for value in record.values()])
-            if not np.isfinite(flat.astype(np.float64)).all():
-                raise InvalidInputError("a measure is not finite")
-            if taken and record.keys() != weighed(taken[0], key)[0].keys():
-                raise InvalidInputError("it measures other things than the others")
-            taken.append(content)
         except InvalidInputError as error:
             reasons.append(str(error))
-    return aggregate(taken, key) if taken else MetricRecord(), reasons
+            continue
+        values = np.concatenate([np.ravel(value) for value in record.values()])
+        if np.isfinite(values.astype(np.float64)).all():
+            taken.append((frozenset(record), content))
+        else:
+            reasons.append("a measure is not finite")
+    if not taken:
+        return MetricRecord(), reasons
+    usual, count = Counter(keys for keys, _ in taken).most_common(1)[0]
+    reasons += ["it measures other things than the others"] * (len(taken) - count)
+    return aggregate([c for keys, c in taken if keys == usual], key), reasons
 
 
 def _count(excluded: Sequence[Exclusion], kind: str) -> int:

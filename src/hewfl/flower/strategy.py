@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any, final
 
@@ -20,20 +21,22 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.aggregate.pieces import Pieces
-from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import invalid, positive, whole
+from hewfl.core.algorithm import Algorithm, Traffic
+from hewfl.core.checks import invalid, positive, shown, whole
 from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.flower import protocol as say
 from hewfl.flower import report
 from hewfl.flower.folder import RunFolder
 from hewfl.flower.layout import Layout, flat, layout_of, record_of
-from hewfl.flower.plausible import counted, plausible
-from hewfl.flower.protocol import DONE, RATE
+from hewfl.flower.phases import SecondPhase, opening, sketch_layout
 from hewfl.flower.replies import Answer, Asked, Exclusion, Expected, sift
-from hewfl.flower.rules import DEFAULT, reads, rule_of
+from hewfl.server.average import Average, average_weight, averaged
 from hewfl.server.conclude import Outcome, conclude
 from hewfl.server.first import first_state
 from hewfl.server.ledger import charge
 from hewfl.server.outer import Outer
+from hewfl.server.plausible import counted_sizes, lower_median, within
+from hewfl.server.rules import reads, rule_of
 from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import RoundRecord
 
@@ -41,6 +44,12 @@ log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
+DEFAULT = "agreement"
+"""The best safe rule on three stock apps: the table in docs/flower.md."""
+PACE = 4.0
+"""Largest ‖Δ‖/H over the median, for steps that clients tell. Plain SGD with one step
+size moves by about a gradient in each step; who claims fewer steps than it took is
+above its neighbours."""
 
 
 @final
@@ -53,8 +62,8 @@ class Opened:
         arrays: the model that was sent.
         layout: of the model.
         asked: the questions.
-        absent: clients that were drawn and are not connected.
         grid: where a second phase is asked.
+        absent: clients that were drawn and are not connected.
     """
 
     t: int
@@ -70,15 +79,18 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     Args:
         *args: FedAvg's, in its order.
-        rule: how replies are weighed: a name of `hewfl.flower.rules`, or a method. One
+        rule: how replies are weighed: a name of `hewfl.server.rules`, or a method. One
             that divides by step sizes and steps, such as `hewfl.HewHom`, declares plain
             SGD on the clients: they are told `lr` by `train_config` and tell
             `num-steps`.
         outer: what the server does with the aggregated step: momentum, Adam, averages.
         longest: a displacement longer than this times the round's median is left out.
         min_replies: with fewer usable replies a round is rejected.
+        phases: 2 for weights from sketches, with `sketched` on the clients.
+        secure: whether the second phase is masked by Flower's SecAgg+.
+        certify: whether clients are asked for the gap of the weights of two phases.
         folder: where to keep the run; the same app started again goes on there.
-        seed: of the run, for its folder.
+        seed: of the run: its folder, and the draws of `AlgorithmStrategy`.
         on_round: called after every round with its number and plain numbers by name.
         **fedavg: FedAvg's, by name.
 
@@ -93,6 +105,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         outer: Outer | None = None,
         longest: float = 10.0,
         min_replies: int = 1,
+        phases: int = 1,
+        secure: bool = False,
+        certify: bool = False,
         folder: Path | str | None = None,
         seed: int = 0,
         on_round: OnRound | None = None,
@@ -102,31 +117,37 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self.lane = Lane(self._accepted(rule), Outer() if outer is None else outer)
         self.longest = positive("longest", longest)
         self.min_replies = whole("min_replies", min_replies, least=1)
+        self.phases, self.secure, self.certify = phases, secure, certify
         self.folder = None if folder is None else Path(folder)
         self.seed, self.on_round = whole("seed", seed), on_round
-        self._needs_steps, self._needs_rate = self._asks()
-        self._clients: dict[int, int] = {}
+        self._needs_steps, self._needs_rate, by_entry = self._asks()
+        if phases not in (1, 2) or ((secure or certify) and phases == 1):
+            raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
+        if phases == 2 and by_entry:
+            raise invalid("rule", "one that looks at products only", self.lane.name)
         self._forget()
 
     def _forget(self) -> None:
+        self._clients: dict[int, int] = {}
         self._state: ServerState | None = None
         self._opened: Opened | None = None
         self._note: dict[str, Any] = {}
         self._measured: dict[str, float] = {}
-        self._offset, self._is_running = 0, False
+        self._offset, self._timeout = 0, 3600.0
+        self._is_running = self._moved = False
 
     def _accepted(self, rule: str | Algorithm[Any]) -> Algorithm[Any]:
         return rule_of(rule)
 
-    def _asks(self) -> tuple[bool, bool]:
-        """Whether clients must tell their steps, and be told their step size."""
+    def _asks(self) -> tuple[bool, bool, bool]:
+        """Whether the rule asks for told steps, step sizes, every coordinate."""
         return reads(self.lane.algorithm)
 
     @property
     def state(self) -> ServerState:
         """Model and method's state after the last round."""
         if self._state is None:
-            raise invalid("the strategy", "started, or a folder read", "neither")
+            raise invalid("the strategy", "started", "one without a round")
         return self._state
 
     # -------------------------------------------------------------- the whole run
@@ -144,41 +165,45 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """Run until `num_rounds` rounds are done in all, those found on disk included.
 
         As Flower's `Strategy.start`; besides, rounds keep their numbers when a run goes
-        on, and what `evaluate_fn` measures goes into the trace.
+        on, and what `evaluate_fn` measures goes into the trace. With an averaged model,
+        evaluation and the result are of the average.
         """
-        began, arrays = time.monotonic(), initial_arrays
+        began, arrays, layout = (
+            time.monotonic(),
+            initial_arrays,
+            layout_of(initial_arrays),
+        )
         self._forget()
-        self._is_running = True
-        folder = self._opened_folder()
-        found = None if folder is None else folder.load(self._blank(arrays))
+        self._is_running, self._timeout = True, timeout
+        folder = found = None
+        if self.folder is not None:
+            folder = RunFolder(self.folder, self.lane, self.seed, self._identity())
+            found = folder.load(self._blank(arrays))
         if found is None:
-            self._state = self._first(grid, arrays, timeout)
+            self._state = self._first(grid, arrays)
         else:
             self._offset, self._state = found
-            arrays = record_of(layout_of(arrays), self.state.anchor, arrays)
+            arrays = record_of(layout, self.state.anchor, arrays)
             log.info("going on after round %d", self._offset)
         if folder is not None:
             folder.describe(max(num_rounds, self._offset), self._facts())
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            t = server_round + self._offset
-            given = None if evaluate_fn is None else evaluate_fn(t, arrays)
+            t, best = server_round + self._offset, self._handed_over(arrays)
+            given = None if evaluate_fn is None else evaluate_fn(t, best)
             if server_round > 0 or found is None:
-                self._finish(t, given, folder, arrays)
+                self._finish(t, given, folder, best)
             return given
 
         left = max(num_rounds - self._offset, 0)
-        config = (train_config, evaluate_config)
-        result = super().start(grid, arrays, left, timeout, *config, after)
+        configs = (train_config, evaluate_config)
+        result = super().start(grid, arrays, left, timeout, *configs, after)
         if folder is not None:
-            self._closed(folder, time.monotonic() - began)
-        result.arrays = result.arrays or arrays
+            sizes, d = self._sizes(), len(self.state.anchor)
+            folder.close(sizes, self._population(), d, time.monotonic() - began)
+        last = record_of(layout, self.state.anchor, arrays)
+        result.arrays = self._handed_over(last)
         return report.renumbered(result, self._offset)
-
-    def _opened_folder(self) -> RunFolder | None:
-        if self.folder is None:
-            return None
-        return RunFolder(self.folder, self.lane, self.seed, self._identity())
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same to go on with a run, besides the method."""
@@ -186,21 +211,38 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _facts(self) -> dict[str, Any]:
         """What a report says about the clients."""
-        return {"n": max(1, len(self._clients)), "batch_size": 1, "horizons": 1}
+        return {"n": self._population(), "batch_size": 1, "horizons": 1}
 
-    def _closed(self, folder: RunFolder, seconds: float) -> None:
-        n = max(1, len(self._clients))
-        folder.close((), n, len(self.state.anchor), seconds)
+    def _sizes(self) -> Sequence[int]:
+        return ()
+
+    def _population(self) -> int:
+        return max(1, len(self._clients))
 
     def _blank(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
         anchor = flat(layout_of(arrays), arrays).astype(np.float64)
         return first_state(self.lane.algorithm, anchor, 1, outer=self.lane.outer)
 
-    def _first(self, grid: Grid, arrays: ArrayRecord, timeout: float) -> ServerState:
+    def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """The state before the first round."""
-        del grid, timeout
+        del grid
         return self._blank(arrays)
+
+    def _handed_over(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Take what Flower hands over for the model; what is to be evaluated.
+
+        That is the average, where one is kept: it goes on once in a round that moved.
+        """
+        layout, before = layout_of(arrays), self.state.average
+        anchor = flat(layout, arrays).astype(np.float64)
+        if before is not None and self._moved:
+            share = average_weight(self.lane.outer, before.rounds)
+            model = averaged(share, before.model, anchor)
+            before = Average(model, before.rounds + 1)
+        self._moved = False
+        self._state = replace(self.state, anchor=anchor, average=before)
+        return arrays if before is None else record_of(layout, before.model, arrays)
 
     def _finish(
         self,
@@ -210,8 +252,6 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         arrays: ArrayRecord,
     ) -> None:
         """Put a round on record, once everything about it is known."""
-        anchor = flat(layout_of(arrays), arrays).astype(np.float64)
-        self._state = replace(self.state, anchor=anchor)
         measured = {**self._measured, **report.numbers(given)}
         if self.on_round is not None and measured:
             self.on_round(t, measured)
@@ -235,28 +275,32 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """FedAvg's messages; the model they carry is remembered."""
-        self._begin(arrays)
-        t = server_round + self._offset
-        messages = list(super().configure_train(t, arrays, config, grid))
-        rate = config.get(RATE)
+        self._begin(grid, arrays)
+        t, rate = server_round + self._offset, config.get(say.RATE)
         if self._needs_rate and not (isinstance(rate, int | float) and rate > 0):
             rule = f"given the step size that clients use, for {self.lane.name}"
-            raise invalid(f'train_config["{RATE}"]', rule, repr(rate))
-        known, rate = self._clients, float(rate) if self._needs_rate else 1.0
+            raise invalid(f'train_config["{say.RATE}"]', rule, shown(rate))
+        messages = list(super().configure_train(t, arrays, config, grid))
+        if self.phases == 2:
+            messages = opening(messages, t, self.configrecord_key)
+        eta, known = float(rate) if self._needs_rate else 1.0, self._clients
         asked = [
-            Asked(m.metadata, known.get(int(m.metadata.dst_node_id)), None, rate)
+            Asked(m.metadata, known.get(int(m.metadata.dst_node_id)), None, eta)
             for m in messages
         ]
         self._opened = Opened(t, arrays, layout_of(arrays), asked, grid)
         return messages
 
-    def _begin(self, arrays: ArrayRecord) -> None:
+    def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
         """Be ready for a round, also where a wrapper runs the rounds."""
-        if not self._is_running and self.folder is not None:
+        if not self._is_running:
             rule = "left out inside a wrapper: it would keep what the wrapper hides"
-            raise invalid("folder", rule, self.folder)
+            if self.folder is not None:
+                raise invalid("folder", rule, self.folder)
+            if self.lane.outer.average is not None:
+                raise invalid("outer.average", rule, self.lane.outer.average)
         if self._state is None:
-            self._state = self._blank(arrays)
+            self._state = self._first(grid, arrays)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -265,30 +309,31 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         del server_round
         opened, self._opened = self._opened, None
         if opened is None:
-            raise invalid("aggregate_train", "called after configure_train", "not so")
-        wanted = Expected(
-            opened.arrays, opened.layout, self.weighted_by_key, self._needs_steps
-        )
+            raise invalid("aggregate_train", "called after configure_train", "no round")
+        shape, base = opened.layout, opened.arrays
+        if self.phases == 2:
+            shape, base = sketch_layout()
+        wanted = Expected(base, shape, self.weighted_by_key, self._needs_steps)
         answers, excluded = sift(opened.asked, replies, wanted)
         self._insist(opened, answers, excluded)
-        answers, more = plausible(
-            answers, self.longest, told_steps=self._needs_steps
-        )
-        self._numbered(opened, answers)
-        excluded = [*opened.absent, *(self._named(e) for e in [*excluded, *more])]
+        answers, more = self._plausible(answers)
+        self._heard(opened, answers)
+        excluded = [*opened.absent, *map(self._named, [*excluded, *more])]
         for exclusion in excluded:
             log.warning("round %d: %s", opened.t, report.sentence(exclusion))
         roster = self._roster(opened, answers)
-        outcome = self._concluded(opened, answers, roster)
+        outcome = self._concluded(opened, answers, roster, flat(shape, base))
         log.info("round %d: %s", opened.t, outcome.status)
-        traffic, d = self.lane.algorithm.demands.traffic, opened.layout.d
-        self._state = outcome.state.charged(charge(traffic, len(opened.asked), d))
+        d, active = opened.layout.d, len(opened.asked)
+        paper = charge(self.lane.algorithm.demands.traffic, active, d)
+        self._state = outcome.state.charged(charge(self._traffic(d), active, d), paper)
         self._note = report.note(roster, outcome, excluded)
         means = self._means([a.content for a in answers], self.train_metrics_aggr_fn)
         found = report.metrics(opened.t, self._note, excluded, means)
         if self.on_round is not None:
             self.on_round(opened.t, report.numbers(found))
-        if outcome.decision is None:
+        self._moved = outcome.decision is not None
+        if not self._moved:
             return None, found
         return record_of(opened.layout, self.state.anchor, opened.arrays), found
 
@@ -296,16 +341,36 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, opened: Opened, answers: Sequence[Answer], excluded: Sequence[Exclusion]
     ) -> None:
         """In a first round without any steps told it is the app that lacks them."""
-        silent = [e.reason for e in excluded if f'"{DONE}"' in e.reason]
+        silent = [e.reason for e in excluded if f'"{say.DONE}"' in e.reason]
         if opened.t == self._offset + 1 and silent and not answers:
             rule = (
                 f"told by the ClientApp for {self.lane.name}: add "
-                f'`"{DONE}": <optimiser steps taken>` to the MetricRecord of its train '
-                "reply"
+                f'`"{say.DONE}": <optimiser steps taken>` to the MetricRecord of its '
+                "train reply"
             )
-            raise invalid(DONE, rule, silent[0])
+            raise invalid(say.DONE, rule, silent[0])
 
-    def _numbered(self, opened: Opened, answers: Sequence[Answer]) -> None:
+    def _plausible(
+        self, answers: Sequence[Answer]
+    ) -> tuple[list[Answer], list[Exclusion]]:
+        """Answers of the size of the others; ordered work counts, and told steps."""
+        lengths = np.array([sqrt(a.sq_norm) / a.question.ground for a in answers])
+        steps = np.array([a.steps for a in answers])
+        kept, left_out = list(range(len(answers))), []
+        for values, most, what in (
+            (lengths, self.longest, "its displacement is"),
+            (lengths / steps, PACE, "per step told its displacement is"),
+        ):
+            if answers and (most == self.longest or self._needs_steps):
+                inside, middle = within(values, most), lower_median(values)
+                for k in [k for k in kept if not inside[k]]:
+                    text = f"{what} {values[k] / middle:.3g} times the median"
+                    node = answers[k].question.node
+                    left_out.append(Exclusion(node, "implausible", text))
+                    kept.remove(k)
+        return [answers[k] for k in kept], left_out
+
+    def _heard(self, opened: Opened, answers: Sequence[Answer]) -> None:
         """Give every node that is new a number, those heard first, in their order."""
         heard = [answer.question.node for answer in answers]
         for node in (*heard, *sorted(question.node for question in opened.asked)):
@@ -316,48 +381,63 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _roster(self, opened: Opened, answers: Sequence[Answer]) -> Roster:
         """Those who are heard, by the numbers that the strategy gives them."""
-        whom = [self._clients[a.question.node] for a in answers]
-        clients, steps, batches = (
-            np.array(values, dtype=np.int64)
-            for values in (
-                whom,
-                [a.steps for a in answers],
-                [a.question.batch_size for a in answers],
-            )
-        )
-        sizes = counted([a.size for a in answers])
-        n = self._population()
-        return Roster(clients, steps, batches, sizes, n, opened.t - 1)
+        found = [
+            (self._clients[a.question.node], a.steps, a.question.batch_size)
+            for a in answers
+        ]
+        table = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        sizes = counted_sizes(np.array([a.size for a in answers]))
+        return Roster(*table, sizes, self._population(), opened.t - 1)
 
-    def _population(self) -> int:
-        return max(1, len(self._clients))
+    def _traffic(self, d: int) -> Traffic:
+        """What travels in a round with a model of d numbers."""
+        del d
+        return self.lane.algorithm.demands.traffic
 
     def _concluded(
-        self, opened: Opened, answers: Sequence[Answer], roster: Roster
+        self, opened: Opened, answers: Sequence[Answer], roster: Roster, base: Any
     ) -> Outcome:
         """Decide and step; the state as it was where the round is rejected."""
-        x = flat(opened.layout, opened.arrays)
-        state = replace(self.state, anchor=x.astype(np.float64))
+        anchor = flat(opened.layout, opened.arrays).astype(np.float64)
+        state = replace(self.state, anchor=anchor)
+        alone = replace(state, average=None)  # of what is handed over, not of this
         if len(answers) < self.min_replies:
             text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
             return Outcome(state, text)
-        parts = tuple(zip(*(a.rows for a in answers), strict=True))
-        held = Pieces(tuple(rows for rows in parts if len(rows[0])), x)
+        parts = zip(*(a.rows for a in answers), strict=True)
+        held = Pieces(tuple(rows for rows in parts if len(rows[0])), base)
         plan = LocalPlan(np.array([a.question.step_size for a in answers]))
-        round_ = Round(state.anchor, held, roster, plan)
-        came = conclude(
-            self.lane,
-            state,
-            round_,
-            fits=opened.layout.fits,
-            with_terms=True,
-            whole_state=True,
-        )
+        round_ = Round(anchor, held, roster, plan)
+        plain = {"average": None, "average_decay": None, "average_from": None}
+        lane = replace(self.lane, outer=replace(self.lane.outer, **plain))
+        if self.phases == 2:
+            second = SecondPhase(
+                opened.grid, opened.layout, opened.t, self._timeout, self.secure
+            )
+            came = second.concluded(lane, alone, round_, answers, certify=self.certify)
+        else:
+            came = conclude(
+                lane,
+                alone,
+                round_,
+                fits=opened.layout.fits,
+                with_terms=True,
+                whole_state=True,
+            )
+        came = replace(came, state=replace(came.state, average=state.average))
         if came.decision is None:
             return replace(came, status=f"rejected: {came.status}")
         return came
 
     # -------------------------------------------------------------- evaluation
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """FedAvg's messages, with the averaged model where one is kept."""
+        best = self._handed_over(arrays) if self._is_running else arrays
+        t = server_round + self._offset
+        return super().configure_evaluate(t, best, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
