@@ -61,9 +61,8 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     **{
         name: lambda name=name: HewStrategy(rule=name, **QUIET)
         for name in (
-            *("mean", "kappa-1.5", "agreement", "disagreement"),
-            *("geometric-median", "geometric-median-size"),
-            *("multi-krum", "trimmed-mean", "centred-clipping"),
+            *("fedavg", "sieve", "mean", "agreement", "disagreement"),
+            *("geometric-median", "multi-krum", "trimmed-mean", "centred-clipping"),
         )
     },
 }

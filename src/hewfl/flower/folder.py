@@ -9,7 +9,9 @@ the method's state, the round, and the `repr` of the method: the same app starte
 goes on, another method does not.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, final
@@ -19,7 +21,7 @@ from flwr.app import Array, ArrayRecord
 
 from hewfl.core.atomic import write_json
 from hewfl.core.conversion import to_table
-from hewfl.errors import DataError, HewError
+from hewfl.errors import DataError
 from hewfl.server.checkpoint import Saved, flatten, load_checkpoint, unflatten
 from hewfl.server.folder import RunLog, describe
 from hewfl.server.state import Lane, ServerState
@@ -50,6 +52,11 @@ def _model(saved: Saved) -> ArrayRecord:
     return ArrayRecord({k: Array(np.array(saved.arrays[_MODEL + k])) for k in names})
 
 
+def _told(value: Any) -> str:
+    """How a method or a law shows itself, without its place in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
 @final
 class RunFolder:
     """Where one run is kept.
@@ -58,25 +65,29 @@ class RunFolder:
         path: of the folder, made if it is new.
         lane: the method under its outer step.
         seed: of the run.
+        arrays: a model like those of the run.
         facts: what else must be the same to go on.
     """
 
     def __init__(
-        self, path: Path, lane: Lane, seed: int, facts: Mapping[str, Any]
+        self,
+        path: Path,
+        lane: Lane,
+        seed: int,
+        arrays: ArrayRecord,
+        facts: Mapping[str, Any],
     ) -> None:
         self._path, self._lane, self._seed = path, lane, seed
         self._place = path / f"seed-{seed}"
-        self._run = {"algorithm": repr(lane.algorithm), "outer": repr(lane.outer)}
-        self._run |= facts
+        self._run = {"algorithm": _told(lane.algorithm), "outer": repr(lane.outer)}
+        self._run |= {key: _told(value) for key, value in facts.items()}
+        self._run |= {"arrays": {k: [a.dtype, *a.shape] for k, a in arrays.items()}}
         self._log = RunLog(self._place)
 
     def describe(self, rounds: int, clients: Mapping[str, Any]) -> None:
         """Write the spec that `hewfl report` reads."""
         algorithm = self._lane.algorithm
-        try:
-            own = to_table(algorithm)
-        except HewError:  # a part that no table can hold: its name must do
-            own = {}
+        own = to_table(algorithm) if is_dataclass(algorithm) else {}
         own |= own.pop("bounds", {})  # of Algorithm 1; specs have them side by side
         own.pop("smoothness", None)  # in specs the data give it
         outer = to_table(self._lane.outer)
@@ -110,9 +121,8 @@ class RunFolder:
         self._log.append([record])
         held = {f"{_MODEL}{k}": np.asarray(a.numpy()) for k, a in arrays.items()}
         held = {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in held.items()}
-        run = {**self._run, "arrays": list(arrays)}
-        saved = Saved(record.round, run, {**flatten(state), **held}, self._log.size)
-        self._log.save(saved)
+        size = self._log.size
+        self._log.save(Saved(record.round, self._run, {**flatten(state), **held}, size))
 
     def close(self, samples: Sequence[int], n: int, d: int, seconds: float) -> None:
         """Write constants and times of a finished run."""

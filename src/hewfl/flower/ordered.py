@@ -83,7 +83,7 @@ class AlgorithmStrategy(HewStrategy):
 
     def _identity(self) -> dict[str, Any]:
         laws = {"participation": self.participation, "horizons": self.horizons}
-        return {"population": self.population, **{k: repr(v) for k, v in laws.items()}}
+        return {"population": self.population, **laws}
 
     def _facts(self) -> dict[str, Any]:
         batches = [c.batch_size for c in self._registry.present().values()]
@@ -112,10 +112,12 @@ class AlgorithmStrategy(HewStrategy):
         first = first_state(algorithm, anchor, self.population, given, outer=outer)
         return replace(first, algorithm=kept(first.algorithm))
 
-    def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
-        """One minibatch gradient of every client at x_0, where they are demanded."""
+    def _meet(self, grid: Grid) -> None:
         limit = min(self.wait_seconds, self._timeout)
         self._registry.meet(grid, self.min_available_nodes, limit)
+
+    def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
+        """One minibatch gradient of every client at x_0, where they are demanded."""
         layout = layout_of(arrays)
         if not self.lane.algorithm.demands.gradients:
             return self._blank(arrays)

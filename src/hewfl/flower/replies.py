@@ -208,6 +208,8 @@ def _read(question: Asked, content: RecordDict, expected: Expected) -> Answer:
     if question.steps is None and expected.steps:
         steps = whole(metrics, DONE)
     model = dict(next(iter(records.values())).items())
+    if model.keys() != expected.arrays.keys():
+        raise invalid("the reply", "of the arrays sent", f"{list(model)}"[:80])
     rows = views(expected.layout, model)
     return Answer(question, content, metrics, size, steps, rows)
 

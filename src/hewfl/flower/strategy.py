@@ -44,7 +44,7 @@ log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
-DEFAULT = "agreement"
+DEFAULT = "sieve"
 """The best safe rule on three stock apps: the table in docs/flower.md."""
 PACE = 4.0
 """Largest ‖Δ‖/H over the median, for steps that clients tell. Plain SGD with one step
@@ -177,8 +177,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._is_running, self._timeout = True, timeout
         folder = found = None
         if self.folder is not None:
-            folder = RunFolder(self.folder, self.lane, self.seed, self._identity())
+            facts = self._identity()
+            folder = RunFolder(self.folder, self.lane, self.seed, arrays, facts)
             found = folder.load(self._blank(arrays))
+        self._meet(grid)
         if found is None:
             self._state = self._first(grid, arrays)
         else:
@@ -223,6 +225,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """A state of the right shape."""
         anchor = flat(layout_of(arrays), arrays).astype(np.float64)
         return first_state(self.lane.algorithm, anchor, 1, outer=self.lane.outer)
+
+    def _meet(self, grid: Grid) -> None:
+        """Wait for nodes before the first round; FedAvg does it when it samples."""
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """The state before the first round."""
@@ -300,6 +305,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             if self.lane.outer.average is not None:
                 raise invalid("outer.average", rule, self.lane.outer.average)
         if self._state is None:
+            self._meet(grid)
             self._state = self._first(grid, arrays)
 
     def aggregate_train(
