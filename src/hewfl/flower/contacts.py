@@ -7,7 +7,6 @@ goes behind the others. So a restarted node takes its own place again, and a str
 cannot take the place of a node that answers.
 """
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import final
@@ -18,9 +17,8 @@ from flwr.serverapp import Grid
 from hewfl.core.checks import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.protocol import BATCH, EXAMPLES, INTRODUCE, PARTITION, STEPS
-from hewfl.flower.replies import weighed, whole
+from hewfl.flower.replies import log, weighed, whole
 
-log = logging.getLogger("flwr")
 BRIEF = 5.0
 """Seconds for nodes that have not introduced themselves when they had the whole time;
 Flower looks for answers every three."""
@@ -84,18 +82,18 @@ class Registry:
             InvalidInputError: no node can introduce itself.
         """
         self._connected = frozenset(_waited(grid, needed, seconds))
-        known = {contact.node for c in self.claims.values() for contact in c}
-        new = self._connected - known - self._silent
-        silent = self._connected & self._silent
+        new = self._connected - self._known() - self._silent
         failed = False
-        for nodes, limit in ((new, seconds), (silent, min(seconds, BRIEF))):
+        for nodes, limit in (
+            (new, seconds),
+            (self._connected & self._silent, min(seconds, BRIEF)),
+        ):
             asked = [Message(RecordDict(), node, INTRODUCE) for node in sorted(nodes)]
             replies = list(grid.send_and_receive(asked, timeout=limit)) if asked else []
             for reply in sorted(replies, key=lambda r: int(r.metadata.src_node_id)):
                 failed |= reply.has_error()
                 self._introduce(reply)
-        known = {contact.node for c in self.claims.values() for contact in c}
-        self._silent = set(self._connected - known)
+        self._silent = set(self._connected - self._known())
         if failed and not self.claims:
             rule = (
                 "known to its nodes: build the ClientApp with hewfl.flower.client_app, "
@@ -103,6 +101,9 @@ class Registry:
                 '@app.query("introduce"), @app.train("gradient") and @app.train()'
             )
             raise invalid("AlgorithmStrategy", rule, "nodes that know it not")
+
+    def _known(self) -> set[int]:
+        return {contact.node for claims in self.claims.values() for contact in claims}
 
     def _introduce(self, reply: Message) -> None:
         node = int(reply.metadata.src_node_id)

@@ -23,7 +23,7 @@ BATCH, RATE = "batch-size", "lr"
 their step size."""
 
 SEED, WIDTH, WEIGHT, JUDGED = "sketch-seed", "sketch-width", "hew-weight", "hew-judged"
-LARGEST_ENTRY, PRODUCT = "largest-entry", "product"
+LARGEST, PRODUCT = "largest-entry", "product"
 """Keys of a round of two phases."""
 
 START = 2**31

@@ -4,15 +4,14 @@ A reply is left out, and the reason kept, when it is
 
     error        the node says so, or the SuperLink says it for a node that is gone
     missing      asked, but not heard in time; or drawn, but not connected
-    late         an answer to another round
     unknown      from nobody who was asked
-    duplicate    several answers of one client that differ; equal ones count once
     malformed    arrays that cannot be read, or of other names, shapes or kinds; numbers
-                 missing or out of range
+                 missing or out of range; a second answer
     not-finite   NaN or infinite entries
     implausible  a displacement far longer than those of the others
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan
@@ -20,6 +19,7 @@ from typing import Any, final
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from hewfl.core.checks import invalid
@@ -27,10 +27,9 @@ from hewfl.errors import InvalidInputError
 from hewfl.flower.layout import Layout, flat, views
 from hewfl.flower.protocol import DONE, PARTITION
 
-KINDS = (
-    *("error", "missing", "late", "unknown", "duplicate"),
-    *("malformed", "not-finite", "implausible"),
-)
+log = logging.getLogger("flwr")
+"""Flower's own, so that reasons are seen where its users look."""
+KINDS = ("error", "missing", "unknown", "malformed", "not-finite", "implausible")
 MOST = 2**53
 """Of counts: beyond, floating-point numbers are not whole for certain."""
 
@@ -38,12 +37,18 @@ MOST = 2**53
 @final
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why a node is not part of a round; of a client that is not connected, −1."""
+    """Why a node is not part of a round; −1 stands for what is not known."""
 
     node: int
     kind: str
     reason: str
     client: int = -1
+
+    def __str__(self) -> str:
+        """A sentence for the log."""
+        who = f"client {self.client}" if self.client >= 0 else "a sender"
+        where = f" (node {self.node})" if self.node >= 0 else ""
+        return f"{who}{where} is left out, {self.kind}: {self.reason}"
 
 
 @final
@@ -70,10 +75,27 @@ class Asked:
         """Flower's id of the node."""
         return int(self.metadata.dst_node_id)
 
-    @property
-    def ground(self) -> float:
-        """η_iH_i where the server ordered them; else one."""
-        return 1.0 if self.steps is None else self.steps * self.step_size
+
+@final
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A round whose answers are awaited.
+
+    Attributes:
+        t: its number, from 1.
+        arrays: the model that was sent; displacements are measured from it.
+        layout: of the model.
+        grid: where a second phase is asked.
+        asked: the questions.
+        absent: clients that were drawn and are not connected.
+    """
+
+    t: int
+    arrays: ArrayRecord
+    layout: Layout
+    grid: Grid
+    asked: Sequence[Asked]
+    absent: Sequence[Exclusion] = ()
 
 
 @final
@@ -87,7 +109,7 @@ class Answer:
         metrics: its one MetricRecord.
         size: m_i, as told.
         steps: H_i, as ordered, else as told, else one.
-        rows: the arrays of the endpoint y_i, or of what else was asked for.
+        rows: the arrays of the endpoint y_i.
         sq_norm: ‖Δ_i‖².
     """
 
@@ -103,115 +125,82 @@ class Answer:
     def place(self) -> tuple[float, float, int]:
         """Answers are taken in this order, whatever the order of arrival."""
         known, told = self.question.client, self.metrics.get(PARTITION)
-        first = inf if known is None else float(known)
         told = float(told) if isinstance(told, int | float) else inf
-        return first, told if isfinite(told) else inf, self.question.node
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a round's answers must be like.
-
-    Attributes:
-        arrays: the model that was sent; displacements are measured from it.
-        layout: of the answers.
-        weighted_by: key of the number that weighs a client.
-        steps: whether the rule asks for the local steps.
-    """
-
-    arrays: ArrayRecord
-    layout: Layout
-    weighted_by: str
-    steps: bool = False
+        first = inf if known is None else float(known)
+        return first, inf if isnan(told) else told, self.question.node
 
 
 def sift(
-    asked: Sequence[Asked], replies: Iterable[Message], expected: Expected
+    opened: Opened, replies: Iterable[Message], key: str, *, steps: bool = False
 ) -> tuple[list[Answer], list[Exclusion]]:
     """Read the replies to a round; their arrays stay where they are.
 
     Args:
-        asked: the questions.
+        opened: the round.
         replies: in whatever order they came.
-        expected: what an answer must be like.
+        key: of the number that weighs a client.
+        steps: whether clients must tell their local steps.
 
     Returns:
         Usable answers in client order, and why the others are not.
     """
-    answers, excluded = [], []
-    x = flat(expected.layout, expected.arrays)
-    for question, contents in _by_node(asked, replies, excluded):
-        try:
-            if any(other != contents[0] for other in contents[1:]):
-                text = f"{len(contents)} answers that differ"
-                excluded.append(Exclusion(question.node, "duplicate", text))
-                continue
-            answer = _read(question, contents[0], expected)
-        except InvalidInputError as error:
-            excluded.append(Exclusion(question.node, "malformed", str(error)))
-            continue
-        square = _sq_norm(answer.rows, x)
-        bad = 0
-        if not isfinite(square):  # finite entries may have squares that are not
-            bad = sum(int((~np.isfinite(row)).sum()) for row in answer.rows)
-        if bad:
-            text = f"{bad} of {expected.layout.d} entries are not finite"
-            excluded.append(Exclusion(question.node, "not-finite", text))
-        else:
-            answers.append(replace(answer, sq_norm=square))
-    return sorted(answers, key=lambda answer: answer.place), excluded
-
-
-def _by_node(
-    asked: Sequence[Asked], replies: Iterable[Message], excluded: list[Exclusion]
-) -> list[tuple[Asked, list[RecordDict]]]:
-    """Replies with content by question; the others are excluded."""
-    by_message = {q.metadata.message_id: q for q in asked if q.metadata.message_id}
-    by_node = {q.node: q for q in asked}
-    found: dict[int, list[RecordDict]] = {}
-    spoken = set()
+    by_message = {q.metadata.message_id: q for q in opened.asked}
+    by_node = {q.node: q for q in opened.asked}
+    answers: dict[int, Answer] = {}
+    excluded: dict[int, Exclusion] = {}
+    x = flat(opened.layout, opened.arrays)
     for reply in replies:
         told = reply.metadata
-        question = by_message.get(told.reply_to_message_id)
-        question = question or by_node.get(told.src_node_id)
+        node, question = int(told.src_node_id), by_node.get(told.src_node_id)
+        if told.reply_to_message_id:  # the SuperLink answers for nodes that are gone
+            question = by_message.get(told.reply_to_message_id, question)
         if question is None:
-            text = "it was not asked"
-            excluded.append(Exclusion(told.src_node_id, "unknown", text))
-        elif reply.has_error():
-            spoken.add(question.node)
-            text = f"code {reply.error.code}: {reply.error.reason}"
-            excluded.append(Exclusion(question.node, "error", text))
-        elif told.group_id != question.metadata.group_id:
-            text = f"an answer to round {told.group_id or '?'}"
-            excluded.append(Exclusion(question.node, "late", text))
-        else:
-            spoken.add(question.node)
-            found.setdefault(question.node, []).append(reply.content)
-    for node in by_node.keys() - spoken:
-        excluded.append(Exclusion(node, "missing", "no answer in time"))
-    return [(q, found[q.node]) for q in asked if q.node in found]
+            excluded[node] = Exclusion(node, "unknown", "it was not asked")
+            continue
+        node, kind = question.node, "malformed"
+        try:
+            if reply.has_error():
+                kind = "error"
+                raise InvalidInputError(
+                    f"code {reply.error.code}: {reply.error.reason}"
+                )
+            if node in answers:
+                raise InvalidInputError("it answered twice")
+            answer = _read(question, reply.content, opened, key, steps)
+            square = _sq_norm(answer.rows, x)
+            bad = 0  # finite entries may have squares that are not
+            if not isfinite(square):
+                bad = sum(int((~np.isfinite(row)).sum()) for row in answer.rows)
+            if bad:
+                kind = "not-finite"
+                raise InvalidInputError(f"{bad} entries are not finite")
+            answers[node] = replace(answer, sq_norm=square)
+        except InvalidInputError as error:
+            answers.pop(node, None)
+            excluded[node] = Exclusion(node, kind, str(error))
+    for node in by_node.keys() - answers.keys() - excluded.keys():
+        excluded[node] = Exclusion(node, "missing", "no answer in time")
+    return sorted(answers.values(), key=lambda a: a.place), [*excluded.values()]
 
 
-def _read(question: Asked, content: RecordDict, expected: Expected) -> Answer:
+def _read(
+    question: Asked, content: RecordDict, opened: Opened, key: str, steps: bool
+) -> Answer:
     """The numbers and arrays of a reply.
 
     Raises:
         InvalidInputError: something is missing, or not what it should be.
     """
-    metrics, size = weighed(content, expected.weighted_by)
-    records = content.array_records
+    metrics, size = weighed(content, key)
+    records = list(content.array_records.values())
     if len(records) != 1:
-        rule = "with one ArrayRecord"
-        raise invalid("the reply", rule, f"{len(records)} of them")
-    steps = question.steps or 1
-    if question.steps is None and expected.steps:
-        steps = whole(metrics, DONE)
-    model = dict(next(iter(records.values())).items())
-    if model.keys() != expected.arrays.keys():
+        raise invalid("the reply", "with one ArrayRecord", f"{len(records)} of them")
+    done = question.steps or (whole(metrics, DONE) if steps else 1)
+    model = dict(records[0].items())
+    if model.keys() != opened.arrays.keys():
         raise invalid("the reply", "of the arrays sent", f"{list(model)}"[:80])
-    rows = views(expected.layout, model)
-    return Answer(question, content, metrics, size, steps, rows)
+    rows = views(opened.layout, model)
+    return Answer(question, content, metrics, size, done, rows)
 
 
 def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
@@ -220,14 +209,13 @@ def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
     Raises:
         InvalidInputError: there is no such record or number.
     """
-    records = content.metric_records
+    records = list(content.metric_records.values())
     if len(records) != 1:
         raise invalid("the reply", "with one MetricRecord", f"{len(records)} of them")
-    metrics = next(iter(records.values()))
-    size = metrics.get(key)
+    size = records[0].get(key)
     if not isinstance(size, int | float) or not 0 < size <= MOST:
         raise invalid(f'"{key}"', "a positive number up to 2^53", repr(size))
-    return metrics, float(size)
+    return records[0], float(size)
 
 
 def whole(metrics: Mapping[str, Any], key: str, *, least: int = 1) -> int:
@@ -239,8 +227,7 @@ def whole(metrics: Mapping[str, Any], key: str, *, least: int = 1) -> int:
     value = metrics.get(key)
     number = isinstance(value, int | float) and least <= value <= MOST
     if not number or value != int(value):
-        rule = f"a whole number of at least {least}"
-        raise invalid(f'"{key}"', rule, repr(value))
+        raise invalid(f'"{key}"', f"a whole number of at least {least}", repr(value))
     return int(value)
 
 

@@ -47,7 +47,7 @@ def sketched(
         sketch = CountSketch(config[say.WIDTH], config[say.SEED]).of([update])
         reply.content[name] = ArrayRecord([sketch])
         metrics = next(iter(reply.content.metric_records.values()))
-        metrics[say.LARGEST_ENTRY] = float(np.abs(update).max())
+        metrics[say.LARGEST] = float(np.abs(update).max())
         return reply
 
     @app.train(mods=list(mods))  # type: ignore[untyped-decorator]  # checked without flwr

@@ -7,13 +7,11 @@ in this round, whoever made them: wrappers for differential privacy and subclass
 edit the model are seen.
 """
 
-import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -21,57 +19,30 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.aggregate.pieces import Pieces
-from hewfl.core.algorithm import Algorithm, Traffic
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive, shown, whole
 from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.flower import protocol as say
 from hewfl.flower import report
 from hewfl.flower.folder import RunFolder
-from hewfl.flower.layout import Layout, flat, layout_of, record_of
-from hewfl.flower.phases import SecondPhase, opening, sketch_layout
-from hewfl.flower.replies import Answer, Asked, Exclusion, Expected, sift
+from hewfl.flower.layout import flat, layout_of, record_of
+from hewfl.flower.phases import WIDTH, SecondPhase, opening
+from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.server.average import Average, average_weight, averaged
 from hewfl.server.conclude import Outcome, conclude
 from hewfl.server.first import first_state
 from hewfl.server.ledger import charge
 from hewfl.server.outer import Outer
-from hewfl.server.plausible import counted_sizes, lower_median, within
+from hewfl.server.plausible import counted_sizes, implausible
 from hewfl.server.rules import reads, rule_of
 from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import RoundRecord
+from hewfl.server.two_phases import conclude_in_phases
 
-log = logging.getLogger("flwr")
-"""Flower's own, so that reasons are seen where its users look."""
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
 DEFAULT = "sieve"
 """The best safe rule on three stock apps: the table in docs/flower.md."""
-PACE = 4.0
-"""Largest ‖Δ‖/H over the median, for steps that clients tell. Plain SGD with one step
-size moves by about a gradient in each step; who claims fewer steps than it took is
-above its neighbours."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A round whose answers are awaited.
-
-    Attributes:
-        t: its number, from 1.
-        arrays: the model that was sent.
-        layout: of the model.
-        asked: the questions.
-        grid: where a second phase is asked.
-        absent: clients that were drawn and are not connected.
-    """
-
-    t: int
-    arrays: ArrayRecord
-    layout: Layout
-    asked: Sequence[Asked]
-    grid: Grid
-    absent: Sequence[Exclusion] = ()
 
 
 class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
@@ -168,27 +139,21 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         on, and what `evaluate_fn` measures goes into the trace. With an averaged model,
         evaluation and the result are of the average.
         """
-        began, arrays, layout = (
-            time.monotonic(),
-            initial_arrays,
-            layout_of(initial_arrays),
-        )
         self._forget()
         self._is_running, self._timeout = True, timeout
+        arrays, layout = initial_arrays, layout_of(initial_arrays)
         folder = found = None
         if self.folder is not None:
-            facts = self._identity()
-            folder = RunFolder(self.folder, self.lane, self.seed, arrays, facts)
+            folder = RunFolder(
+                self.folder, self.seed, num_rounds, arrays, self._identity()
+            )
             found = folder.load(self._blank(arrays))
-        self._meet(grid)
         if found is None:
             self._state = self._first(grid, arrays)
         else:
             self._offset, self._state = found
             arrays = record_of(layout, self.state.anchor, arrays)
             log.info("going on after round %d", self._offset)
-        if folder is not None:
-            folder.describe(max(num_rounds, self._offset), self._facts())
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             t, best = server_round + self._offset, self._handed_over(arrays)
@@ -200,34 +165,23 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         left = max(num_rounds - self._offset, 0)
         configs = (train_config, evaluate_config)
         result = super().start(grid, arrays, left, timeout, *configs, after)
-        if folder is not None:
-            sizes, d = self._sizes(), len(self.state.anchor)
-            folder.close(sizes, self._population(), d, time.monotonic() - began)
         last = record_of(layout, self.state.anchor, arrays)
         result.arrays = self._handed_over(last)
-        return report.renumbered(result, self._offset)
+        for by_round in vars(result).values():
+            if isinstance(by_round, dict):  # count from the beginning of the run
+                moved = {t + self._offset: found for t, found in by_round.items()}
+                by_round.clear()
+                by_round.update(moved)
+        return result
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same to go on with a run, besides the method."""
-        return {}
-
-    def _facts(self) -> dict[str, Any]:
-        """What a report says about the clients."""
-        return {"n": self._population(), "batch_size": 1, "horizons": 1}
-
-    def _sizes(self) -> Sequence[int]:
-        return ()
-
-    def _population(self) -> int:
-        return max(1, len(self._clients))
+        """What must be the same to go on with a run."""
+        return {"algorithm": self.lane.algorithm, "outer": self.lane.outer}
 
     def _blank(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
         anchor = flat(layout_of(arrays), arrays).astype(np.float64)
         return first_state(self.lane.algorithm, anchor, 1, outer=self.lane.outer)
-
-    def _meet(self, grid: Grid) -> None:
-        """Wait for nodes before the first round; FedAvg does it when it samples."""
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """The state before the first round."""
@@ -293,7 +247,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             Asked(m.metadata, known.get(int(m.metadata.dst_node_id)), None, eta)
             for m in messages
         ]
-        self._opened = Opened(t, arrays, layout_of(arrays), asked, grid)
+        self._opened = Opened(t, arrays, layout_of(arrays), grid, asked)
         return messages
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
@@ -305,7 +259,6 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             if self.lane.outer.average is not None:
                 raise invalid("outer.average", rule, self.lane.outer.average)
         if self._state is None:
-            self._meet(grid)
             self._state = self._first(grid, arrays)
 
     def aggregate_train(
@@ -316,74 +269,66 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         opened, self._opened = self._opened, None
         if opened is None:
             raise invalid("aggregate_train", "called after configure_train", "no round")
-        shape, base = opened.layout, opened.arrays
+        read = opened
         if self.phases == 2:
-            shape, base = sketch_layout()
-        wanted = Expected(base, shape, self.weighted_by_key, self._needs_steps)
-        answers, excluded = sift(opened.asked, replies, wanted)
-        self._insist(opened, answers, excluded)
+            zero = ArrayRecord([np.zeros(WIDTH)])
+            read = replace(opened, arrays=zero, layout=layout_of(zero))
+        needs = self._needs_steps
+        answers, excluded = sift(read, replies, self.weighted_by_key, steps=needs)
+        silent = [e.reason for e in excluded if f'"{say.DONE}"' in e.reason]
+        if opened.t == self._offset + 1 and silent and not answers:
+            rule = (
+                f'for {self.lane.name} in the MetricRecord of train replies: add "'
+                f'{say.DONE}": <optimiser steps taken>'
+            )
+            raise invalid(say.DONE, rule, silent[0])
         answers, more = self._plausible(answers)
         self._heard(opened, answers)
-        excluded = [*opened.absent, *map(self._named, [*excluded, *more])]
+        excluded = [
+            replace(e, client=self._clients.get(e.node, e.client))
+            for e in (*opened.absent, *excluded, *more)
+        ]
         for exclusion in excluded:
-            log.warning("round %d: %s", opened.t, report.sentence(exclusion))
+            log.warning("round %d: %s", opened.t, exclusion)
         roster = self._roster(opened, answers)
-        outcome = self._concluded(opened, answers, roster, flat(shape, base))
+        outcome = self._concluded(
+            opened, answers, roster, flat(read.layout, read.arrays)
+        )
         log.info("round %d: %s", opened.t, outcome.status)
-        d, active = opened.layout.d, len(opened.asked)
-        paper = charge(self.lane.algorithm.demands.traffic, active, d)
-        self._state = outcome.state.charged(charge(self._traffic(d), active, d), paper)
+        self._state = self._charged(outcome.state, opened.layout.d, len(opened.asked))
+        self._moved = outcome.decision is not None
         self._note = report.note(roster, outcome, excluded)
-        means = self._means([a.content for a in answers], self.train_metrics_aggr_fn)
+        means = report.means_of(
+            [a.content for a in answers],
+            self.weighted_by_key,
+            self.train_metrics_aggr_fn,
+        )
         found = report.metrics(opened.t, self._note, excluded, means)
         if self.on_round is not None:
             self.on_round(opened.t, report.numbers(found))
-        self._moved = outcome.decision is not None
         if not self._moved:
             return None, found
         return record_of(opened.layout, self.state.anchor, opened.arrays), found
 
-    def _insist(
-        self, opened: Opened, answers: Sequence[Answer], excluded: Sequence[Exclusion]
-    ) -> None:
-        """In a first round without any steps told it is the app that lacks them."""
-        silent = [e.reason for e in excluded if f'"{say.DONE}"' in e.reason]
-        if opened.t == self._offset + 1 and silent and not answers:
-            rule = (
-                f"told by the ClientApp for {self.lane.name}: add "
-                f'`"{say.DONE}": <optimiser steps taken>` to the MetricRecord of its '
-                "train reply"
-            )
-            raise invalid(say.DONE, rule, silent[0])
-
     def _plausible(
         self, answers: Sequence[Answer]
     ) -> tuple[list[Answer], list[Exclusion]]:
-        """Answers of the size of the others; ordered work counts, and told steps."""
-        lengths = np.array([sqrt(a.sq_norm) / a.question.ground for a in answers])
-        steps = np.array([a.steps for a in answers])
-        kept, left_out = list(range(len(answers))), []
-        for values, most, what in (
-            (lengths, self.longest, "its displacement is"),
-            (lengths / steps, PACE, "per step told its displacement is"),
-        ):
-            if answers and (most == self.longest or self._needs_steps):
-                inside, middle = within(values, most), lower_median(values)
-                for k in [k for k in kept if not inside[k]]:
-                    text = f"{what} {values[k] / middle:.3g} times the median"
-                    node = answers[k].question.node
-                    left_out.append(Exclusion(node, "implausible", text))
-                    kept.remove(k)
-        return [answers[k] for k in kept], left_out
+        """Answers of the size of the others, by the work that was ordered or told."""
+        asked = [a.question for a in answers]
+        grounds = np.array([(q.steps or 1.0) * q.step_size for q in asked])
+        lengths = np.array([sqrt(a.sq_norm) for a in answers]) / grounds
+        told = np.array([a.steps for a in answers]) if self._needs_steps else None
+        bad = implausible(lengths, self.longest, told)
+        good = [answer for k, answer in enumerate(answers) if k not in bad]
+        return good, [
+            Exclusion(asked[k].node, "implausible", v) for k, v in bad.items()
+        ]
 
     def _heard(self, opened: Opened, answers: Sequence[Answer]) -> None:
         """Give every node that is new a number, those heard first, in their order."""
         heard = [answer.question.node for answer in answers]
         for node in (*heard, *sorted(question.node for question in opened.asked)):
             self._clients.setdefault(node, len(self._clients))
-
-    def _named(self, exclusion: Exclusion) -> Exclusion:
-        return replace(exclusion, client=self._clients.get(exclusion.node, -1))
 
     def _roster(self, opened: Opened, answers: Sequence[Answer]) -> Roster:
         """Those who are heard, by the numbers that the strategy gives them."""
@@ -392,13 +337,24 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             for a in answers
         ]
         table = np.array(found, dtype=np.int64).reshape(-1, 3).T
-        sizes = counted_sizes(np.array([a.size for a in answers]))
+        sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
         return Roster(*table, sizes, self._population(), opened.t - 1)
 
-    def _traffic(self, d: int) -> Traffic:
-        """What travels in a round with a model of d numbers."""
-        del d
-        return self.lane.algorithm.demands.traffic
+    def _population(self) -> int:
+        return max(1, len(self._clients))
+
+    def _charged(self, state: ServerState, d: int, active: int) -> ServerState:
+        """The state with a round's numbers on its account.
+
+        Corrections travel to each client by itself, not as one broadcast vector.
+        """
+        wants = self.lane.algorithm.demands
+        here = wants.traffic
+        if wants.variates:
+            here = replace(here, down=1, down_scalars=here.down_scalars + d)
+        if self.phases == 2:
+            here = replace(here, up_scalars=here.up_scalars + WIDTH)
+        return state.charged(charge(here, active, d), charge(wants.traffic, active, d))
 
     def _concluded(
         self, opened: Opened, answers: Sequence[Answer], roster: Roster, base: Any
@@ -413,22 +369,17 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         parts = zip(*(a.rows for a in answers), strict=True)
         held = Pieces(tuple(rows for rows in parts if len(rows[0])), base)
         plan = LocalPlan(np.array([a.question.step_size for a in answers]))
-        round_ = Round(anchor, held, roster, plan)
+        round_, fits = Round(anchor, held, roster, plan), opened.layout.fits
         plain = {"average": None, "average_decay": None, "average_from": None}
         lane = replace(self.lane, outer=replace(self.lane.outer, **plain))
-        if self.phases == 2:
-            second = SecondPhase(
-                opened.grid, opened.layout, opened.t, self._timeout, self.secure
-            )
-            came = second.concluded(lane, alone, round_, answers, certify=self.certify)
+        if self.phases == 1:
+            told = {"with_terms": True, "whole_state": True}
+            came = conclude(lane, alone, round_, fits=fits, **told)
         else:
-            came = conclude(
-                lane,
-                alone,
-                round_,
-                fits=opened.layout.fits,
-                with_terms=True,
-                whole_state=True,
+            where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
+            second, certify = SecondPhase(*where, self.secure), self.certify
+            came = conclude_in_phases(
+                lane, alone, round_, second, fits=fits, certify=certify
             )
         came = replace(came, state=replace(came.state, average=state.average))
         if came.decision is None:
@@ -458,17 +409,13 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             else:
                 good.append(reply)
         good.sort(key=lambda r: self._clients.get(r.metadata.src_node_id, -1))
-        found = self._means([r.content for r in good], self.evaluate_metrics_aggr_fn)
+        found = report.means_of(
+            [r.content for r in good],
+            self.weighted_by_key,
+            self.evaluate_metrics_aggr_fn,
+        )
         self._measured = report.numbers(found)
         return found if len(found) else None
-
-    def _means(
-        self, contents: Sequence[Any], aggregate: report.Aggregate
-    ) -> MetricRecord:
-        means, left_out = report.means_of(contents, self.weighted_by_key, aggregate)
-        for reason in left_out:
-            log.warning("a client is not in the mean of the measures: %s", reason)
-        return means
 
     def summary(self) -> None:
         """Log what runs here."""
