@@ -12,7 +12,7 @@ their sum; there is no certificate then.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -29,6 +29,7 @@ from hewfl.server.state import Lane, ServerState
 Factors = Sequence[Float64[Array, " s"]]
 
 
+@runtime_checkable
 class Transport(Protocol):
     """How a server asks the clients of a round, without seeing their updates."""
 
