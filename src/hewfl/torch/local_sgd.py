@@ -272,6 +272,7 @@ class HewLocalSGD:
             self.sync()
             if self._replica.is_over:
                 break
+        self._replica.finish()
 
     def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Let the step that begins have measured learning rates."""
