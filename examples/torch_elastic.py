@@ -25,6 +25,18 @@ from hewfl.torch import HewLocalSGD, SyncOptions
 ROUNDS, STEPS = 6, 4
 
 
+def join() -> None:
+    """Make the process group, apart from those of earlier attempts.
+
+    torchrun keeps its store when it starts ranks again, and torch 2.13 may read there
+    at which address a rank was before: "Connection refused".
+    """
+    store, rank, ranks = next(dist.rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = dist.PrefixStore(f"attempt {attempt} of {ranks}", store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=ranks)
+
+
 def latest(folder: Path, rank: int, ranks: int) -> Path | None:
     """The state to go on from: of this rank, of the last round that all have kept.
 
@@ -95,7 +107,7 @@ def fail(rank: int, rounds: int) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    dist.init_process_group("gloo")
+    join()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     fail(rank, -1)
     model = train(folder, rank, ranks)

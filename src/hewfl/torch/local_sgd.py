@@ -272,7 +272,9 @@ class HewLocalSGD:
             self.sync()
             if self._replica.is_over:
                 break
-        self._replica.finish()
+        if self._replica.options.overlap:
+            self._replica.finish()
+            self._replica.model.give()  # x to the bit, not x + (y − y)
 
     def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Let the step that begins have measured learning rates."""
