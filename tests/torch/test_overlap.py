@@ -25,7 +25,7 @@ def job(
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     before: list[Array] = [flat(module)]
-    weights = []
+    weights, sent = [], 0
     with HewLocalSGD(module, optimizer, 10**9, rule, None, options) as local:
         for _ in range(ROUNDS):
             descend(module, optimizer, STEPS)
@@ -33,7 +33,8 @@ def job(
             report = local.sync()
             assert report is not None
             weights.append(report.weights)
-    return before, weights, flat(module), report.bytes_sent
+            sent = report.bytes_sent
+    return before, weights, flat(module), sent
 
 
 def steps_of(rank: int, y: Array) -> Array:

@@ -63,7 +63,8 @@ class AllReduce:
         kind = self._kind
         sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
         mine = self._model.sketch(sketch).cpu().numpy().astype(kind)
-        return mine.view(np.float64)
+        packed: Array = mine.view(np.float64)
+        return packed
 
     def unpacked(self, table: Float64[Array, "n m"]) -> Float64[Array, "n k"]:
         """Sketches of all ranks from their rows."""

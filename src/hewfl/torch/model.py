@@ -61,7 +61,7 @@ class SharedModel:
         self.memory = [_memory_of(outer, x) for x in self.anchor if outer.memory]
         self.average = [torch.zeros_like(x) for x in self.anchor if outer.average]
         self._held: list[torch.Tensor] = []
-        self.forget_reach()
+        self._reach = self._next = (math.inf, math.inf)  # bounds on |x| and |m|
 
     # ------------------------------------------------------------------ displacements
 
@@ -208,7 +208,7 @@ class SharedModel:
         self.forget_reach()
 
     def forget_reach(self) -> None:
-        """Bounds on |x| and |m| are not known, or not true any more."""
+        """What was known of the size of x is not true any more."""
         self._reach = self._next = (math.inf, math.inf)
 
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:

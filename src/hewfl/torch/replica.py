@@ -158,7 +158,13 @@ class Replica:
         self.state = self.first_state()
         self._attendance = Attendance(group, self.wire.rank, self.wire.ranks)
         shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
-        chosen = (rule, options.outer, options.exact, options.overlap, options.send)
+        chosen: Any = (
+            rule,
+            options.outer,
+            options.exact,
+            options.overlap,
+            options.send,
+        )
         chosen = chosen if is_plain else (*chosen, "mean gradients")
         self._texts = (str(layout.parameters), ", ".join(shapes), repr(chosen))
         forms = [form_of(p)[:2] for p in frozen]
@@ -363,8 +369,8 @@ class Replica:
                 break
             heard = self._finite(heard, decision)
         self.sums.settle(own)
-        is_model = isinstance(algorithm, Modelled) and decision.value is not None
-        if given is not None and is_model:  # cross-fitted weights minimise no model
+        minimised = given is not None and decision.value is not None
+        if minimised and isinstance(algorithm, Modelled):
             of = decision.weights, algorithm.model(round_, self.state), given
             self._solved = Solved(self.rounds + 1, heard, *of)
         measured = self._measured(steps, decision, heard)
@@ -429,7 +435,7 @@ class Replica:
         """
         fine = self.model.is_displacement_finite()
         table = self.wire.table(np.array([float(fine)]))
-        left = heard[table[heard, 0] != 0]
+        left: Ints = heard[table[heard, 0] != 0]
         if len(left) == len(heard):
             raise self._beyond(decision)
         return left
@@ -438,7 +444,7 @@ class Replica:
         """Exchange shards, so that the rule sees all entries."""
         shards = self._spread.collected(arrivals, self.server)
         heard, received = shards.members, list(shards.buckets)
-        anchor = np.empty(0)  # none of the rules known by name looks at it
+        anchor: Array = np.empty(0)  # none of the rules known by name looks at it
         if not isinstance(self.rule.choice, str):
             anchor = self._spread.own_part(self.model.anchor)
         round_ = self._round(anchor, shards, heard, arrivals)
@@ -446,7 +452,7 @@ class Replica:
         roster = round_.roster
         del shards, round_  # the rows of a bucket go once it is combined
         n, variates = self.wire.ranks, self.variates
-        weights = np.zeros((1, n))
+        weights: Array = np.zeros((1, n))
         weights[0, heard] = decision.weights
         far = float(arrivals.travelled[heard[heard == self.wire.rank]].sum())
         if variates is not None:
