@@ -369,10 +369,11 @@ class Replica:
                 break
             heard = self._finite(heard, decision)
         self.sums.settle(own)
-        minimised = given is not None and decision.value is not None
-        if minimised and isinstance(algorithm, Modelled):
-            of = decision.weights, algorithm.model(round_, self.state), given
-            self._solved = Solved(self.rounds + 1, heard, *of)
+        if isinstance(algorithm, Modelled) and decision.value is not None:
+            model = algorithm.model(round_, self.state)
+            if given is not None:
+                of = decision.weights, model, given
+                self._solved = Solved(self.rounds + 1, heard, *of)
         measured = self._measured(steps, decision, heard)
         against = self._solved is not None and measured is None
         self._product = self.model.move(steps, self.rounds, against=against)
