@@ -91,8 +91,8 @@ class HewLocalSGD:
             sync_every: this rank's steps between rounds, or the time after which the
                 step under way is its last.
             rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
-                control variates), "equal", "steps", "tokens", "fednova", or an
-                algorithm of hewfl.
+                control variates), "equal", "steps", "tokens", "fednova", "agreement",
+                "disagreement", "median", or an algorithm of hewfl.
             process_group: the ranks; all by default.
             options: the rest.
 

@@ -39,6 +39,7 @@ from hewfl.torch.probing import Probe, measured_step
 from hewfl.torch.rules import Rule
 from hewfl.torch.shards import Shards
 from hewfl.torch.trace import JobTrace
+from hewfl.torch.unheeded import Unheeded
 from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire, check_group, ring_bytes
 from hewfl.torch.work import Arrivals, Meeting, Work, from_table, to_row
@@ -98,6 +99,7 @@ class Replica:
         server = None if self.variates is None else SpreadVector(self.variates, group)
         self.state = rule.first_state(ranks, entries, server)
         self.server = server
+        self._unheeded = Unheeded(ranks, logs=self.wire.rank == 0)
         self._attendance = Attendance(group.group_name, self.wire.rank, ranks)
         self._same = (
             layout.parameters,
@@ -117,7 +119,7 @@ class Replica:
         if options.folder is not None and self.wire.rank == 0:
             at = Path(options.folder)
             sends = self.variates is not None and not self.variates.is_plain
-            given = (at, rule.at(1.0), ranks, layout.parameters, options.outer)
+            given = (at, rule.algorithm, ranks, layout.parameters, options.outer)
             self.trace = JobTrace(*given, sends_gradients=sends)
 
     def sync(self, work: Work) -> SyncReport | None:
@@ -247,8 +249,9 @@ class Replica:
             anchor = np.concatenate(masters)
         plan = LocalPlan(travelled / roster.horizons)
         round_ = Round(anchor, shards, roster, plan)
-        algorithm = self.rule.at(float(travelled.mean()))
-        return decided(algorithm, round_, self.state)
+        decision, following = decided(self.rule.algorithm, round_, self.state)
+        noted = self._unheeded.noted(decision, shards.members, self.rounds + 1)
+        return noted, following
 
     def _measured(
         self, distributor: Distributor, received: list[torch.Tensor], how: Combination
