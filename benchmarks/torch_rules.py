@@ -16,6 +16,7 @@ import multiprocessing as mp
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from benchmarks.stacked_job import STEPS, Job, World
-from benchmarks.stacked_models import char_transformer, small_cnn
+from benchmarks.stacked_job import STEPS, Job, Local, World
+from benchmarks.stacked_models import Stacked, char_transformer, small_cnn
 
 from hewfl import (
     Agreement,
@@ -41,7 +42,7 @@ from hewfl import (
 from hewfl.core.algorithm import Algorithm
 from hewfl.experiments.compare import compare
 
-MODELS = {
+MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
     "transformer": (char_transformer, "adamw", 2e-3, 100),
     "cnn": (small_cnn, "sgd", 0.02, 60),
 }

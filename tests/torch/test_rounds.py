@@ -269,7 +269,8 @@ def test_bytes_are_those_of_a_ring_and_the_products(
         m = ranks + vectors
         products = 2 * (ranks - 1) * (m**2 + m + 1) * 8 // ranks
         handshake = (ranks - 1) * 11 * 8
-        finite = 2 * (ranks - 1) * 8 // ranks
+        numbers = 1 + 2 * vectors  # that all is finite; ⟨c, m⟩ and ‖m‖² of κ
+        finite = numbers * 2 * (ranks - 1) * 8 // ranks
         model = report.ring_bytes + vectors * report.ring_bytes // 2
         assert report.bytes_sent == model + products + handshake + finite
 
