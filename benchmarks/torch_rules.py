@@ -139,6 +139,38 @@ def given(cells: dict[str, dict[int, Any]], outer: str) -> list[str]:
     return lines
 
 
+def safety(everything: dict[str, dict[str, dict[int, Any]]], score: str) -> list[str]:
+    """Markdown: how often a rule was better or worse than equal weights, by world.
+
+    Over models and outer steps, each judged on its seeds; and the mean difference.
+    """
+    kinds = list(dict.fromkeys(world.split()[0] for world in WORLDS))
+    lines = [f"| rule | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for name in list(rules(1.0))[1:]:
+        row = []
+        for kind in kinds:
+            found = [
+                compare(
+                    *(
+                        [cell[f"{rule} | {outer}"][score] for cell in seeds.values()]
+                        for rule in (name, "equal")
+                    )
+                )
+                for cells in everything.values()
+                for world, seeds in cells.items()
+                for outer in OUTERS
+                if world.split()[0] == kind
+            ]
+            better, worse = (
+                sum(one.verdict == verdict for one in found)
+                for verdict in ("better", "worse")
+            )
+            mean = sum(one.mean for one in found) / max(1, len(found))
+            row.append(f"{better} better, {worse} worse of {len(found)}, {mean:+.3f}")
+        lines.append(f"| {name} | {' | '.join(row)} |")
+    return lines
+
+
 def read(folder: Path, model: str) -> dict[str, dict[int, Any]]:
     """Finished cells of a model by world and seed."""
     found: dict[str, dict[int, Any]] = {}
@@ -181,6 +213,9 @@ def main() -> None:
                 print("\n".join(table(cells, outer, score)))
             print(f"\n{model}, {outer}: mean weights of the ranks\n")
             print("\n".join(given(cells, outer)))
+    for score in ("loss", "average loss"):
+        print(f"\nagainst equal weights, all models and outer steps: test {score}\n")
+        print("\n".join(safety(everything, score)))
     if told.json is not None:
         told.json.write_text(json.dumps(everything, indent=1) + "\n")
 
