@@ -36,25 +36,31 @@ def test_distances_are_from_the_geometric_median_in_units_of_the_median_client()
     None
 ):
     rows = np.array([[-2.0], [-1.0], [0.0], [1.0], [4.0]])  # the median is 0
-    found = relative_distances(rows @ rows.T)
+    found = relative_distances(rows @ rows.T, np.ones(5, dtype=np.int64))
     # squared distances 4, 1, 0, 1, 16: the median of them is 1
     np.testing.assert_allclose(found, [4.0, 1.0, 0.0, 1.0, 16.0], atol=1e-6)
 
 
 def test_weights_by_hand_in_the_first_round() -> None:
-    rule = Trust(1.0, 1.0, doubt=2.0)
+    rule = Trust(1.0, 1.0)
     decision, state = decide(rule, [[-2.0], [-1.0], [0.0], [1.0], [4.0]])
     # e is the round's own; 0 is raised to 1/100 of the median
     e = np.array([4.0, 1.0, 0.01, 1.0, 16.0])
-    expected = np.sqrt(1 / e) * np.minimum(1, 2 / e) ** 2
+    c = np.exp(2 * np.log(4))  # |log e| = log 4, 0, log 100, 0, log 16
+    expected = np.sqrt(1 / e) * np.minimum(1, c / e) ** 3
     np.testing.assert_allclose(decision.weights, expected / expected.sum(), rtol=1e-5)
     np.testing.assert_array_equal(state.heard, 1.0)
 
 
-def test_long_branches_count_by_the_root() -> None:
-    rows = np.vstack([np.eye(4), -np.eye(4)])
-    decision, _ = decide(Trust(1.0, 1.0), rows, steps=[1, 1, 1, 1, 4, 4, 4, 4])
-    np.testing.assert_allclose(decision.weights[4:] / decision.weights[:4], 2.0)
+def test_nobody_is_distrusted_for_having_done_little() -> None:
+    # noise averaged over 4 steps is half as long: all steps are equally good
+    steps = [1, 1, 1, 1, 4, 4, 4, 4]
+    rows = np.diag([2.0] * 4 + [1.0] * 4)
+    both = np.vstack([rows, -rows])  # the median is zero
+    decision, _ = decide(Trust(1.0, 1.0), both, steps=steps * 2)
+    long, short = decision.weights[4:8], decision.weights[:4]
+    np.testing.assert_allclose(long / short, 2.0, rtol=1e-5)  # √(H_i/e_i)
+    assert decision.status == "trust in 16 of 16"
 
 
 def test_who_is_always_far_loses_more_than_who_is_far_once() -> None:

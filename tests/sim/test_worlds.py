@@ -334,3 +334,37 @@ def test_bad_input_is_refused(problem: Softmax) -> None:
     pool = softmax_common_pool(problem.features, problem.labels, N, l2=0.1)
     with pytest.raises(InvalidInputError, match="clients that share no samples"):
         displacements(pool, federation(RandomLabels(0.3)), 1)
+
+
+# ------------------------------------------------------------------ torch modules
+
+
+@pytest.mark.torch
+def test_worlds_meet_torch_modules_too() -> None:
+    torch = pytest.importorskip("torch")
+    from hewfl.problems import TorchModule  # noqa: PLC0415 - only where torch is
+
+    rng = np.random.default_rng(0)
+    X, y = torch.tensor(rng.standard_normal((N * M, P))), rng.integers(C, size=N * M)
+    net = torch.nn.Linear(P, C)
+    sizes = np.full(N, M)
+    module = TorchModule(net, X, torch.tensor(y), np.arange(N) * M, sizes)
+    fed = federation(FlippedLabels(2 * ONE), ScaledUpdates(ONE), HiddenBatches((1, 3)))
+    trace = simulate(module, fed, [UniformLocalSGD(1.0, 0.1)], rounds=2, seed=0)
+    roles = fed.world.roles(0, fed.batches(N))
+    wrong = roles.relabelled(module)
+    mirrored = [
+        i
+        for i in range(N)
+        if (wrong.labels[i * M : i * M + M] != module.labels[i * M : i * M + M]).any()
+    ]
+    assert mirrored == [i for i, f in roles.bad.items() if isinstance(f, FlippedLabels)]
+    losses = wrong.client_losses(trace.anchors)[0]
+    (found,) = trace.final().values()
+    np.testing.assert_allclose(found, losses[roles.honest].mean(), rtol=1e-6)
+    reals = TorchModule(
+        torch.nn.Linear(P, 1), X, X[:, :1], np.arange(N) * M, sizes,
+        loss=lambda a, b: ((a - b) ** 2).sum(1),
+    )  # fmt: skip
+    with pytest.raises(InvalidInputError, match="`labels` must be classes"):
+        displacements(reals, federation(RandomLabels(ONE)), 1)

@@ -13,6 +13,8 @@ from hewfl.experiments.results import Results
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
 Verdict = Literal["better", "worse", "undecided"]
+Axis = Literal["rounds", "scalars", "paper_scalars"]
+"""What a comparison is at equal amounts of."""
 LEVEL = 0.95
 """Of the confidence intervals."""
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
@@ -72,12 +74,34 @@ def compare(
     return Comparison(mean, low, high, count, verdict)
 
 
-def pair(results: Results, first: str, second: str, quantity: str) -> Comparison:
-    """Two methods after the last round, seed by seed, by the models they are judged by.
+def pair(
+    results: Results,
+    first: str,
+    second: str,
+    quantity: str,
+    *,
+    axis: Axis = "rounds",
+) -> Comparison:
+    """Two methods after equal cost, seed by seed, by the models they are judged by.
 
-    A method that diverged for every seed is behind one that did not.
+    Equal rounds are all rounds. Equal scalars are as many as both have sent at the end:
+    the one that sends more in a round is taken earlier, between two evaluations by a
+    straight line. A method that diverged for every seed is behind one that did not.
+
+    Args:
+        results: of a run.
+        first: label of a method.
+        second: label of another.
+        quantity: what `Results.curve` knows.
+        axis: what is equal: rounds, or scalars sent by our count or the paper's.
     """
-    a, b = (final_of(results, label, quantity) for label in (first, second))
+    both = (first, second)
+    if axis == "rounds":
+        a, b = (final_of(results, label, quantity) for label in both)
+    else:
+        sent = [results.curve(label, axis) for label in both]
+        budget = np.minimum(sent[0][:, -1], sent[1][:, -1])
+        a, b = (_after(results, label, quantity, axis, budget) for label in both)
     return compare_finals(a, b, quantity)
 
 
@@ -102,6 +126,25 @@ def final_of(results: Results, label: str, quantity: str) -> Float64[Array, " se
     if results.measures(label, quantity):
         return results.final(label, quantity)
     return np.full(len(results.spec.seeds), np.nan)  # it diverged in every seed
+
+
+def _after(
+    results: Results,
+    label: str,
+    quantity: str,
+    axis: Axis,
+    budget: Float64[Array, " seeds"],
+) -> Float64[Array, " seeds"]:
+    """A quantity when so much has been sent, seed by seed; NaN where it diverged."""
+    values = results.values(label, results.judged(label, quantity))
+    rows = zip(budget, results.curve(label, axis), values, strict=True)
+    found = []
+    for most, sent, curve in rows:
+        known = np.isfinite(curve)
+        ended = not known[sent <= most].all() or not known.any()
+        kept = np.nan if ended else float(np.interp(most, sent[known], curve[known]))
+        found.append(kept)
+    return np.array(found)
 
 
 def paired_p(first: ArrayLike, second: ArrayLike) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -43,6 +44,10 @@ GROUND = "ground"
 """For methods with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
+
+
+MANY = 100
+"""Candidates of a method up to which each is checked when its spec is read."""
 
 
 @final
@@ -177,9 +182,24 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
         rule = "either given or in the grid, not both"
         raise invalid(path(where, name), rule, given[name])
     found = MethodSpec(method, label, given, grid)
-    for candidate in found.candidates():
+    for candidate in _samples(found):
         candidate.lane(1.0)  # values of every candidate are checked now, not in a run
     return found
+
+
+def _samples(method: MethodSpec) -> tuple[MethodSpec, ...]:
+    """Candidates that hold every value of the grid; all of them unless they are many.
+
+    Of thousands each value comes once, with the first of the other lists.
+    """
+    if math.prod(len(values) for values in method.grid.values()) <= MANY:
+        return method.candidates()
+    first = {name: values[:1] for name, values in method.grid.items()}
+    return tuple(
+        candidate
+        for name, values in method.grid.items()
+        for candidate in replace(method, grid=first | {name: values}).candidates()
+    )
 
 
 def recorded_method(table: Any, where: str) -> MethodSpec:
@@ -273,7 +293,7 @@ def _paced(
     where: str,
 ) -> Algorithm[Any]:
     """The rule under the step sizes that `pace` names."""
-    scale = own.get("amplitude", own.get("step_scale"))
+    scale: Any = own.get("amplitude", own.get("step_scale"))
     if scale is None:
         rule_ = "left out of a method without an amplitude or a step scale"
         raise invalid(path(where, "pace"), rule_, pace.get("pace"))

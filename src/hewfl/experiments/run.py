@@ -1,7 +1,8 @@
 """Run specs: tune, solve for constants, then every seed, in stages on all cores."""
 
+import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hewfl.core.atomic import write_json, write_text
+from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
 from hewfl.experiments.problem import samples_of
@@ -22,6 +24,7 @@ from hewfl.experiments.spec import Spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
+    Choice,
     Scores,
     Trials,
     best_of,
@@ -32,6 +35,9 @@ from hewfl.experiments.tune import (
     trial_tasks,
 )
 from hewfl.experiments.workers import Task, execute
+
+MANY = 6
+"""From so many runs on, their traces are read by several processes."""
 
 
 class Progress:
@@ -66,8 +72,12 @@ def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None
         watch.lap("constants")
         _stage(_seed_tasks(todo), jobs, progress)
         watch.lap("rounds")
+        if len(todo) < MANY:
+            for folder in todo:
+                finish(folder)
+        else:
+            _stage(_summary_tasks(todo), jobs, progress)
         for folder in todo:
-            finish(folder)
             facts = {"resumed": resumed, "runs": len(todo), "jobs": jobs}
             found = watch.seconds | facts | environment(folder.spec)
             write_json(folder.path / "times.json", found)
@@ -82,6 +92,12 @@ def finish(folder: Folder) -> None:
     write_json(folder.path / "summary.json", summarise(folder.results))
 
 
+def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
+    """Write the summary of a run, in a worker."""
+    finish(folder)
+    on_step(1)
+
+
 def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
     """Choose hyper-parameters where that is still to be done: screen, then try.
 
@@ -94,10 +110,12 @@ def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> Non
 
 def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
     todo = [folder for folder in folders if folder.tuned is None]
+    _climb([f for f in todo if f.spec.tune.search == "climb"], jobs, progress)
+    todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, scores in _trials(screened, trials, jobs, progress, screen=True):
+    for folder, scores in _trials(screened, trials, jobs, progress, "screen"):
         spec, tried = folder.spec, trials[folder.path]
         screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
@@ -105,13 +123,31 @@ def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
-    for folder, scores in _trials(todo, trials, jobs, progress, screen=False):
+    for folder, scores in _trials(todo, trials, jobs, progress, "last"):
         tried, screen = trials[folder.path], screens.get(folder.path, [])
-        tuned, choices = choose(folder.spec, tried, scores, screen)
-        write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
-        write_text(folder.path / "tuned.toml", write_spec(tuned))
+        _keep(folder, *choose(folder.spec, tried, scores, screen))
     for folder in folders:
         shutil.rmtree(folder.trials, ignore_errors=True)
+
+
+def _keep(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
+    write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
+    write_text(folder.path / "tuned.toml", write_spec(tuned))
+
+
+def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+    """Search long grids of all runs together, one stage after the other."""
+    climbs = {folder.path: Climb.of(folder.spec) for folder in folders}
+    for stage in itertools.count():
+        trials = {path: climb.next() for path, climb in climbs.items()}
+        todo = [folder for folder in folders if any(trials[folder.path])]
+        if not todo:
+            break
+        for folder, scores in _trials(todo, trials, jobs, progress, f"climb-{stage}"):
+            path = folder.path
+            climbs[path] = climbs[path].after(trials[path], scores)
+    for folder in folders:
+        _keep(folder, *choose(folder.spec, *climbs[folder.path].found()))
 
 
 def _trials(
@@ -119,17 +155,17 @@ def _trials(
     candidates: Mapping[Path, Candidates],
     jobs: int,
     progress: Progress,
-    *,
-    screen: bool,
+    name: str,
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
+    screen = name == "screen"
     tasks: list[Task] = []
     places: list[tuple[int, int]] = []  # folder and seed of each
     for k, folder in enumerate(folders):
         how, given = folder.spec.tune, candidates[folder.path]
         rounds = how.screen_rounds if screen else how.rounds
         seeds = how.screen_seeds if screen else how.seeds
-        place = folder.trials / ("screen" if screen else "last")
+        place = folder.trials / name
         tasks += trial_tasks(folder.spec, given, rounds, seeds, place)
         places += [
             (k, s) for s in range(len(seeds)) for _ in parts_of(folder.spec, given)
@@ -175,7 +211,9 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum)
+            part: tuple[Any, ...] = ()  # L alone does not depend on the partition
+            if spec.problem.optimum:
+                part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
             parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
             parts.setdefault(part, spec)
     return [
@@ -187,6 +225,13 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
             (tuple(parts.values()), key[-1]),
         )
         for key, parts in found.items()
+    ]
+
+
+def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:
+    return [
+        Task("summary", folder.spec.name, 1, summarise_folder, (folder,))
+        for folder in folders
     ]
 
 

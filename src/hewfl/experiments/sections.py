@@ -189,6 +189,9 @@ class TuneSpec:
             only the best of each method go on; 0 for none.
         screen_seeds: of the first trial.
         keep: how many of each method go on.
+        search: `grid`, the default, tries all points of a method's lists; `climb` a
+            few, and then the neighbours of the best until it has none untried
+            (`hewfl.experiments.climb`).
     """
 
     rounds: int = 20
@@ -200,6 +203,7 @@ class TuneSpec:
     screen_rounds: int = 0
     screen_seeds: tuple[int, ...] = (0,)
     keep: int = 3
+    search: Literal["grid", "climb"] | None = None
 
     def __post_init__(self) -> None:
         """Require trials of at least a round, and seeds that differ."""

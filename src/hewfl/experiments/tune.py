@@ -28,6 +28,10 @@ from hewfl.experiments.workers import Task
 from hewfl.server.trace import AVERAGED, RoundRecord
 from hewfl.sim.engine import simulate
 
+LEAST = {"momentum": 0.0, "proximal": 0.0, "power": 0.0, "curvature_ratio": 1.01}
+MOST = {"curvature_ratio": 1e4}
+"""Natural bounds: no list need go beyond. Λ/L has to be above 1, and a hundredth more
+is next to it; where it is huge, weights are those of the shortest combination."""
 MODULE_LANES = 12
 """Candidates of a module in one trial."""
 CHECKPOINT_EVERY = 20
@@ -271,13 +275,17 @@ def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
 
 
 def _edges(method: MethodSpec, chosen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parameters at the end of their list; words, true and false have none."""
+    """Parameters at the end of their list; words, true and false have none.
+
+    Nor has a list an end where the parameter itself has one.
+    """
     return tuple(
         name
         for name, values in method.grid.items()
         if len(values) > 1
         and not isinstance(values[0], str | bool)
-        and chosen[name] in (values[0], values[-1])
+        and chosen[name] in (min(values), max(values))
+        and LEAST.get(name, -math.inf) < chosen[name] < MOST.get(name, math.inf)
     )
 
 

@@ -56,8 +56,7 @@ def first_state(
         memory = np.repeat(np.array(outer.memory)[:, None], len(anchor), axis=1)
     average = None if outer.average is None else Average(anchor)
     scale = None if outer.measure is None else 1.0
-    parts = {"average": average, "scale": scale}
-    return ServerState(anchor, memory, first, sent, sent, **parts)
+    return ServerState(anchor, memory, first, sent, sent, average=average, scale=scale)
 
 
 def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:

@@ -18,9 +18,9 @@ from hewfl.paper.quality.specs import (
     Key,
     name_of_run,
     study_keys,
+    under_momentum,
 )
 from hewfl.paper.quality.verdicts import Verdict, name_of, verdicts
-from hewfl.paper.specs import under_momentum
 
 KEPT = ("spec.toml", "tuned.toml", "times.json")
 """Files of a run that are published beside its numbers."""

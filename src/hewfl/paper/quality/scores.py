@@ -11,8 +11,15 @@ from jaxtyping import Float64
 
 from hewfl.core.checks import Array
 from hewfl.experiments.compare import holm, paired_p
-from hewfl.paper.quality.specs import MOMENTA, ORACLE, PANELS, RULES, Key, Part
-from hewfl.paper.specs import under_momentum
+from hewfl.paper.quality.specs import (
+    MOMENTA,
+    ORACLE,
+    PANELS,
+    RULES,
+    Key,
+    Part,
+    under_momentum,
+)
 
 LEVEL = 0.05
 """Chance of a false find in one world, all its comparisons together."""

@@ -16,8 +16,8 @@ from hewfl.paper.quality.specs import (
     PANELS,
     WORLDS,
     Key,
+    under_momentum,
 )
-from hewfl.paper.specs import under_momentum
 
 Answer = Literal["confirmed", "refuted", "partly", "not run"]
 FIXED = ("uniform", "horizon", "FedAvg")

@@ -184,7 +184,8 @@ def advance(task: Task, stack: Stack, rows: int) -> None:
     g = g.reshape(y.shape)
     busy = (stack.left[:rows] > 0)[:, None, None]
     if stack.totals is not None:
-        stack.totals[:rows].add_(torch.where(busy, g, 0.0))
+        total = stack.totals[:rows]
+        total.copy_(torch.where(busy, total + g, total))
     if stack.corrections is not None:
         g = g - stack.corrections[:rows]
     if stack.proximal is not None:
