@@ -11,6 +11,7 @@ weights on the same seeds, with intervals of 95 %.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing as mp
 import os
@@ -80,14 +81,20 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
     }
 
 
+@functools.cache
+def made(model: str, device: str) -> Stacked:
+    """A model with its data, read once in each process."""
+    return MODELS[model][0](device)
+
+
 def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     """All rules under all outer steps in one world, written to its file."""
     model, world, seed, rounds, device, folder = task
     torch.set_num_threads(1)
     began = time.perf_counter()
-    maker, optimiser, rate, usual = MODELS[model]
+    _, optimiser, rate, usual = MODELS[model]
     rounds = rounds or usual
-    job = Job(maker(device), optimiser, rate, rounds, WORLDS[world], seed)
+    job = Job(made(model, device), optimiser, rate, rounds, WORLDS[world], seed)
     found = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
     found["seconds"] = round(time.perf_counter() - began, 1)
     path = Path(folder, f"{model}-{world.replace(' ', '')}-{seed}.json")
