@@ -220,6 +220,6 @@ def _participation(case: Case) -> str:
     if active == n:
         return f"all {n:,} clients take part, as every bound over several rounds asks"
     return (
-        f"{active:,} of {n:,} clients take part: the bounds of a single round allow it, "
-        "no bound over several rounds does (erratum E-19)"
+        f"{active:,} of {n:,} clients take part: the bounds of a single round allow "
+        "it, no bound over several rounds does (erratum E-19)"
     )
