@@ -121,15 +121,8 @@ def test_identical_clients_are_grouped() -> None:
 
 
 def test_options_and_file_ask_the_same() -> None:
-    more = [
-        *SYSTEM,
-        "--rounds=50",
-        "--pl=0.1",
-        "--dimension=650",
-        "--target=0.05",
-        "--start-gap=0.5",
-    ]
-    more += ["--start-tracking=1e-5", "--sampling=fresh draws"]
+    more = [*SYSTEM, "--pl=0.1", "--dimension=650", "--target=0.05"]
+    more += ["--start-gap=0.5", "--start-tracking=1e-5", "--sampling=fresh draws"]
     assert answer(*more) == answer(*FROM_FILE)
 
 
