@@ -65,7 +65,7 @@ class SharedModel:
         size = max(anchor.nbytes for anchor in self.anchor)
         return torch.empty(size, dtype=torch.uint8, device=self.anchor[0].device)
 
-    def moved_shard(self, b: int, step: torch.Tensor, rounds: int) -> torch.Tensor:
+    def moved_shard(self, b: int, step: torch.Tensor, rounds: int = 0) -> torch.Tensor:
         """This rank's shard of x after the outer step.
 
         Args:
