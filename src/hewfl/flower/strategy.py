@@ -86,6 +86,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     ) -> None:
         super().__init__(*args, **fedavg)
         self.lane = Lane(self._accepted(rule), Outer() if outer is None else outer)
+        if self.lane.outer.measure is not None:
+            why = "left out: clients are not asked for losses along the step"
+            raise invalid("outer.measure", why, self.lane.outer.measure)
         self.longest = positive("longest", longest)
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
