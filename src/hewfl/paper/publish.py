@@ -12,9 +12,9 @@ from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import mean_text
 from hewfl.experiments.tune import LARGER_IS_BETTER
-from hewfl.paper.claims import Claim, Panels, judge
+from hewfl.paper.claims import EQUAL, Claim, Panels, against_others, judge
 from hewfl.paper.extended import edges_text, extended_text
-from hewfl.paper.specs import TITLES
+from hewfl.paper.specs import TITLES, hew_of
 
 COLUMNS = (
     *("objective", "gap", "pooled", "pooled_gap"),
@@ -69,8 +69,9 @@ def publish_grid(
 ) -> list[Claim]:
     """Write all that a result of the main grid needs; return the claims, judged.
 
-    That is table.csv, summary.json, results.md and claims.md, and for each panel its
-    spec, the tuned spec, the tuning table and the times, in a folder of its own.
+    That is table.csv, pairs.csv, summary.json, results.md and claims.md, and for each
+    panel its spec, the tuned spec, the tuning table and the times, in a folder of its
+    own.
     """
     claims = judge(panels_of(folders))
     _write_numbers(folders, output, without=())
@@ -79,6 +80,7 @@ def publish_grid(
     write_text(output / "claims.md", _claims_text(head, claims))
     tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
     write_text(output / "results.md", tables)
+    write_text(output / "pairs.csv", _pairs_text(panels_of(folders)))
     return claims
 
 
@@ -139,6 +141,26 @@ def _write_numbers(
     write_json(output / "summary.json", summaries)
     for (data, regime), folder in folders.items():
         _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
+
+
+def _pairs_text(panels: Panels) -> str:
+    """HEW less every other method, at equal rounds and scalars, with intervals."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = ("mean", "low", "high", "verdict")
+    writer.writerow(["data", "regime", "equal", "quantity", "first", "second", *names])
+    for (data, regime), results in panels.items():
+        hew = hew_of(regime)
+        if hew not in results.labels:
+            continue
+        for axis in EQUAL:
+            for quantity in ("objective", "test_accuracy"):
+                found = against_others(results, hew, quantity, axis)
+                for label, o in found.items():
+                    numbers = [f"{value:+.6f}" for value in (o.mean, o.low, o.high)]
+                    row = [data, regime, axis, quantity, hew, label, *numbers]
+                    writer.writerow([*row, o.verdict])
+    return stream.getvalue()
 
 
 def _copy(folder: Folder, output: Path, names: Sequence[str]) -> None:

@@ -120,7 +120,7 @@ def main_spec(data: str, regime: str) -> Spec:
         rounds=90,
         seeds=tuple(range(7)),
         evaluate_every=5,  # 19 points of a curve; evaluation costs more than the rounds
-        audit_every=30,
+        audit_every=45,
         data=DataSpec(name=data),
         problem=ProblemSpec(l2=1e-4),
         clients=ClientsSpec(

@@ -107,7 +107,10 @@ def _branches(
         ]
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
     rows = zip(anchors, displacements, told, losses, gradients, strict=True)
-    heard = [_heard(x, moved, roster, *rest) for x, moved, *rest in rows]
+    heard = [
+        _heard(x, moved, roster, plan, loss, mean)
+        for x, moved, plan, loss, mean in rows
+    ]
     return dict(zip(plans, heard, strict=True))
 
 
