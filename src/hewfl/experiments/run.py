@@ -198,7 +198,7 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum)
+            part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
             parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
             parts.setdefault(part, spec)
     return [
