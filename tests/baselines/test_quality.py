@@ -1,6 +1,7 @@
 """Weights by disagreement and by agreement: cases worked by hand, and their limits."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,3 +140,13 @@ def test_weights_have_no_unit(
     np.testing.assert_allclose(other.weights, one.weights, rtol=1e-9)
     step = step_of(other, scale * moved)
     np.testing.assert_allclose(step, scale * step_of(one, moved), rtol=1e-9)
+
+
+def test_agreement_that_only_sieves_is_fedavg_among_those_who_agree() -> None:
+    moved = np.array([[1.0, 0.0], [0.8, 0.1], [0.9, -0.2], [-1.0, 0.1]])
+    roster = replace(make_roster([1] * 4), data_sizes=np.array([5, 1, 2, 7]))
+    sieve = Agreement(1.0, 1.0, power=0.0, by_size=True)
+    decision, _ = decide(sieve, roster, moved)
+    np.testing.assert_allclose(decision.weights, np.array([5, 1, 2, 0]) / 8)
+    assert "by_size" not in repr(Agreement(1.0, 1.0))
+    assert "by_size=True" in repr(sieve)

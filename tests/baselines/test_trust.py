@@ -42,11 +42,12 @@ def test_distances_are_from_the_geometric_median_in_units_of_the_median_client()
 
 
 def test_weights_by_hand_in_the_first_round() -> None:
-    rule = Trust(1.0, 1.0, doubt=2.0)
+    rule = Trust(1.0, 1.0)
     decision, state = decide(rule, [[-2.0], [-1.0], [0.0], [1.0], [4.0]])
     # e is the round's own; 0 is raised to 1/100 of the median
     e = np.array([4.0, 1.0, 0.01, 1.0, 16.0])
-    expected = np.sqrt(1 / e) * np.minimum(1, 2 / e) ** 2
+    c = np.exp(2 * np.log(4))  # |log e| = log 4, 0, log 100, 0, log 16
+    expected = np.sqrt(1 / e) * np.minimum(1, c / e) ** 3
     np.testing.assert_allclose(decision.weights, expected / expected.sum(), rtol=1e-5)
     np.testing.assert_array_equal(state.heard, 1.0)
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from hewfl.cli.certify import Clients, Question, certify
 
+pytestmark = pytest.mark.unchecked
 EXAMPLE = Path(__file__).parents[2] / "examples" / "certify.toml"
 SYSTEM = ["--smoothness=1", "--radius=1", "--horizons=1,2,4,8"]
 SYSTEM += ["--batch-size=32", "--variance=1e-4"]

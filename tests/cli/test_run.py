@@ -271,6 +271,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
     assert "%" in listed.output
 
 
+@pytest.mark.unchecked
 def test_the_demo_makes_a_page(place: Path) -> None:
     result = runner.invoke(app, ["demo", "--jobs", "0"])
     assert result.exit_code == 0, result.output

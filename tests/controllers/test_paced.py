@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.sim.unchecked import unchecked
 
 from hewfl import FedAvg, HewHet, HewHom, InvalidInputError, MinibatchSGD
 from hewfl.aggregate.rows import matrix_round
 from hewfl.controllers.paced import Paced
 from hewfl.core.round import LocalPlan, Roster, Round
+from tests.sim.unchecked import unchecked
 
 ROSTER = Roster(
     np.array([0, 2, 3]),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -46,6 +46,7 @@ class StubGrid(Grid):  # type: ignore[misc]  # checked without flwr
         self.rng = np.random.default_rng(seed)
         self.nodes: dict[int, Context] = {}
         self.sent: list[Message] = []
+        self.waiting: dict[str, Message] = {}
         for i in range(n):
             self.connect(i, **({} if config is None else config(i)))
 
@@ -88,6 +89,11 @@ class StubGrid(Grid):  # type: ignore[misc]  # checked without flwr
 
     def _answer(self, message: Message) -> Message:
         context = self.nodes[message.metadata.dst_node_id]
+        own = {  # mods take keys out of what, on a wire, is theirs
+            k: ConfigRecord(dict(r)) if isinstance(r, ConfigRecord) else r
+            for k, r in message.content.items()
+        }
+        message.content = RecordDict(own)
         try:
             answer: Message = self.app(message, context)
         except Exception as error:  # as the runtime does
@@ -106,11 +112,26 @@ class StubGrid(Grid):  # type: ignore[misc]  # checked without flwr
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError
 
+    # one after the other, as a server does that holds few replies
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        out = list(messages)
+        numbers = [f"{len(self.sent)}-{k}" for k in range(len(out))]
+        self.waiting.update(zip(numbers, out, strict=True))
+        return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        replies: list[Message] = []
+        for number in message_ids:
+            message = self.waiting.pop(number, None)
+            if message is not None:
+                message.metadata.__dict__["_message_id"] = number
+                self.sent.append(message)
+                answers = self.tamper(message, self._answer(message))
+                for answer in answers:
+                    answer.metadata.__dict__["_reply_to_message_id"] = number
+                replies += answers
+        return replies
 
 
 def local_of(problem: Problem, seed: int, i: int, batch: int) -> Local:

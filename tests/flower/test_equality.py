@@ -27,7 +27,6 @@ from hewfl import (
     HewFixed,
     HewHet,
     HewHom,
-    InvalidInputError,
     Krum,
     MinibatchSGD,
     MultiKrum,
@@ -38,7 +37,7 @@ from hewfl import (
     TrimmedMean,
     simulate,
 )
-from hewfl.flower import AlgorithmStrategy, Options
+from hewfl.flower import AlgorithmStrategy
 from hewfl.server.participation import RotatingParticipation
 from hewfl.server.state import Lane
 from tests.flower.federation import StubGrid, app_of
@@ -77,14 +76,14 @@ def name(method: Any) -> str:
 
 
 def flower(method: Any, dtype: Any = np.float64, **options: Any) -> AlgorithmStrategy:
-    told = Options(
+    strategy = AlgorithmStrategy(
+        method,
         population=6,
         horizons=ChoiceHorizons(every_round=True),
         seed=SEED,
         fraction_evaluate=0.0,
         **options,
     )
-    strategy = AlgorithmStrategy(method, told)
     grid = StubGrid(app_of(PROBLEM, SEED), 6)
     model = ArrayRecord([np.zeros((2, 2), dtype), np.zeros(1, dtype)])
     strategy.start(grid, model, ROUNDS)
@@ -148,11 +147,3 @@ def test_with_schedules_and_a_law_that_looks_at_the_past() -> None:
     ):
         found, known = flower(method, **extra), engine(method, **extra)
         np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-10)
-    with pytest.raises(InvalidInputError, match="`population` must be given for a law"):
-        AlgorithmStrategy(HewHom(L, 0.3), Options(**extra))
-
-
-def test_the_account_of_nodes_that_hold_their_variates_is_the_engines() -> None:
-    found, known = flower(Scaffold(L, 0.2), variates="node"), engine(Scaffold(L, 0.2))
-    assert found.state.scalars == known.records[-1].scalars
-    assert found.state.paper_scalars == known.records[-1].paper_scalars

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord
 
 from hewfl import ChoiceHorizons, HewHet, HewHom, SampledParticipation, Scaffold
-from hewfl.flower import AlgorithmStrategy, Options
+from hewfl.flower import AlgorithmStrategy
 from hewfl.flower.protocol import TRAIN
 from tests.flower.federation import StubGrid, app_of
 from tests.sim.toy import least_squares
@@ -20,8 +20,8 @@ L = PROBLEM.smoothness
 
 
 def run(arrivals: int, method: Any, **options: Any) -> tuple[AlgorithmStrategy, Any]:
-    told = {"population": 7, "horizons": ChoiceHorizons(), "fraction_evaluate": 0.0}
-    strategy = AlgorithmStrategy(method, Options(**{**told, **options}))
+    told: dict[str, Any] = {"population": 7, "horizons": ChoiceHorizons()}
+    strategy = AlgorithmStrategy(method, fraction_evaluate=0.0, **told, **options)
     grid = StubGrid(app_of(PROBLEM), 7, seed=arrivals)
     strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), 5)
     return strategy, grid
@@ -47,21 +47,11 @@ def test_the_seed_draws_the_same_clients_whatever_their_ids() -> None:
     assert len(asked(0, 5)) == 15
 
 
-def test_nodes_that_hold_their_variates_give_the_same_bits() -> None:
-    for method in (HewHet(L, 0.4), Scaffold(L, 0.1)):
-        known, _ = run(0, method)
-        found, grid = run(1, method, variates="node")
-        assert found.state.anchor.tobytes() == known.state.anchor.tobytes()
-        own = [m for m in grid.sent if "own-variate" in m.content]
-        assert len(own) == 7  # once each
-
-
-@pytest.mark.parametrize("holder", ["server", "node"])
-def test_a_restarted_node_goes_on_with_its_variate(holder: Any) -> None:
-    """The memory of one node is lost after every round: the server's is not."""
+def test_a_restarted_node_goes_on_with_its_variate() -> None:
     known, _ = run(0, HewHet(L, 0.4))
-    told = Options(7, ChoiceHorizons(), variates=holder, fraction_evaluate=0.0)
-    strategy = AlgorithmStrategy(HewHet(L, 0.4), told)
+    strategy = AlgorithmStrategy(
+        HewHet(L, 0.4), population=7, horizons=ChoiceHorizons(), fraction_evaluate=0.0
+    )
     grid = StubGrid(app_of(PROBLEM), 7)
 
     def restart(server_round: int, arrays: ArrayRecord) -> None:
@@ -72,28 +62,3 @@ def test_a_restarted_node_goes_on_with_its_variate(holder: Any) -> None:
     begin = ArrayRecord([np.zeros(4, np.float32)])
     strategy.start(grid, begin, 5, evaluate_fn=restart)
     assert strategy.state.anchor.tobytes() == known.state.anchor.tobytes()
-
-
-@pytest.mark.parametrize("loss", ["all", "the last round"])
-def test_a_node_that_silently_lost_its_variate_is_helped_next_time(loss: str) -> None:
-    told = Options(7, ChoiceHorizons(), variates="node", fraction_evaluate=0.0)
-    strategy = AlgorithmStrategy(HewHet(L, 0.4), told)
-    grid = StubGrid(app_of(PROBLEM), 7)
-
-    older: dict[str, Any] = {}
-
-    def forget(server_round: int, arrays: ArrayRecord) -> None:
-        del arrays
-        memory = grid.nodes[grid.node_of(4)].state
-        if server_round == 1:
-            older.update(memory)
-        if server_round == 2:
-            memory.clear()
-            memory.update({} if loss == "all" else older)
-
-    result = strategy.start(
-        grid, ArrayRecord([np.zeros(4, np.float32)]), 5, evaluate_fn=forget
-    )
-    heard = {t: m["clients"] for t, m in result.train_metrics_clientapp.items()}
-    assert 4 not in heard[3]
-    assert 4 in heard[4]

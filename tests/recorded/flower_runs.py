@@ -1,6 +1,5 @@
 """Flower runs on a grid inside one process, kept in folders and resumed from them."""
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -13,20 +12,15 @@ from hewfl import (
     ChoiceHorizons,
     FedAdp,
     FedAWARE,
+    FedNova,
+    HewHet,
+    HewHom,
     Outer,
     RandomParticipation,
     SampledParticipation,
+    Scaffold,
 )
-from hewfl.flower import (
-    AlgorithmStrategy,
-    FedNovaStrategy,
-    HewStrategy,
-    Local,
-    Moment,
-    Options,
-    ScaffoldStrategy,
-    client_app,
-)
+from hewfl.flower import AlgorithmStrategy, Local, Moment, client_app
 from hewfl.problems import random_quadratic
 from tests.flower.federation import StubGrid
 from tests.recorded.files import Files, World, described, line
@@ -89,7 +83,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord(known | {"seen": server_round})
 
 
-def options(folder: Path, **changes: Any) -> Options:
+def options(folder: Path, **changes: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
         "population": N,
         "horizons": ChoiceHorizons((1, 3), every_round=True),
@@ -99,7 +93,7 @@ def options(folder: Path, **changes: Any) -> Options:
         "fraction_evaluate": 0.0,
         "folder": folder,
     }
-    return Options(**{**told, **changes})
+    return {**told, **changes}
 
 
 def outcome(
@@ -111,63 +105,36 @@ def outcome(
 ) -> Files:
     """Run to a number of rounds; the folder's trace and constants, and the model."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    folder = strategy.options.folder
+    folder = strategy.folder
     assert folder is not None
     grid = grid_of(fault, arrivals)
     result = strategy.start(grid, model(), rounds, evaluate_fn=evaluate)
     kept = folder / f"seed-{SEED}"
     arrays = {name: result.arrays[name].numpy() for name in ("w", "count", "b")}
     models = [line({"array": name, **described(a)}) for name, a in arrays.items()]
-    constants = json.loads((kept / "constants.json").read_text())
     return {
         "trace.jsonl": (kept / "trace.jsonl").read_bytes(),
         "models.jsonl": b"".join(models),
-        "constants.jsonl": line(constants),
     }
 
 
-STRATEGIES: dict[str, tuple[type[AlgorithmStrategy], Callable[[Path], Any]]] = {
-    "hew_plain": (
-        HewStrategy,
-        lambda at: HewStrategy(L, 0.8, options=options(at)),
-    ),
-    "hew_corrected": (
-        HewStrategy,
-        lambda at: HewStrategy(L, 0.8, corrected=True, options=options(at)),
-    ),
-    "hew_corrected_at_nodes": (
-        HewStrategy,
-        lambda at: HewStrategy(
-            L, 0.8, corrected=True, options=options(at, variates="node")
-        ),
-    ),
-    "scaffold": (
-        ScaffoldStrategy,
-        lambda at: ScaffoldStrategy(0.3, options=options(at)),
-    ),
-    "fednova": (
-        FedNovaStrategy,
-        lambda at: FedNovaStrategy(0.3, options=options(at)),
-    ),
-    "fedadp": (
-        AlgorithmStrategy,
-        lambda at: AlgorithmStrategy(FedAdp(L, 0.3), options(at)),
-    ),
-    "fedaware": (
-        AlgorithmStrategy,
-        lambda at: AlgorithmStrategy(FedAWARE(L, 0.3), options(at)),
-    ),
+METHODS: dict[str, Any] = {
+    "hew_plain": HewHom(L, 0.8),
+    "hew_corrected": HewHet(L, 0.8),
+    "scaffold": Scaffold(1.0, 0.3, 1.0, "zero"),
+    "fednova": FedNova(1.0, 0.3),
+    "fedadp": FedAdp(L, 0.3),
+    "fedaware": FedAWARE(L, 0.3),
 }
 
 
 def interrupted_of(name: str) -> Callable[[Path, int], Files]:
-    """Begin a run in an empty folder, or resume the one found there."""
-    kind, build = STRATEGIES[name]
+    """Begin a run in an empty folder, or go on with the one found there."""
 
     def run(folder: Path, rounds: int) -> Files:
-        if any(folder.glob("seed-*")):
-            return outcome(kind.resume(folder), rounds, arrivals=1)
-        return outcome(build(folder), rounds)
+        arrivals = int(any(folder.glob("seed-*")))
+        strategy = AlgorithmStrategy(METHODS[name], **options(folder))
+        return outcome(strategy, rounds, arrivals=arrivals)
 
     return run
 
@@ -177,9 +144,8 @@ def faults_of(name: str) -> World:
 
     def world(folder: Path) -> Files:
         told = options(folder, participation=RandomParticipation(0.8))
-        corrected = name == "corrected"
-        strategy = HewStrategy(L, 0.8, corrected=corrected, options=told)
-        return outcome(strategy, 6, fault=some_faults)
+        method = METHODS[f"hew_{name}"]
+        return outcome(AlgorithmStrategy(method, **told), 6, fault=some_faults)
 
     return world
 
@@ -188,4 +154,4 @@ FLOWER: dict[str, World] = {
     "flower_faults_plain": faults_of("plain"),
     "flower_faults_corrected": faults_of("corrected"),
 }
-FLOWER_RESUMED = {f"flower_{name}": interrupted_of(name) for name in STRATEGIES}
+FLOWER_RESUMED = {f"flower_{name}": interrupted_of(name) for name in METHODS}

@@ -53,7 +53,6 @@ _OUTER = (
     "The outer step of a torch job is that of every server, entry by entry; torch's "
     "own SGD rounded some products together."
 )
-_PRODUCTS = "The angles come from the products that every transport gives."
 _TRACKING = (
     "Algorithm 1 was stopped half way with one tracking bound for all, which is "
     "no bound: it goes on with what the ball says, by nearly the same controls."
@@ -63,7 +62,6 @@ CHANGED: dict[str, Change] = {
         f"torch_{rule}": Change(_OUTER)
         for rule in ("hom", "het", "equal", "steps", "tokens", "fednova")
     },
-    "flower_fedadp": Change(_PRODUCTS),
     "simulation": Change(_TRACKING, 1e-2, ("status", "weights"), frozenset({0})),
 }
 BY_PRODUCTS = ("q-FedAvg", "FedExP", "FedAdp", "FedMGDA+", "FedAWARE #2")

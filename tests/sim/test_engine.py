@@ -195,6 +195,7 @@ def test_same_seed_same_bits_other_seed_other_run(problem: LeastSquares) -> None
     assert (first.anchors != other.anchors).any(axis=1).all()
 
 
+@pytest.mark.unchecked
 def test_methods_make_progress(problem: LeastSquares) -> None:
     lanes = all_lanes(problem.smoothness)
     trace = simulate(problem, FEDERATION, lanes, rounds=40, seed=1)

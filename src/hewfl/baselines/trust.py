@@ -44,17 +44,22 @@ class Trust:
         z = geometric median of the Δ_i
         a_i = H_i‖Δ_i − z‖² / median_j H_j‖Δ_j − z‖²
         e_i ← b e_i + (1 − b) a_i,      b = min(β, k_i/(k_i + 1)),   k_i rounds before
-        w_i ∝ √(H_i/e_i) · min(1, c · median_j e_j / e_i)²
+        l_i = log(e_i / median_j e_j),     c = exp(κ median_j |l_j|)
+        w_i ∝ √(H_i/e_i) · min(1, c · median_j e_j / e_i)³
 
     A rule of this library, found by looking for the least worst ratio to the best rule
     of each world (docs/choosing.md). Among the others, w_i ∝ 1/√e_i is the weight that
     the geometric median gives, with a distance averaged over rounds in place of one
     round's. That average tells a client that is always far from one that was far by
     chance, which no rule that forgets can. Beyond c times the median the weight falls
-    like the fifth power of the distance. On equal ground, η_i = ϑ/(L H_i), noise is
-    averaged over H_i steps: H_i‖Δ_i − z‖² is what one step contributes, so that nobody
-    is distrusted for having done little. (Without that factor clients that always do
-    one step in a fleet that does eight were taken for bad.)
+    like the seventh power of the distance; c is wide where the better half of the
+    clients differ much among themselves, as they do near the end of a training that
+    fits most samples, and narrow where they are alike.
+
+    On equal ground, η_i = ϑ/(L H_i), noise is averaged over H_i steps: H_i‖Δ_i − z‖² is
+    what one step contributes, so that nobody is distrusted for having done little.
+    (Without that factor clients that always do one step in a fleet that does eight were
+    taken for bad.)
 
     Fewer than half of the clients may be bad. Where all displacements agree nothing is
     learned in that round.
@@ -63,13 +68,14 @@ class Trust:
         smoothness: L > 0.
         amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
         memory: β from 0 to below 1; 0.8 remembers about five rounds, 0 only this one.
-        doubt: c > 0, from how many median squared distances on a client is distrusted.
+        doubt: κ > 0, from how many median deviations of log e on a client is
+            distrusted.
     """
 
     smoothness: float
     amplitude: float
     memory: float = 0.8
-    doubt: float = 1.5
+    doubt: float = 2.0
 
     name: ClassVar[str] = "Trust"
     demands: ClassVar[Demands] = Demands()
@@ -107,8 +113,9 @@ class Trust:
             e = np.where(a > LOUD, np.maximum(e, a), e)
         middle = float(np.median(e))
         e = np.maximum(e, NEAREST * middle) / middle if middle > 0 else np.ones(len(e))
-        weights = np.sqrt(H / e) * np.minimum(1.0, self.doubt / e) ** 2
-        doubted = int((e > self.doubt).sum())
+        usual = np.exp(self.doubt * float(np.median(np.abs(np.log(e)))))
+        weights = np.sqrt(H / e) * np.minimum(1.0, usual / e) ** 3
+        doubted = int((e > usual).sum())
         status = f"trust in {len(e) - doubted} of {len(e)}"
         return Decision(weights / weights.sum(), status), state
 
@@ -136,7 +143,7 @@ def relative_distances(
 
 
 def _put(
-    values: Float64[Array, " n"], places: object, new: Float64[Array, " s"]
+    values: Float64[Array, " n"], places: Int64[Ints, " s"], new: Float64[Array, " s"]
 ) -> Float64[Array, " n"]:
     """A copy with some entries replaced."""
     found = values.copy()

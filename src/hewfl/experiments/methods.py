@@ -292,7 +292,7 @@ def _paced(
     where: str,
 ) -> Algorithm[Any]:
     """The rule under the step sizes that `pace` names."""
-    scale = own.get("amplitude", own.get("step_scale"))
+    scale: Any = own.get("amplitude", own.get("step_scale"))
     if scale is None:
         rule_ = "left out of a method without an amplitude or a step scale"
         raise invalid(path(where, "pace"), rule_, pace.get("pace"))

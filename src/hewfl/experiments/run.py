@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ from hewfl.experiments.tune import (
     trial_tasks,
 )
 from hewfl.experiments.workers import Task, execute
+
+MANY = 6
+"""From so many runs on, their traces are read by several processes."""
 
 
 class Progress:
@@ -69,8 +72,12 @@ def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None
         watch.lap("constants")
         _stage(_seed_tasks(todo), jobs, progress)
         watch.lap("rounds")
+        if len(todo) < MANY:
+            for folder in todo:
+                finish(folder)
+        else:
+            _stage(_summary_tasks(todo), jobs, progress)
         for folder in todo:
-            finish(folder)
             facts = {"resumed": resumed, "runs": len(todo), "jobs": jobs}
             found = watch.seconds | facts | environment(folder.spec)
             write_json(folder.path / "times.json", found)
@@ -83,6 +90,12 @@ def finish(folder: Folder) -> None:
         DataError: files of a seed are missing or damaged.
     """
     write_json(folder.path / "summary.json", summarise(folder.results))
+
+
+def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
+    """Write the summary of a run, in a worker."""
+    finish(folder)
+    on_step(1)
 
 
 def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
@@ -198,7 +211,9 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
+            part: tuple[Any, ...] = ()  # L alone does not depend on the partition
+            if spec.problem.optimum:
+                part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
             parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
             parts.setdefault(part, spec)
     return [
@@ -210,6 +225,13 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
             (tuple(parts.values()), key[-1]),
         )
         for key, parts in found.items()
+    ]
+
+
+def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:
+    return [
+        Task("summary", folder.spec.name, 1, summarise_folder, (folder,))
+        for folder in folders
     ]
 
 

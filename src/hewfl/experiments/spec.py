@@ -25,7 +25,10 @@ from hewfl.experiments.sections import (
     check_seeds,
 )
 
-LATER = (("tune", "ties", []), ("problem", "convolutions", "library"))
+LATER: tuple[tuple[str, str, Any], ...] = (
+    ("tune", "ties", []),
+    ("problem", "convolutions", "library"),
+)
 """Fields that came after runs had been kept under a digest: not in it at default."""
 
 

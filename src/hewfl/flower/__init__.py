@@ -1,9 +1,8 @@
-"""Exact weights in a Flower federation.
+"""Rules of hewfl in a Flower federation.
 
-Server: `HewStrategy`, `FedNovaStrategy`, `ScaffoldStrategy`, or any other method by
-`AlgorithmStrategy`, each under `Options`. Client: `client_app`, or `respond` in an app
-of your own, with a `Local` objective; `hewfl.flower.torch_local` makes one of a torch
-model. docs/flower.md tells the rest.
+Server: `HewStrategy()` in place of `FedAvg()`, for any stock app; `AlgorithmStrategy`
+for methods that know their clients by name, with `client_app` on the nodes. `sketched`
+makes a client of two phases of a stock one. docs/flower.md tells the rest.
 """
 
 from hewfl.errors import MissingExtraError
@@ -14,20 +13,19 @@ except ImportError as error:
     text = "Flower strategies need `pip install hewfl[flower]`"
     raise MissingExtraError(text) from error
 
-from hewfl.flower.branch import Moment
-from hewfl.flower.client import Local, client_app, respond
-from hewfl.flower.options import Options
-from hewfl.flower.strategies import FedNovaStrategy, HewStrategy, ScaffoldStrategy
-from hewfl.flower.strategy import AlgorithmStrategy
+from hewfl.flower.client import Local, Moment, client_app, respond
+from hewfl.flower.folder import load_model
+from hewfl.flower.ordered import AlgorithmStrategy
+from hewfl.flower.sketched import sketched
+from hewfl.flower.strategy import HewStrategy
 
 __all__ = [
     "AlgorithmStrategy",
-    "FedNovaStrategy",
     "HewStrategy",
     "Local",
     "Moment",
-    "Options",
-    "ScaffoldStrategy",
     "client_app",
+    "load_model",
     "respond",
+    "sketched",
 ]

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
-from math import isfinite, prod
+from math import prod
 from typing import Any, final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from hewfl.core.checks import Array as Vector
@@ -29,13 +29,11 @@ class Layout:
         names: of the arrays of real numbers, in order.
         shapes: of each.
         kinds: of each, such as "float32".
-        order: names of all arrays of the model, those outside the vector included.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     kinds: tuple[str, ...]
-    order: tuple[str, ...]
 
     @property
     def d(self) -> int:
@@ -44,16 +42,24 @@ class Layout:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Precision in which vectors travel: of the finest array, at least float32."""
+        """Precision of a local branch: of the finest array, at least float32."""
         return np.result_type(np.float32, *map(np.dtype, self.kinds))
 
-    def parts(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
-        """Name, shape and place of each array."""
+    def parts(self) -> Iterator[tuple[str, tuple[int, ...], slice, str]]:
+        """Name, shape, place and kind of each array."""
         begin = 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
+        for name, shape, kind in zip(self.names, self.shapes, self.kinds, strict=True):
             end = begin + prod(shape)
-            yield name, shape, slice(begin, end)
+            yield name, shape, slice(begin, end), kind
             begin = end
+
+    def fits(self, vector: Float[Vector, " d"]) -> bool:
+        """Whether a vector is finite in the precision it is sent in."""
+        for _, _, place, kind in self.parts():
+            held, most = vector[place], np.finfo(kind).max
+            if held.size and not (held.max() <= most and -held.min() <= most):
+                return False
+        return True
 
 
 def layout_of(record: ArrayRecord) -> Layout:
@@ -67,68 +73,70 @@ def layout_of(record: ArrayRecord) -> Layout:
     if sum(a.size for a in kept.values()) == 0:
         kinds = sorted({str(a.dtype) for a in arrays.values()})
         raise invalid("arrays", "a model with parameters of real numbers", kinds)
-    return Layout(
-        tuple(kept),
-        tuple(a.shape for a in kept.values()),
-        tuple(str(a.dtype) for a in kept.values()),
-        tuple(arrays),
-    )
+    shapes = tuple(a.shape for a in kept.values())
+    return Layout(tuple(kept), shapes, tuple(str(a.dtype) for a in kept.values()))
 
 
-def others_of(layout: Layout, record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """The arrays of a model that are not in its vector."""
-    names = [name for name in record if name not in layout.names]
-    return {name: np.asarray(record[name].numpy(), order="C") for name in names}
-
-
-def flat(layout: Layout, record: ArrayRecord) -> Float[Vector, " d"]:
-    """The vector of a model.
+def flat(layout: Layout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
+    """The vector of a model, in the precision of local branches.
 
     Raises:
         InvalidInputError: an array is missing or of another shape.
     """
     vector = np.empty(layout.d, dtype=layout.dtype)
-    for name, shape, place in layout.parts():
-        vector[place] = part(record, name, shape).ravel()
+    for view, (_, _, place, _) in zip(
+        views(layout, record), layout.parts(), strict=True
+    ):
+        vector[place] = view
     return vector
 
 
-def part(
-    record: Mapping[str, Array], name: str, shape: tuple[int, ...]
-) -> NDArray[Any]:
-    """One array of a record, checked, without a copy.
+def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
+    """The arrays of a model as vectors that hewfl's kernels can read.
+
+    They are copied only where the kernels could not: half precision, foreign byte
+    order, memory that is not aligned.
 
     Raises:
-        InvalidInputError: it is missing, unreadable, of another shape, or not real.
+        InvalidInputError: one is missing, unreadable, of another shape, or not real.
     """
-    if name not in record:
-        raise invalid(name, "among the arrays", f"{list(record)}"[:80])
-    try:
-        array = viewed(record[name])
-    except Exception as error:  # a parser's own failures on bytes of others are many
-        raise invalid(name, "an array in NumPy's format", error) from error
-    if array.shape != shape:
-        raise invalid(name, f"of shape {shape}", array.shape)
-    if array.dtype.kind != "f":
-        raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
-    return array
+    found = []
+    for name, shape, _, _ in layout.parts():
+        if name not in record:
+            raise invalid(name, "among the arrays", f"{list(record)}"[:80])
+        try:
+            array = viewed(record[name])
+        except (
+            Exception
+        ) as error:  # a parser's own failures on bytes of others are many
+            raise invalid(name, "an array in NumPy's format", error) from error
+        if array.shape != shape:
+            raise invalid(name, f"of shape {shape}", array.shape)
+        if array.dtype.kind != "f":
+            raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
+        kind = np.dtype(np.float64 if array.dtype.itemsize > 4 else np.float32)
+        row = array.reshape(-1)
+        ready = row.dtype == kind and row.flags.c_contiguous and row.flags.aligned
+        found.append(row if ready else np.array(row, dtype=kind))
+    return found
 
 
 def record_of(
-    layout: Layout, vector: Float[Vector, " d"], others: Mapping[str, NDArray[Any]]
+    layout: Layout, vector: Float[Vector, " d"], like: ArrayRecord | None = None
 ) -> ArrayRecord:
-    """The model that a vector stands for, rounded as `sent` does.
+    """The model that a vector stands for, each array in its own precision.
 
-    Arrays are in the order of the first model: stock clients tell them by place.
+    Args:
+        layout: of the model.
+        vector: its parameters.
+        like: a model with the arrays that are no parameters, and the order of all:
+            stock clients tell arrays by place. None: there are parameters alone.
     """
-    arrays = {name: Array(array) for name, array in others.items()}
+    arrays = {} if like is None else dict(like.items())
     with np.errstate(over="ignore"):  # whoever makes a vector sees that it fits
-        for (name, shape, place), kind in zip(
-            layout.parts(), layout.kinds, strict=True
-        ):
-            part_ = vector[place].reshape(shape).astype(layout.dtype, copy=False)
-            arrays[name] = packed(part_.astype(kind, copy=False))
-    return ArrayRecord({name: arrays[name] for name in layout.order})
+        for name, shape, place, kind in layout.parts():
+            arrays[name] = packed(vector[place].reshape(shape).astype(kind, copy=False))
+    return ArrayRecord(arrays)
 
 
 def packed(array: Float[Vector, "..."]) -> Array:
@@ -140,22 +148,6 @@ def packed(array: Float[Vector, "..."]) -> Array:
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
 
 
-def vector_record(vector: Float[Vector, " d"]) -> ArrayRecord:
-    """A record of one vector: a displacement, a gradient, a control variate."""
-    return ArrayRecord({"0": packed(vector)})
-
-
-def vector_of(record: ArrayRecord, d: int) -> Float[Vector, " d"]:
-    """The vector in a record of one.
-
-    Raises:
-        InvalidInputError: there is not one vector of that length.
-    """
-    if len(record) != 1:
-        raise invalid("the record", "one vector", f"{len(record)} arrays")
-    return part(record, next(iter(record)), (d,))
-
-
 def viewed(array: Array) -> NDArray[Any]:
     """The numbers of a Flower array where they lie; read-only."""
     data = array.data
@@ -164,14 +156,6 @@ def viewed(array: Array) -> NDArray[Any]:
     if shape is None:
         return np.asarray(array.numpy())
     return np.frombuffer(data, dtype, prod(shape), end).reshape(shape)
-
-
-def lendable(array: NDArray[Any]) -> NDArray[Any]:
-    """A vector that hewfl's kernels can read, a copy only where they could not."""
-    kind = np.dtype(np.float64 if array.dtype.itemsize > 4 else np.float32)
-    flat_ = array.reshape(-1)
-    ready = flat_.dtype == kind and flat_.flags.c_contiguous and flat_.flags.aligned
-    return flat_ if ready else np.array(flat_, dtype=kind)
 
 
 @lru_cache(maxsize=4096)
@@ -190,28 +174,3 @@ def _head(head: bytes) -> tuple[tuple[int, ...] | None, Any]:
     if any(size < 0 for size in shape):
         raise ValueError(f"a header of shape {shape}")
     return (None, None) if fortran or dtype.hasobject else (shape, dtype)
-
-
-def sent(layout: Layout, anchor: Float64[Vector, " d"]) -> Float[Vector, " d"]:
-    """The vector that clients start from: the server's, rounded as it is sent."""
-    with np.errstate(over="ignore"):  # whoever takes it checks what came of it
-        rounded = anchor.astype(layout.dtype)
-        for (_, _, place), kind in zip(layout.parts(), layout.kinds, strict=True):
-            if np.dtype(kind) != layout.dtype:
-                rounded[place] = rounded[place].astype(kind)
-    return rounded
-
-
-def bad_entries(vector: Float[Vector, " d"]) -> int:
-    """How many entries are not finite."""
-    squares = float(np.dot(vector, vector))  # one look at all; it may overflow, though
-    return 0 if isfinite(squares) else int((~np.isfinite(vector)).sum())
-
-
-def is_sendable(layout: Layout, vector: Float[Vector, " d"]) -> bool:
-    """Whether a vector is finite in the precision it is sent in."""
-    for (_, _, place), kind in zip(layout.parts(), layout.kinds, strict=True):
-        held, most = vector[place], np.finfo(kind).max
-        if held.size and not (held.max() <= most and -held.min() <= most):
-            return False
-    return True

@@ -1,84 +1,89 @@
 """What a round leaves behind: metrics for Flower, a record for the trace."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
-from flwr.app import MetricRecord
-from flwr.serverapp.strategy import Result
+from flwr.app import MetricRecord, RecordDict
 
 from hewfl.core.round import Roster
-from hewfl.flower.evaluation import averaged
-from hewfl.flower.replies import KINDS, Exclusion, Heard
+from hewfl.errors import InvalidInputError
+from hewfl.flower.replies import KINDS, Exclusion, log, weighed
 from hewfl.server.conclude import Outcome
 from hewfl.server.trace import round_note
 
+Aggregate = Callable[[list[RecordDict], str], MetricRecord]
+
 
 def note(
-    heard: Heard, outcome: Outcome, excluded: Sequence[Exclusion]
+    roster: Roster, outcome: Outcome, excluded: Sequence[Exclusion]
 ) -> dict[str, Any]:
     """A round's part of its record in the trace."""
-    decision = outcome.decision
-    counts = {f"excluded-{e.kind}": float(_count(excluded, e.kind)) for e in excluded}
+    counts = Counter(e.kind for e in excluded)
     told: dict[str, Any] = {
-        "status": outcome.status,
         "excluded": tuple(sorted({e.client for e in excluded if e.client >= 0})),
-        "observed": {**outcome.terms, **counts},
+        "observed": outcome.terms
+        | {f"excluded-{k}": float(v) for k, v in counts.items()},
     }
-    if decision is None:
-        return told
-    s = np.ones_like(heard.clients)
-    roster = Roster(heard.clients, heard.steps, s, s, len(s))
-    return round_note(roster, decision, outcome.status) | told
+    if outcome.decision is None:
+        return told | {"status": outcome.status}
+    return round_note(roster, outcome.decision, outcome.status) | told
 
 
 def metrics(
-    t: int, heard: Heard, outcome: Outcome, excluded: Sequence[Exclusion]
+    t: int, known: Mapping[str, Any], excluded: Sequence[Exclusion], means: MetricRecord
 ) -> MetricRecord:
-    """A round's metrics for Flower, with means of the clients' own measures."""
-    known = note(heard, outcome, excluded)
-    found = MetricRecord(
-        {
-            "round": t,
-            "accepted": int(outcome.decision is not None),
-            "clients": list(known.get("clients", ())),
-            "steps": list(known.get("horizons", ())),
-            "weights": list(known.get("weights", ())),
-            "gap": known.get("gap", 0.0),
-            "excluded": len(excluded),
-            **outcome.terms,
-            **{f"excluded-{k}": _count(excluded, k) for k in KINDS},
-        }
+    """A round's metrics for Flower: ours, and the means of the clients' own."""
+    counts = Counter(e.kind for e in excluded)
+    ours = {
+        "round": t,
+        "accepted": int("weights" in known),
+        "clients": list(known.get("clients", ())),
+        "steps": list(known.get("horizons", ())),
+        "weights": list(known.get("weights", ())),
+        "gap": known.get("gap", 0.0),
+        "excluded": len(excluded),
+        "excluded-clients": list(known["excluded"]),
+    }
+    return MetricRecord(
+        {**means, **known["observed"], **ours}
+        | {f"excluded-{kind}": counts[kind] for kind in KINDS}
     )
-    for key, value in averaged(heard.metrics, heard.sizes.tolist()).items():
-        if key not in found:
-            found[key] = value
-    return found
 
 
-def _count(excluded: Sequence[Exclusion], kind: str) -> int:
-    return sum(e.kind == kind for e in excluded)
+def means_of(
+    contents: Sequence[RecordDict], key: str, aggregate: Aggregate
+) -> MetricRecord:
+    """The clients' own measures, by Flower's or the user's function.
+
+    A client without the weight, with a number that is none, or with other keys than
+    most is left out: Flower's functions would fail, or give NaN.
+    """
+    taken = []
+    for content in contents:
+        try:
+            record, _ = weighed(content, key)
+            values = np.concatenate([np.ravel(value) for value in record.values()])
+            if not np.isfinite(values.astype(np.float64)).all():
+                raise InvalidInputError("a measure is not finite")
+            taken.append((frozenset(record), content))
+        except InvalidInputError as error:
+            log.warning("a client is not in the mean of the measures: %s", error)
+    if not taken:
+        return MetricRecord()
+    usual, _ = Counter(keys for keys, _ in taken).most_common(1)[0]
+    return aggregate([content for keys, content in taken if keys == usual], key)
 
 
-def sentence(exclusion: Exclusion) -> str:
-    """Why somebody is left out, for the log."""
-    who = "a sender" if exclusion.client < 0 else f"client {exclusion.client}"
-    return f"{who} is left out ({exclusion.kind}): {exclusion.reason}"
-
-
-def numbers(record: MetricRecord | None) -> dict[str, float]:
-    """The plain numbers of a record."""
+def numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
+    """The numbers of a record by name, as loggers take them; weights by client."""
     items: Mapping[str, Any] = {} if record is None else dict(record)
-    return {k: float(v) for k, v in items.items() if isinstance(v, int | float)}
-
-
-def renumbered(result: Result, offset: int) -> Result:
-    """A result whose rounds count from the beginning of the run."""
-    for name in (
-        "train_metrics_clientapp",
-        "evaluate_metrics_clientapp",
-        "evaluate_metrics_serverapp",
-    ):
-        by_round = getattr(result, name)
-        setattr(result, name, {t + offset: value for t, value in by_round.items()})
-    return result
+    found = {
+        key: float(value)
+        for key, value in items.items()
+        if isinstance(value, int | float) and isfinite(value)
+    }
+    pairs = zip(items.get("clients", ()), items.get("weights", ()), strict=True)
+    return found | {f"weight/{client}": float(weight) for client, weight in pairs}

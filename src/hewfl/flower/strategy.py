@@ -1,97 +1,125 @@
-"""Any method of hewfl as a strategy of Flower: transport, and no arithmetic.
+"""Flower's FedAvg with another aggregation: what a stock app swaps in.
 
-Flower calls the methods below in turn. State is a value that goes through
-`hewfl.flower.rounds` and comes out; everything happens in client order, whatever the
-order of arrival.
+Nodes are sampled, configured and evaluated by Flower's own code. Overridden is what
+happens to the replies: they are sifted, weighed by a rule of hewfl, and stepped by the
+server's optimiser. Displacements are measured from the arrays that Flower handed over
+in this round, whoever made them: wrappers for differential privacy and subclasses that
+edit the model are seen.
 """
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
-from jaxtyping import Float, Float64
+from flwr.serverapp.strategy import FedAvg, Result
 
-from hewfl.core.algorithm import Algorithm, Corrected, Modelled
-from hewfl.core.checks import Array
-from hewfl.errors import DataError
-from hewfl.flower import evaluation, report
-from hewfl.flower.contacts import Registry, log, meet
-from hewfl.flower.folder import Kept, RunFolder, rebuilt
-from hewfl.flower.layout import flat, layout_of, others_of, record_of, sent
-from hewfl.flower.options import Options, check_method
-from hewfl.flower.orders import Draft, gradient_orders, orders
-from hewfl.flower.replies import Asked, Exclusion, Heard, clear_arrays, sift
-from hewfl.flower.rounds import charged, concluded, draw_roster, started
-from hewfl.server.conclude import Outcome
-from hewfl.server.state import ServerState
+from hewfl.aggregate.pieces import Pieces
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.checks import invalid, positive, shown, whole
+from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.flower import protocol as say
+from hewfl.flower import report
+from hewfl.flower.folder import RunFolder
+from hewfl.flower.layout import flat, layout_of, record_of
+from hewfl.flower.phases import WIDTH, SecondPhase, opening
+from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
+from hewfl.server.average import Average, average_weight, averaged
+from hewfl.server.conclude import Outcome, conclude
+from hewfl.server.first import first_state
+from hewfl.server.ledger import charge
+from hewfl.server.outer import Outer
+from hewfl.server.plausible import counted_sizes, implausible
+from hewfl.server.rules import reads, rule_of
+from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import RoundRecord
+from hewfl.server.two_phases import conclude_in_phases
 
-Own = TypeVar("Own", bound="AlgorithmStrategy")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+OnRound = Callable[[int, Mapping[str, float]], object]
+DEFAULT = "sieve"
+"""The best safe rule on three stock apps: the table in docs/flower.md."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """A round whose answers are awaited."""
-
-    t: int
-    asked: list[Asked]
-    absent: list[Exclusion]
-    begin: Float[Array, " d"]
-
-
-class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
-    """A strategy that runs a method of hewfl.
+class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
+    """FedAvg whose weights come from a rule: `HewStrategy()` for `FedAvg()`.
 
     Args:
-        algorithm: the method, such as `hewfl.HewHom(smoothness=1.0, amplitude=0.5)`.
-        options: how the federation is conducted.
+        *args: FedAvg's, in its order.
+        rule: how replies are weighed: a name of `hewfl.server.rules`, or a method. One
+            that divides by step sizes and steps, such as `hewfl.HewHom`, declares plain
+            SGD on the clients: they are told `lr` by `train_config` and tell
+            `num-steps`.
+        outer: what the server does with the aggregated step: momentum, Adam, averages.
+        longest: a displacement longer than this times the round's median is left out.
+        min_replies: with fewer usable replies a round is rejected.
+        phases: 2 for weights from sketches, with `sketched` on the clients.
+        secure: whether the second phase is masked by Flower's SecAgg+.
+        certify: whether clients are asked for the gap of the weights of two phases.
+        folder: where to keep the run; the same app started again goes on there.
+        seed: of the run: its folder, and the draws of `AlgorithmStrategy`.
+        on_round: called after every round with its number and plain numbers by name.
+        **fedavg: FedAvg's, by name.
 
     Raises:
-        InvalidInputError: the method cannot run on Flower, or lacks an option.
+        InvalidInputError: there is no such rule, or a number is out of range.
     """
 
-    methods: tuple[str, ...] = ()
-    """Names of the algorithms that `resume` accepts; any by default."""
-
-    def __init__(
-        self, algorithm: Algorithm[Any], options: Options | None = None
+    def __init__(  # noqa: PLR0913 - all have defaults
+        self,
+        *args: Any,
+        rule: str | Algorithm[Any] = DEFAULT,
+        outer: Outer | None = None,
+        longest: float = 10.0,
+        min_replies: int = 1,
+        phases: int = 1,
+        secure: bool = False,
+        certify: bool = False,
+        folder: Path | str | None = None,
+        seed: int = 0,
+        on_round: OnRound | None = None,
+        **fedavg: Any,
     ) -> None:
-        self.algorithm = algorithm
-        self.options = Options() if options is None else options
-        check_method(algorithm, self.options)
-        self._registry = Registry()
-        self._holders: dict[int, tuple[int, int]] = {}
-        self._kept: Kept | None = None
-        self._open: _Open | None = None
+        super().__init__(*args, **fedavg)
+        self.lane = Lane(self._accepted(rule), Outer() if outer is None else outer)
+        self.longest = positive("longest", longest)
+        self.min_replies = whole("min_replies", min_replies, least=1)
+        self.phases, self.secure, self.certify = phases, secure, certify
+        self.folder = None if folder is None else Path(folder)
+        self.seed, self.on_round = whole("seed", seed), on_round
+        self._needs_steps, self._needs_rate, by_entry = self._asks()
+        if phases not in (1, 2) or ((secure or certify) and phases == 1):
+            raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
+        if phases == 2 and by_entry:
+            raise invalid("rule", "one that looks at products only", self.lane.name)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._clients: dict[int, int] = {}
+        self._state: ServerState | None = None
+        self._opened: Opened | None = None
         self._note: dict[str, Any] = {}
         self._measured: dict[str, float] = {}
-        self._offset = 0
-        self._limit = self.options.wait_seconds
+        self._offset, self._timeout = 0, 3600.0
+        self._is_running = self._moved = False
 
-    @classmethod
-    def resume(cls: type[Own], path: Path | str) -> Own:
-        """The strategy of a run kept in a folder, with all its options.
+    def _accepted(self, rule: str | Algorithm[Any]) -> Algorithm[Any]:
+        return rule_of(rule)
 
-        `start` then goes on after the last round that was finished.
+    def _asks(self) -> tuple[bool, bool, bool]:
+        """Whether the rule asks for told steps, step sizes, every coordinate."""
+        return reads(self.lane.algorithm)
 
-        Raises:
-            DataError: there is no run, it is damaged, or of another strategy.
-        """
-        algorithm, options = rebuilt(Path(path))
-        kind = type(algorithm).__name__
-        if cls.methods and kind not in cls.methods:
-            raise DataError(f"{path} holds a run of {kind}, not of {cls.__name__}")
-        strategy = cls.__new__(cls)
-        AlgorithmStrategy.__init__(strategy, algorithm, options)
-        return strategy
+    @property
+    def state(self) -> ServerState:
+        """Model and method's state after the last round."""
+        if self._state is None:
+            raise invalid("the strategy", "started", "one without a round")
+        return self._state
 
     # -------------------------------------------------------------- the whole run
 
@@ -107,188 +135,85 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
     ) -> Result:
         """Run until `num_rounds` rounds are done in all, those found on disk included.
 
-        As in Flower, and besides: what `evaluate_fn` measures goes into the trace, and
-        rounds keep their numbers when a run is resumed.
+        As Flower's `Strategy.start`; besides, rounds keep their numbers when a run goes
+        on, and what `evaluate_fn` measures goes into the trace. With an averaged model,
+        evaluation and the result are of the average.
         """
-        began, folder = time.monotonic(), self._folder()
-        found = self._prepare(grid, initial_arrays, folder, timeout)
-        total = max(num_rounds, self._offset)
-        if folder is not None:
-            folder.describe(total, self._registry)
+        self._forget()
+        self._is_running, self._timeout = True, timeout
+        arrays, layout = initial_arrays, layout_of(initial_arrays)
+        folder = found = None
+        if self.folder is not None:
+            folder = RunFolder(
+                self.folder, self.seed, num_rounds, arrays, self._identity()
+            )
+            found = folder.load(self._blank(arrays))
+        if found is None:
+            self._state = self._first(grid, arrays)
+        else:
+            self._offset, self._state = found
+            arrays = record_of(layout, self.state.anchor, arrays)
+            log.info("going on after round %d", self._offset)
 
         def after(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            t = server_round + self._offset
-            given = None if evaluate_fn is None else evaluate_fn(t, arrays)
-            if server_round > 0 or not found:
-                self._finish(t, given, folder)
+            t, best = server_round + self._offset, self._handed_over(arrays)
+            given = None if evaluate_fn is None else evaluate_fn(t, best)
+            if server_round > 0 or found is None:
+                self._finish(t, given, folder, best)
             return given
 
-        result = super().start(
-            grid,
-            self.model(),
-            total - self._offset,
-            timeout,
-            train_config,
-            evaluate_config,
-            after,
-        )
-        if folder is not None:
-            seconds = time.monotonic() - began
-            folder.close(self._registry, len(self.state.anchor), seconds)
-        result.arrays = self.model()
-        return report.renumbered(result, self._offset)
+        left = max(num_rounds - self._offset, 0)
+        configs = (train_config, evaluate_config)
+        result = super().start(grid, arrays, left, timeout, *configs, after)
+        last = record_of(layout, self.state.anchor, arrays)
+        result.arrays = self._handed_over(last)
+        for by_round in vars(result).values():
+            if isinstance(by_round, dict):  # count from the beginning of the run
+                moved = {t + self._offset: found for t, found in by_round.items()}
+                by_round.clear()
+                by_round.update(moved)
+        return result
 
-    def _folder(self) -> RunFolder | None:
-        path = self.options.folder
-        return None if path is None else RunFolder(path, self.algorithm, self.options)
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same to go on with a run."""
+        return {"algorithm": self.lane.algorithm, "outer": self.lane.outer}
 
-    def _prepare(
-        self, grid: Grid, arrays: ArrayRecord, folder: RunFolder | None, timeout: float
-    ) -> bool:
-        """The state to begin with; whether it was found on disk."""
-        layout, method, options = layout_of(arrays), self.algorithm, self.options
+    def _blank(self, arrays: ArrayRecord) -> ServerState:
+        """A state of the right shape."""
+        anchor = flat(layout_of(arrays), arrays).astype(np.float64)
+        return first_state(self.lane.algorithm, anchor, 1, outer=self.lane.outer)
+
+    def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
+        """The state before the first round."""
+        del grid
+        return self._blank(arrays)
+
+    def _handed_over(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Take what Flower hands over for the model; what is to be evaluated.
+
+        That is the average, where one is kept: it goes on once in a round that moved.
+        """
+        layout, before = layout_of(arrays), self.state.average
         anchor = flat(layout, arrays).astype(np.float64)
-        self._kept, self._offset, self._holders = None, 0, {}
-        self._limit = min(options.wait_seconds, timeout)
-        if folder is not None:
-            zeros = {i: np.zeros(layout.d) for i in range(options.population or 0)}
-            like = started(method, options, anchor, zeros)
-            self._kept = folder.load(like, layout)
-        self._meet(grid, options.first_nodes)
-        if self._kept is not None:
-            self._offset = self._kept.round
-            log.info("going on after round %d", self._offset)
-            return True
-        gradients = {}
-        if method.demands.gradients:
-            messages, asked = gradient_orders(arrays, self._registry.present())
-            replies = grid.send_and_receive(messages, timeout=timeout)
-            heard = sift(asked, replies, layout, flat(layout, arrays))
-            gradients = _gradients(heard)
-        state = started(method, options, anchor, gradients)
-        self._kept = Kept(0, state, layout, others_of(layout, arrays))
-        return False
-
-    def _meet(self, grid: Grid, needed: int) -> None:
-        n, limit = self.options.population, self._limit
-        self._registry = meet(grid, self._registry, n, needed=needed, seconds=limit)
-
-    @property
-    def state(self) -> ServerState:
-        """Model and method's state after the last round.
-
-        The next round changes control variates in their place: copy what is to stay.
-        """
-        return self._known.state
-
-    @property
-    def _known(self) -> Kept:
-        assert self._kept is not None, "`start` makes the first state"
-        return self._kept
-
-    def model(self) -> ArrayRecord:
-        """The model after the last round, as Flower sends it."""
-        layout, others = self._known.layout, self._known.others
-        return record_of(layout, self.state.anchor, others)
-
-    # -------------------------------------------------------------- one round
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One order for each client of the round."""
-        if self._kept is None:
-            self._prepare(grid, arrays, None, self.options.wait_seconds)
-        t = server_round + self._offset - 1
-        state, layout = self.state, self._known.layout
-        self._meet(grid, self.options.min_replies)
-        roster, absent = draw_roster(self._registry, self.options, t)
-        messages: list[Message] = []
-        asked: list[Asked] = []
-        if len(roster.clients) > 0:
-            plan = self.algorithm.plan(roster, state.algorithm)
-            held = self._variates() if self._nodes_hold else None
-            known, is_law = self._holders, self.options.horizons is not None
-            draft = Draft(t, roster, plan, layout, arrays, config, held, known, is_law)
-            messages, asked = orders(draft, self._registry.contacts)
-        begin = sent(layout, state.anchor)
-        self._open = _Open(t, asked, absent, begin)
-        log.info("round %d: %d clients asked", t + 1, len(asked))
-        return messages
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next model, None where the round is rejected, and all about the round.
-
-        The replies are used up: their ArrayRecords are emptied, to free the memory.
-        """
-        assert self._open is not None, "`configure_train` comes first"
-        opened, kept, self._open = self._open, self._known, None
-        replies = list(replies)
-        heard, outcome = self._concluded(opened, kept, replies)
-        excluded = (*opened.absent, *heard.excluded)
-        for exclusion in excluded:
-            log.warning("round %d: %s", opened.t + 1, report.sentence(exclusion))
-        clear_arrays(replies)
-        state = charged(outcome.state, self.algorithm, self.options, len(opened.asked))
-        self._kept = replace(kept, round=opened.t + 1, state=state)
-        self._remember(opened, heard, outcome)
-        self._note = report.note(heard, outcome, excluded)
-        log.info("round %d: %s", opened.t + 1, outcome.status)
-        metrics = report.metrics(server_round + self._offset, heard, outcome, excluded)
-        return None if outcome.decision is None else self.model(), metrics
-
-    def _concluded(
-        self, opened: _Open, kept: Kept, replies: Sequence[Message]
-    ) -> tuple[Heard, Outcome]:
-        """What was heard, and what came of it.
-
-        Exact weights come from inner products of all rows, which are not finite if one
-        entry is not: replies are looked through only after that, or for other rules.
-        """
-        reads_all = isinstance(self.algorithm, Modelled)
-        for finite in (False, True) if reads_all else (True,):
-            heard = sift(
-                opened.asked,
-                replies,
-                kept.layout,
-                opened.begin,
-                named=self.options.population is not None,
-                insist=opened.t == self._offset,
-                finite=finite,
-            )
-            outcome = concluded(
-                self.algorithm, self.options, kept.layout, kept.state, heard, opened.t
-            )
-            if outcome.decision is not None:
-                break
-        return replace(heard, displacements=None), outcome
-
-    @property
-    def _nodes_hold(self) -> bool:
-        return self.algorithm.demands.variates and self.options.variates == "node"
-
-    def _variates(self) -> Any:
-        """Control variates, wherever the method keeps them."""
-        assert isinstance(self.algorithm, Corrected)
-        return self.algorithm.variates(self.state.algorithm)
-
-    def _remember(self, opened: _Open, heard: Heard, outcome: Outcome) -> None:
-        """Offers of steps, and which nodes hold a control variate that is right."""
-        self._registry = self._registry.offered(heard.offers)
-        moved = outcome.decision is not None
-        accepted = {int(i) for i in heard.clients} if moved else set()
-        for question in opened.asked:
-            self._holders.pop(question.client, None)
-            if question.client in accepted:
-                self._holders[question.client] = (question.node, opened.t + 1)
+        if before is not None and self._moved:
+            share = average_weight(self.lane.outer, before.rounds)
+            model = averaged(share, before.model, anchor)
+            before = Average(model, before.rounds + 1)
+        self._moved = False
+        self._state = replace(self.state, anchor=anchor, average=before)
+        return arrays if before is None else record_of(layout, before.model, arrays)
 
     def _finish(
-        self, t: int, given: MetricRecord | None, folder: RunFolder | None
+        self,
+        t: int,
+        given: MetricRecord | None,
+        folder: RunFolder | None,
+        arrays: ArrayRecord,
     ) -> None:
         """Put a round on record, once everything about it is known."""
         measured = {**self._measured, **report.numbers(given)}
+        if self.on_round is not None and measured:
+            self.on_round(t, measured)
         record = RoundRecord(
             round=t,
             lane=0,
@@ -301,42 +226,198 @@ class AlgorithmStrategy(Strategy):  # type: ignore[misc]  # checked without flwr
         )
         self._note, self._measured = {}, {}
         if folder is not None:
-            folder.commit(record, self._known)
+            folder.commit(record, self.state, arrays)
+
+    # -------------------------------------------------------------- one round
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """FedAvg's messages; the model they carry is remembered."""
+        self._begin(grid, arrays)
+        t, rate = server_round + self._offset, config.get(say.RATE)
+        if self._needs_rate and not (isinstance(rate, int | float) and rate > 0):
+            rule = f"given the step size that clients use, for {self.lane.name}"
+            raise invalid(f'train_config["{say.RATE}"]', rule, shown(rate))
+        messages = list(super().configure_train(t, arrays, config, grid))
+        if self.phases == 2:
+            messages = opening(messages, t, self.configrecord_key)
+        eta, known = float(rate) if self._needs_rate else 1.0, self._clients
+        asked = [
+            Asked(m.metadata, known.get(int(m.metadata.dst_node_id)), None, eta)
+            for m in messages
+        ]
+        self._opened = Opened(t, arrays, layout_of(arrays), grid, asked)
+        return messages
+
+    def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
+        """Be ready for a round, also where a wrapper runs the rounds."""
+        if not self._is_running:
+            rule = "left out inside a wrapper: it would keep what the wrapper hides"
+            if self.folder is not None:
+                raise invalid("folder", rule, self.folder)
+            if self.lane.outer.average is not None:
+                raise invalid("outer.average", rule, self.lane.outer.average)
+        if self._state is None:
+            self._state = self._first(grid, arrays)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next model, None where the round is rejected, and all about the round."""
+        del server_round
+        opened, self._opened = self._opened, None
+        if opened is None:
+            raise invalid("aggregate_train", "called after configure_train", "no round")
+        read = opened
+        if self.phases == 2:
+            zero = ArrayRecord([np.zeros(WIDTH)])
+            read = replace(opened, arrays=zero, layout=layout_of(zero))
+        needs = self._needs_steps
+        answers, excluded = sift(read, replies, self.weighted_by_key, steps=needs)
+        silent = [e.reason for e in excluded if f'"{say.DONE}"' in e.reason]
+        if opened.t == self._offset + 1 and silent and not answers:
+            rule = (
+                f'for {self.lane.name} in the MetricRecord of train replies: add "'
+                f'{say.DONE}": <optimiser steps taken>'
+            )
+            raise invalid(say.DONE, rule, silent[0])
+        answers, more = self._plausible(answers)
+        self._heard(opened, answers)
+        excluded = [
+            replace(e, client=self._clients.get(e.node, e.client))
+            for e in (*opened.absent, *excluded, *more)
+        ]
+        for exclusion in excluded:
+            log.warning("round %d: %s", opened.t, exclusion)
+        roster = self._roster(opened, answers)
+        outcome = self._concluded(
+            opened, answers, roster, flat(read.layout, read.arrays)
+        )
+        log.info("round %d: %s", opened.t, outcome.status)
+        self._state = self._charged(outcome.state, opened.layout.d, len(opened.asked))
+        self._moved = outcome.decision is not None
+        self._note = report.note(roster, outcome, excluded)
+        means = report.means_of(
+            [a.content for a in answers],
+            self.weighted_by_key,
+            self.train_metrics_aggr_fn,
+        )
+        found = report.metrics(opened.t, self._note, excluded, means)
+        if self.on_round is not None:
+            self.on_round(opened.t, report.numbers(found))
+        if not self._moved:
+            return None, found
+        return record_of(opened.layout, self.state.anchor, opened.arrays), found
+
+    def _plausible(
+        self, answers: Sequence[Answer]
+    ) -> tuple[list[Answer], list[Exclusion]]:
+        """Answers of the size of the others, by the work that was ordered or told."""
+        asked = [a.question for a in answers]
+        grounds = np.array([(q.steps or 1.0) * q.step_size for q in asked])
+        lengths = np.array([sqrt(a.sq_norm) for a in answers]) / grounds
+        told = np.array([a.steps for a in answers]) if self._needs_steps else None
+        bad = implausible(lengths, self.longest, told)
+        good = [answer for k, answer in enumerate(answers) if k not in bad]
+        return good, [
+            Exclusion(asked[k].node, "implausible", v) for k, v in bad.items()
+        ]
+
+    def _heard(self, opened: Opened, answers: Sequence[Answer]) -> None:
+        """Give every node that is new a number, those heard first, in their order."""
+        heard = [answer.question.node for answer in answers]
+        for node in (*heard, *sorted(question.node for question in opened.asked)):
+            self._clients.setdefault(node, len(self._clients))
+
+    def _roster(self, opened: Opened, answers: Sequence[Answer]) -> Roster:
+        """Those who are heard, by the numbers that the strategy gives them."""
+        found = [
+            (self._clients[a.question.node], a.steps, a.question.batch_size)
+            for a in answers
+        ]
+        table = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
+        return Roster(*table, sizes, self._population(), opened.t - 1)
+
+    def _population(self) -> int:
+        return max(1, len(self._clients))
+
+    def _charged(self, state: ServerState, d: int, active: int) -> ServerState:
+        """The state with a round's numbers on its account.
+
+        Corrections travel to each client by itself, not as one broadcast vector.
+        """
+        wants = self.lane.algorithm.demands
+        here = wants.traffic
+        if wants.variates:
+            here = replace(here, down=1, down_scalars=here.down_scalars + d)
+        if self.phases == 2:
+            here = replace(here, up_scalars=here.up_scalars + WIDTH)
+        return state.charged(charge(here, active, d), charge(wants.traffic, active, d))
+
+    def _concluded(
+        self, opened: Opened, answers: Sequence[Answer], roster: Roster, base: Any
+    ) -> Outcome:
+        """Decide and step; the state as it was where the round is rejected."""
+        anchor = flat(opened.layout, opened.arrays).astype(np.float64)
+        state = replace(self.state, anchor=anchor)
+        alone = replace(state, average=None)  # of what is handed over, not of this
+        if len(answers) < self.min_replies:
+            text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
+            return Outcome(state, text)
+        parts = zip(*(a.rows for a in answers), strict=True)
+        held = Pieces(tuple(rows for rows in parts if len(rows[0])), base)
+        plan = LocalPlan(np.array([a.question.step_size for a in answers]))
+        round_, fits = Round(anchor, held, roster, plan), opened.layout.fits
+        plain = {"average": None, "average_decay": None, "average_from": None}
+        lane = replace(self.lane, outer=replace(self.lane.outer, **plain))
+        if self.phases == 1:
+            told = {"with_terms": True, "whole_state": True}
+            came = conclude(lane, alone, round_, fits=fits, **told)
+        else:
+            where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
+            second, certify = SecondPhase(*where, self.secure), self.certify
+            came = conclude_in_phases(
+                lane, alone, round_, second, fits=fits, certify=certify
+            )
+        came = replace(came, state=replace(came.state, average=state.average))
+        if came.decision is None:
+            return replace(came, status=f"rejected: {came.status}")
+        return came
 
     # -------------------------------------------------------------- evaluation
 
     def configure_evaluate(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,  # noqa: ARG002 - the training round has met everybody
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The model to a share of the connected nodes, drawn from the seed."""
-        t, present = server_round + self._offset, self._registry.present()
-        return evaluation.questions(present, self.options, t, arrays, config)
+        """FedAvg's messages, with the averaged model where one is kept."""
+        best = self._handed_over(arrays) if self._is_running else arrays
+        t = server_round + self._offset
+        return super().configure_evaluate(t, best, config, grid)
 
     def aggregate_evaluate(
-        self,
-        server_round: int,  # noqa: ARG002 - Flower's signature
-        replies: Iterable[Message],
+        self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Means over the nodes that answered, weighted by their examples."""
-        clients = {c.node: i for i, c in self._registry.contacts.items()}
-        found = evaluation.means(replies, clients)
+        """FedAvg's means, without nodes that measured nothing or NaN."""
+        del server_round
+        good = []
+        for reply in replies:
+            if reply.has_error():
+                node, why = reply.metadata.src_node_id, reply.error.reason
+                log.warning("node %d did not evaluate: %s", node, why)
+            else:
+                good.append(reply)
+        good.sort(key=lambda r: self._clients.get(r.metadata.src_node_id, -1))
+        found = report.means_of(
+            [r.content for r in good],
+            self.weighted_by_key,
+            self.evaluate_metrics_aggr_fn,
+        )
         self._measured = report.numbers(found)
-        return found
+        return found if len(found) else None
 
     def summary(self) -> None:
         """Log what runs here."""
-        log.info("\t├──> %r", self.algorithm)
-        log.info("\t└──> %r", self.options)
-
-
-def _gradients(heard: Heard) -> dict[int, Float64[Array, " d"]]:
-    for exclusion in heard.excluded:
-        log.warning("start: %s", report.sentence(exclusion))
-    if heard.displacements is None:
-        return {}
-    rows = heard.displacements.matrix()
-    return dict(zip(map(int, heard.clients), rows, strict=True))
+        log.info("\t├──> %r", self.lane)
+        super().summary()

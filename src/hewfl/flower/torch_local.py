@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from hewfl.core.checks import invalid
 from hewfl.errors import MissingExtraError
-from hewfl.flower.branch import Moment
-from hewfl.flower.client import Local
+from hewfl.flower.client import Local, Moment
 
 try:
     import torch

@@ -24,7 +24,13 @@ from dataclasses import replace
 from typing import Any
 
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
+from hewfl.experiments.sections import (
+    ClientsSpec,
+    DataSpec,
+    ProblemSpec,
+    Quantity,
+    TuneSpec,
+)
 from hewfl.experiments.spec import Spec
 from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN
 
@@ -44,7 +50,7 @@ ONE_STEP = {"pace": "equal", "pace_reference": 1.0}
 """Minibatch SGD's: one step a round."""
 MEAN_EPOCHS, MEAN_STEPS = 2.0, 4.0
 """About the means of H: there the step of equal ground is the plain one."""
-TIES = ("test_accuracy", "scalars", "local_steps")
+TIES: tuple[Quantity, ...] = ("test_accuracy", "scalars", "local_steps")
 """What decides after validation accuracy and loss, in the paper's order."""
 Grid = Mapping[str, tuple[Any, ...]]
 

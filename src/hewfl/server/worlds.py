@@ -33,6 +33,14 @@ _ROLES, _LABELS, _BATCHES, _OWN, _COMMON = 0, 1, 2, 3, 4
 class Labelled(Protocol):
     """A problem whose samples have classes, which a world may get wrong."""
 
+    @property
+    def offsets(self) -> Int64[Ints, " n"]:
+        """First sample of each client."""
+
+    @property
+    def data_sizes(self) -> Int64[Ints, " n"]:
+        """How many samples each client holds."""
+
     def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
         """Classes of all samples, in memory of their own, and how many there are."""
 

@@ -102,7 +102,10 @@ def _branches(
     displacements = _sent(setting, states, plans, displacements, roster)
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
     rows = zip(anchors, displacements, told, losses, gradients, strict=True)
-    heard = [_heard(x, moved, roster, *rest) for x, moved, *rest in rows]
+    heard = [
+        _heard(x, moved, roster, plan, loss, mean)
+        for x, moved, plan, loss, mean in rows
+    ]
     return dict(zip(plans, heard, strict=True))
 
 

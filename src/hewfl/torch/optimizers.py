@@ -96,9 +96,13 @@ def refuse_closure(
 
 
 def _rates(groups: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """Learning rate and number of trainable parameters of the groups that have any."""
+    """Learning rate and number of trainable parameters of the groups that have any.
+
+    Optimisers that find their own step size may have none: then it is one, on all
+    ranks alike.
+    """
     sizes = [
         sum(p.numel() for p in group["params"] if p.requires_grad) for group in groups
     ]
     pairs = zip(groups, sizes, strict=True)
-    return [(float(group["lr"]), size) for group, size in pairs if size]
+    return [(float(group.get("lr", 1.0)), size) for group, size in pairs if size]

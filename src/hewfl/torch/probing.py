@@ -48,7 +48,7 @@ def measured_step(
         with torch.no_grad():
             for a in asked_points(model.outer):
                 pairs = zip(model.anchor, steps, strict=True)
-                model.give([x + a * s.to(x.dtype) for x, s in pairs])
+                model.give([x + a * s.to(x) for x, s in pairs])
                 own.append(float(loss()))
     finally:
         for y, before in zip(model.parameters, held, strict=True):

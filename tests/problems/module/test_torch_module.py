@@ -289,7 +289,7 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
             seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
         return {}
 
-    lanes = [HewHet(1 / RATE, 3.0), HewHom(1 / RATE, 3.0)]
+    lanes: list[Any] = [HewHet(1 / RATE, 3.0), HewHom(1 / RATE, 3.0)]
     given: Any = {"rounds": 3, "seed": 0, "observers": [observe]}
     trace = simulate(problem, federation, lanes, **given)
     assert len(seen) == 3

@@ -130,11 +130,11 @@ RULES = (
     Rule("Trust without memory", "Trust", {"memory": 0.0}),
 )
 """The first is no rule but a yardstick."""
-AMPLITUDES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-SCALES = (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
-RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+AMPLITUDES = tuple(2.0**k for k in range(-2, 10))
+SCALES = tuple(0.05 * 2.0**k for k in range(12))
+RATES = tuple(2.0**k for k in range(-4, 5))
 """Without momentum; under momentum β a step goes 1/(1 − β) times as far, so that lists
-are multiplied by 1 − β."""
+are multiplied by 1 − β. They are climbed, not tried whole."""
 
 
 @final
@@ -225,7 +225,7 @@ def _spec(panel: str, world: str) -> Spec:
         data=about.data,
         problem=_problem(is_deep=is_deep),
         clients=clients,
-        tune=TuneSpec(rounds=trial, seeds=(TUNE_SEED,), by=by),
+        tune=TuneSpec(rounds=trial, seeds=(TUNE_SEED,), by=by, search="climb"),
     )
 
 
@@ -266,7 +266,7 @@ def _method(rule: Rule, beta: float, *, is_deep: bool) -> MethodSpec:
 def _quick(spec: Spec) -> Spec:
     """A first look on the CPU: few samples, rounds, seeds and candidates."""
     methods = tuple(
-        replace(m, grid={name: values[2:5:2] for name, values in m.grid.items()})
+        replace(m, grid={name: values[4:7] for name, values in m.grid.items()})
         for m in spec.methods
     )
     return replace(

@@ -1,7 +1,6 @@
 """Random quadratics on the engine's own draws, so that `simulate` knows the answer."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from hewfl import FixedHorizons, HewHet, HewHom, Roster, Scaffold
-from hewfl.flower import AlgorithmStrategy, Local, Moment, Options, client_app
+from hewfl.flower import AlgorithmStrategy, Local, Moment, client_app
 from hewfl.problems import random_quadratic
 from hewfl.sim.draws import draw
 
@@ -55,23 +54,23 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     n = int(config["clients"])
     problem = problem_of(n)
-    options = Options(
+    method = method_of(str(config["method"]), problem.smoothness)
+    strategy = AlgorithmStrategy(
+        method,
         population=n,
         horizons=FixedHorizons(HORIZONS[:n]),
         seed=int(config["seed"]),
-        variates=config["variates"],
         wait_seconds=float(config["wait"]),
         fraction_evaluate=0.0,
-        folder=Path(str(config["folder"])),
+        folder=str(config["folder"]),
     )
-    method = method_of(str(config["method"]), problem.smoothness)
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         x = arrays["0"].numpy()[None]
         del server_round
         return MetricRecord({"objective": float(problem.objectives(x)[0, 0])})
 
-    AlgorithmStrategy(method, options).start(
+    strategy.start(
         grid,
         ArrayRecord([np.zeros(D)]),
         int(config["rounds"]),

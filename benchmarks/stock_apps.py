@@ -1,0 +1,337 @@
+"""Three stock Flower apps, our rules beside Flower's own strategies.
+
+    python benchmarks/stock_apps.py [--seeds 5] [--jobs 1] [--only TEXT ...] [--table]
+
+    cnn-sgd     CNN on digits, Dirichlet 0.3, 6 clients, SGD with momentum 0.9
+    cnn-adamw   the same with AdamW
+    news        bag of hashed words on AG News, Dirichlet 0.3, 10 clients, plain SGD
+
+Clients do 3 to 40 steps. Worlds: everybody is good; one client has random labels; one
+sends its update with the sign turned; one sends it ten times as long. The apps know
+nothing of hewfl: they are what Flower's templates write, and report `num-examples`. The
+strategies are driven through a Grid in this process; nothing but the strategy differs
+between two runs of one app, world and seed.
+
+Every finished run is a line of benchmarks/results/stock_apps.jsonl: stopped at any
+time, the same command goes on. `--table` prints the tables of what is there.
+"""
+
+import argparse
+import json
+import logging
+import os
+import random
+import statistics
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, final
+
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from benchmarks.report import RESULTS, table
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from flwr.supercore.task_identity import TaskIdentity
+
+from hewfl import Outer
+from hewfl.data import ag_news_texts, dirichlet_partition, load, prepare
+from hewfl.flower import HewStrategy
+
+FILE = RESULTS / "stock_apps.jsonl"
+ROUNDS, BATCH, WORDS, NEWS = 15, 32, 2048, 6000
+WORLDS = ("clean", "labels", "sign", "scale")
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "FedAvg": lambda: flower.FedAvg(**QUIET),
+    "FedAvgM": lambda: flower.FedAvgM(server_momentum=0.9, **QUIET),
+    "FedAdam": lambda: flower.FedAdam(eta=0.01, **QUIET),
+    "FedMedian": lambda: flower.FedMedian(**QUIET),
+    "Krum": lambda: flower.Krum(num_malicious_nodes=1, **QUIET),
+    "FedTrimmedAvg": lambda: flower.FedTrimmedAvg(**QUIET),
+    **{
+        name: lambda name=name: HewStrategy(rule=name, **QUIET)
+        for name in (
+            *("fedavg", "sieve", "mean", "agreement", "disagreement"),
+            *("geometric-median", "multi-krum", "trimmed-mean", "centred-clipping"),
+        )
+    },
+}
+"""FedAdam's step is 0.01 and not its default 0.1, which ends at chance on all three."""
+QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Training samples of each client, and a test part."""
+
+    clients: tuple[tuple[Any, Any], ...]
+    test: tuple[Any, Any]
+    classes: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class App:
+    """An app of Flower's kind: data, model, optimiser."""
+
+    data: Callable[[int], Data]
+    model: Callable[[], torch.nn.Module]
+    optimiser: Callable[[Any], torch.optim.Optimizer]
+
+
+class Digits(torch.nn.Module):
+    """A small CNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(1, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(8, 16, 3, padding=1)
+        self.hidden = torch.nn.Linear(16 * 4 * 4, 32)
+        self.last = torch.nn.Linear(32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.max_pool2d(torch.relu(self.second(x)), 2)
+        return self.last(torch.relu(self.hidden(x.flatten(1))))  # type: ignore[no-any-return]
+
+
+class Words(torch.nn.Module):
+    """The mean of the words' vectors, and one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Linear(WORDS, 32, bias=False)
+        self.last = torch.nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.words(x))  # type: ignore[no-any-return]
+
+
+def shared(X: Any, y: Any, test: Any, n: int, seed: int) -> Data:
+    """Samples shared out by a Dirichlet law over classes."""
+    shards = dirichlet_partition(y, n, 0.3, seed, minimum=8)
+    held = tuple((torch.tensor(X[s]), torch.tensor(y[s])) for s in shards)
+    tested = torch.tensor(test[0]), torch.tensor(test[1])
+    return Data(held, tested, int(y.max()) + 1)
+
+
+@lru_cache(maxsize=2)
+def digits(seed: int) -> Data:
+    prepared = prepare(load("digits"), seed)
+    X, test = prepared.features, prepared.test
+    assert test is not None
+    images = [a[:, :64].reshape(-1, 1, 8, 8) for a in (X, test[0])]
+    return shared(images[0], prepared.labels, (images[1], test[1]), 6, seed)
+
+
+@lru_cache(maxsize=2)
+def news(seed: int) -> Data:
+    texts, _ = ag_news_texts()
+    rows = np.random.default_rng(seed).permutation(len(texts.texts))[: NEWS + 2000]
+    X = np.zeros((len(rows), WORDS), np.float32)
+    for k, row in enumerate(rows):
+        words = texts.texts[row].lower().split()
+        for word in words:
+            X[k, zlib.crc32(word.encode()) % WORDS] += 1
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = np.asarray(texts.labels)[rows].astype(np.int64)
+    return shared(X[:NEWS], y[:NEWS], (X[NEWS:], y[NEWS:]), 10, seed)
+
+
+APPS = {
+    "cnn-sgd": App(digits, Digits, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "cnn-adamw": App(digits, Digits, lambda p: torch.optim.AdamW(p, lr=1e-3)),
+    "news": App(news, Words, lambda p: torch.optim.SGD(p, lr=2.0)),
+}
+
+
+# ------------------------------------------------------------------ the client
+
+
+def client_of(app: App, world: str, seed: int) -> ClientApp:
+    """The ClientApp, as Flower's template writes it; one node may be bad."""
+    data = app.data(seed)
+    n = len(data.clients)
+    rng = np.random.default_rng([seed, 1])
+    steps = np.geomspace(3, 40, n).astype(int)[rng.permutation(n)]
+    bad = int(rng.integers(n)) if world != "clean" else -1
+    wrong = torch.tensor(rng.integers(data.classes, size=10**5))
+    client = ClientApp()
+
+    @client.train()  # type: ignore[untyped-decorator]  # checked without flwr
+    def train(message: Message, context: Context) -> Message:
+        i = int(context.node_config["partition-id"])
+        X, y = data.clients[i]
+        y = wrong[: len(y)] if world == "labels" and i == bad else y
+        model = app.model()
+        start = message.content["arrays"].to_torch_state_dict()
+        model.load_state_dict(start)
+        optimiser = app.optimiser(model.parameters())
+        t = int(message.content["config"]["server-round"])
+        draws = np.random.default_rng([seed, 2, t, i])
+        for _ in range(steps[i]):
+            rows = draws.integers(len(y), size=BATCH)
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(X[rows]), y[rows]).backward()
+            optimiser.step()
+        end, factor = model.state_dict(), {"sign": -1.0, "scale": 10.0}.get(world)
+        if i == bad and factor is not None:
+            end = {k: start[k] + factor * (v - start[k]) for k, v in end.items()}
+        metrics = MetricRecord({"num-examples": len(y)})
+        content = RecordDict({"arrays": ArrayRecord(end), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return client
+
+
+class OneProcess(Grid):  # type: ignore[misc]  # checked without flwr
+    """A Grid that runs the client app itself."""
+
+    def __init__(self, client: ClientApp, n: int) -> None:
+        self.client = client
+        self.nodes = {
+            i + 2: Context(1, i + 2, {"partition-id": i}, RecordDict(), {})
+            for i in range(n)
+        }
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        del timeout
+        return [self.client(m, self.nodes[m.metadata.dst_node_id]) for m in messages]
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+# ------------------------------------------------------------------ runs
+
+
+Cell = tuple[str, str, str, int]
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """One app under one strategy in one world with one seed."""
+    name, world, strategy, seed = cell
+    torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    began, app = time.perf_counter(), APPS[name]
+    data = app.data(seed)
+    torch.manual_seed(seed)
+    random.seed(seed)  # Flower samples nodes by it
+    model = app.model()
+    grid = OneProcess(client_of(app, world, seed), len(data.clients))
+    curve = []
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> None:
+        del server_round
+        model.load_state_dict(arrays.to_torch_state_dict())
+        with torch.no_grad():
+            right = model(data.test[0]).argmax(1) == data.test[1]
+        curve.append(round(float(right.float().mean()), 4))
+
+    begin = ArrayRecord(model.state_dict())
+    STRATEGIES[strategy]().start(grid, begin, ROUNDS, evaluate_fn=evaluate)
+    seconds = round(time.perf_counter() - began, 1)
+    return {"cell": list(cell), "accuracy": curve, "seconds": seconds}
+
+
+def done() -> dict[Cell, list[float]]:
+    """Finished runs; a line that was cut short is none."""
+    found = {}
+    if FILE.exists():
+        for line in FILE.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            found[tuple(row["cell"])] = row["accuracy"]
+    return found
+
+
+def tables(known: dict[Cell, list[float]]) -> str:
+    """Final accuracy, mean ± standard deviation over seeds, for each app."""
+    parts = []
+    for app in APPS:
+        rows = []
+        for strategy in STRATEGIES:
+            cells = []
+            for world in WORLDS:
+                ends = [
+                    v[-1] for k, v in known.items() if k[:3] == (app, world, strategy)
+                ]
+                spread = statistics.stdev(ends) if len(ends) > 1 else 0.0
+                mean = statistics.mean(ends) if ends else float("nan")
+                cells.append(f"{mean:.3f} ± {spread:.3f}" if ends else "-")
+            if any(cell != "-" for cell in cells):
+                rows.append([strategy, *cells])
+        if rows:
+            parts.append(table([app, *WORLDS], rows))
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of app/world/rule")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    cells: list[Cell] = [
+        (app, world, strategy, seed)
+        for seed in range(options.seeds)
+        for app in APPS
+        for world in WORLDS
+        for strategy in STRATEGIES
+    ]
+    wanted = [c for c in cells if all(part in "/".join(c[:3]) for part in options.only)]
+    known = done()
+    if not options.table:
+        FILE.parent.mkdir(exist_ok=True)
+        left = [cell for cell in wanted if cell not in known]
+        with (
+            ProcessPoolExecutor(options.jobs) as pool,
+            FILE.open("a", encoding="utf-8") as file,
+        ):
+            for k, future in enumerate(
+                as_completed([pool.submit(run, cell) for cell in left])
+            ):
+                row = future.result()
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                print(
+                    k + 1, len(left), row["cell"], row["accuracy"][-1], row["seconds"]
+                )
+    print(tables(done()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""`HewStrategy` in place of FedAvg: a stock app, its habits, wrappers and mods."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
+
+from hewfl import FedAWARE, HewHet, HewHom, InvalidInputError, Outer, QFedAvg
+from hewfl.experiments.folder import open_folder
+from hewfl.experiments.report import write_report
+from hewfl.flower import HewStrategy, load_model
+from hewfl.server.rules import RULES
+from tests.flower.federation import StubGrid
+from tests.flower.stock import MOVES, SIZES, N, model, stock_app, vector
+
+ROUNDING = 1e-6  # of single precision
+QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+WITHOUT_STEPS = [name for name in RULES if name != "fednova"]
+
+
+def run(strategy: Any, rounds: int = 2, mods: Any = None, **more: Any) -> Any:
+    return strategy.start(StubGrid(stock_app(mods), N), model(), rounds, **more)
+
+
+def test_the_swap_is_the_import_and_the_class_name() -> None:
+    def loudest(records: Any, key: str) -> MetricRecord:
+        assert key == "num-examples"
+        losses = [r.metric_records["numbers"]["train_loss"] for r in records]
+        return MetricRecord({"loudest": max(losses)})
+
+    told: dict[str, Any] = {
+        "fraction_train": 1.0,
+        "fraction_evaluate": 0.5,
+        "min_train_nodes": N,
+        "min_evaluate_nodes": 3,
+        "min_available_nodes": N,
+        "weighted_by_key": "num-examples",
+        "arrayrecord_key": "arrays",
+        "configrecord_key": "config",
+        "train_metrics_aggr_fn": loudest,
+    }
+    known = run(FedAvg(**QUIET))
+    found = run(HewStrategy(**told, rule="fedavg"))
+    np.testing.assert_allclose(
+        vector(found.arrays), vector(known.arrays), rtol=ROUNDING
+    )
+    assert found.train_metrics_clientapp[2]["loudest"] == 5.0
+    assert "accuracy" in found.evaluate_metrics_clientapp[2]
+    assert HewStrategy(0.5, 0.25, 3).min_train_nodes == 3  # by place, as FedAvg's
+
+
+@pytest.mark.parametrize("rule", [None, *WITHOUT_STEPS])
+def test_every_rule_needs_no_constant(rule: str | None) -> None:
+    strategy = HewStrategy(**QUIET) if rule is None else HewStrategy(rule=rule, **QUIET)
+    result = run(strategy, 1)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["accepted"] == 1
+    assert metrics["clients"] == list(range(N))
+    step = vector(result.arrays) - 1
+    assert step @ MOVES.mean(axis=0) > 0
+    low, high = MOVES.min(axis=0), MOVES.max(axis=0)
+    assert ((low - ROUNDING <= step) & (step <= high + ROUNDING)).all()
+
+
+def test_the_default_is_fedavg_where_clients_agree() -> None:
+    metrics = run(HewStrategy(**QUIET), 1).train_metrics_clientapp[1]
+    shares = np.array(SIZES) / sum(SIZES)
+    np.testing.assert_allclose(metrics["weights"], shares, rtol=1e-12)
+
+
+def test_plain_sgd_is_declared_by_the_rule_and_told_its_step_size() -> None:
+    rule = HewHom(1.0, 1.0)
+    with pytest.raises(
+        InvalidInputError, match=r'train_config\["lr"\].* HEW \(plain\)'
+    ):
+        run(HewStrategy(rule=rule, **QUIET))
+    config = ConfigRecord({"lr": 0.1})
+    result = run(HewStrategy(rule=rule, **QUIET), train_config=config)
+    assert result.train_metrics_clientapp[2]["steps"] == [1, 2, 4, 8, 8, 3]
+
+
+def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
+    def silent(question: Message, answer: Message) -> list[Message]:
+        del question
+        answer.content["numbers"].pop("num-steps")
+        return [answer]
+
+    grid = StubGrid(stock_app(), N, tamper=silent)
+    text = 'add "num-steps": <optimiser steps taken>'
+    with pytest.raises(InvalidInputError, match=text):
+        HewStrategy(rule="fednova", **QUIET).start(grid, model(), 1)
+    assert run(HewStrategy(rule="fednova", **QUIET), 1).train_metrics_clientapp[1][
+        "accepted"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"rule": "best"}, "`rule` must be one of fedavg, .*; got 'best'"),
+        ({"rule": HewHet(1.0, 1.0)}, "knows no client by name"),
+        ({"rule": FedAWARE(1.0, 1.0)}, "knows no client by name"),
+        ({"rule": QFedAvg(1.0, 1.0, 1.0)}, "needs neither losses"),
+        ({"longest": 0.0}, "`longest` must be a positive finite number"),
+        ({"min_replies": 0}, "`min_replies` must be at least 1"),
+        ({"phases": 3}, "`phases` must be 1, or 2"),
+        ({"secure": True}, "`phases` must be 1, or 2 as `secure`"),
+        ({"phases": 2, "rule": "median"}, "looks at products only"),
+    ],
+)
+def test_arguments_are_checked(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        HewStrategy(**changes, **QUIET)
+
+
+# ------------------------------------------------------------------ the model is the model
+
+
+class Halved(HewStrategy):
+    """A subclass that edits the model after every round."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        assert arrays is not None
+        half = [a / np.float32(2) for a in arrays.to_numpy_ndarrays()]
+        return ArrayRecord(half), metrics
+
+
+def test_a_subclass_may_edit_the_model() -> None:
+    strategy = Halved(rule="fedavg", **QUIET)
+    result = run(strategy, 3)
+    x, mean = np.ones(6), np.array(SIZES) @ MOVES / sum(SIZES)
+    for _ in range(3):
+        x = (x + mean) / 2
+    np.testing.assert_allclose(vector(result.arrays), x, rtol=ROUNDING)
+    np.testing.assert_allclose(strategy.state.anchor, x, rtol=ROUNDING)
+
+
+CLIP = 0.5
+WRAPPERS: dict[str, tuple[Any, Any]] = {
+    "server, fixed": (
+        lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 0.0, CLIP, N),
+        None,
+    ),
+    "client, fixed": (
+        lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 0.0, CLIP, N),
+        [fixedclipping_mod],
+    ),
+    "server, adaptive": (
+        lambda inner: DifferentialPrivacyServerSideAdaptiveClipping(
+            inner, 0.0, N, initial_clipping_norm=CLIP, clip_norm_lr=1e-9
+        ),
+        None,
+    ),
+    "client, adaptive": (
+        lambda inner: DifferentialPrivacyClientSideAdaptiveClipping(
+            inner, 0.0, N, initial_clipping_norm=CLIP, clip_norm_lr=1e-9
+        ),
+        [adaptiveclipping_mod],
+    ),
+    "mod alone": (lambda inner: inner, [LocalDpMod(CLIP, 0.0, 1.0, 1e-5)]),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_privacy_wrappers_and_mods_act_on_what_was_sent(name: str) -> None:
+    """Without noise: every update is clipped, in every round and from its own model."""
+    wrap, mods = WRAPPERS[name]
+    result = run(wrap(HewStrategy(rule="fedavg", **QUIET)), 3, mods)
+    known = run(wrap(FedAvg(**QUIET)), 3, mods)
+    clipped = MOVES * np.minimum(1, CLIP / np.linalg.norm(MOVES, axis=1))[:, None]
+    step = np.array(SIZES) @ clipped / sum(SIZES)
+    np.testing.assert_allclose(vector(result.arrays), 1 + 3 * step, rtol=1e-5)
+    np.testing.assert_allclose(vector(result.arrays), vector(known.arrays), rtol=1e-5)
+
+
+def test_noise_that_a_wrapper_adds_is_part_of_the_next_round() -> None:
+    """Updates are one and the same, so the model moves by it, from the noisy model."""
+    inner = HewStrategy(rule="fedavg", longest=1e6, **QUIET)
+    noisy = DifferentialPrivacyServerSideFixedClipping(inner, 50.0, 1e3, N)
+    models = [vector(model())]
+    run(noisy, 3, evaluate_fn=lambda t, a: models.append(vector(a)) if t else None)
+    mean = np.array(SIZES) @ MOVES / sum(SIZES)
+    for before, after in zip(models, models[1:], strict=False):
+        assert np.abs(after - before - mean).max() > 100  # noise of thousands is in it
+    np.testing.assert_allclose(inner.state.anchor - mean, models[-2], rtol=1e-3)
+
+
+def test_what_a_wrapper_hides_is_not_kept(tmp_path: Path) -> None:
+    average = Outer(average="ema")
+    for told in ({"folder": tmp_path}, {"outer": average}):
+        inner = HewStrategy(**told, **QUIET)
+        wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 1.0, CLIP, N)
+        with pytest.raises(InvalidInputError, match="left out inside a wrapper"):
+            run(wrapped)
+
+
+# ------------------------------------------------------------------ optimiser, folder, logs
+
+
+def test_outer_steps_by_one_argument() -> None:
+    mean = np.array(SIZES) @ MOVES / sum(SIZES)
+    heavy = HewStrategy(rule="fedavg", outer=Outer(0.5, momentum=0.5), **QUIET)
+    x = vector(run(heavy, 2).arrays)
+    np.testing.assert_allclose(x, 1 + 0.5 * (1 + 1.5) * mean, rtol=1e-5)
+    adam = Outer(0.1, 0.9, adapt="adam", tau=1e-3)
+    step = 0.1 * 0.1 * mean / (np.sqrt(0.99 * 1e-6 + 0.01 * mean**2) + 1e-3)
+    x = vector(run(HewStrategy(rule="fedavg", outer=adam, **QUIET), 1).arrays)
+    np.testing.assert_allclose(x, 1 + step, rtol=1e-5)
+
+
+def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
+    seen: dict[int, Any] = {}
+    average = Outer(average="tail")
+    told: dict[str, Any] = {"rule": "fedavg", "outer": average, "folder": tmp_path}
+    for rounds in (2, 3):  # and goes on where it was
+        result = run(
+            HewStrategy(**told, **QUIET),
+            rounds,
+            evaluate_fn=lambda t, arrays: seen.update({t: vector(arrays)}),
+        )
+    mean = np.array(SIZES) @ MOVES / sum(SIZES)
+    for t in (1, 2, 3):
+        np.testing.assert_allclose(seen[t], 1 + mean * (t + 1) / 2, rtol=1e-5)
+    np.testing.assert_array_equal(vector(result.arrays), seen[3])
+    np.testing.assert_array_equal(vector(load_model(str(tmp_path))), seen[3])
+
+
+def test_a_run_is_kept_goes_on_and_is_reported(tmp_path: Path) -> None:
+    folder, told = tmp_path / "run", {"rule": "agreement"}
+    known = vector(run(HewStrategy(**told, **QUIET), 4).arrays)
+    run(HewStrategy(**told, folder=str(folder)), 2)
+    result = run(HewStrategy(**told, folder=folder, min_evaluate_nodes=3), 4)
+    np.testing.assert_array_equal(vector(result.arrays), known)
+    np.testing.assert_array_equal(vector(load_model(folder)), known)
+    assert sorted(result.train_metrics_clientapp) == [3, 4]
+    write_report([open_folder(folder)], tmp_path / "page.html")
+    assert "Agreement" in (tmp_path / "page.html").read_text()
+
+
+def test_rounds_can_be_followed_by_a_logger() -> None:
+    seen: list[tuple[int, dict[str, float]]] = []
+    log = lambda t, numbers: seen.append((t, dict(numbers)))  # noqa: E731 - as in the docs
+    run(HewStrategy(rule="fedavg", on_round=log), 2)
+    assert [t for t, _ in seen] == [1, 1, 2, 2]  # after training, after evaluation
+    trained, evaluated = seen[0][1], seen[1][1]
+    assert trained["weight/5"] == pytest.approx(40 / 140)
+    assert trained["excluded-error"] == 0
+    assert evaluated["accuracy"] == pytest.approx((4 * 0.3 + 5 * 0.4 + 6 * 0.5) / 16)
+
+
+def test_measures_that_are_none_do_not_spoil_the_mean(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = run(HewStrategy(), 1)
+    # of clients 0, 3, 4, 5: client 1 has NaN, client 2 other measures
+    mean = (0 + 4 * 0.3 + 5 * 0.4 + 6 * 0.5) / 16
+    found = result.evaluate_metrics_clientapp[1]
+    assert found["accuracy"] == pytest.approx(mean)
+    assert "a measure is not finite" in caplog.text
+
+
+def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
+    bits = set()
+    for arrivals in (1, 2, 3):
+        grid = StubGrid(stock_app(), N, seed=arrivals)
+        result = HewStrategy(rule="agreement", **QUIET).start(grid, model(), 2)
+        bits.add(vector(result.arrays).tobytes())
+        assert result.train_metrics_clientapp[2]["clients"] == list(range(N))
+    assert len(bits) == 1

@@ -1,0 +1,176 @@
+"""Nobody takes over: whatever a client tells or sends, the next round is sane.
+
+The property test sends ten thousand fuzzed replies through `aggregate_train`, fifteen
+of them beside sixteen honest ones in each round.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+
+from hewfl import HewHom
+from hewfl.flower import HewStrategy
+from tests.flower.federation import StubGrid
+from tests.flower.stock import stock_app, vector
+
+HONEST, BAD, D, LONGEST = 16, 15, 5, 10.0
+FUZZED = 10_000
+HUGE = (0.0, 1.0, -1.0, 1e-320, 1e38, -3e38, 1e200, 1e300, np.inf, -np.inf, np.nan)
+QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+
+
+def model(x: Any) -> ArrayRecord:
+    x = np.asarray(x, np.float32)
+    return ArrayRecord({"w": Array(x[:3]), "b": Array(x[3:])})
+
+
+def reply(question: Message, arrays: Any, **told: Any) -> Message:
+    numbers = {k.replace("_", "-"): v for k, v in told.items() if v is not None}
+    content = {"arrays": arrays, "metrics": MetricRecord(numbers)}
+    return Message(RecordDict(content), reply_to=question)
+
+
+def honest(x: Any, rng: np.random.Generator) -> RecordDict:
+    move = np.array([1.0, -0.5, 0.2, 0.7, 0.1]) + 0.3 * rng.standard_normal(D)
+    told = {"num-examples": int(rng.integers(50, 150)), "num-steps": 5}
+    arrays = model(x + 0.1 * move)
+    return RecordDict({"arrays": arrays, "metrics": MetricRecord(told)})
+
+
+def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
+    """Anything: lies, garbage, other shapes and kinds, errors, half a message."""
+    kind, scale = int(rng.integers(10)), 10.0 ** rng.integers(-30, 31)
+    number = lambda: rng.choice([*HUGE, 2**53, 7, 0.5])  # noqa: E731
+    told: dict[str, Any] = {"num_examples": 100, "num_steps": 5}
+    arrays = model(x + 0.1 * rng.standard_normal(D))
+    if kind == 0:
+        return Message(Error(2, "boom"), reply_to=question)
+    if kind == 1:  # scaled, in double precision: beyond what float32 holds
+        y = np.clip(x + scale * rng.standard_normal(D), -1e300, 1e300)
+        arrays = ArrayRecord({"w": Array(y[:3]), "b": Array(y[3:])})
+    if kind == 2:  # special numbers in some places
+        y = np.where(rng.random(D) < 0.4, rng.choice(HUGE, D), x)
+        arrays = ArrayRecord({"w": Array(y[:3]), "b": Array(y[3:])})
+    if kind == 3:
+        told["num_examples"] = float(number())
+    if kind == 4:
+        told |= {"num_steps": float(number()), "step_size": float(scale)}
+    if kind == 5:  # other names, shapes, kinds
+        shape = (int(rng.integers(0, 5)), int(rng.integers(1, 4)))
+        names = rng.choice(["w", "b", "c"], int(rng.integers(1, 4)), replace=False)
+        dtype = rng.choice(["float32", "int64", "complex64", "float16", "bool"])
+        arrays = ArrayRecord({str(k): Array(np.ones(shape, dtype)) for k in names})
+    if kind == 6:  # bytes that are no array
+        data = rng.bytes(int(rng.integers(0, 200)))
+        if rng.random() < 0.5:
+            data = b"\x93NUMPY\x01\x00" + data
+        held = {"w": Array("float32", (3,), "numpy.ndarray", data)}
+        arrays = ArrayRecord({**held, "b": Array(np.zeros(2, np.float32))})
+    if kind == 7:
+        told = {str(k): float(number()) for k in rng.choice(["a", "num-examples"], 1)}
+    if kind == 8:
+        arrays = MetricRecord({"extra": 1.0}) if rng.random() < 0.5 else ConfigRecord()
+    return reply(question, arrays, **told)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without checks of types at run time, which take most of the time here."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    [("sieve", 0.5), ("fedavg", 0.1), ("agreement", 0.2), (HewHom(1.0, 1.0), 0.2)],
+)
+def test_after_any_reply_the_model_is_bounded_by_the_honest(
+    rule: Any, share: float, rng: np.random.Generator
+) -> None:
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # ten thousand warnings
+    strategy = HewStrategy(rule=rule, longest=LONGEST, **QUIET)
+    grid = StubGrid(stock_app(), HONEST + BAD)
+    config = ConfigRecord({"lr": 0.02})
+    arrays = model(np.zeros(D))
+    for t in range(1, int(share * FUZZED / BAD) + 2):
+        if t % 40 == 1:  # honest replies are the same for a while: making them is slow
+            x, sent = vector(arrays), arrays
+            good = [honest(x, rng) for _ in range(HONEST)]
+            ends = [vector(content["arrays"]) for content in good]
+            longest = max(float(np.linalg.norm(y - x)) for y in ends)
+        questions = list(strategy.configure_train(t, sent, config, grid))
+        replies = [
+            Message(content, reply_to=q)
+            for q, content in zip(questions, good, strict=False)
+        ]
+        replies += [fuzzed(question, x, rng) for question in questions[HONEST:]]
+        rng.shuffle(replies)
+        arrays, metrics = strategy.aggregate_train(t, replies)
+        assert arrays is not None
+        assert metrics["accepted"] == 1
+        assert len(metrics["clients"]) >= HONEST
+        assert metrics["excluded"] <= BAD
+        step = vector(arrays) - x
+        assert np.linalg.norm(step) <= LONGEST * longest * (1 + 1e-5)
+
+
+def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:
+    """Weights of a round in which client 0 lies, after a round that was honest."""
+    strategy = HewStrategy(rule=rule, **QUIET)
+    rng = np.random.default_rng(3)
+    x, grid = np.zeros(D), StubGrid(stock_app(), n)
+    config = ConfigRecord({"lr": 0.1})
+    questions = list(strategy.configure_train(1, model(x), config, grid))
+    moves = 1 + 0.2 * rng.standard_normal((n, D))
+    replies = []
+    for k, question in enumerate(questions):
+        told: dict[str, Any] = {"num_examples": 100, "num_steps": 20, "partition_id": k}
+        replies.append(
+            reply(question, model(moves[k]), **(told | lie if k == 0 else told))
+        )
+    _, metrics = strategy.aggregate_train(1, replies)
+    by_client = dict(zip(metrics["clients"], metrics["weights"], strict=True))
+    numbers = {q.metadata.dst_node_id: k for k, q in enumerate(questions)}
+    who = {numbers[node]: client for node, client in strategy._clients.items()}
+    return {k: by_client[i] for k, i in who.items() if i in by_client}
+
+
+@pytest.mark.parametrize("rule", ["sieve", "fedavg", "agreement", HewHom(1.0, 1.0)])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"step_size": 0.05},
+        {"step_size": 1e-30},
+        {"num_steps": 1},
+        {"num_steps": 2**53},
+        {"num_examples": 2**53},
+        {"num_examples": 1e-300},
+    ],
+)
+def test_one_told_number_does_not_take_over(lie: dict[str, Any], rule: Any) -> None:
+    found, told_truth = weights(lie, rule), weights({}, rule)
+    assert found.get(0, 0.0) <= max(0.5, told_truth[0])
+
+
+def test_steps_far_from_those_of_the_others_are_left_out() -> None:
+    assert 0 not in weights({"num_steps": 1}, HewHom(1.0, 1.0))
+    assert 0 in weights({"num_steps": 10}, HewHom(1.0, 1.0))
+    assert 0 in weights({"num_steps": 1}, "fedavg")  # nobody looks at it
