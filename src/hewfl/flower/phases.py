@@ -106,6 +106,7 @@ class SecondPhase:
                 for row in rows:
                     total[begin : begin + len(row)] += row
                     begin += len(row)
+            record.clear()  # Flower's messages hold each other: they go late
         return totals, heard
 
     def _replies(self, messages: list[Message]) -> Iterator[Message]:
