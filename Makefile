@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# two at least: some tests wait for other processes
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-flower check bench format clean
+.PHONY: demo test test-sweeps test-flower check bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -26,9 +28,19 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
+# one thread for each worker: threads of several workers would fight for the cores
+test test-sweeps: export OMP_NUM_THREADS = 1
+test test-sweeps: export OPENBLAS_NUM_THREADS = 1
+test test-sweeps: export MKL_NUM_THREADS = 1
+# a file is run by one worker, which shares its fixtures
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower"
+	$(BIN)/python -m pytest -m "not flower" --numprocesses $(WORKERS) --dist loadfile
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
+
+# generated cases, many more of them than in `make test`
+test-sweeps: $(VENV)/dev.stamp
+	HEWFL_TEST_EXAMPLES=60 $(BIN)/python -m pytest -m "hypothesis and not flower" \
+		--numprocesses $(WORKERS) --dist load
 
 # a federation of real processes, on this machine alone
 test-flower: $(VENV)/dev.stamp

@@ -36,7 +36,7 @@ from benchmarks.report import ratio, seconds, table
 from torch import multiprocessing
 from torch.distributed.algorithms.model_averaging import utils
 
-from hewfl.torch import HewAverager, HewLocalSGD
+from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 from hewfl.torch.wire import ring_bytes
 
 PEER = "all-reduce average"
@@ -71,6 +71,7 @@ def methods(d: int) -> dict[str, Method]:
     }
     if d <= LARGE:
         made["hewfl, equal"] = averager_method(parameters(d), "equal")
+        made["hewfl, hom, full"] = averager_method(parameters(d), "hom", exact="full")
         made["hewfl, het"] = corrected_method(parameters(d))
     return made
 
@@ -87,8 +88,10 @@ def average(params: list[torch.nn.Parameter]) -> int:
     return ring_bytes(sum(p.nbytes for p in params), dist.get_world_size())
 
 
-def averager_method(params: list[torch.nn.Parameter], rule: str) -> Method:
-    averager = HewAverager(params, 1, rule=rule)
+def averager_method(
+    params: list[torch.nn.Parameter], rule: str, **options: Any
+) -> Method:
+    averager = HewAverager(params, 1, rule=rule, options=SyncOptions(**options))
 
     def call() -> int:
         averager.average_parameters(params)
@@ -223,11 +226,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=report.RESULTS / "allreduce.json")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--sizes", type=float, nargs="+", help="numbers of parameters")
+    parser.add_argument("--repeats", type=int)
     options = parser.parse_args()
     sizes = [10**5, 10**6, 10**7] + ([] if options.quick else [10**8])
-    repeats = 3 if options.quick else 9
+    sizes = [int(d) for d in options.sizes or sizes]
+    repeats = options.repeats or (3 if options.quick else 9)
     info = report.machine()
-    found = {n: measure(n, sizes, repeats) for n in (2, 3, 4)}
+    found = {n: measure(n, sizes, repeats) for n in options.ranks}
     heads = ["parameters", "wall", "wall ratio", "CPU ratio", "bytes ratio"]
     rows = [
         row

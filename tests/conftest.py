@@ -1,7 +1,7 @@
 """One seed for all tests, one hypothesis profile: the same run everywhere."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,15 +9,28 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hewfl.core import native
+from tests.sim.unchecked import unchecked
 
 settings.register_profile(
     "hewfl",
     derandomize=True,
     deadline=None,
-    max_examples=60,
+    max_examples=int(os.environ.get("HEWFL_TEST_EXAMPLES", "25")),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("hewfl")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test marked `unchecked` runs as users do: checked types take most of its time.
+
+    That is for tests with many thousands of calls; others call the same functions.
+    """
+    if item.get_closest_marker("unchecked") is None:
+        return (yield)
+    with unchecked():
+        return (yield)
 
 
 @pytest.fixture

@@ -81,6 +81,25 @@ def test_other_precisions_are_summed_as_they_are(kind: str) -> None:
     assert torch.allclose(found, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_base_is_subtracted(path: str, library: str) -> None:
+    """By the compiled kernel, which reads float32, and by its twin."""
+    x, y = (v.astype(np.float32) for v in vectors(70 * K + 9))
+    expected = CountSketch(K, 3).of([x.astype(np.float64) - y])
+    as_given = np.asarray if library == "numpy" else torch.tensor
+    for given in ((x, y), (x[:50].copy(), y[:50].copy())):
+        total = CountSketch(K, 3).empty(as_given(x))
+        begin = len(x) - len(given[0])
+        CountSketch(K, 3).add(total, as_given(given[0]), begin, as_given(given[1]))
+        if begin == 0:
+            assert np.asarray(total) == pytest.approx(expected, abs=1e-4)
+        else:
+            zeros = np.zeros(begin)
+            whole = CountSketch(K, 3).of([zeros, given[0] - given[1]])
+            assert np.asarray(total) == pytest.approx(whole, abs=1e-5)
+    assert path
+
+
 def test_what_is_not_finite_shows() -> None:
     x, _ = vectors(3 * K)
     x[100] = np.inf

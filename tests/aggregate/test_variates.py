@@ -8,7 +8,7 @@ import pytest
 from tests.aggregate.test_pieces import in_pieces
 
 from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.rows import matrix_round
+from hewfl.aggregate.rows import as_rows, matrix_round
 from hewfl.aggregate.variates import (
     ControlVariates,
     KeptVariates,
@@ -59,6 +59,28 @@ def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
     assert found.clients is variates.clients
     np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
     np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
+
+
+def test_variates_are_the_mean_gradients_where_these_are_sent(
+    rng: np.random.Generator,
+) -> None:
+    """As under an adaptive optimiser; displacements and step sizes do not matter."""
+    round_, known, variates = a_round(rng)
+    own = variates.clients.copy()
+    means = rng.standard_normal((3, own.shape[1])).astype(np.float32)
+    sent = as_rows("gradients", means)
+    by_hand = own.copy()
+    by_hand[[1, 2, 4]] = means
+    found = variates.after(replace(known, gradients=sent))
+    assert np.array_equal(found.clients, by_hand)
+    np.testing.assert_allclose(found.server, by_hand.mean(axis=0), atol=1e-13)
+    assert np.array_equal(variates.clients, own)
+    settled(kept(variates).after(replace(round_, gradients=sent)))
+    assert np.array_equal(variates.clients, by_hand)
+    assert np.array_equal(variates.server, found.server)
+    huge = replace(round_, gradients=as_rows("gradients", np.full((3, 4), 1e300)))
+    with pytest.raises(InvalidInputError, match="`mean gradients and c` must be below"):
+        settled(kept(variates).after(huge))
 
 
 def test_variates_have_the_same_bits_without_kernels(rng: np.random.Generator) -> None:

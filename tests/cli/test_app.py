@@ -27,5 +27,5 @@ def test_help_names_every_command() -> None:
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
     commands = ("demo", "run", "tune", "resume", "ls", "report", "paper", "certify")
-    for name in (*commands, "data", "spec", "version"):
+    for name in (*commands, "study", "data", "spec", "version"):
         assert name in result.output

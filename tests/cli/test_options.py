@@ -62,7 +62,7 @@ def test_client_chunk_goes_before_the_file(asked: list[Spec]) -> None:
         ),
         *(
             (["paper", figure, "--client-chunk", "auto"], "left out: problem.model = ")
-            for figure in ("fig1", "fig2", "all", "extended")
+            for figure in ("fig1", "fig2", "all", "wide", "extended")
         ),
     ],
 )
@@ -83,6 +83,7 @@ def test_client_chunk_is_refused_by_name(
         (("all",), "main"),
         (("fig3", "fig4"), "head"),
         (("fig5", "fig6"), "cnn"),
+        (("wide",), "wide"),
         (("extended",), "extended"),
     ],
 )

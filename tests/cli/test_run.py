@@ -271,6 +271,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
     assert "%" in listed.output
 
 
+@pytest.mark.unchecked
 def test_the_demo_makes_a_page(place: Path) -> None:
     result = runner.invoke(app, ["demo", "--jobs", "0"])
     assert result.exit_code == 0, result.output
@@ -279,5 +280,9 @@ def test_the_demo_makes_a_page(place: Path) -> None:
     assert (
         "a wider grid changes the ranking: see docs/results/README.md" in result.output
     )
+    assert "clients with random labels (first seed): 5, 7, 13" in result.output
+    none = result.output.partition("given no weight by Trust: ")[2].partition("\n")[0]
+    assert {"5", "7", "13"} <= set(none.split(", "))
+    assert "given no weight by FedAvg: nobody" in result.output
     assert (place / "hewfl-demo" / "report.html").stat().st_size > 10_000
     assert (place / "hewfl-demo" / "figure.png").exists()

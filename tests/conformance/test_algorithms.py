@@ -81,6 +81,13 @@ def of_baselines() -> list[Case]:
             b.CentredClipping(L, 0.4, radius=0.1, relative=False),
             averages=False,
         ),
+        Case("trust", b.Trust(L, 0.4)),
+        Case("trust-forgetful", b.Trust(L, 0.4, memory=0.0, doubt=3.0)),
+        Case("known-quality", b.KnownQuality(L, 0.4)),
+        Case("equal-ground", b.EqualGround(b.Disagreement(L, 0.4))),
+        Case(
+            "equal-ground-fedaware", b.EqualGround(b.FedAWARE(L, 0.4)), averages=False
+        ),
     ]
 
 
@@ -102,6 +109,7 @@ def of_controllers() -> list[Case]:
             hewfl.HewHom(L, 0.4, null_endpoint=True, cross_fit=True),
             averages=False,
         ),
+        Case("hew-hom-length", hewfl.HewHom(kappa=1.25, amplitude=0.2, by="length")),
         Case("hew-het-kappa", hewfl.HewHet(kappa=2.0, amplitude=0.2)),
         Case("hew-mean", hewfl.HewMean(L, 0.4)),
         Case("hew-mean-steps", hewfl.HewMean(L, 0.4, 1.5, by="steps")),

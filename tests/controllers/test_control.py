@@ -58,6 +58,7 @@ def lonely() -> Quadratic:
     return Quadratic(A, zeros, zeros, np.array([1, 1]))
 
 
+@pytest.mark.unchecked
 def test_one_client_alone_makes_no_false_promise() -> None:
     problem = lonely()
     control = HewControl(ProblemBounds(1.0, 6.0, 1e-4, 0.1), 0.0, "sharp")
@@ -70,6 +71,7 @@ def test_one_client_alone_makes_no_false_promise() -> None:
     assert (gap <= bound).all()
 
 
+@pytest.mark.unchecked
 def test_certificates_hold_exactly_in_random_systems_under_random_laws() -> None:
     falls = 0
     for seen in audits(SYSTEMS):
@@ -78,6 +80,7 @@ def test_certificates_hold_exactly_in_random_systems_under_random_laws() -> None
     assert falls > SYSTEMS / 10  # they say something, too
 
 
+@pytest.mark.unchecked
 def test_without_the_charge_for_absence_certificates_are_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +127,7 @@ def test_printed_noise_is_replaced_where_it_is_not_proved() -> None:
     assert after.upper.tracking[0] > 6 * 4 / 9
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("source", ["oracle", "caps", "surrogate"])
 @pytest.mark.parametrize("law", [SampledParticipation(2), RandomParticipation(0.4)])
 def test_the_mean_over_runs_keeps_to_what_each_state_certifies(
@@ -210,6 +214,7 @@ def test_a_start_at_zero_is_not_certified_before_all_have_come() -> None:
 # ------------------------------------------------------------------ to the end
 
 
+@pytest.mark.unchecked
 def test_default_constants_do_not_stop_a_long_run() -> None:
     """The bound on Q left the number range in round 125."""
     problem = random_quadratic(3, 3, 2, noise=1.5)

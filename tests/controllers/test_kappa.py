@@ -27,6 +27,7 @@ from hewfl import (
 from hewfl.aggregate.rows import as_rows, matrix_round
 from hewfl.aggregate.variates import ControlVariates
 from hewfl.controllers.kappa import others
+from hewfl.experiments.methods import method_from_table
 from hewfl.problems.random_quadratic import random_quadratic
 from hewfl.server.federation import Federation
 from hewfl.sim.audit import pathwise_audit
@@ -167,6 +168,20 @@ def test_around_an_equal_mean_it_is_algorithm_3(rng: np.random.Generator) -> Non
         plain = HewHom(kappa=kappa, amplitude=0.2, cross_fit=fit)
         expected = weights(plain, round_)
         assert weights(mean, round_) == pytest.approx(expected, abs=WEIGHTS)
+
+
+def test_by_length_every_client_is_one_direction(rng: np.random.Generator) -> None:
+    """Whatever step sizes are said to be, and however long somebody went."""
+    rows, rule = common(rng), HewHom(kappa=1.5, amplitude=0.2, by="length")
+    plan, H = LocalPlan(rng.uniform(0.1, 3.0, N)), [1, 9, 2, 7, 5]
+    lengths = np.linalg.norm(rows, axis=1)
+    g, m = -(rows / lengths[:, None]).mean(axis=0), rows.mean(axis=0)
+    lam = 1.5 * -(g @ m) / (m @ m)
+    least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=lam).weights
+    found = weights(rule, round_of(rows, plan, H))
+    assert found == pytest.approx(least, abs=WEIGHTS)
+    with pytest.raises(InvalidInputError, match='`by` must be "rate" without'):
+        HewHom(1.0, 0.2, by="length")
 
 
 # ------------------------------------------------------------------ cross-fitting
@@ -324,3 +339,21 @@ def test_no_l_no_certificate() -> None:
     assert not last[0].observed
     for record in last[1:]:
         assert record.observed["certificate_violated"] == 0.0
+
+
+def test_a_spec_may_have_a_grid_of_it_in_units_of_the_data() -> None:
+    table = {"method": "HewHom", "amplitude": 0.5, "grid": {"kappa": [1, 2.0]}}
+    lanes = [method.lane(4.0) for method in method_from_table(table, "m").candidates()]
+    known = [HewHom(kappa=kappa, amplitude=0.125) for kappa in (1.0, 2.0)]
+    assert [lane.algorithm for lane in lanes] == known
+    for wrong, text in (
+        ({"curvature_ratio": 2.0}, "`methods.HewHom.curvature_ratio` must be left out"),
+        ({"curvature": "online"}, "rule` must be one with a `smoothness`"),
+        ({"amplitude": "x"}, "HewHom.amplitude` must be a .*number; got 'x'"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            method_from_table(table | wrong, "m")
+    with pytest.raises(
+        InvalidInputError, match="amplitude` must be given; got nothing"
+    ):
+        method_from_table({"method": "HewHet", "kappa": 2.0}, "m")

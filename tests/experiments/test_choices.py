@@ -18,6 +18,7 @@ from hewfl.experiments.tune import (
     choose,
     read_choices,
     trial_tables,
+    try_candidates,
 )
 from tests.experiments.runs import small
 
@@ -37,6 +38,25 @@ def test_scores_are_written_as_measured() -> None:
     assert [t["tie_scores"] for t in trials] == [[0.4, 0.5], [0.3, 0.2], [None, 0.6]]
     _, (choice,) = choose(spec, candidates_of(spec), scores)
     assert choice.parameters["amplitude"] == 0.5  # by the loss: 0.75 is a tie
+
+
+def test_further_quantities_decide_between_those_that_are_equal() -> None:
+    """Accuracies tie, losses are equal, so is what was sent: the least work wins."""
+    how = replace(ACCURATE, ties=("scalars", "local_steps"))
+    spec = replace(small(), tune=how)
+    rows = [[-0.9, 0.4, 7.0, 3.0], [-0.85, 0.3, 7.0, 5.0], [-0.88, 0.3, 7.0, 4.0]]
+    _, (choice,) = choose(spec, candidates_of(spec), [np.array(rows)])
+    assert choice.parameters["amplitude"] == 1.0
+    assert choice.table[0]["tie_scores"] == [0.4]
+    assert spec.digest != replace(spec, tune=ACCURATE).digest
+
+
+def test_the_work_of_a_trial_is_counted() -> None:
+    spec = replace(small(), tune=replace(small().tune, ties=("local_steps",)))
+    scores = try_candidates(spec, candidates_of(spec), 2, 0, lambda _: None)
+    assert scores.shape == (3, 3)
+    assert (scores[:, 2] == scores[0, 2]).all()
+    assert scores[0, 2] >= 2 * spec.clients.n
 
 
 def test_the_first_trial_is_kept(

@@ -7,15 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hewfl import InvalidInputError, Outer
+from hewfl import InvalidInputError, Outer, RandomLabels, Roster, World
 from hewfl.errors import DataError
-from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.methods import MethodSpec, method_from_table
 from hewfl.experiments.overrides import overridden
-from hewfl.experiments.spec import read_spec, spec_from_table, write_spec
+from hewfl.experiments.problem import build_federation
+from hewfl.experiments.spec import (
+    read_spec,
+    spec_from_table,
+    spec_table,
+    write_spec,
+)
 from hewfl.experiments.template import documented, template
-from hewfl.server.client_laws import HORIZONS, PARTICIPATION
+from hewfl.server.client_laws import FAULTS, HORIZONS, PARTICIPATION
 from hewfl.server.methods import METHODS
 from tests.experiments.runs import TEXT, small, table
 
@@ -210,6 +217,8 @@ def test_every_algorithm_can_be_named() -> None:
         },
         "FedProx": {"step_scale": 1, "proximal": 0.1},
         "QFedAvg": {"step_scale": 1, "q": 1},
+        "Trust": {"amplitude": 1},
+        "KnownQuality": {"amplitude": 1},
     }
     for name in METHODS:
         given = fields.get(name, {"step_scale": 0.5})
@@ -293,6 +302,71 @@ def test_the_docs_list_methods_and_laws_with_their_fields() -> None:
     for name, law in HORIZONS.items():
         for field in dataclasses.fields(law):
             assert f"`{field.name}`" in rows[name]
+    for name, law in FAULTS.items():
+        for field in dataclasses.fields(law):
+            assert f"`{field.name}`" in rows[name]
     for name, law in PARTICIPATION.items():
         for word in (name, *(f.name for f in dataclasses.fields(law))):
             assert f"`{word}`" in told
+
+
+def test_worlds_are_read_with_their_faults() -> None:
+    given = table()
+    given["clients"] = {"world": {"faults": [{"kind": "RandomLabels", "share": 0.25}]}}
+    spec = spec_from_table(given)
+    assert build_federation(spec).world == World((RandomLabels(0.25),))
+    again = spec_from_table(tomllib.loads(write_spec(spec)))
+    assert again.digest == spec.digest
+    plain = spec_from_table(table())
+    assert "world" not in spec_table(plain)["clients"]  # folders keep their names
+    assert plain.digest != spec.digest
+
+
+@pytest.mark.parametrize(
+    ("world", "text"),
+    [
+        (3, "`clients.world` must be a table with `faults`; got 3"),
+        ({"faults": []}, "`clients.world.faults` must be a list of tables"),
+        ({"fault": [{}]}, "`clients.world.fault` must be one of faults, objective"),
+        (
+            {"faults": [{"kind": "Lazy"}]},
+            r"`clients.world.faults\[0\].kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "RandomLabels", "share": 2}]},
+            "from 0 to below 1; got 2",
+        ),
+        (
+            {"faults": [{"kind": "HiddenBatches"}], "objective": "mine"},
+            "`clients.world.objective` must be one of honest, all",
+        ),
+        (
+            {"faults": [{"kind": "RandomLabels", "share": 0.99}]},
+            "`clients.world.faults` must be such that one of 20 is honest",
+        ),
+    ],
+)
+def test_worlds_that_make_no_sense_are_refused(world: Any, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        spec_from_table(table() | {"clients": {"world": world}})
+
+
+def test_any_rule_with_a_step_scale_can_stand_on_equal_ground() -> None:
+    given = {"step_scale": 2.0, "ground": "equal"}
+    lane = MethodSpec("Disagreement", "d", given).lane(4.0, 2.0)
+    roster = Roster(*([np.array([1, 2])] * 4), 3)
+    eta = lane.algorithm.plan(roster, None).step_sizes
+    np.testing.assert_allclose(eta, [1.0, 0.5])  # s h/(L H_i)
+    for wrong, text in (
+        (
+            {"method": "HewHom", "amplitude": 1, "ground": "equal"},
+            "only methods with a",
+        ),
+        (
+            {"method": "FedAvg", "step_scale": 1, "ground": "high"},
+            "one of steps, equal",
+        ),
+        ({"method": "Scaffold", "step_scale": 1, "ground": "equal"}, "without control"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            method_from_table(wrong, "methods[0]")

@@ -29,6 +29,8 @@ FIGURES = [f"Figure {k}" for k in range(1, 7)]
 ERRATA = [f"E-{k:02d}" for k in range(1, 34)] + [
     *(f"T{k}" for k in range(1, 9)),
     "R",
+    "K1",
+    "K2",
 ]
 
 SPAN = re.compile(r"`([^`]+)`")

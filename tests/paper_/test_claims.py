@@ -12,16 +12,20 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import summarise
-from hewfl.paper.claims import Claim, judge
-from hewfl.paper.claims_deep import LEADERS, judge_cnn, judge_head
-from hewfl.paper.momentum import extended_text
-from hewfl.paper.specs import HEW_CORRECTED, HEW_PLAIN, extended_spec, main_spec
-from hewfl.paper.specs_deep import cnn_spec, head_spec
+from hewfl.paper.claims import judge
+from hewfl.paper.extended import extended_text
+from hewfl.paper.specs import (
+    HEW_CORRECTED,
+    HEW_PLAIN,
+    ONE_STEP,
+    extended_spec,
+    main_spec,
+)
+from hewfl.paper.specs_deep import cnn_spec
 from hewfl.server.trace import RoundRecord
 
 NOISE = np.array([0.0, 1e-4, -1e-4, 2e-4, -2e-4, 1e-4, 0.0])
 """Of the seeds, shared by all methods up to a little."""
-LABELS = (HEW_PLAIN, HEW_CORRECTED, "HEW-Fixed", *LEADERS, "SCAFFOLD", "minibatch SGD")
 
 
 def made(
@@ -82,78 +86,6 @@ def test_lanes_that_stopped_are_listed() -> None:
     assert [m["refused"] for m in found] == [[], [], seeds]
 
 
-def verdicts(claims: Sequence[Claim]) -> dict[str, str]:
-    return {claim.statement: claim.verdict for claim in claims}
-
-
-def of_paper() -> dict[str, float]:
-    """The ranking that the paper reports for its head line."""
-    levels = dict.fromkeys(LEADERS, 0.85)
-    levels |= {HEW_PLAIN: 0.8, HEW_CORRECTED: 0.8, "SCAFFOLD": 0.7}
-    return levels | {"HEW-Fixed": 0.6, "minibatch SGD": 0.3}
-
-
-def test_the_paper_s_own_ranking_agrees_everywhere() -> None:
-    sparse = dict.fromkeys((HEW_PLAIN, HEW_CORRECTED), (0.0, 0.0, 0.5, 0.5))
-    claims = judge_head(made(head_spec(), of_paper(), sparse))
-    assert set(verdicts(claims).values()) == {"agrees"}
-    assert len(claims) == 10
-
-
-@pytest.mark.parametrize(
-    ("change", "fallen"),
-    [
-        ({"FedNova": 0.2}, ["FedAvg, FedProx, FedNova and Uniform lead"]),
-        ({HEW_PLAIN: 0.9}, ["HEW (Alg. 3) is below those four"]),
-        ({HEW_CORRECTED: 0.5}, ["HEW (Alg. 2) is above HEW-Fixed"]),
-        ({"SCAFFOLD": 0.5}, ["SCAFFOLD lies between HEW (Alg. 3) and HEW-Fixed"]),
-        ({"minibatch SGD": 0.65}, ["minibatch SGD is worst"]),
-    ],
-)
-def test_another_ranking_does_not(change: dict[str, float], fallen: list[str]) -> None:
-    found = verdicts(judge_head(made(head_spec(), of_paper() | change)))
-    for statement in fallen:
-        assert found[statement] == "does not agree"
-
-
-def test_equal_weights_are_no_concentration() -> None:
-    found = verdicts(judge_head(made(head_spec(), of_paper())))
-    key = "HEW (Alg. 3) concentrates on fewer horizon groups than HEW-Fixed"
-    assert found[key] == "undecided"
-    diffuse = {"HEW-Fixed": (1.0, 0.0, 0.0, 0.0)}
-    found = verdicts(judge_head(made(head_spec(), of_paper(), diffuse)))
-    assert found[key] == "does not agree"
-
-
-def test_methods_that_were_not_run_are_named() -> None:
-    levels = of_paper()
-    del levels["FedNova"]
-    claims = judge_head(made(head_spec(), levels))
-    lead = claims[0]
-    assert lead.verdict == "not run"
-    assert lead.because == "not run: FedNova"
-
-
-def test_the_cnn_line() -> None:
-    levels = {HEW_PLAIN: 0.9, HEW_CORRECTED: 0.8, "FedAvg": 0.85}
-    spec = cnn_spec()
-    plain = replace(spec, clients=replace(spec.clients, horizons=4))
-    mass = {HEW_PLAIN: (0.1, 0.1, 0.1, 0.7), HEW_CORRECTED: (0.7, 0.1, 0.1, 0.1)}
-    found = verdicts(judge_cnn(made(plain, levels, mass)))
-    for algorithm, verdict in ((3, "agrees"), (2, "does not agree")):
-        name = f"HEW (Alg. {algorithm})"
-        assert found[f"{name} is above FedAvg in accuracy"] == verdict
-        assert found[f"{name} is below FedAvg in both losses"] == verdict
-        moved = f"{name} moves weight towards the longest local work (H = 4)"
-        assert found[moved] == verdict
-
-
-def test_intervals_are_told() -> None:
-    levels = {HEW_PLAIN: 0.9, HEW_CORRECTED: 0.9, "FedAvg": 0.85}
-    first = judge_cnn(made(cnn_spec(), levels))[0]
-    assert "test accuracy of HEW (Alg. 3) less FedAvg: +0.0500 (+0.0" in first.because
-
-
 def main_levels(hew: float) -> dict[str, float]:
     levels = {m.label: 0.5 for m in main_spec("mnist", "het-equal").methods}
     return levels | {HEW_PLAIN: hew, HEW_CORRECTED: hew}
@@ -162,11 +94,50 @@ def main_levels(hew: float) -> dict[str, float]:
 def test_the_regime_without_a_figure_is_judged_by_the_word_only() -> None:
     spec = main_spec("mnist", "het-equal")
     key = ("mnist", "het-equal")
-    (ahead,) = judge({key: made(spec, main_levels(0.6))})
-    assert ahead.statement.endswith("advantage (in no figure; by the text's «only»)")
-    assert ahead.verdict == "does not agree"
-    (level,) = judge({key: made(spec, main_levels(0.5))})
-    assert level.verdict == "agrees"
+    *ahead, worst = judge({key: made(spec, main_levels(0.6))})
+    for claim in ahead:
+        assert claim.statement.endswith("(in no figure; by the text's «only»)")
+        assert claim.verdict == "does not agree"
+    assert "minibatch SGD with one step a round is worst" in worst.statement
+    assert worst.verdict == "undecided"
+    *level, _ = judge({key: made(spec, main_levels(0.5))})
+    assert {claim.verdict for claim in level} == {"agrees"}
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(0.4, "agrees"), (0.9, "does not agree")]
+)
+def test_one_step_a_round_is_worst_or_not(level: float, verdict: str) -> None:
+    levels = main_levels(0.6) | {ONE_STEP: level}
+    spec = main_spec("mnist", "het-equal")
+    assert judge({("mnist", "het-equal"): made(spec, levels)})[-1].verdict == verdict
+
+
+def test_what_is_ahead_at_equal_rounds_may_be_behind_at_equal_scalars() -> None:
+    """HEW sends twice as much by the paper's count: half the rounds are left to it."""
+    spec = replace(main_spec("mnist", "het-random"), rounds=2)
+    still = made(spec, main_levels(0.6))
+    start = made(spec, dict.fromkeys(main_levels(0.6), 0.3))
+    own = still.labels.index(HEW_CORRECTED)
+    lanes = [
+        tuple(
+            (
+                replace(a, round=0, paper_scalars=0, scalars=0),
+                replace(a, round=1, scalars=11, paper_scalars=21 if k == own else 11),
+                replace(b, round=2, scalars=22, paper_scalars=42 if k == own else 22),
+            )
+            for k, ((a,), (b,)) in enumerate(zip(first, last, strict=True))
+        )
+        for first, last in zip(start.records, still.records, strict=True)
+    ]
+    results = Results(still.spec, np.arange(3), tuple(lanes), still.constants)
+    found = judge({("mnist", "het-random"): results})
+    claims = {c.statement.split(":")[0].split(", ")[-1]: c for c in found[:3]}
+    assert claims["at equal rounds"].verdict == "agrees"
+    assert claims["at equal scalars"].verdict == "agrees"
+    fallen = claims["at equal scalars by the paper's count"]
+    assert fallen.verdict == "does not agree"
+    assert "the best of them, +0.1857 (+0.18" in fallen.because  # 1/21 of the last step
 
 
 def test_a_method_that_diverged_is_behind() -> None:
@@ -212,10 +183,7 @@ def test_the_extended_comparison_takes_every_method_at_its_best(
 ) -> None:
     spec = extended_spec("mnist", "het-random")
     levels = {m.label: 0.4 for m in spec.methods}
-    levels |= {f"{HEW_CORRECTED}, momentum 0.8": 0.6, HEW_CORRECTED: np.nan}
-    levels["FedAvg, momentum 0.9"] = rival
+    levels |= {HEW_CORRECTED: 0.6, HEW_PLAIN: 0.9, "FedAvg": rival}
     text = extended_text({("mnist", "het-random"): made(spec, levels)})
-    assert f"| mnist, heterogeneous, random H | **{answer}** |" in text
-    assert "objective of HEW (Alg. 2), momentum 0.8: " in text
-    assert "FedAvg, momentum 0.9" in text
-    assert "The paper has no claims about momentum" in text
+    assert f"| mnist, heterogeneous, random H | **{answer}** | HEW (Alg. 2): " in text
+    assert "objective of the averaged model, at equal rounds" in text

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import FedAvg, HewHom, InvalidInputError
+from hewfl import FedAvg, HewHom, InvalidInputError, MinibatchSGD
+from hewfl.controllers.paced import Paced
+from hewfl.core.round import Roster
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.problem import build_problem, lanes_of
@@ -16,7 +18,13 @@ from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.spec import Spec
 from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
-from hewfl.paper.specs_deep import cnn_spec, head_spec, quick_deep
+from hewfl.paper.specs_deep import (
+    cnn_equal_spec,
+    cnn_spec,
+    head_equal_spec,
+    head_spec,
+    quick_deep,
+)
 
 DATA = os.environ.get("HEWFL_DATA")
 real = pytest.mark.skipif(DATA is None, reason="HEWFL_DATA is not set")
@@ -41,11 +49,45 @@ def test_the_lines_are_the_paper_s() -> None:
         *(4, 8),
         (42, 43),
     )
+    assert head.clients.horizons["clipped"]
     assert len(head.methods) == 9
+    assert not set(cnn.tune.seeds) & set(cnn.seeds)
+    assert (cnn.tune.screen_rounds, cnn.tune.keep, cnn.tune.rounds) == (40, 2, 160)
+    for spec in (cnn, head):
+        assert all(1.75 in m.grid["kappa"] for m in spec.methods if "kappa" in m.grid)
+        by_label = {m.label: m for m in spec.methods}
+        minibatch = by_label["minibatch SGD"].candidates()[0].lane(1.0).algorithm
+        assert isinstance(minibatch, Paced)
+        assert isinstance(minibatch.rule, MinibatchSGD)
+    assert cnn.methods[1].method == "UniformLocalSGD"  # FedAvg of the text
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (cnn_spec, [2e-3, 2e-3]),
+        (cnn_equal_spec, [4e-3, 1e-3]),
+        (head_spec, [1e-3, 1e-3]),
+        (head_equal_spec, [4e-3, 5e-4]),
+    ],
+)
+def test_one_rate_for_all_and_equal_ground(make: Any, expected: list[float]) -> None:
+    """One epoch and four, of eight samples each in batches of eight."""
+    spec = make()
+    roster = Roster(
+        *(np.arange(2), np.array([1, 8]), np.array([8, 8]), np.array([8, 16]), 2)
+    )
+    (method,) = (m for m in spec.methods if m.label == "HEW (Alg. 3)")
+    given = replace(method, grid={}, parameters={**method.parameters, "kappa": 1.0})
+    given = replace(given, parameters={**given.parameters, "rate_scale": 2.0})
+    (lane,) = lanes_of(spec, [given], 1 / spec.problem.learning_rate)
+    plan = lane.algorithm.plan(roster, None)
+    np.testing.assert_allclose(plan.step_sizes, expected)
 
 
 def test_rates_of_a_module() -> None:
     spec = cnn_spec()
+    spec = replace(spec, problem=replace(spec.problem, reference_steps=53.0))
     rate, h = spec.problem.learning_rate, spec.problem.reference_steps
     methods = [
         MethodSpec("FedAvg", "a", {"step_scale": 2.0, "rate_scale": 5.0}),

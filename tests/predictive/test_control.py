@@ -35,6 +35,7 @@ from hewfl.predictive.control import (
 )
 from hewfl.solver.threshold import threshold_weights
 
+pytestmark = pytest.mark.unchecked
 Array = NDArray[np.float64]
 Problem = tuple[ClientProfile, UpperState, ProblemBounds]
 

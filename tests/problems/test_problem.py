@@ -16,6 +16,7 @@ from hewfl.problems import (
     softmax_common_pool,
     softmax_from_arrays,
 )
+from hewfl.problems.problem import Probed
 
 Array = NDArray[Any]
 
@@ -308,3 +309,22 @@ def test_narrow_torch_models(problem: Problem, rng: np.random.Generator) -> None
     anchors = torch.tensor(y[:, 0], dtype=torch.float32)
     assert other.full_gradients(anchors).dtype == torch.float32
     assert other.objectives(anchors).dtype == torch.float64
+
+
+def test_losses_on_chosen_samples_are_means_of_sample_losses(
+    problem: Problem, rng: np.random.Generator
+) -> None:
+    """On all samples of a client, each once, they are its loss; twice, the same."""
+    assert isinstance(problem, Probed)
+    models = rng.standard_normal((LANES, problem.d))
+    whole = problem.client_losses(models)
+    for i in range(problem.n):
+        lo, m = problem.offsets[i], problem.data_sizes[i]
+        rows = np.arange(lo, lo + m)
+        found = problem.sample_losses(models, np.stack([rows, rows[::-1]]))
+        assert close(found, whole[:, [i, i]])
+        single = problem.sample_losses(models, rows[:, None])  # one sample each
+        assert close(single.mean(axis=1), whole[:, i])
+    tensors = problem.sample_losses(torch.tensor(models), rows[:, None])
+    assert tensors.dtype == torch.float64
+    assert close(tensors.numpy(), single)

@@ -39,6 +39,17 @@ def test_another_run_is_refused_but_for_what_may_differ(tmp_path: Path) -> None:
     assert log.load({"seed": 1, "wait": 9}, but=("wait",)) is not None
 
 
+def test_an_option_that_came_later_and_is_off_changes_no_run(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    log.restart(records(0))
+    log.save(Saved(0, {"method": {"kind": "A", "step": 1.0}}, {}, log.size))
+    asked = {"kind": "A", "step": 1.0, "average": None, "cross_fit": False}
+    assert log.load({"method": asked}) is not None
+    for other in ({"cross_fit": True}, {"average": 0}, {"step": 2.0}):
+        with pytest.raises(DataError, match="another run: its method"):
+            log.load({"method": asked | other})
+
+
 def test_a_trace_without_a_checkpoint_is_begun_anew(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.append(records(0, 1, 2))

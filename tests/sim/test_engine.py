@@ -15,6 +15,7 @@ from hewfl import (
     ChoiceHorizons,
     CoordinateMedian,
     Disagreement,
+    EqualGround,
     FedAdp,
     FedAvg,
     FedAWARE,
@@ -30,6 +31,7 @@ from hewfl import (
     HewHet,
     HewHom,
     InvalidInputError,
+    KnownQuality,
     Krum,
     Lane,
     LocalPlan,
@@ -43,6 +45,7 @@ from hewfl import (
     Scaffold,
     StepWeighted,
     TrimmedMean,
+    Trust,
     UniformLocalSGD,
     simulate,
 )
@@ -101,6 +104,9 @@ def for_unequal_quality(L: float) -> list[Any]:
         Krum(L, 0.3),
         MultiKrum(L, 0.3),
         CentredClipping(L, 0.3),
+        Trust(L, 0.3),
+        KnownQuality(L, 0.3),
+        EqualGround(Disagreement(L, 0.3)),
     ]
 
 
@@ -189,6 +195,7 @@ def test_same_seed_same_bits_other_seed_other_run(problem: LeastSquares) -> None
     assert (first.anchors != other.anchors).any(axis=1).all()
 
 
+@pytest.mark.unchecked
 def test_methods_make_progress(problem: LeastSquares) -> None:
     lanes = all_lanes(problem.smoothness)
     trace = simulate(problem, FEDERATION, lanes, rounds=40, seed=1)

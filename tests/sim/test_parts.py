@@ -107,6 +107,22 @@ def test_the_poisson_mixture_is_the_truncated_law() -> None:
     assert np.abs(counts - law).max() < 0.005
 
 
+def test_laws_that_are_clipped_or_have_probabilities() -> None:
+    """What lies outside the range becomes its end: e⁻¹ and e⁻¹ of a Poisson law."""
+    sizes, ones = np.full(100_000, 64), np.full(100_000, 64)
+    law = PoissonHorizons((1.0,), (1.0,), most=2, clipped=True)
+    counts = np.bincount(law.draw(0, 0, sizes, ones), minlength=3) / len(sizes)
+    assert counts[0] == 0
+    assert abs(counts[1] - 2 / np.e) < 0.01
+    epochs = EpochHorizons((1.0, 2.0, 4.0), (0.5, 0.0, 0.5))
+    counts = np.bincount(epochs.draw(0, 0, sizes, ones), minlength=5) / len(sizes)
+    assert np.abs(counts - [0, 0.5, 0, 0, 0.5]).max() < 0.01
+    later = ("clipped", "probabilities=()")  # runs are known by the `repr` of a law
+    assert not any(word in repr(PoissonHorizons()) for word in later)
+    assert not any(word in repr(EpochHorizons((1.0, 2.0))) for word in later)
+    assert "clipped=True" in repr(law)
+
+
 def test_participation() -> None:
     sampled = Federation(FixedHorizons(1), 1, SampledParticipation(2))
     chosen = [tuple(sampled.roster(0, t, SIZES).clients.tolist()) for t in range(200)]
@@ -132,6 +148,8 @@ def test_participation() -> None:
         (lambda: PoissonHorizons(probabilities=(1.0, 1.0, 1.0)), "a distribution"),
         (lambda: PoissonHorizons(least=0), "`least` must be from 1"),
         (lambda: EpochHorizons(0.0), "`epochs` must be a positive"),
+        (lambda: EpochHorizons((1.0,), (0.5, 0.5)), "`probabilities` must be one per"),
+        (lambda: EpochHorizons((1.0, 2.0), (0.5, 0.6)), "must be a distribution"),
         (lambda: TimedHorizons(-1.0, [1.0]), "`budget` must be a positive"),
         (lambda: SampledParticipation(0), "`count` must be at least 1"),
         (lambda: RandomParticipation(1.5), "`probability` must be from 0 to 1"),

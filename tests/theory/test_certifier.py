@@ -20,6 +20,7 @@ from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS
 from hewfl.theory.uniform_controller import uniform_coefficients
 
+pytestmark = pytest.mark.unchecked
 CASE = Case(
     System(2.0, 1.5, [1, 2, 4, 8], 16, [1e-4, 2e-4, 3e-4, 1e-4]),
     pl_constant=0.2,

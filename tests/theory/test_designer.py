@@ -14,6 +14,7 @@ from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
 
+pytestmark = pytest.mark.unchecked
 DIGITS = 50
 EXACT = 1e-12
 """Relative error of a closed formula of a few dozen roundings."""

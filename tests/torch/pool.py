@@ -1,12 +1,12 @@
 """Real processes on loopback that run one function after the other, each a rank.
 
 Starting a process costs seconds, a process group milliseconds: processes are kept, and
-every function gets a group of its own. Nothing waits for ever: a rank that does not
-answer in time is killed, and the test fails.
+every function gets a group of its own. Where the system can fork, one server loads what
+`tests.torch.loaded` names, and the ranks are its copies. Nothing waits for ever: a rank
+that does not answer in time is killed, and the test fails.
 """
 
 import multiprocessing as mp
-import os
 import tempfile
 import traceback
 import warnings
@@ -18,21 +18,17 @@ from typing import Any, final
 
 LIMIT = 60.0
 """Seconds for one function on all ranks, on a machine that is busy."""
+START = 300.0
+"""Seconds to load everything, likewise."""
 
 Scenario = Callable[..., Any]
 
 
 def _serve(pipe: Connection, rank: int) -> None:
     """Run what comes through the pipe; answer with the result or the error."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    os.environ["OMP_NUM_THREADS"] = "1"
-    from jaxtyping import install_import_hook  # noqa: PLC0415 - in the child only
-
-    install_import_hook("hewfl.torch", "beartype.beartype")
+    import tests.torch.loaded  # noqa: F401, PLC0415 - in the child only, and the first
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
-
-    import hewfl.torch  # noqa: F401, PLC0415 - before the clock starts
 
     torch.set_num_threads(1)
     warnings.simplefilter("error")
@@ -42,6 +38,8 @@ def _serve(pipe: Connection, rank: int) -> None:
         if call is None:
             return
         scenario, ranks, store, arguments = call
+        pipe.send("loaded")  # the module of the scenario, which may take a while
+        pipe.recv()  # until all ranks have: some scenarios count seconds
         try:
             dist.init_process_group(
                 "gloo",
@@ -58,6 +56,15 @@ def _serve(pipe: Connection, rank: int) -> None:
             dist.destroy_process_group()
 
 
+def _context() -> Any:
+    """How processes are started: as copies of a server, where there are such."""
+    if "forkserver" not in mp.get_all_start_methods():
+        return mp.get_context("spawn")
+    server = mp.get_context("forkserver")
+    server.set_forkserver_preload(["tests.torch.loaded"])
+    return server
+
+
 @final
 class RankFailureError(Exception):
     """A rank raised; text and trace are its own."""
@@ -68,19 +75,19 @@ class Pool:
     """n processes; use as a context manager."""
 
     def __init__(self, ranks: int) -> None:
-        spawn = mp.get_context("spawn")
+        context = _context()
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(ranks):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(theirs, rank), daemon=True)
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
         self._folder = tempfile.TemporaryDirectory()
         self._calls = 0
-        self._collect(range(ranks), LIMIT)
+        self._collect(range(ranks), START)
 
     def __enter__(self) -> "Pool":
         return self
@@ -109,6 +116,9 @@ class Pool:
         store = Path(self._folder.name, f"store{self._calls}")
         for pipe in self._pipes[:ranks]:
             pipe.send((scenario, ranks, str(store), arguments))
+        self._collect(range(ranks), START)
+        for pipe in self._pipes[:ranks]:
+            pipe.send("go")
         return self._collect(range(ranks), LIMIT)
 
     def _collect(self, ranks: range, limit: float) -> list[Any]:

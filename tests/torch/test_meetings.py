@@ -30,26 +30,24 @@ def texts_of(outcomes: list[Any]) -> list[str]:
     return [outcome[1][1] for outcome in outcomes]
 
 
-def stepless(rank: int, _: int, by_hand: bool, in_store: bool) -> None:
-    """Rank 1 does no step under "het": it calls a round, or leaves."""
+def stepless(rank: int, _: int, in_store: bool) -> None:
+    """Rank 1 does no step under "het", and calls a round."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Wire, "keeps_time", not in_store)
         module, optimizer, local = make(rank, "het")
         with local:
-            if rank == 1 and by_hand:
+            if rank == 1:
                 local.sync()
-            descend(module, optimizer, 0 if rank == 1 else 2)
+            descend(module, optimizer, 2)
 
 
 @pytest.mark.parametrize("in_store", [False, True])
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_a_rank_without_a_first_step_is_named(by_hand: bool, in_store: bool) -> None:
+def test_a_rank_without_a_first_step_is_named(in_store: bool) -> None:
     """Processes of their own: an abort of one must not spoil other tests."""
     with Pool(3) as ranks:
-        texts = texts_of(ranks.outcomes(stepless, 3, by_hand, in_store))
-    there = "at a round" if by_hand else "leaving the loop"
+        texts = texts_of(ranks.outcomes(stepless, 3, in_store))
     rule = "all ranks must come to the same meeting; got ranks 0 and 2: "
-    assert texts == [f"{rule}at the first step; rank 1: {there}"] * 3
+    assert texts == [f"{rule}at the first step; rank 1: at a round"] * 3
 
 
 def made_again(rank: int, _: int, in_store: bool) -> None:

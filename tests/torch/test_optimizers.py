@@ -1,11 +1,12 @@
 """What is read from the user's optimiser: learning rates, scales, skipped steps."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat, log_texts
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 from torch import nn
 
 from hewfl import InvalidInputError
@@ -69,28 +70,84 @@ def test_control_variates_need_one_rate(pool: Pool) -> None:
     assert pool.run(unequal, 2) == [[1, 0.0]] * 2
 
 
-def logged(rank: int, _: int, rule: str, kind: str) -> list[str]:
+def made(kind: str, module: nn.Module) -> Any:
+    parameters = module.parameters()
+    if kind == "adam":
+        return torch.optim.Adam(parameters, lr=0.01)
+    momentum = 0.9 if kind == "momentum" else 0.0
+    return torch.optim.SGD(parameters, 0.01, momentum=momentum)
+
+
+def measured(rank: int, _: int, kind: str) -> tuple[Any, ...]:
+    """Two rounds of 2 or 3 steps; the raw gradients of the last branch, by hand."""
     module = Quadratic(rank, (torch.float32,))
-    made: Any = {
-        "plain": lambda: torch.optim.SGD(module.parameters(), lr=0.01),
-        "momentum": lambda: torch.optim.SGD(module.parameters(), 0.01, momentum=0.9),
-        "adam": lambda: torch.optim.Adam(module.parameters(), lr=0.01),
-    }
-    optimizer = made[kind]()
-    with log_texts() as texts, HewLocalSGD(module, optimizer, 2, rule, None, SMALL):
-        descend(module, optimizer, 4)
-    return texts
+    optimizer = made(kind, module)
+    with HewLocalSGD(module, optimizer, 10**9, "het", None, SMALL) as local:
+        for _round in range(2):
+            seen = []
+            for _step in range(2 + rank):
+                optimizer.zero_grad()
+                module().backward()
+                seen.append(torch.cat([p.grad.reshape(-1) for p in module.parts]))
+                optimizer.step()
+            local.sync()
+        variates = local._replica.variates
+    assert variates is not None
+    own, server = (torch.cat(part) for part in (variates.own, variates.server))
+    mean = torch.stack(seen).mean(dim=0)
+    return variates.is_plain, own, server, mean, local.bytes_sent
 
 
 @pytest.mark.parametrize("kind", ["plain", "momentum", "adam"])
-@pytest.mark.parametrize("rule", ["hom", "het"])
-def test_momentum_under_control_variates_is_warned_of_once(
-    pool: Pool, rule: str, kind: str
-) -> None:
-    first, second = pool.run(logged, 2, rule, kind)
-    assert second == []
-    assert len(first) == (rule == "het" and kind != "plain")
-    assert all(text.endswith("training may diverge") for text in first)
+def test_variates_are_mean_gradients_under_any_optimiser(pool: Pool, kind: str) -> None:
+    """With plain SGD as read off displacements; otherwise as summed up and sent."""
+    first, second = pool.run(measured, 2, kind)
+    for is_plain, own, _, mean, _ in (first, second):
+        assert is_plain == (kind == "plain")
+        found = own[own != 0].sort().values  # buckets have padding, and their own order
+        torch.testing.assert_close(
+            found, mean[mean != 0].sort().values, rtol=1e-3, atol=1e-4
+        )
+    torch.testing.assert_close(
+        first[2], (first[1] + second[1]) / 2, rtol=1e-4, atol=1e-5
+    )
+    assert torch.equal(first[2], second[2])
+
+
+def test_mean_gradients_are_sent_and_cost_bytes(pool: Pool) -> None:
+    plain, adam = (pool.run(measured, 2, kind)[0][-1] for kind in ("plain", "adam"))
+    assert adam > plain
+
+
+def halted(rank: int, _: int) -> bool:
+    """Saved in the middle of a branch and loaded elsewhere: the same model."""
+    models = []
+    for is_stopped in (False, True):
+        module = Quadratic(rank, (torch.float32,))
+        optimizer = made("adam", module)
+        local = HewLocalSGD(module, optimizer, 3, "het", None, SMALL)
+        with local:
+            descend(module, optimizer, 4)
+            if is_stopped:
+                state = copy.deepcopy((local.state_dict(), optimizer.state_dict()))
+                break_off = True
+            else:
+                break_off = False
+                descend(module, optimizer, 5)
+        if break_off:
+            module = Quadratic(rank, (torch.float32,))
+            optimizer = made("adam", module)
+            local = HewLocalSGD(module, optimizer, 3, "het", None, SMALL)
+            local.load_state_dict(state[0])
+            optimizer.load_state_dict(state[1])
+            with local:
+                descend(module, optimizer, 5)
+        models.append(flat(module))
+    return bool((models[0] == models[1]).all())
+
+
+def test_sums_of_gradients_are_saved(pool: Pool) -> None:
+    assert pool.run(halted, 2) == [True, True]
 
 
 def scaled(rank: int, _: int, rule: str, how: str) -> Any:

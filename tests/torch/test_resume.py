@@ -1,6 +1,7 @@
 """State dicts: a job cut in two ends on the same bits as an uninterrupted one."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat, post_local
@@ -87,26 +89,48 @@ def test_resume_is_bit_identical(
 def refusals(rank: int, ranks: int) -> list[str]:
     _, _, local = make(rank, Job("hom", torch.float32))
     state = local.state_dict()
+    mine = f"rank {rank} of {ranks}"
+    short = {k: v[:-1] for k, v in state["common"]["anchor"].items()}
     others = [
         state | {"format": 7},
-        state | {"identity": state["identity"] | {"rank": (rank + 1) % ranks}},
-        state | {"identity": state["identity"] | {"number of ranks": 9}},
-        state | {"identity": state["identity"] | {"layout": 5}},
+        state | {"job": state["job"] | {"layout": 5}},
+        state | {"common": state["common"] | {"memory": {}}},
+        state | {"common": state["common"] | {"anchor": short}},
+        state | {mine: state[mine] | {"parameters": {}}},
     ]
+    before = copy.deepcopy(local.state_dict())
     texts = []
     for other in others:
         with pytest.raises(DataError) as caught:
-            local.load_state_dict(other)
+            local.load_state_dict(other | {"rounds": 7})
         texts.append(str(caught.value))
+    assert local.rounds == 0
+    same(before, local.state_dict())
     return texts
 
 
-def test_states_of_other_jobs_are_refused(pool: Pool) -> None:
-    form, rank, ranks, layout = pool.run(refusals, 2)[0]
-    assert form == "the state has format 7; this reads 2 and 3"
-    assert rank == "the state belongs to another job: its rank is 1, not 0"
-    assert "its number of ranks is 9, not 2" in ranks
-    assert "its layout is 5" in layout
+def same(one: Any, other: Any) -> None:
+    """That two states are equal, tensors to the bit."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            same(value, other[key])
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+def test_states_of_other_jobs_are_refused_before_anything_is_written(
+    pool: Pool,
+) -> None:
+    form, layout, *damaged = pool.run(refusals, 2)[0]
+    assert form == "the state has format 7; this reads 4"
+    assert "the state belongs to another job: its layout is 5" in layout
+    for text, what in zip(damaged, ("memory", "anchor", "parameters"), strict=True):
+        assert text == (
+            f"the state is damaged: tensors of its {what} are of other shapes"
+        )
 
 
 def twice(rank: int, _: int, rule: str) -> list[bytes]:
@@ -212,29 +236,71 @@ def test_learning_rates_reach_averagers_in_torchs_wrapper(
         assert a.tobytes() == b.tobytes()
 
 
-def from_format_2(rank: int, _: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Momentum as torch's SGD kept it, for a step of minus the gradient."""
-    module = Quadratic(rank, (torch.float64,))
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True))
-    with HewLocalSGD(module, optimizer, 10**9, "equal", None, options) as local:
-        for _ in range(rounds):
-            descend(module, optimizer, 2)
-            local.sync()
-        state = copy.deepcopy(local.state_dict())
-        kept = {k: {"momentum_buffer": -m} for k, m in enumerate(state.pop("memory"))}
-        state.pop("rule")
-        state |= {"format": 2, "outer": {"state": kept if rounds else {}}}
-        descend(module, optimizer, 2)
-        local.sync()
-        expected = flat(module).tolist()
-        local.load_state_dict(state)
-        descend(module, optimizer, 2)
-        local.sync()
-        return expected, flat(module).tolist()
+def leaves_a_state(rank: int, _: int, rule: str, folder: str) -> Array:
+    """Two rounds and a step; what all ranks share, and a file of each rank."""
+    module, optimizer, local = make(rank, Job(rule, torch.float32))
+    local.__enter__()  # never left: the process is killed at this point
+    descend(module, optimizer, 2 * (2 + rank) + 1)
+    torch.save(local.state_dict(), Path(folder, f"{rank}.pt"))
+    return shared_part(local)
 
 
-@pytest.mark.parametrize("rounds", [0, 2])
-def test_states_of_format_2_are_read(pool: Pool, rounds: int) -> None:
-    for expected, found in pool.run(from_format_2, 2, rounds):
-        assert found == pytest.approx(expected, rel=1e-12)
+def shared_part(local: HewLocalSGD) -> Array:
+    common = local.state_dict()["common"]
+    parts = [t.reshape(-1).double() for kind in common.values() for t in kind.values()]
+    values: Array = torch.cat(parts).numpy()
+    return values
+
+
+def joins(rank: int, _: int, rule: str, folder: str) -> tuple[Array, Array, Array, int]:
+    """From the file of rank 1 of a job of another size; then two rounds more."""
+    module, optimizer, local = make(rank, Job(rule, torch.float32))
+    local.load_state_dict(torch.load(Path(folder, "1.pt"), weights_only=True))
+    began, model = shared_part(local), flat(module)
+    with local:
+        descend(module, optimizer, 2 * (2 + rank))
+    return began, model, flat(module), local.rounds
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("rule", ["hom", "het"])
+def test_a_job_goes_on_with_more_or_fewer_ranks(
+    pool: Pool, tmp_path: Path, rule: str, ranks: int
+) -> None:
+    """Model, outer momentum and the server's variate are those that were left."""
+    left = pool.run(leaves_a_state, 3, rule, str(tmp_path))
+    found = pool.run(joins, ranks, rule, str(tmp_path))
+    for began, model, end, rounds in found:
+        assert began.tobytes() == left[0].tobytes()
+        assert model.tobytes() == found[0][1].tobytes()
+        assert end.tobytes() == found[0][2].tobytes()
+        assert rounds == 4
+    assert left[0].tobytes() == left[2].tobytes()
+
+
+def checkpointed(rank: int, _: int, folder: str) -> list[bytes]:
+    """One checkpoint of all ranks, by torch.distributed.checkpoint; both ends."""
+    job, ends = Job("het", torch.float32), []
+    for is_loaded in (False, True):
+        module = Quadratic(rank, (job.dtype,))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+        local = HewLocalSGD(module, optimizer, 3, job.rule, None, OPTIONS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about itself
+            if is_loaded:
+                dcp.load({"local": local}, checkpoint_id=folder)
+            else:
+                with local:  # the block ends with a round of what is pending
+                    descend(module, optimizer, 4)
+                descend(module, optimizer, 1)  # outside: moved, and not counted
+                dcp.save({"local": local}, checkpoint_id=folder)
+        with local:
+            descend(module, optimizer, 3)
+        ends.append(flat(module).tobytes())
+    return ends
+
+
+def test_ranks_may_write_one_checkpoint_together(pool: Pool, tmp_path: Path) -> None:
+    """What is a rank's own is told apart, what all share is kept once."""
+    for whole, cut in pool.run(checkpointed, 2, str(tmp_path / "all")):
+        assert whole == cut

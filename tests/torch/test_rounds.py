@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Plan, Seen, play, quadratic
+from tests.torch.scenarios import SIZE, Plan, Seen, play, quadratic
 
 from hewfl import (
     FedAvg,
@@ -253,20 +253,43 @@ def test_a_rank_that_is_not_finite_has_no_weight(
         assert np.abs(last[0].after - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(("rule", "vectors"), [("hom", 0), ("het", 1)])
-def test_bytes_are_those_of_a_ring_and_the_products(
-    pool: Pool, rule: str, vectors: int
-) -> None:
-    """With control variates a second vector is handed out: half a ring more."""
-    plan = Plan(rule, options=SyncOptions(bucket_bytes=2**20))
+@pytest.mark.parametrize("rule", ["hom", "equal", "het", "full"])
+def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> None:
+    """With control variates a second vector is sent to all: half a ring more."""
+    options = SyncOptions(bucket_bytes=2**20)
+    if rule == "full":
+        options, rule = replace(options, exact="full"), "hom"
+    plan = Plan(rule, options=options, rounds=2)
     for ranks in (2, 4):
-        report = pool.run(play, ranks, plan)[0][0].report
-        m = ranks + vectors
-        products = 2 * (ranks - 1) * (m**2 + m + 1) * 8 // ranks
-        handshake = (ranks - 1) * 11 * 8
-        finite = 2 * (ranks - 1) * 8 // ranks
-        model = report.ring_bytes + vectors * report.ring_bytes // 2
-        assert report.bytes_sent == model + products + handshake + finite
+        report = pool.run(play, ranks, plan)[0][-1].report
+        ring = 2 * (ranks - 1) / ranks
+        more = (ranks - 1) * (13 * 8 + 2**16)  # what each rank did, room for a sketch
+        if rule == "het" or options.exact == "full":
+            m = ranks + (rule == "het")
+            padding = 4 * (-SIZE % ranks)  # of shards
+            more += ring * ((m**2 + m + 1) * 8 + padding)
+        if rule == "het":
+            more += ring * 8 + ring / 2 * (4 * SIZE + padding)
+        assert report.bytes_sent == pytest.approx(report.ring_bytes + more, abs=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_weights_from_sketches_are_checked_on_the_data(
+    pool: Pool, dtype: torch.dtype
+) -> None:
+    """In the next round; this model is so small that its sketch is exact."""
+    plan = Plan(rounds=3, dtypes=(dtype,))
+    full = replace(plan, options=replace(plan.options, exact="full"))
+    seen, twins = pool.run(play, 4, plan)[1], pool.run(play, 4, full)[1]
+    assert [s.report.checked is None for s in seen] == [True, False, False]
+    for before, now, twin in zip(seen, seen[1:], twins, strict=False):
+        found = now.report.checked
+        assert found is not None
+        assert found.round == before.report.round
+        assert found.error < 1e-6
+        assert found.gap == pytest.approx(before.report.gap, abs=1e-5)
+        assert found.gap == pytest.approx(twin.report.gap, abs=1e-5)
+        assert before.report.weights == pytest.approx(twin.report.weights, abs=1e-6)
 
 
 def test_a_rule_may_know_every_rank(pool: Pool) -> None:

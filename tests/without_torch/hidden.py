@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-HIDDEN = sys.argv[1].split(",")
+HIDDEN = sys.argv[1].split(",") if __name__ == "__main__" else []
 
 
 class Blind(PathFinder):

@@ -1,4 +1,4 @@
-/* Passes over the displacements, compiled: twins of gram.py, post_local.py and variates.py,
+/* Passes over the displacements, compiled: twins of gram.py, post_local.py, sketch.py and variates.py,
  * for speed only. Callers go through hewfl.core.native.library(); every entry point checks
  * that its buffers are as long as it will read or write.
  */
@@ -523,11 +523,84 @@ static PyObject *native_advance(PyObject *self, PyObject *args)
         return NULL;
     Py_RETURN_NONE;
 }
+/* sum[0..n) += b h (x - y), in single precision */
+MULTIARCH static void add_signed(float b, const float *h, const float *x, const float *y,
+                                 float *restrict sum, Py_ssize_t n)
+{
+    if (y)
+        for (Py_ssize_t i = 0; i < n; i++)
+            sum[i] += b * h[i] * (x[i] - y[i]);
+    else
+        for (Py_ssize_t i = 0; i < n; i++)
+            sum[i] += b * h[i] * x[i];
+}
+
+/* sketch(vector, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
+ * a vector of float32, less those of the base unless it is empty, go into the sketch `total` of
+ * k doubles. Rows are added in single precision; after every 32 the sum goes into `total`, so
+ * that rounding stays that of a few additions (sketch.py). */
+static PyObject *native_sketch(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer x, y, signs, shifts, table, total;
+    Py_ssize_t begin, k;
+    if (!PyArg_ParseTuple(args, "y*y*nny*y*y*w*", &x, &y, &begin, &k, &signs, &shifts, &table,
+                          &total))
+        return NULL;
+    Py_ssize_t n = x.len / 4, rows = 0;
+    int ok = begin >= 0 && k > 0;
+    if (!ok)
+        PyErr_SetString(PyExc_ValueError, "a sketch has a size, and entries a place");
+    if (ok) {
+        rows = n ? (begin + n - 1) / k - begin / k + 1 : 0;
+        ok = (y.len == 0 || fits(&y, n, 4)) && fits(&signs, rows, 8) && fits(&shifts, rows, 8) &&
+             fits(&total, k, 8);
+    }
+    const int64_t *b = signs.buf, *s = shifts.buf;
+    for (Py_ssize_t r = 0; ok && r < rows; r++)
+        if (s[r] < 0 || s[r] + k > table.len / 4) {
+            PyErr_SetString(PyExc_ValueError, "a shift is outside the table of signs");
+            ok = 0;
+        }
+    float *sum = ok ? calloc((size_t)k, 4) : NULL;
+    if (ok && !sum) {
+        PyErr_NoMemory();
+        ok = 0;
+    }
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        Py_ssize_t j = 0, c = begin % k;
+        for (Py_ssize_t r = 0; r < rows; r++, c = 0) {
+            Py_ssize_t len = k - c < n - j ? k - c : n - j;
+            add_signed((float)b[r], (const float *)table.buf + s[r] + c, (const float *)x.buf + j,
+                       y.len ? (const float *)y.buf + j : NULL, sum + c, len);
+            j += len;
+            if (r % 32 == 31 || r == rows - 1)
+                for (Py_ssize_t i = 0; i < k; i++) {
+                    ((double *)total.buf)[i] += (double)sum[i];
+                    sum[i] = 0.0f;
+                }
+        }
+        Py_END_ALLOW_THREADS
+    }
+    free(sum);
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&y);
+    PyBuffer_Release(&signs);
+    PyBuffer_Release(&shifts);
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&total);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
+    {"sketch", native_sketch, METH_VARARGS, "The sketch of a long vector in one pass."},
     {NULL, NULL, 0, NULL},
 };
 

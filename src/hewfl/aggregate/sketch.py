@@ -6,8 +6,9 @@ Its sign is b_r·h_(s_r + c), and the sketch is the sum of the signed rows:
     (Sx)_c = Σ_r b_r h_(s_r + c) x_(rk + c),      E⟨Sx, Sy⟩ = ⟨x, y⟩,
     Var⟨Sx, Sy⟩ ≤ (‖x‖²‖y‖² + ⟨x, y⟩²)/k    for entries of no special order
 
-[Charikar2002]. Signs, row signs b_r and shifts s_r follow from a seed by integer
-arithmetic, so every machine has the same, in NumPy and in torch alike. A sketch is
+[Charikar2002]. The signs h are always the same, row signs b_r and shifts s_r
+follow from a seed, all by integer arithmetic, so every machine has the same, in NumPy
+and in torch alike. A sketch is
 linear, and a vector of at most k entries is kept whole, but for signs: then products
 are exact.
 """
@@ -22,7 +23,9 @@ import numpy as np
 from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from hewfl.aggregate.memory import FLOAT32, FLOAT64, host_rows
 from hewfl.core.checks import Ints, invalid
+from hewfl.core.native import PASSES, library
 
 _SPREAD = 4
 """Lengths of a row in the table of signs. Two rows with one shift meet with one sign in
@@ -88,17 +91,22 @@ class CountSketch:
             raise invalid("pieces", "at least one array", "none")
         return total
 
-    def add(self, total: Any, vector: Any, begin: int = 0) -> None:
+    def add(self, total: Any, vector: Any, begin: int = 0, base: Any = None) -> None:
         """Add the sketch of some entries to a sketch, in place.
 
         Args:
             total: from `empty`.
             vector: entries `begin` and after, of the library of `total`.
             begin: place of the first one in the whole vector.
+            base: what is to be subtracted from them, None for nothing.
         """
         k, end = self.size, begin + len(vector)
         first, last = begin // k, -(-end // k)
         signs, shifts = self._rows(first, last)
+        if self._by_kernel(total, vector, begin, base, (signs, shifts)):
+            return
+        if base is not None:
+            vector = vector - base
         table = self._table(total)
         head = min(end, -(-begin // k) * k)  # where the first whole row starts
         tail = max(head, end // k * k)  # where the last one ends
@@ -120,6 +128,21 @@ class CountSketch:
         else:
             _add_rows(total, rows, table, signs[chosen], shifts[chosen])
 
+    def _by_kernel(
+        self, total: Any, vector: Any, begin: int, base: Any, rows: tuple[Any, Any]
+    ) -> bool:
+        """Whether the compiled kernel could do it, and has: float32 on the host."""
+        kernel = getattr(library(PASSES), "sketch", None)
+        lent = host_rows([total, vector] if base is None else [total, vector, base])
+        kinds = (FLOAT64, FLOAT32) if base is None else (FLOAT64, FLOAT32, FLOAT32)
+        if kernel is None or lent is None or lent[1] != bytes(kinds):
+            return False
+        sums, *parts = lent[0]
+        parts = parts if base is not None else [*parts, np.empty(0, np.float32)]
+        h = _signs(self.size)
+        kernel(*parts, begin, self.size, *rows, h, sums)
+        return True
+
     def _rows(
         self, first: int, last: int
     ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
@@ -130,7 +153,7 @@ class CountSketch:
 
     def _table(self, like: Any) -> Any:
         """The signs h, long enough for every shift."""
-        h = _signs(self.seed, self.size)
+        h = _signs(self.size)
         if isinstance(like, np.ndarray):
             return h
         return compat.array_namespace(like).asarray(h).to(like.device)
@@ -161,10 +184,10 @@ def _add_on_device(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -
 
 
 @lru_cache(maxsize=4)
-def _signs(seed: int, size: int) -> NDArray[np.float32]:
-    """All h of a seed: a round asks for them once for every piece of a model."""
+def _signs(size: int) -> NDArray[np.float32]:
+    """All h, which every round asks for once for every piece of a model."""
     index = np.arange(_SPREAD * size, dtype=np.uint64)
-    return _sign(_mixed(seed, 0, index)).astype(np.float32)
+    return _sign(_mixed(0, 0, index)).astype(np.float32)
 
 
 def _sign(bits: NDArray[np.uint64]) -> Int64[Ints, " m"]:

@@ -1,12 +1,19 @@
 """Control variates: what corrected branches subtract, and how the server keeps it.
 
-After a round, from what was sent anyway,
+A client's control variate is the mean ḡ_i of the stochastic gradients along its last
+branch (lem:avg),
+
+    c_i ← ḡ_i,     c ← c + (1/n) Σ_S (ḡ_i − c_i)
+
+Under plain SGD it follows from what was sent anyway,
 
     Δc_i = −c − Δ_i/(η_i H_i),     c_i ← c_i + Δc_i,
     c ← c + (1/n) Σ_S Δc_i = (1 − S/n) c − (1/n) Σ_S Δ_i/(η_i H_i)
 
-which equals c_i − c + (x − y_i)/(η_i H_i), so Δ_i alone travels up (erratum E-17).
-Clients that took no part keep theirs.
+as ḡ_i = c_i − c + (x − y_i)/(η_i H_i), so Δ_i alone travels up (erratum E-17). Under an
+adaptive local optimiser the displacement is a sum of scaled directions and does not
+show ḡ_i: clients then send it beside Δ_i (`Round.gradients`). Clients that took no part
+keep theirs.
 """
 
 from collections.abc import Sequence
@@ -16,11 +23,12 @@ from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.aggregate.memory import Readable
+from hewfl.aggregate.memory import Readable, to_host
 from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.post_local import combine
 from hewfl.aggregate.rows import Rows
 from hewfl.core.checks import Array, invalid
+from hewfl.core.displacements import Displacements
 from hewfl.core.native import PASSES, library
 from hewfl.core.round import Roster, Round
 
@@ -198,22 +206,28 @@ Held = ControlVariates | KeptVariates
 
 
 def _check_sizes(variates: Held, round_: Round) -> None:
-    largest = _readable(round_).largest()
+    sent, name = round_.gradients, "mean gradients and c"
     with np.errstate(over="ignore"):
-        rate = largest / round_.ground.min()
+        if sent is not None:
+            rate = _readable(sent).largest()
+        else:
+            name = "Δ_i/(η_i H_i) and c"
+            rate = _readable(round_.displacements).largest() / round_.ground.min()
         top = max(variates.server.max(), -variates.server.min(), rate)
     if not top < LARGE:
-        raise invalid("Δ_i/(η_i H_i) and c", f"below {LARGE:g} in size", top)
+        raise invalid(name, f"below {LARGE:g} in size", top)
 
 
-def _readable(round_: Round) -> Rows | Pieces:
-    data = round_.displacements
+def _readable(data: Displacements) -> Rows | Pieces:
     assert isinstance(data, Rows | Pieces), "a server holds what clients send"
     return data
 
 
 def _advance(variates: Held, round_: Round) -> None:
-    roster, data = round_.roster, _readable(round_)
+    if round_.gradients is not None:
+        _take(variates, round_.roster, _readable(round_.gradients))
+        return
+    roster, data = round_.roster, _readable(round_.displacements)
     rate = 1 / round_.ground
     own = [variates.clients[i] for i in roster.clients]
     _advance_clients(own, variates.server, data, rate)
@@ -222,6 +236,14 @@ def _advance(variates: Held, round_: Round) -> None:
         c = variates.server[here]  # Alg. 1, l. 18, Alg. 2, l. 18
         c *= 1 - share
         c += combine(part, u, wide=True)
+
+
+def _take(variates: Held, roster: Roster, gradients: Rows | Pieces) -> None:
+    """c_i ← ḡ_i of those who took part, c by the mean over all clients."""
+    for k, i in enumerate(roster.clients):  # one by one: all at once are n×d numbers
+        mean = np.asarray(to_host(gradients.row(k)), dtype=np.float64)
+        variates.server[:] += (mean - variates.clients[i]) / roster.population
+        variates.clients[i] = mean
 
 
 def _advance_clients(

@@ -9,6 +9,7 @@ from hewfl.baselines.agreement import Agreement
 from hewfl.baselines.centred_clipping import CentredClipping
 from hewfl.baselines.coordinate_median import CoordinateMedian
 from hewfl.baselines.disagreement import Disagreement
+from hewfl.baselines.equal_ground import EqualGround as EqualGround
 from hewfl.baselines.fedadp import FedAdp
 from hewfl.baselines.fedavg import FedAvg
 from hewfl.baselines.fedaware import FedAWARE
@@ -17,12 +18,14 @@ from hewfl.baselines.fedmgda import FedMGDAPlus
 from hewfl.baselines.fednova import FedNova
 from hewfl.baselines.fedprox import FedProx
 from hewfl.baselines.geometric_median import GeometricMedian
+from hewfl.baselines.known_quality import KnownQuality
 from hewfl.baselines.krum import Krum, MultiKrum
 from hewfl.baselines.minibatch import MinibatchSGD
 from hewfl.baselines.qfedavg import QFedAvg
 from hewfl.baselines.scaffold import Scaffold
 from hewfl.baselines.step_weighted import StepWeighted
 from hewfl.baselines.trimmed_mean import TrimmedMean
+from hewfl.baselines.trust import Trust
 from hewfl.baselines.uniform import UniformLocalSGD
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "GeometricMedian",
+    "KnownQuality",
     "Krum",
     "MinibatchSGD",
     "MultiKrum",
@@ -45,5 +49,6 @@ __all__ = [
     "Scaffold",
     "StepWeighted",
     "TrimmedMean",
+    "Trust",
     "UniformLocalSGD",
 ]

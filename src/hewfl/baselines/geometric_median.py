@@ -87,20 +87,42 @@ class GeometricMedian:
         rounding = RESOLVED * np.sqrt(apart.max())
         nu = max(self.smoothing * central_distance(apart), float(rounding))
 
-        weights, change = alpha, np.inf
-        for _ in range(self.iterations):
-            before = weights
-            c = alpha / np.maximum(nu, np.sqrt(sq_distances_to(products.gram, before)))
-            weights = c / c.sum()
-            change = float(np.abs(weights - before).max())
-            if change <= SETTLED:
-                break
-
+        c, change = weiszfeld(products.gram, alpha, nu, self.iterations)
+        weights = c / c.sum()
         distances = np.sqrt(sq_distances_to(products.gram, weights))
         gap = fermat_weber_gap(distances, c, alpha, nu)
         rest = "" if change <= SETTLED else f", weights still moving by {change:.0e}"
         gap = float(np.ldexp(gap, products.exponent // 2))  # exponents are even
         return Decision(weights, f"geometric median{rest}", gap), state
+
+
+def weiszfeld(
+    gram: Float64[Array, "n n"],
+    alpha: Float64[Array, " n"],
+    nu: float,
+    iterations: int,
+) -> tuple[Float64[Array, " n"], float]:
+    """Smoothed Weiszfeld steps from the mean on, until the weights rest.
+
+    Args:
+        gram: G, products around any common vector.
+        alpha: α > 0, of sum one.
+        nu: ν > 0, in the units of √G.
+        iterations: at most so many steps.
+
+    Returns:
+        c_i = α_i/max(ν, ‖z − Δ_i‖) at the last point but one, which the last point is
+        the mean of; and by how much the weights c/Σc changed in the last step.
+    """
+    weights = alpha
+    for _ in range(iterations):
+        before = weights
+        c = alpha / np.maximum(nu, np.sqrt(sq_distances_to(gram, before)))
+        weights = c / c.sum()
+        change = float(np.abs(weights - before).max())
+        if change <= SETTLED:
+            break
+    return c, change
 
 
 def fermat_weber_gap(

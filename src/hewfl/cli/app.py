@@ -9,6 +9,7 @@ from hewfl.cli.listing import ls
 from hewfl.cli.methods import methods
 from hewfl.cli.paper import paper
 from hewfl.cli.run import report, resume, run, spec, tune
+from hewfl.cli.study import study
 from hewfl.core import native
 from hewfl.version import __version__
 
@@ -21,6 +22,7 @@ COMMANDS = (demo, run, tune, resume, ls, methods, spec, report, paper, certify)
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(study, name="study")
 
 
 @app.callback()

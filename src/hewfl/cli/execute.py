@@ -25,6 +25,7 @@ def execute(
     console: Console,
     *,
     again: str | None = None,
+    is_brief: bool = False,
 ) -> None:
     """Do what is left of runs, with bars, and show what came of them.
 
@@ -33,11 +34,12 @@ def execute(
         jobs: processes.
         console: where to.
         again: the command that goes on after Ctrl-C; `hewfl resume` if absent.
+        is_brief: leave out what tuning chose and the last rounds.
     """
     _say_resumed(folders, console)
     with _resumable(folders, again), Bars(console) as bars:
         run_all(folders, jobs=cores(jobs), progress=bars)
-    for folder in folders:
+    for folder in () if is_brief else folders:
         show_choices(folder, console)
         show_summary(folder, console)
 

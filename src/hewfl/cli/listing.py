@@ -86,7 +86,8 @@ def how_far(folder: Folder) -> str:
         how = folder.spec.tune
         total = len(how.seeds) + (len(how.screen_seeds) if how.screen_rounds else 0)
         done = sum(1 for _ in folder.trials.glob("*.json"))
-        return f"to be tuned, {done} of {total} trials done" if done else "to be tuned"
+        of = "" if how.search == "climb" else f" of {total}"  # nobody knows beforehand
+        return f"to be tuned, {done}{of} trials done" if done else "to be tuned"
     total = folder.spec.rounds * len(folder.spec.seeds)
     done = sum(rounds_done(folder.of_seed(seed)) for seed in folder.spec.seeds)
     return f"{100 * done // total} % of the rounds"

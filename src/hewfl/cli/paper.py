@@ -33,8 +33,8 @@ def paper(  # noqa: PLR0913 - the options of a command
             "--output",
             "-o",
             help="Folder for figures and tables. If absent, in paper: fig1; fig2; main "
-            "for all; head for fig3, fig4; cnn for fig5, fig6; extended; with -quick "
-            "behind it under --quick.",
+            "for all; head for fig3, fig4; cnn for fig5, fig6; wide; extended; with "
+            "-quick behind it under --quick.",
         ),
     ] = None,
     device: Annotated[
@@ -48,8 +48,9 @@ def paper(  # noqa: PLR0913 - the options of a command
     """Run the paper's experiments and draw their figures.
 
     fig1 and fig2 run the panels they show; all is the main grid with a fourth regime;
-    fig3 to fig6 are the deep-learning lines, which want a GPU; extended compares every
-    method of the grid under outer momentum, with wider lists, and the adaptive rivals.
+    fig3 to fig6 are the deep-learning lines, which want a GPU; wide is the main grid
+    with lists long enough to hold their best value; extended adds outer momentum, the
+    server's averaged model and the adaptive rivals.
 
     Stopped at any time and called again, it goes on where it was.
     """

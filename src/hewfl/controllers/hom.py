@@ -1,7 +1,7 @@
 """Algorithm 3: homogeneous post-local HEW-Local SGD."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -13,10 +13,11 @@ from hewfl.controllers.kappa import (
     others,
     ratio_at,
     step_sizes,
+    unit_lengths,
 )
 from hewfl.controllers.least_model import least_cross_fitted, least_model
 from hewfl.core.algorithm import Demands, RoundModel, Traffic
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum
 from hewfl.core.provenance import shown_record
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
@@ -48,6 +49,11 @@ class HewHom:
         cross_fit: judge client i by the gradients of the others alone,
             q_i = −(1/(S − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(η_j H_j). The plain slope ⟨ḡ, Δ_i⟩
             holds −‖noise of i‖²/(S η_i H_i), a reward for being noisy.
+        by: what displacements are divided by in the reference. "rate" is the paper's
+            η_iH_i, which gives mean gradients under plain SGD. "length" is ‖Δ_i‖, for
+            local optimisers with momentum or step sizes of their own, under which
+            Δ_i/(η_iH_i) lets slow clients dominate; every client then counts as one
+            direction. Only with `kappa`: it has no unit that L could be given in.
     """
 
     smoothness: float | None = None
@@ -56,6 +62,7 @@ class HewHom:
     null_endpoint: bool = False
     kappa: Schedule | None = None
     cross_fit: bool = False
+    by: Literal["rate", "length"] = "rate"
 
     name: ClassVar[str] = "HEW (plain)"
     demands: ClassVar[Demands] = Demands(Traffic(common_scalars=1))  # ϑ
@@ -64,10 +71,14 @@ class HewHom:
         """Check that one of the two ways is given, and that numbers are in range."""
         scale = (self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
         check_scale(*scale)
+        if self.by not in ("rate", "length"):
+            raise invalid("by", "one of rate, length", repr(self.by))
+        if self.by == "length" and self.kappa is None:
+            raise invalid("by", '"rate" without `kappa`', repr(self.by))
 
     def __repr__(self) -> str:
-        """All hyper-parameters; κ and cross-fitting where they are used."""
-        return shown_record(self, ("kappa", "cross_fit"))
+        """All hyper-parameters; κ and what goes with it where they are used."""
+        return shown_record(self, ("kappa", "cross_fit", "by"))
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
         """There is no state."""
@@ -79,10 +90,10 @@ class HewHom:
 
     def model(self, round_: Round, state: None) -> RoundModel:  # noqa: ARG002 - none
         """The quadratic about ḡ = −(1/S) Σ Δ_i/(η_i H_i)."""
-        ground = round_.ground
+        ground = self._ground(round_)
         mean_gradient = OwnSum(-1 / (len(ground) * ground))  # Alg. 3, l. 9
         if self.kappa is not None:
-            return kappa_model(round_, mean_gradient, self.kappa)
+            return kappa_model(round_, mean_gradient, self.kappa, ground)
         assert self.smoothness is not None, "checked when the rule was made"
         ratio = ratio_at(self.curvature_ratio, round_.roster.round)
         return RoundModel(mean_gradient, ratio * self.smoothness, self.smoothness)
@@ -93,5 +104,9 @@ class HewHom:
         n, null = round_.displacements.n, self.null_endpoint
         if not self.cross_fit or n == 1 or model.reference is None:
             return least_model(round_, model, null=null), state
-        judges = -others(np.ones(n)) / round_.ground  # Σ_{j≠i} −Δ_j/((S−1) η_jH_j)
+        ground = self._ground(round_)
+        judges = -others(np.ones(n)) / ground  # Σ_{j≠i} −Δ_j/((S−1) η_jH_j)
         return least_cross_fitted(round_, judges, model.curvature, null=null), state
+
+    def _ground(self, round_: Round) -> Float64[Array, " s"]:
+        return round_.ground if self.by == "rate" else unit_lengths(round_)

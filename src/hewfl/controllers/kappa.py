@@ -11,6 +11,7 @@ weights, κ → ∞ the point of least norm. No L is needed, and none is known: 
 certified.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from jaxtyping import Float64
 from hewfl.aggregate.post_local import reference_at
 from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array, invalid, positive
-from hewfl.core.displacements import OwnSum
+from hewfl.core.displacements import Displacements, OwnSum
 from hewfl.core.round import Roster, Round
 from hewfl.core.schedule import Schedule, at_round
 
@@ -27,6 +28,7 @@ RATIO = 1.25
 """Λ/L where an L is given and nothing is said of Λ."""
 SAME_GROUND = 1e-12
 """Relative difference of η_iH_i that is the rounding of ϑ/(L H_i) · H_i."""
+EPS = float(np.finfo(np.float64).eps)
 LEAST_NORM = RoundModel(None, 1.0, None)
 """Without a slope: the shortest combination of displacements, whatever Λ is."""
 
@@ -93,7 +95,18 @@ def step_sizes(
     return np.asarray(theta / (L * roster.horizons))
 
 
-def kappa_model(round_: Round, reference: Any, kappa: Schedule) -> RoundModel:
+def unit_lengths(round_: Round) -> Float64[Array, " s"]:
+    """‖Δ_i‖, by which displacements become directions; one where it is zero."""
+    sq_lengths = np.diagonal(round_.displacements.gram())
+    return np.sqrt(np.where(sq_lengths > 0, sq_lengths, 1.0))
+
+
+def kappa_model(
+    round_: Round,
+    reference: Any,
+    kappa: Schedule,
+    ground: Float64[Array, " s"] | None = None,
+) -> RoundModel:
     """The model about a reference with Λ = κ · (−⟨g, m⟩)/‖m‖², m the mean displacement.
 
     Where the reference sees no descent along the mean (⟨g, m⟩ ≥ 0, or m = 0) or the
@@ -104,23 +117,33 @@ def kappa_model(round_: Round, reference: Any, kappa: Schedule) -> RoundModel:
         round_: with the displacements.
         reference: g, a vector of the round's space or an `OwnSum`.
         kappa: κ, a number or a function of t.
+        ground: s_i, if the reference is −(1/S) Σ Δ_i/s_i.
 
     Raises:
         InvalidInputError: κ of this round is not a positive finite number.
     """
-    value = at_round("kappa", kappa, round_.roster.round)
-    D, ground = round_.displacements, round_.ground
-    own = isinstance(reference, OwnSum)
-    if own and np.ptp(ground) <= SAME_GROUND * ground[0]:  # g = −m/s: Λ is known
-        return RoundModel(reference, value / float(ground[0]), None)
+    value, D = at_round("kappa", kappa, round_.roster.round), round_.displacements
+    if ground is not None and np.ptp(ground) <= SAME_GROUND * ground[0]:
+        return RoundModel(reference, value / float(ground[0]), None)  # g = −m/s
     with np.errstate(all="ignore"):
-        mean = D.combine(np.full(D.n, 1 / D.n))
-        g = D.combine(reference.weights) if own else reference_at(reference, D)
-        slope, sq_norm = -D.dot(g, mean), D.dot(mean, mean)
-        curvature = float(value * slope / np.float64(sq_norm))
+        slope, sq_norm = _along_mean(D, reference)
+        curvature = float(np.float64(value) * slope / sq_norm)
     if not 0 < curvature < np.inf:
         return LEAST_NORM
     return RoundModel(reference, curvature, None)
+
+
+def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
+    """−⟨g, m⟩ and ‖m‖², times one positive number."""
+    p = np.full(D.n, 1 / D.n)
+    if not isinstance(reference, OwnSum):
+        mean = D.combine(p)
+        return -D.dot(reference_at(reference, D), mean), D.dot(mean, mean)
+    K = replace(D.products(), exponent=0).plain()  # no scale: nothing can overflow
+    sq_norm = float(p @ K @ p)
+    if sq_norm <= D.n * EPS * np.diagonal(K).max():  # m is zero but for rounding
+        return 0.0, 0.0
+    return -float(reference.weights @ K @ p), sq_norm
 
 
 def others(shares: Float64[Array, " n"]) -> Float64[Array, "n n"]:

@@ -32,6 +32,7 @@ class Traffic:
         down_scalars: numbers to each active client besides (amplitudes, weights).
         up_scalars: numbers from each active client besides (step counts, losses).
         common_scalars: numbers broadcast once besides (a common amplitude).
+        samples: on which each active client measures losses, beside its local steps.
     """
 
     down: int = 1
@@ -40,6 +41,7 @@ class Traffic:
     down_scalars: int = 0
     up_scalars: int = 0
     common_scalars: int = 0
+    samples: int = 0
 
 
 @final
@@ -150,6 +152,20 @@ class Started(Protocol[State]):
         """The first state, told of how many samples each gradient is the mean.
 
         Zero stands for a client without a gradient: it started at the others' mean.
+        """
+
+
+@runtime_checkable
+class Acquainted(Protocol[State]):
+    """A yardstick: a method that a simulation tells how good each client truly is.
+
+    No server has this knowledge, so no other transport calls it.
+    """
+
+    def acquainted(self, state: State, quality: Float64[Array, " n"]) -> State:
+        """The first state, told the true batch size of honest clients, 0 of bad ones.
+
+        The number stands for how much a sample mean of that client is worth.
         """
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -144,7 +144,7 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
             raise invalid(where, f"one of {', '.join(map(repr, parts))}", repr(value))
         return value
     if origin in (Union, types.UnionType):
-        return _either([part for part in parts if part is not type(None)], value, where)
+        return _either([part for part in parts if _is_written(part)], value, where)
     if origin is not None:  # tuples and sequences: all entries are of one type
         if not isinstance(value, list | tuple):
             raise invalid(where, "a list", repr(value))
@@ -152,6 +152,11 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind) and not isinstance(value, kind):  # type: ignore[arg-type]  # a class
         return from_table(kind, value, where)  # type: ignore[arg-type]  # a class
     return _scalar(kind, value, where)
+
+
+def _is_written(kind: Any) -> bool:
+    """Whether a file can have values of a type: None and functions it cannot."""
+    return kind is not type(None) and get_origin(kind) is not Callable
 
 
 def _either(parts: Sequence[Any], value: Any, where: str) -> Any:

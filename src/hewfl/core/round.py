@@ -81,6 +81,9 @@ class Round:
         roster: who they are.
         plan: what they were told.
         losses: F_i(x_t), for rules that demand them, else None.
+        gradients: the mean of the stochastic gradients along each branch, before the
+            correction and before the local optimiser: sent where branches are corrected
+            and the optimiser is not plain SGD, which alone shows them in Δ_i.
     """
 
     anchor: Any
@@ -88,10 +91,11 @@ class Round:
     roster: Roster
     plan: LocalPlan
     losses: Float64[Array, " s"] | None = None
+    gradients: Displacements | None = None
 
     @property
     def ground(self) -> Float64[Array, " s"]:
-        """η_iH_i: Δ_i over it is minus the mean gradient along branch i."""
+        """η_iH_i: Δ_i over it is minus the mean direction along branch i."""
         return self.plan.step_sizes * self.roster.horizons
 
 

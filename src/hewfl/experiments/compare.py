@@ -13,6 +13,8 @@ from hewfl.experiments.results import Results
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
 Verdict = Literal["better", "worse", "undecided"]
+Axis = Literal["rounds", "scalars", "paper_scalars"]
+"""What a comparison is at equal amounts of."""
 LEVEL = 0.95
 """Of the confidence intervals."""
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
@@ -72,13 +74,45 @@ def compare(
     return Comparison(mean, low, high, count, verdict)
 
 
-def pair(results: Results, first: str, second: str, quantity: str) -> Comparison:
-    """Two methods after the last round, seed by seed, by the models they are judged by.
+def pair(
+    results: Results,
+    first: str,
+    second: str,
+    quantity: str,
+    *,
+    axis: Axis = "rounds",
+) -> Comparison:
+    """Two methods after equal cost, seed by seed, by the models they are judged by.
+
+    Equal rounds are all rounds. Equal scalars are as many as both have sent at the end:
+    the one that sends more in a round is taken earlier, between two evaluations by a
+    straight line. A method that diverged for every seed is behind one that did not.
+
+    Args:
+        results: of a run.
+        first: label of a method.
+        second: label of another.
+        quantity: what `Results.curve` knows.
+        axis: what is equal: rounds, or scalars sent by our count or the paper's.
+    """
+    both = (first, second)
+    if axis == "rounds":
+        a, b = (final_of(results, label, quantity) for label in both)
+    else:
+        sent = [results.curve(label, axis) for label in both]
+        budget = np.minimum(sent[0][:, -1], sent[1][:, -1])
+        a, b = (_after(results, label, quantity, axis, budget) for label in both)
+    return compare_finals(a, b, quantity)
+
+
+def compare_finals(
+    first: Float64[Array, " seeds"], second: Float64[Array, " seeds"], quantity: str
+) -> Comparison:
+    """Two methods by their last values of a quantity, seed by seed.
 
     A method that diverged for every seed is behind one that did not.
     """
-    better = quantity in LARGER_IS_BETTER
-    a, b = (_final(results, label, quantity) for label in (first, second))
+    a, b, better = first, second, quantity in LARGER_IS_BETTER
     if np.isfinite(a).any() and not np.isfinite(b).any():
         return Comparison(math.nan, math.nan, math.nan, 0, "better")
     if np.isfinite(b).any() and not np.isfinite(a).any():
@@ -86,11 +120,65 @@ def pair(results: Results, first: str, second: str, quantity: str) -> Comparison
     return compare(a, b, larger_is_better=better)
 
 
-def _final(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
+def final_of(results: Results, label: str, quantity: str) -> Float64[Array, " seeds"]:
+    """The last values of one method, by the model it is judged by; NaN if none."""
     quantity = results.judged(label, quantity)
     if results.measures(label, quantity):
         return results.final(label, quantity)
     return np.full(len(results.spec.seeds), np.nan)  # it diverged in every seed
+
+
+def _after(
+    results: Results,
+    label: str,
+    quantity: str,
+    axis: Axis,
+    budget: Float64[Array, " seeds"],
+) -> Float64[Array, " seeds"]:
+    """A quantity when so much has been sent, seed by seed; NaN where it diverged."""
+    values = results.values(label, results.judged(label, quantity))
+    rows = zip(budget, results.curve(label, axis), values, strict=True)
+    found = []
+    for most, sent, curve in rows:
+        known = np.isfinite(curve)
+        ended = not known[sent <= most].all() or not known.any()
+        kept = np.nan if ended else float(np.interp(most, sent[known], curve[known]))
+        found.append(kept)
+    return np.array(found)
+
+
+def paired_p(first: ArrayLike, second: ArrayLike) -> float:
+    """Two-sided p of a paired t-test: how likely so large a difference is by chance.
+
+    One where fewer than two pairs are finite, or the differences do not vary.
+
+    >>> round(paired_p([1.0, 1.2, 1.1], [2.0, 2.1, 2.2]), 3)
+    0.003
+    """
+    a, b = _values("first", first), _values("second", second)
+    d = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    count = len(d)
+    if count < 2 or d.std(ddof=1) == 0:
+        return 1.0
+    t = float(d.mean() / (d.std(ddof=1) / math.sqrt(count)))
+    return float(2 * scipy.special.stdtr(count - 1, -abs(t)))
+
+
+def holm(p: ArrayLike) -> Float64[Array, " tests"]:
+    """Holm's correction: a false find among all the tests becomes rare.
+
+        max over j ≤ k of min(1, (m − j + 1) p_(j))   for p_(k),  p_(1) ≤ … ≤ p_(m)
+
+    >>> holm([0.01, 0.04, 0.03]).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    given = _values("p", p)
+    order = np.argsort(given, kind="stable")
+    m = len(given)
+    stepped = np.maximum.accumulate(given[order] * np.arange(m, 0, -1))
+    found = np.empty(m)
+    found[order] = np.minimum(stepped, 1.0)
+    return found
 
 
 def _values(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:

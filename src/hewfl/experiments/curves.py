@@ -5,19 +5,19 @@ line ends where one of its seeds diverged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, invalid
 from hewfl.experiments.canvas import plain_text
+from hewfl.experiments.compare import Axis
 from hewfl.experiments.results import GAPS, Results
 from hewfl.experiments.styles import Style, styles_of
 from hewfl.experiments.tune import LARGER_IS_BETTER
 from hewfl.server.trace import AVERAGED
 
-Axis = Literal["rounds", "scalars", "paper_scalars"]
 AXES = {
     "rounds": "rounds",
     "scalars": "scalars sent",

@@ -2,13 +2,16 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
+from hewfl.baselines.equal_ground import EqualGround
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
+from hewfl.controllers.paced import Paced
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive
 from hewfl.core.conversion import (
@@ -33,10 +36,18 @@ called `outer_step`, and `average_share`, the last part of the rounds that a tai
 average is taken over."""
 RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""
+PACE = {"pace": "pace", "pace_unit": "unit", "pace_reference": "reference"}
+"""How clients step, for any method with an `amplitude` or a `step_scale`: `Paced`."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
+GROUND = "ground"
+"""For methods with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
+
+
+MANY = 100
+"""Candidates of a method up to which each is checked when its spec is read."""
 
 
 @final
@@ -49,10 +60,13 @@ class MethodSpec:
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
             data give; those of the outer optimiser (`OUTER`);
-            `rate_scale`, which divides the smoothness; and for HewHom and HewHet
-            `curvature = "online"` with `curvature_memory` and `curvature_floor`, or
-            `kappa` instead of `curvature_ratio`: the smoothness is then the unit of the
-            amplitude alone.
+            `rate_scale`, which divides the smoothness; `ground = "equal"`, which
+            makes a `step_scale` an amplitude; `pace` ("plain" or "equal"), `pace_unit`
+            ("steps" or "epochs") and `pace_reference`, for step sizes other than the
+            method's own: amplitude or step scale over L is then the step size; and for
+            HewHom and HewHet `curvature = "online"` with `curvature_memory` and
+            `curvature_floor`, or `kappa` instead of `curvature_ratio`: the smoothness
+            is then the unit of the amplitude alone.
         grid: lists of values to choose from by tuning.
     """
 
@@ -89,14 +103,32 @@ class MethodSpec:
             InvalidInputError: a hyper-parameter is missing or out of range.
         """
         outer = {k: self.parameters[k] for k in OUTER if k in self.parameters}
-        own = {k: v for k, v in self.parameters.items() if k not in (*OUTER, RATE)}
+        pace = {k: self.parameters[k] for k in PACE if k in self.parameters}
+        known = (*OUTER, RATE, GROUND, *PACE)
+        own = {k: v for k, v in self.parameters.items() if k not in known}
         where = f"methods.{self.label}"
         smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
-        if "amplitude" in _parameters(self.method):
+        is_equal = self._on_equal_ground(where)
+        if is_equal or ("amplitude" in _parameters(self.method) and not pace):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
+        if is_equal:
+            with errors_naming({"rule": path(where, GROUND)}):
+                algorithm = EqualGround(algorithm)
+        if pace:
+            algorithm = _paced(algorithm, pace, own, smoothness, where)
         optimiser = _outer(outer, rounds, where)
         return Lane(algorithm, optimiser, self.label)
+
+    def _on_equal_ground(self, where: str) -> bool:
+        """Whether step sizes are divided by H_i, which amplitudes are anyway."""
+        kind = self.parameters.get(GROUND, "steps")
+        if kind not in ("steps", "equal"):
+            raise invalid(path(where, GROUND), "one of steps, equal", repr(kind))
+        if kind == "equal" and "step_scale" not in _parameters(self.method):
+            rule = "left out: only methods with a `step_scale` have it"
+            raise invalid(path(where, GROUND), rule, repr(kind))
+        return bool(kind == "equal")
 
 
 def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
@@ -141,7 +173,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if method not in METHODS:
         rule = one_of(tuple(METHODS), method)
         raise invalid(path(where, "method"), rule, repr(method))
-    known = (*_parameters(method), *OUTER, RATE)
+    known = (*_parameters(method), *OUTER, RATE, GROUND, *PACE)
     check_names(table, ("method", "label", "grid", *known), where)
     label = _text(table.get("label", method), path(where, "label"))
     grid = _grid(table.get("grid", {}), known, path(where, "grid"))
@@ -150,9 +182,24 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
         rule = "either given or in the grid, not both"
         raise invalid(path(where, name), rule, given[name])
     found = MethodSpec(method, label, given, grid)
-    for candidate in found.candidates():
+    for candidate in _samples(found):
         candidate.lane(1.0)  # values of every candidate are checked now, not in a run
     return found
+
+
+def _samples(method: MethodSpec) -> tuple[MethodSpec, ...]:
+    """Candidates that hold every value of the grid; all of them unless they are many.
+
+    Of thousands each value comes once, with the first of the other lists.
+    """
+    if math.prod(len(values) for values in method.grid.values()) <= MANY:
+        return method.candidates()
+    first = {name: values[:1] for name, values in method.grid.items()}
+    return tuple(
+        candidate
+        for name, values in method.grid.items()
+        for candidate in replace(method, grid=first | {name: values}).candidates()
+    )
 
 
 def recorded_method(table: Any, where: str) -> MethodSpec:
@@ -223,17 +270,35 @@ def _algorithm(
         limits["smoothness"] = smoothness
         values["bounds"] = from_table(ProblemBounds, limits, where)
     elif METHODS[method] in (HewHom, HewHet) and "kappa" in values:
-        values["amplitude"] = _ground(values.get("amplitude"), smoothness)
+        values |= _ground(values, smoothness)
     else:
         values["smoothness"] = smoothness
     found: Algorithm[Any] = from_table(METHODS[method], values, where)
     return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
 
 
-def _ground(amplitude: Any, smoothness: float) -> Any:
-    """ϑ/L: methods with κ are given no L, in specs it is the unit of steps for all."""
-    known = isinstance(amplitude, int | float) and not isinstance(amplitude, bool)
-    return amplitude / smoothness if known else amplitude
+def _ground(values: Mapping[str, Any], smoothness: float) -> dict[str, Any]:
+    """ϑ/L: methods with κ are given no L; in specs it is the unit of steps for all."""
+    theta = values.get("amplitude")
+    is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
+    return {"amplitude": theta / smoothness} if is_number else {}
+
+
+def _paced(
+    rule: Algorithm[Any],
+    pace: Mapping[str, Any],
+    own: Mapping[str, Any],
+    smoothness: float,
+    where: str,
+) -> Algorithm[Any]:
+    """The rule under the step sizes that `pace` names."""
+    scale: Any = own.get("amplitude", own.get("step_scale"))
+    if scale is None:
+        rule_ = "left out of a method without an amplitude or a step scale"
+        raise invalid(path(where, "pace"), rule_, pace.get("pace"))
+    step = positive(path(where, "step"), scale) / smoothness
+    with errors_naming({own: path(where, name) for name, own in PACE.items()}):
+        return Paced(rule, step, **{PACE[name]: value for name, value in pace.items()})
 
 
 def _under_curvature(

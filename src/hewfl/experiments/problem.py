@@ -17,7 +17,11 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import DataSpec
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
-from hewfl.server.client_laws import check_horizons, check_participation
+from hewfl.server.client_laws import (
+    check_horizons,
+    check_participation,
+    check_world,
+)
 from hewfl.server.federation import Federation
 from hewfl.server.state import Lane
 
@@ -40,6 +44,7 @@ def build_federation(spec: Spec) -> Federation:
         check_horizons(clients.horizons),
         clients.batch_size,
         check_participation(clients.participation),
+        check_world(clients.world),
     )
 
 
@@ -107,6 +112,11 @@ def _on_device(spec: Spec, array: Any) -> Any:
     if spec.device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
     return torch.as_tensor(array, device=spec.device)
+
+
+def samples_of(spec: Spec, seed: int) -> str:
+    """A name for the samples of a seed, the same for runs that share them."""
+    return f"{spec.data!r} {spec.dtype} {seed:09d}"
 
 
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed

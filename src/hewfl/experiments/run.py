@@ -1,33 +1,43 @@
 """Run specs: tune, solve for constants, then every seed, in stages on all cores."""
 
+import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hewfl.core.atomic import write_json, write_text
+from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
+from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
     constants_file,
     rounds_done,
     run_seed,
     solve_constants,
 )
-from hewfl.experiments.spec import write_spec
+from hewfl.experiments.spec import Spec, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
+    Choice,
     Scores,
     Trials,
     best_of,
     candidates_of,
     choose,
+    parts_of,
     trial_tables,
     trial_tasks,
 )
 from hewfl.experiments.workers import Task, execute
+
+MANY = 6
+"""From so many runs on, their traces are read by several processes."""
 
 
 class Progress:
@@ -62,8 +72,12 @@ def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None
         watch.lap("constants")
         _stage(_seed_tasks(todo), jobs, progress)
         watch.lap("rounds")
+        if len(todo) < MANY:
+            for folder in todo:
+                finish(folder)
+        else:
+            _stage(_summary_tasks(todo), jobs, progress)
         for folder in todo:
-            finish(folder)
             facts = {"resumed": resumed, "runs": len(todo), "jobs": jobs}
             found = watch.seconds | facts | environment(folder.spec)
             write_json(folder.path / "times.json", found)
@@ -78,6 +92,12 @@ def finish(folder: Folder) -> None:
     write_json(folder.path / "summary.json", summarise(folder.results))
 
 
+def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
+    """Write the summary of a run, in a worker."""
+    finish(folder)
+    on_step(1)
+
+
 def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
     """Choose hyper-parameters where that is still to be done: screen, then try.
 
@@ -90,10 +110,12 @@ def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> Non
 
 def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
     todo = [folder for folder in folders if folder.tuned is None]
+    _climb([f for f in todo if f.spec.tune.search == "climb"], jobs, progress)
+    todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, scores in _trials(screened, trials, jobs, progress, screen=True):
+    for folder, scores in _trials(screened, trials, jobs, progress, "screen"):
         spec, tried = folder.spec, trials[folder.path]
         screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
@@ -101,13 +123,31 @@ def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
-    for folder, scores in _trials(todo, trials, jobs, progress, screen=False):
+    for folder, scores in _trials(todo, trials, jobs, progress, "last"):
         tried, screen = trials[folder.path], screens.get(folder.path, [])
-        tuned, choices = choose(folder.spec, tried, scores, screen)
-        write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
-        write_text(folder.path / "tuned.toml", write_spec(tuned))
+        _keep(folder, *choose(folder.spec, tried, scores, screen))
     for folder in folders:
         shutil.rmtree(folder.trials, ignore_errors=True)
+
+
+def _keep(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
+    write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
+    write_text(folder.path / "tuned.toml", write_spec(tuned))
+
+
+def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+    """Search long grids of all runs together, one stage after the other."""
+    climbs = {folder.path: Climb.of(folder.spec) for folder in folders}
+    for stage in itertools.count():
+        trials = {path: climb.next() for path, climb in climbs.items()}
+        todo = [folder for folder in folders if any(trials[folder.path])]
+        if not todo:
+            break
+        for folder, scores in _trials(todo, trials, jobs, progress, f"climb-{stage}"):
+            path = folder.path
+            climbs[path] = climbs[path].after(trials[path], scores)
+    for folder in folders:
+        _keep(folder, *choose(folder.spec, *climbs[folder.path].found()))
 
 
 def _trials(
@@ -115,35 +155,55 @@ def _trials(
     candidates: Mapping[Path, Candidates],
     jobs: int,
     progress: Progress,
-    *,
-    screen: bool,
+    name: str,
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
-    tasks = []
-    for folder in folders:
+    screen = name == "screen"
+    tasks: list[Task] = []
+    places: list[tuple[int, int]] = []  # folder and seed of each
+    for k, folder in enumerate(folders):
         how, given = folder.spec.tune, candidates[folder.path]
         rounds = how.screen_rounds if screen else how.rounds
         seeds = how.screen_seeds if screen else how.seeds
-        place = folder.trials / ("screen" if screen else "last")
-        tasks.append(trial_tasks(folder.spec, given, rounds, seeds, place))
-    scores = _stage([task for part in tasks for task in part], jobs, progress)
-    found = []
-    for folder, part in zip(folders, tasks, strict=True):
-        found.append((folder, scores[: len(part)]))
-        scores = scores[len(part) :]
-    return found
+        place = folder.trials / name
+        tasks += trial_tasks(folder.spec, given, rounds, seeds, place)
+        places += [
+            (k, s) for s in range(len(seeds)) for _ in parts_of(folder.spec, given)
+        ]
+    scores = _stage(tasks, jobs, progress)
+    found: dict[tuple[int, int], list[Scores]] = {}
+    for place_, part in zip(places, scores, strict=True):
+        found.setdefault(place_, []).append(part)
+    whole = [
+        [np.concatenate(parts) for (j, _), parts in found.items() if j == k]
+        for k in range(len(folders))
+    ]
+    return list(zip(folders, whole, strict=True))
 
 
 def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
+    """Do the tasks of a stage; results in their order.
+
+    Runs on the same data take turns seed by seed, as a worker keeps the samples that it
+    prepared last.
+    """
     if not tasks:
         return []
-    progress.begin(tasks)
-    return execute(tasks, jobs=jobs, report=progress.step)
+    order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
+    turns = [tasks[k] for k in order]
+    progress.begin(turns)
+    results = execute(turns, jobs=jobs, report=progress.step)
+    found = dict(zip(order, results, strict=True))
+    return [found[k] for k in range(len(tasks))]
 
 
 def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
-    """Each optimum once: runs that share data and partition share the answer."""
-    found: dict[tuple[Any, ...], Task] = {}
+    """Each optimum once: runs that share data and partition share the answer.
+
+    All partitions of one seed's samples are one task, as they start from the same
+    pooled optimum.
+    """
+    found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
     for folder in folders:
         spec, c = folder.spec, folder.spec.clients
         if spec.problem.is_module:  # nothing to solve for
@@ -151,12 +211,28 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
-            part = (c.n, c.partition, c.alpha, c.minimum)
-            key = (spec.data, spec.problem, spec.dtype, seed, part)
-            name = f"{spec.data.name}, {c.partition}, seed {seed}"
-            task = Task("constants", name, 1, solve_constants, (spec, seed))
-            found.setdefault(key, task)
-    return list(found.values())
+            part: tuple[Any, ...] = ()  # L alone does not depend on the partition
+            if spec.problem.optimum:
+                part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
+            parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
+            parts.setdefault(part, spec)
+    return [
+        Task(
+            "constants",
+            f"{key[0].name}, seed {key[-1]}",
+            len(parts),
+            solve_constants,
+            (tuple(parts.values()), key[-1]),
+        )
+        for key, parts in found.items()
+    ]
+
+
+def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:
+    return [
+        Task("summary", folder.spec.name, 1, summarise_folder, (folder,))
+        for folder in folders
+    ]
 
 
 def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
@@ -168,5 +244,9 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
             given = (spec, seed, folder.of_seed(seed))
             name = f"{spec.name}, seed {seed}"
             done, cost = rounds_done(given[2]), len(spec.methods)
-            tasks.append(Task("rounds", name, spec.rounds, run_seed, given, done, cost))
+            shares = samples_of(spec, seed)
+            task = Task(
+                "rounds", name, spec.rounds, run_seed, given, done, cost, shares
+            )
+            tasks.append(task)
     return tasks

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+import numpy as np
+
 from hewfl.core.checks import invalid, nonnegative, positive
+from hewfl.core.conversion import errors_naming
 from hewfl.server.client_laws import (
     check_horizons,
     check_participation,
     check_sizes,
+    check_world,
 )
 
 Quantity = Literal[
@@ -17,6 +21,8 @@ Quantity = Literal[
     "validation_accuracy",
     "test_loss",
     "test_accuracy",
+    "scalars",
+    "local_steps",
 ]
 
 
@@ -87,6 +93,8 @@ class ProblemSpec:
         precision: of a module's local steps: `full`, or `bfloat16` by autocast.
         client_chunk: most models of a module stepped at once; `auto` for as many as fit
             into memory.
+        convolutions: of a module's local steps: `library`, or `products` for many
+            models side by side on a GPU.
     """
 
     model: Literal["softmax", "medium_cnn", "classifier_head"] = "softmax"
@@ -101,6 +109,7 @@ class ProblemSpec:
     optimiser: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["full", "bfloat16"] = "full"
     client_chunk: int | Literal["auto"] = "auto"
+    convolutions: Literal["library", "products"] = "library"
 
     def __post_init__(self) -> None:
         """Require a penalty, a rate and steps that are not negative."""
@@ -134,6 +143,9 @@ class ClientsSpec:
             docs/experiments.md.
         participation: "full", a number of clients sampled each round, or a table with
             `kind` and that law's own fields.
+        world: what is wrong with some of the clients, hidden from every rule: a table
+            with `faults`, a list of tables with `kind` and that law's own fields, and
+            `objective`, "honest" (the default) or "all". Everybody is honest if absent.
     """
 
     n: int = 20
@@ -143,6 +155,7 @@ class ClientsSpec:
     batch_size: int = 32
     horizons: Any = 4
     participation: Any = "full"
+    world: Any = None
 
     def __post_init__(self) -> None:
         """Require sizes of at least 1 and laws that fit the number of clients."""
@@ -152,6 +165,9 @@ class ClientsSpec:
         positive("clients.alpha", self.alpha)
         check_horizons(self.horizons)
         check_participation(self.participation)
+        world = check_world(self.world)
+        with errors_naming({"faults": "clients.world.faults"}):
+            world.roles(0, np.ones(self.n, dtype=np.int64))  # leaves somebody honest
         if self.partition != "nodes":  # a federation may know of few of its nodes
             check_sizes(self.horizons, self.participation, self.n)
 
@@ -167,10 +183,15 @@ class TuneSpec:
         by: the quantity whose mean over the seeds decides, at the last round.
         tie: candidates whose means are this close to the best count as equal.
         tie_by: the quantity that decides between equals.
+        ties: those that decide, one after the other, where that is the same too;
+            `scalars` are the numbers sent, `local_steps` those of all clients together.
         screen_rounds: length of a first, shorter trial of all candidates, after which
             only the best of each method go on; 0 for none.
         screen_seeds: of the first trial.
         keep: how many of each method go on.
+        search: `grid`, the default, tries all points of a method's lists; `climb` a
+            few, and then the neighbours of the best until it has none untried
+            (`hewfl.experiments.climb`).
     """
 
     rounds: int = 20
@@ -178,9 +199,11 @@ class TuneSpec:
     by: Quantity = "objective"
     tie: float = 0.0
     tie_by: Quantity = "objective"
+    ties: tuple[Quantity, ...] = ()
     screen_rounds: int = 0
     screen_seeds: tuple[int, ...] = (0,)
     keep: int = 3
+    search: Literal["grid", "climb"] | None = None
 
     def __post_init__(self) -> None:
         """Require trials of at least a round, and seeds that differ."""

@@ -1,13 +1,13 @@
 """One seed of a run, in a worker: its constants, then its rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hewfl.core.atomic import read_json, write_json
 from hewfl.errors import DataError
-from hewfl.experiments.constants import Constants, find_constants
+from hewfl.experiments.constants import find_constants
 from hewfl.experiments.problem import (
     build_federation,
     build_problem,
@@ -23,11 +23,13 @@ CHECKPOINT_EVERY = 10
 """Rounds; a run loses less than this by being killed."""
 
 
-def solve_constants(spec: Spec, seed: int, on_step: Callable[[int], None]) -> Constants:
-    """Find L and the optima, and leave them in the cache."""
-    found = find_constants(spec, seed, build_problem(spec, seed))
-    on_step(1)
-    return found
+def solve_constants(
+    specs: Sequence[Spec], seed: int, on_step: Callable[[int], None]
+) -> None:
+    """Find L and the optima of several partitions, and leave them in the cache."""
+    for k, spec in enumerate(specs, start=1):
+        find_constants(spec, seed, build_problem(spec, seed))
+        on_step(k)
 
 
 def run_seed(

@@ -25,6 +25,12 @@ from hewfl.experiments.sections import (
     check_seeds,
 )
 
+LATER: tuple[tuple[str, str, Any], ...] = (
+    ("tune", "ties", []),
+    ("problem", "convolutions", "library"),
+)
+"""Fields that came after runs had been kept under a digest: not in it at default."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,11 @@ class Spec:
     @property
     def digest(self) -> str:
         """Eight letters that stand for every field."""
-        text = json.dumps(spec_table(self), sort_keys=True)
+        table = spec_table(self)
+        for section, name, default in LATER:
+            if table[section][name] == default:
+                del table[section][name]
+        text = json.dumps(table, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -33,8 +33,8 @@ DASHES: tuple[tuple[float, ...], ...] = (
 )
 """Lengths of strokes and gaps, in line widths; the first is solid."""
 
-ADAPTIVE = ("HewHom", "HewHet", "HewControl")
-"""The paper's methods with exact weights."""
+ADAPTIVE = ("HewHom", "HewHet", "HewMean", "HewControl")
+"""The methods with exact weights."""
 
 _FAMILIES = {
     "HewHom": ("vermilion", 0),
@@ -53,6 +53,15 @@ _FAMILIES = {
     "FedAdp": ("amber", 4),
     "QFedAvg": ("purple", 1),
     "StepWeighted": ("pink", 3),
+    "HewMean": ("vermilion", 1),
+    "Disagreement": ("green", 0),
+    "Agreement": ("purple", 0),
+    "GeometricMedian": ("amber", 0),
+    "CoordinateMedian": ("amber", 5),
+    "TrimmedMean": ("amber", 3),
+    "Krum": ("pink", 1),
+    "MultiKrum": ("pink", 0),
+    "CentredClipping": ("sky", 2),
 }
 """Colour and first dash of each algorithm."""
 

@@ -1,7 +1,7 @@
 """What came of a run, in numbers that fit on a page."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
-from hewfl.experiments.compare import pair
+from hewfl.experiments.compare import compare_finals, final_of
 from hewfl.experiments.results import Results
+from hewfl.server.trace import RoundRecord
 
 QUANTITIES = (
     *("objective", "gap", "pooled", "pooled_gap"),
@@ -69,9 +70,26 @@ def _method(results: Results, lane: int) -> dict[str, Any]:
         "final": final,
         "mass_by_horizon": mass,
         **stopped,
+        **_on_bad(own),
         "excluded": sum(len(r.excluded) for records in own for r in records),
         "audit": _audit(results, lane),
     }
+
+
+def _on_bad(own: Sequence[Sequence[RoundRecord]]) -> dict[str, Any]:
+    """Mean share of the weights that bad clients were given, where there are any."""
+    shares = []
+    for records in own:
+        bad = set(records[0].world.get("bad", ()))
+        sums = [
+            (sum(abs(w) for i, w in pairs if i in bad), sum(abs(w) for _, w in pairs))
+            for record in records[1:]
+            if (pairs := list(zip(record.clients, record.weights, strict=True)))
+        ]
+        if bad:
+            known = [part / whole for part, whole in sums if whole > 0]
+            shares.append(float(np.mean(known)) if known else math.nan)
+    return {"weight_on_bad": statistics(np.array(shares))} if shares else {}
 
 
 def _audit(results: Results, lane: int) -> dict[str, Any] | None:
@@ -100,9 +118,12 @@ def _pairs(results: Results) -> list[dict[str, Any]]:
     for quantity in COMPARED:
         if not any(results.measures(label, quantity) for label in results.labels):
             continue
+        # once for each: a study has fifty methods and a thousand pairs
+        finals = {k: final_of(results, k, quantity) for k in results.labels}
         for i, first in enumerate(results.labels):
             for second in results.labels[i + 1 :]:
-                outcome = asdict(pair(results, first, second, quantity))
+                found_one = compare_finals(finals[first], finals[second], quantity)
+                outcome = asdict(found_one)
                 names = {"first": first, "second": second, "quantity": quantity}
                 found.append(names | {k: _finite(v) for k, v in outcome.items()})
     return found

@@ -1,6 +1,7 @@
 """Hyper-parameters by short trials of the candidates, all in lockstep."""
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    samples_of,
     start_of,
 )
 from hewfl.experiments.sections import TuneSpec
@@ -26,12 +28,21 @@ from hewfl.experiments.workers import Task
 from hewfl.server.trace import AVERAGED, RoundRecord
 from hewfl.sim.engine import simulate
 
+LEAST = {"momentum": 0.0, "proximal": 0.0, "power": 0.0, "curvature_ratio": 1.01}
+MOST = {"curvature_ratio": 1e4}
+"""Natural bounds: no list need go beyond. Λ/L has to be above 1, and a hundredth more
+is next to it; where it is huge, weights are those of the shortest combination."""
+MODULE_LANES = 12
+"""Candidates of a module in one trial."""
+CHECKPOINT_EVERY = 20
+"""Rounds of a module's trial; a trial loses less than this by being killed."""
 _ACCURACIES = ("test_accuracy", "validation_accuracy")
 LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES))
 Candidates = tuple[tuple[MethodSpec, ...], ...]
 """Those of every method with a grid, method by method."""
-Scores = Float64[Array, "candidates 2"]
-"""The quantity that decides and the one that decides between equals; less is better."""
+Scores = Float64[Array, "candidates k"]
+"""The quantity that decides, the one that decides between equals, and those of `ties`;
+less is better."""
 Trials = tuple[Mapping[str, Any], ...]
 """Those of one method: `parameters`, and `scores` and `tie_scores` seed by seed."""
 
@@ -66,7 +77,7 @@ def candidates_of(spec: Spec) -> Candidates:
 def trial_tasks(
     spec: Spec, candidates: Candidates, rounds: int, seeds: Sequence[int], place: Path
 ) -> list[Task]:
-    """A trial of the candidates for each seed.
+    """Trials of the candidates for each seed, in the order of seeds and `parts_of`.
 
     Args:
         spec: with grids.
@@ -75,15 +86,37 @@ def trial_tasks(
         seeds: of the trials.
         place: how the names of the files begin that keep the scores of each trial.
     """
-    lanes = sum(map(len, candidates))
-    tasks = []
+    tasks, parts = [], parts_of(spec, candidates)
     for seed in seeds:
-        file = place.with_name(f"{place.name}-{seed}.json")
-        name, given = f"{spec.name}, seed {seed}", (spec, candidates, rounds, seed)
-        done = rounds if file.exists() else 0
-        call = (*given, file)
-        tasks.append(Task("tuning", name, rounds, kept_trial, call, done, lanes))
+        for j, part in enumerate(parts):
+            which = "" if len(parts) == 1 else f"-{j}"
+            file = place.with_name(f"{place.name}-{seed}{which}.json")
+            name, lanes = f"{spec.name}, seed {seed}", sum(map(len, part))
+            done = rounds if file.exists() else 0
+            call = (spec, part, rounds, seed, file)
+            shares = samples_of(spec, seed)
+            tasks.append(
+                Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
+            )
     return tasks
+
+
+def parts_of(spec: Spec, candidates: Candidates) -> list[Candidates]:
+    """Candidates in parts, in order, whose trials run side by side.
+
+    Softmax lanes share the products of a round and stay together. Lanes of a module
+    share nothing but their draws: in parts they keep more processes busy beside the one
+    that waits for the GPU, and less is lost when a trial is stopped.
+    """
+    if not spec.problem.is_module:
+        return [candidates]
+    flat = [(k, each) for k, part in enumerate(candidates) for each in part]
+    parts = []
+    for lo in range(0, len(flat), MODULE_LANES):
+        some = flat[lo : lo + MODULE_LANES]
+        methods = dict.fromkeys(k for k, _ in some)
+        parts.append(tuple(tuple(c for j, c in some if j == k) for k in methods))
+    return parts
 
 
 def kept_trial(
@@ -97,9 +130,13 @@ def kept_trial(
     """Scores of a trial, from its file if it was done before."""
     found = read_json(file, missing=True)
     if found is None:
-        scores = try_candidates(spec, candidates, rounds, seed, on_round)
+        is_long = spec.problem.is_module and rounds > CHECKPOINT_EVERY
+        rest = file.with_suffix("") if is_long else None
+        scores = try_candidates(spec, candidates, rounds, seed, on_round, rest)
         found = [[s if math.isfinite(s) else None for s in row] for row in scores]
         write_json(file, found)
+        if rest is not None:
+            shutil.rmtree(rest, ignore_errors=True)
     rows = [[math.inf if s is None else s for s in row] for row in found]
     return np.array(rows, dtype=np.float64)
 
@@ -110,8 +147,18 @@ def try_candidates(
     rounds: int,
     seed: int,
     on_round: Callable[[int], None],
+    checkpoint: Path | None = None,
 ) -> Scores:
-    """Scores after a trial; infinite where a candidate diverged."""
+    """Scores after a trial; infinite where a candidate diverged.
+
+    Args:
+        spec: with grids.
+        candidates: to try.
+        rounds: of the trial.
+        seed: of the trial.
+        on_round: told of the rounds done.
+        checkpoint: folder that a stopped trial goes on from, None for none.
+    """
     problem = build_problem(spec, seed)
     L = find_smoothness(spec, seed, problem)
     lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
@@ -124,11 +171,13 @@ def try_candidates(
         start=start_of(problem),
         dtype=spec.dtype,
         evaluate_every=rounds,
+        checkpoint=checkpoint,
+        checkpoint_every=CHECKPOINT_EVERY,
         on_round=on_round,
     )
-    last = [trace.of(k)[-1] for k in range(len(lanes))]
-    wanted = (spec.tune.by, spec.tune.tie_by)
-    rows = [[_score(spec, record, name) for name in wanted] for record in last]
+    wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
+    own = [trace.of(k) for k in range(len(lanes))]
+    rows = [[_score(spec, records, name) for name in wanted] for records in own]
     return np.array(rows)
 
 
@@ -144,7 +193,7 @@ def best_of(
         least = own[:, 0].min()
         level = np.where(own[:, 0] <= least + spec.tune.tie, least, own[:, 0])
         order = (
-            np.lexsort((own[:, 1], level))
+            np.lexsort((*own[:, :0:-1].T, level))
             if spec.tune.tie
             else np.argsort(own[:, 0], kind="stable")
         )
@@ -226,13 +275,17 @@ def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
 
 
 def _edges(method: MethodSpec, chosen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parameters at the end of their list; words, true and false have none."""
+    """Parameters at the end of their list; words, true and false have none.
+
+    Nor has a list an end where the parameter itself has one.
+    """
     return tuple(
         name
         for name, values in method.grid.items()
         if len(values) > 1
         and not isinstance(values[0], str | bool)
-        and chosen[name] in (values[0], values[-1])
+        and chosen[name] in (min(values), max(values))
+        and LEAST.get(name, -math.inf) < chosen[name] < MOST.get(name, math.inf)
     )
 
 
@@ -242,7 +295,7 @@ def trial_tables(
     """The trials of each method as they are written down, with their own sign."""
     names = (spec.tune.by, spec.tune.tie_by)
     signs = np.array([-1.0 if name in LARGER_IS_BETTER else 1.0 for name in names])
-    by_candidate = np.stack(scores, axis=1) * signs  # candidates seeds 2
+    by_candidate = np.stack(scores, axis=1)[..., :2] * signs  # candidates seeds 2
     ends = np.cumsum([len(part) for part in candidates])
     return [
         tuple(
@@ -263,8 +316,11 @@ def _finite(values: Float64[Array, " seeds"]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _score(spec: Spec, record: RoundRecord, quantity: str) -> float:
-    """What a candidate is judged by; less is better."""
+def _score(spec: Spec, records: Sequence[RoundRecord], quantity: str) -> float:
+    """What a candidate is judged by, after the last round; less is better."""
+    record = records[-1]
+    if quantity == "local_steps":
+        return float(sum(sum(each.horizons) for each in records))
     if spec.judge == "averaged" and f"{AVERAGED}{quantity}" in record.metrics:
         quantity = f"{AVERAGED}{quantity}"
     value = record.metrics.get(quantity, getattr(record, quantity, None))

@@ -38,6 +38,7 @@ class Task:
         arguments: values that can be sent to another process.
         done: steps that were done before, by a run that was stopped.
         cost: of a step, against steps of other tasks of the stage.
+        shares: what it has in common with others that had better follow each other.
     """
 
     stage: str
@@ -47,6 +48,7 @@ class Task:
     arguments: tuple[Any, ...]
     done: int = 0
     cost: int = 1
+    shares: str = ""
 
 
 def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:

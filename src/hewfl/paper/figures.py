@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hewfl.experiments.canvas import legend, plain_text, save
+from hewfl.experiments.compare import Axis
 from hewfl.experiments.curves import QUANTITIES, draw_curves
 from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.methods import MethodSpec
@@ -16,7 +17,11 @@ NAMES = {"covertype": "Covertype", "mnist": "MNIST", "fashion_mnist": "Fashion-M
 
 
 def figure_1(
-    panels: Panels, path: Path, *, labels: Sequence[str] | None = None
+    panels: Panels,
+    path: Path,
+    *,
+    labels: Sequence[str] | None = None,
+    axis: Axis = "scalars",
 ) -> tuple[Path, Path]:
     """Figure 1: what accuracy and training gap cost in scalars (fig:main-exp-grid).
 
@@ -27,6 +32,8 @@ def figure_1(
         panels: results by data set and regime; a panel not given stays empty.
         path: of the files, without the ending.
         labels: methods to show; all by default.
+        axis: what runs from left to right: scalars by our count or by the paper's,
+            which sends Δc_i along (erratum E-17), or rounds.
 
     Returns:
         The PDF and the PNG.
@@ -47,7 +54,9 @@ def figure_1(
                     _leave_empty(axes)
                     continue
                 results = panels[d, regime]
-                draw_curves(axes, results, quantity, labels=labels, styles=styles)
+                draw_curves(
+                    axes, results, quantity, axis=axis, labels=labels, styles=styles
+                )
             _label_outside(
                 row, plain_text(f"{NAMES.get(d, d)}\n{QUANTITIES[quantity]}")
             )

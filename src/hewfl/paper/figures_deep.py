@@ -9,7 +9,21 @@ from hewfl.experiments.curves import draw_curves
 from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.results import Results
 from hewfl.experiments.styles import styles_of
-from hewfl.paper.claims_deep import ACCURACY, LOSS
+from hewfl.paper.claims_deep import ACCURACY, HEW, HEW_FIXED, LOSS
+
+
+def draw_head(results: Results, output: Path) -> None:
+    """Figures 3 and 4 in a folder."""
+    figure_3(results, output / "figure3")
+    shown = [label for label in (*HEW, HEW_FIXED) if label in results.labels]
+    figure_4(results, shown, output / "figure4")
+
+
+def draw_cnn(results: Results, output: Path) -> None:
+    """Figures 5 and 6 in a folder."""
+    figure_5(results, output / "figure5")
+    shown = [label for label in ("FedAvg", *HEW) if label in results.labels]
+    figure_6(results, shown, output / "figure6")
 
 
 def figure_3(results: Results, path: Path) -> tuple[Path, Path]:

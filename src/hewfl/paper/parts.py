@@ -15,27 +15,26 @@ from hewfl.experiments.spec import Spec
 from hewfl.paper.claims import Claim
 from hewfl.paper.claims_deep import judge_cnn, judge_head
 from hewfl.paper.figures import figure_1, figure_2
-from hewfl.paper.figures_deep import figure_3, figure_4, figure_5, figure_6
+from hewfl.paper.figures_deep import draw_cnn, draw_head
 from hewfl.paper.publish import (
     Key,
     panels_of,
     publish_extended,
     publish_grid,
-    publish_line,
 )
+from hewfl.paper.publish_deep import publish_deep
 from hewfl.paper.specs import (
     DATA,
     FIGURE_1,
     FIGURE_2,
-    HEW_CORRECTED,
-    HEW_PLAIN,
     REGIMES,
     extended_spec,
     hew_of,
     main_spec,
     quick,
+    wide_spec,
 )
-from hewfl.paper.specs_deep import HEW_FIXED, cnn_spec, head_spec, quick_deep
+from hewfl.paper.specs_deep import cnn_spec, head_spec, quick_deep
 
 
 class Part(StrEnum):
@@ -48,6 +47,7 @@ class Part(StrEnum):
     fig5 = "fig5"
     fig6 = "fig6"
     all = "all"
+    wide = "wide"
     extended = "extended"
 
 
@@ -67,18 +67,8 @@ class Line:
     judge: Callable[[Results], list[Claim]]
 
 
-def _draw_head(results: Results, output: Path) -> None:
-    figure_3(results, output / "figure3")
-    figure_4(results, [HEW_PLAIN, HEW_CORRECTED, HEW_FIXED], output / "figure4")
-
-
-def _draw_cnn(results: Results, output: Path) -> None:
-    figure_5(results, output / "figure5")
-    figure_6(results, ["FedAvg", HEW_PLAIN, HEW_CORRECTED], output / "figure6")
-
-
-HEAD = Line(head_spec, _draw_head, judge_head)
-CNN = Line(cnn_spec, _draw_cnn, judge_cnn)
+HEAD = Line(head_spec, draw_head, judge_head)
+CNN = Line(cnn_spec, draw_cnn, judge_cnn)
 LINES = {Part.fig3: HEAD, Part.fig4: HEAD, Part.fig5: CNN, Part.fig6: CNN}
 FOLDERS = {
     Part.fig1: "fig1",
@@ -86,6 +76,7 @@ FOLDERS = {
     Part.all: "main",
     **dict.fromkeys((Part.fig3, Part.fig4), "head"),
     **dict.fromkeys((Part.fig5, Part.fig6), "cnn"),
+    Part.wide: "wide",
     Part.extended: "extended",
 }
 """Where each part goes; figures of one line go together."""
@@ -93,9 +84,12 @@ WANTED = {
     Part.fig1: FIGURE_1,
     Part.fig2: FIGURE_2,
     Part.all: tuple(REGIMES),
+    Part.wide: tuple(REGIMES),
     Part.extended: tuple(REGIMES),
 }
 """Regimes of each part of the grid."""
+MADE = {Part.wide: wide_spec, Part.extended: extended_spec}
+"""What makes the panels of a part that are not those of the paper."""
 
 
 def specs_of(part: Part, *, is_quick: bool) -> dict[Key, Spec]:
@@ -104,7 +98,7 @@ def specs_of(part: Part, *, is_quick: bool) -> dict[Key, Spec]:
         spec = LINES[part].spec()
         key = (spec.data.name, spec.name)
         return {key: quick_deep(spec) if is_quick else spec}
-    make = extended_spec if part == Part.extended else main_spec
+    make = MADE.get(part, main_spec)
     specs = {(data, r): make(data, r) for data in DATA for r in WANTED[part]}
     return {key: quick(spec) if is_quick else spec for key, spec in specs.items()}
 
@@ -115,7 +109,7 @@ def require_extras(part: Part, specs: Sequence[Spec]) -> None:
     Raises:
         MissingExtraError: matplotlib or PyTorch is not installed.
     """
-    if part != Part.extended and find_spec("matplotlib") is None:
+    if part not in MADE and find_spec("matplotlib") is None:
         raise MissingExtraError("figures need matplotlib: pip install 'hewfl[report]'")
     (spec, *_) = specs
     needs_torch = spec.problem.is_module or spec.device != "numpy"
@@ -148,14 +142,15 @@ def publish(
     if part in LINES:
         (folder,), (results,) = folders.values(), panels.values()
         judge = LINES[part].judge
-        claims = publish_line(folder, output, judge, is_quick=is_quick)
+        claims = publish_deep(folder, output, judge, is_quick=is_quick)
         LINES[part].draw(results, output)
-    elif part == Part.extended:
+    elif part in MADE:
         publish_extended(folders, output, is_quick=is_quick)
     else:
         claims = publish_grid(folders, output, is_quick=is_quick)
     if part in (Part.fig1, Part.all):
         figure_1(panels, output / "figure1")
+        figure_1(panels, output / "figure1_paper_count", axis="paper_scalars")
     if part in (Part.fig2, Part.all):
         chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
         labels = {key: hew_of(key[1]) for key in chosen}

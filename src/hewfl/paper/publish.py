@@ -12,12 +12,13 @@ from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import mean_text
 from hewfl.experiments.tune import LARGER_IS_BETTER
-from hewfl.paper.claims import Claim, Panels, judge
-from hewfl.paper.momentum import extended_text, momentum_text
-from hewfl.paper.specs import TITLES
+from hewfl.paper.claims import EQUAL, Claim, Panels, against_others, judge
+from hewfl.paper.extended import edges_text, extended_text
+from hewfl.paper.specs import TITLES, hew_of
 
 COLUMNS = (
     *("objective", "gap", "pooled", "pooled_gap"),
+    *("averaged_objective", "averaged_test_accuracy"),
     *("validation_accuracy", "test_accuracy", "validation_loss", "test_loss"),
     *("scalars", "paper_scalars"),
 )
@@ -27,10 +28,20 @@ SHOWN = {
     False: ("objective", "pooled_gap", "test_accuracy"),
 }
 """Of results.md, for modules and for the rest; rows are sorted by the first."""
+SHOWN_AVERAGED = (
+    *("averaged_objective", "averaged_test_accuracy"),
+    *("objective", "test_accuracy"),
+)
+"""Of results.md, where methods are judged by their averaged model."""
 KEPT = ("spec.toml", "tuned.toml", "tuning.json", "times.json")
 """Files of a run that a published result needs beside its numbers."""
 Key = tuple[str, str]
 GRID_RULES = (
+    "The paper compares «under matched communication budgets», cumulative transmitted "
+    "scalars by its own count: each method is taken when both have sent as much as the "
+    "cheaper one sends in all rounds. That is what its text means; every claim is "
+    "judged so, at equal scalars by our count (control variates need no second vector "
+    "up, erratum E-17), and at equal rounds. "
     "A claim of an advantage agrees when HEW has a lower objective than every other "
     "method and a lower accuracy than none, by 95 % paired intervals over the seeds. "
     "It does not agree when HEW's objective is clearly higher than that of one of "
@@ -58,31 +69,35 @@ def publish_grid(
 ) -> list[Claim]:
     """Write all that a result of the main grid needs; return the claims, judged.
 
-    That is table.csv, summary.json, results.md and claims.md, and for each panel its
-    spec, the tuned spec, the tuning table and the times, in a folder of its own.
+    That is table.csv, pairs.csv, summary.json, results.md and claims.md, and for each
+    panel its spec, the tuned spec, the tuning table and the times, in a folder of its
+    own.
     """
     claims = judge(panels_of(folders))
     _write_numbers(folders, output, without=())
     (spec, *_) = (folder.spec for folder in folders.values())
     head = f"{GRID_RULES}\n\n{amount(spec, is_quick=is_quick)}"
     write_text(output / "claims.md", _claims_text(head, claims))
-    write_text(output / "results.md", _tables_text(folders))
+    tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
+    write_text(output / "results.md", tables)
+    write_text(output / "pairs.csv", _pairs_text(panels_of(folders)))
     return claims
 
 
 def publish_extended(
     folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
 ) -> None:
-    """Write all that a result of the extended comparison needs.
+    """Write all that a result of the wide grid or the extended comparison needs.
 
-    The paper claims nothing about it. Its summary leaves out the comparisons of all
-    pairs: 64 methods have 2,016 of them.
+    The paper claims nothing about them. Summaries leave out the comparisons of all
+    pairs, which are many.
     """
     _write_numbers(folders, output, without=("pairs",))
     (spec, *_) = (folder.spec for folder in folders.values())
     head = f"{amount(spec, is_quick=is_quick)}\n\n"
     write_text(output / "claims.md", head + extended_text(panels_of(folders)))
-    write_text(output / "results.md", momentum_text(folders))
+    tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
+    write_text(output / "results.md", tables)
 
 
 def publish_line(
@@ -126,6 +141,26 @@ def _write_numbers(
     write_json(output / "summary.json", summaries)
     for (data, regime), folder in folders.items():
         _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
+
+
+def _pairs_text(panels: Panels) -> str:
+    """HEW less every other method, at equal rounds and scalars, with intervals."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = ("mean", "low", "high", "verdict")
+    writer.writerow(["data", "regime", "equal", "quantity", "first", "second", *names])
+    for (data, regime), results in panels.items():
+        hew = hew_of(regime)
+        if hew not in results.labels:
+            continue
+        for axis in EQUAL:
+            for quantity in ("objective", "test_accuracy"):
+                found = against_others(results, hew, quantity, axis)
+                for label, o in found.items():
+                    numbers = [f"{value:+.6f}" for value in (o.mean, o.low, o.high)]
+                    row = [data, regime, axis, quantity, hew, label, *numbers]
+                    writer.writerow([*row, o.verdict])
+    return stream.getvalue()
 
 
 def _copy(folder: Folder, output: Path, names: Sequence[str]) -> None:
@@ -185,6 +220,8 @@ def _tables_text(folders: Mapping[Key, Folder]) -> str:
     for (data, regime), folder in folders.items():
         summary = folder.summary
         shown = SHOWN[folder.spec.problem.is_module]
+        if folder.spec.judge == "averaged":
+            shown = SHOWN_AVERAGED
         heads = [quantity.replace("_", " ") for quantity in shown]
         lines += [f"### {data}, {TITLES.get(regime, regime)}", ""]
         lines += [

@@ -36,14 +36,23 @@ RATIOS = (1.1, 1.25, 1.5, 1.75, 2.0)
 SCALES = (0.2, 0.4, 0.8, 1.6)
 PROXIMAL = (0.01, 0.1)
 
-MOMENTA = (0.0, 0.5, 0.8, 0.9)
-WIDE_AMPLITUDES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-WIDE_RATIOS = (1.1, 1.5, 2.0)
-WIDE_SCALES = (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
-"""Of the extended comparison: the paper has no momentum, and with its grids nearly
-every method's best value lies at the edge."""
+LONG = {
+    "amplitude": tuple(2.0**k for k in range(-3, 13)),
+    "step_scale": tuple(0.2 * 2.0**k for k in range(-5, 9)),
+    "curvature_ratio": (1.01, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1e4),
+    "proximal": (0.0, 0.001, 0.01, 0.1, 1.0, 10.0),
+    "momentum": (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98),
+}
+"""Lists that hold their best value inside, or end at a bound of the parameter itself.
+In the paper's own lists nearly every best value is the last one. Ratios end where the
+weights are those of the shortest combination and no longer change."""
 
 HEW_PLAIN, HEW_CORRECTED = "HEW (Alg. 3)", "HEW (Alg. 2)"
+FIXED_CORRECTED = (
+    "HEW-Fixed (uniform, corrected)",
+    "HEW-Fixed (horizon, corrected)",
+)
+ONE_STEP = "minibatch SGD (one step)"
 
 
 def hew_of(regime: str) -> str:
@@ -51,10 +60,28 @@ def hew_of(regime: str) -> str:
     return HEW_PLAIN if regime.startswith("hom") else HEW_CORRECTED
 
 
-def main_methods() -> tuple[MethodSpec, ...]:
-    """The paper's methods with the paper's grids."""
+def main_methods(regime: str = "het-random") -> tuple[MethodSpec, ...]:
+    """The paper's methods with the paper's grids, and their fair forms.
+
+    The paper names HEW-Fixed and minibatch SGD without defining them, and FedNova
+    weighs by data size where methods are judged by the mean over clients. So HEW-Fixed
+    stands beside Algorithm 2 with the same control variates as well, FedNova with equal
+    p_i, and minibatch SGD both with H steps' gradients at the anchor, each counted in
+    full, and with one step along their mean. Forms that a regime makes equal to another
+    method are left out: those by size where shards are even, those by H where H = 4.
+    """
     exact = {"amplitude": AMPLITUDES, "curvature_ratio": RATIOS}
     amplitudes, scales = {"amplitude": AMPLITUDES}, {"step_scale": SCALES}
+    fixed = {"power": 0.0, "corrected": True}
+    fair: tuple[MethodSpec, ...] = ()
+    if regime.startswith("het"):
+        fair = (MethodSpec("HewFixed", FIXED_CORRECTED[0], fixed, amplitudes),)
+    if regime == "het-random":
+        by_steps = fixed | {"power": 1.0}
+        fair += (
+            MethodSpec("HewFixed", FIXED_CORRECTED[1], by_steps, amplitudes),
+            MethodSpec("FedNova", "FedNova (uniform)", {"by_size": False}, scales),
+        )
     return (
         MethodSpec("HewHom", HEW_PLAIN, {}, exact),
         MethodSpec("HewHet", HEW_CORRECTED, {}, exact),
@@ -65,7 +92,9 @@ def main_methods() -> tuple[MethodSpec, ...]:
         MethodSpec("FedNova", "FedNova", {}, scales),
         MethodSpec("Scaffold", "SCAFFOLD", {}, scales),
         MethodSpec("FedProx", "FedProx", {}, scales | {"proximal": PROXIMAL}),
-        MethodSpec("MinibatchSGD", "minibatch SGD", {}, scales),
+        MethodSpec("MinibatchSGD", "minibatch SGD (H steps)", {}, scales),
+        MethodSpec("MinibatchSGD", ONE_STEP, {"ground": "equal"}, scales),
+        *fair,
     )
 
 
@@ -87,11 +116,11 @@ def main_spec(data: str, regime: str) -> Spec:
     partition, horizons = REGIMES[regime]
     return Spec(
         name=f"{data}-{regime}",
-        methods=main_methods(),
+        methods=main_methods(regime),
         rounds=90,
         seeds=tuple(range(7)),
-        evaluate_every=3,  # 31 points of a curve; evaluation costs more than the rounds
-        audit_every=30,
+        evaluate_every=5,  # 19 points of a curve; evaluation costs more than the rounds
+        audit_every=45,
         data=DataSpec(name=data),
         problem=ProblemSpec(l2=1e-4),
         clients=ClientsSpec(
@@ -106,39 +135,46 @@ def main_spec(data: str, regime: str) -> Spec:
     )
 
 
-def under_momentum(label: str, beta: float) -> str:
-    """What the extended comparison calls a method under outer momentum β."""
-    return f"{label}, momentum {beta:g}" if beta else label
+def wide_spec(data: str, regime: str) -> Spec:
+    """One panel of the main grid with lists long enough to hold their best value."""
+    spec = main_spec(data, regime)
+    return replace(
+        spec,
+        name=f"{spec.name}-wide",
+        methods=tuple(_long(method) for method in spec.methods),
+        evaluate_every=10,
+        audit_every=0,
+        tune=replace(spec.tune, search="climb"),
+    )
 
 
 def extended_spec(data: str, regime: str) -> Spec:
-    """One panel of the extended comparison: outer momentum, wider grids and the rivals.
+    """One panel of the extended comparison: long lists, outer momentum, averaging.
 
-    Momentum is not tuned but shown: every method once for each value, its own grid
-    searched anew under it. Evaluated every tenth round.
+    Every method of the grid and the rivals, with momentum as one more list. The
+    server's averaged model is what counts: in tuning, and in comparisons. The iterate
+    is measured beside it.
     """
-    spec = main_spec(data, regime)
-    wide = {
-        "amplitude": WIDE_AMPLITUDES,
-        "curvature_ratio": WIDE_RATIOS,
-        "step_scale": WIDE_SCALES,
-    }
+    spec = wide_spec(data, regime)
+    momentum = {"momentum": LONG["momentum"]}
     methods = tuple(
         MethodSpec(
             m.method,
-            under_momentum(m.label, beta),
-            {**m.parameters, "momentum": beta} if beta else m.parameters,
-            {name: wide.get(name, values) for name, values in m.grid.items()},
+            m.label,
+            {**m.parameters, "average": "ema"},
+            {**_long(m).grid, **momentum},
         )
-        for m in (*main_methods(), *rivals())
-        for beta in MOMENTA
+        for m in (*spec.methods, *rivals())
+        if m.label != ONE_STEP  # all it lacks is a longer step, which the other has
     )
+    name = f"{data}-{regime}-extended"
+    return replace(spec, name=name, methods=methods, judge="averaged")
+
+
+def _long(method: MethodSpec) -> MethodSpec:
+    """A method with long lists for short ones."""
     return replace(
-        spec,
-        name=f"{spec.name}-extended",
-        methods=methods,
-        evaluate_every=10,
-        audit_every=0,
+        method, grid={name: LONG.get(name, v) for name, v in method.grid.items()}
     )
 
 

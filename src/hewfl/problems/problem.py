@@ -150,3 +150,40 @@ class Branching(Protocol):
             samples: rows of the pooled arrays for each step; client i counts its first
                 b_i columns.
         """
+
+
+@runtime_checkable
+class Adaptive(Protocol):
+    """A problem whose clients may step by an optimiser other than plain SGD."""
+
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether displacements do not show the mean gradient of a branch."""
+
+    def measured_branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> tuple[Float[Array, "lanes s d"], Float[Array, "corrected s d"]]:
+        """Displacements, and mean gradients of the lanes whose plan has a correction.
+
+        The gradients are those of the minibatches along each branch, before correction,
+        proximal term and optimiser. Arguments are those of `Branching.branches`.
+        """
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A problem whose clients can tell their loss on chosen samples."""
+
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """(1/b) Σ_j φ_{s_ij}(x) for every model and client, all clients at one model.
+
+        Args:
+            anchors: models.
+            samples: s_ij, rows of the pooled arrays, b of each client.
+        """

@@ -138,6 +138,19 @@ class Quadratic:
         gradients, away = self._gradients(xp.astype(x, xp.float64))
         return conform(0.5 * xp.sum(gradients * away, axis=2), anchors)
 
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """Mean losses ½ (x − b_i)ᵀ A_i (x − b_i) + ⟨ξ̄, x⟩, ξ̄ the samples' mean."""
+        x = conform(anchors, self.noise)
+        xp = compat.array_namespace(x)
+        x = xp.astype(x, xp.float64)
+        client = gather(self._owner, samples[:, :1], self._owner.dtype)[:, 0]
+        gradients, away = self._gradients(x)
+        own = xp.take(0.5 * xp.sum(gradients * away, axis=2), client, axis=1)
+        noise = xp.mean(gather(self.noise, samples, x.dtype), axis=1)  # a d
+        return conform(own + x @ noise.T, anchors)
+
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i."""
         return two_means(self.client_losses(anchors), self.data_sizes)

@@ -1,14 +1,25 @@
-"""Who takes part in a round and with how many local steps, from a spec."""
+"""Who takes part in a round, with how many steps and which faults, from a spec."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hewfl.core.checks import invalid
 from hewfl.core.conversion import (
+    check_names,
     errors_naming,
     from_list,
     from_table,
     is_whole,
+)
+from hewfl.server.faults import (
+    ConstantUpdates,
+    FlippedLabels,
+    GrowingNoise,
+    HiddenBatches,
+    RandomLabels,
+    RandomUpdates,
+    ScaledUpdates,
+    StaleUpdates,
 )
 from hewfl.server.federation import (
     ChoiceHorizons,
@@ -21,6 +32,7 @@ from hewfl.server.federation import (
     RandomParticipation,
     SampledParticipation,
     TimedHorizons,
+    World,
 )
 
 HORIZONS: dict[str, type[Any]] = {
@@ -37,6 +49,40 @@ PARTICIPATION: dict[str, type[Any]] = {
     law.__name__: law
     for law in (FullParticipation, SampledParticipation, RandomParticipation)
 }
+
+FAULTS: dict[str, type[Any]] = {
+    law.__name__: law
+    for law in (
+        *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
+        *(ConstantUpdates, StaleUpdates, GrowingNoise),
+    )
+}
+
+
+def check_world(given: Any) -> World:
+    """Make the world that a spec asks for: a table with a list of faults.
+
+    Raises:
+        InvalidInputError: no such table, or a fault is none of the known laws.
+    """
+    where = "clients.world"
+    if given is None:
+        return World()
+    if not isinstance(given, Mapping):
+        raise invalid(where, "a table with `faults`", repr(given))
+    check_names(given, ("faults", "objective"), where)
+    listed = given.get("faults", ())
+    if not isinstance(listed, list | tuple) or not listed:
+        raise invalid(f"{where}.faults", "a list of tables", repr(listed))
+    for k, fault in enumerate(listed):
+        if not isinstance(fault, Mapping):
+            raise invalid(f"{where}.faults[{k}]", "a table", repr(fault))
+    faults = [_law(FAULTS, f, f"{where}.faults[{k}]") for k, f in enumerate(listed)]
+    objective = given.get("objective", "honest")
+    if objective not in ("honest", "all"):
+        raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
+    with errors_naming({"faults": f"{where}.faults"}):
+        return World(tuple(faults), objective)
 
 
 def check_horizons(given: Any) -> Horizons:

@@ -1,6 +1,7 @@
 """From what was heard of a round to the next state.
 
     decision, state = algorithm.decide(round, state)
+    length          = asked of the clients, where the step is measured
     anchor, memory  = outer step of Σ w_iΔ_i
     average         = of the anchors, where one is kept
 
@@ -25,6 +26,7 @@ from hewfl.core.displacements import OwnSum
 from hewfl.core.round import Decision, Round
 from hewfl.errors import HewError
 from hewfl.server.average import Average, average_weight, averaged
+from hewfl.server.measure import Ask, Measured, asked_points, fitted, lengthened
 from hewfl.server.outer import Outer, outer_step
 from hewfl.server.state import Lane, ServerState
 
@@ -42,6 +44,7 @@ class Outcome:
         decision: the rule's; None where the round could not be concluded.
         move: the step really taken, outer optimiser included, where it was asked for.
         terms: of the bound that the rule minimises, for the step really taken.
+        measured: what clients measured along the step, for the trace.
     """
 
     state: ServerState
@@ -49,6 +52,7 @@ class Outcome:
     decision: Decision | None = None
     move: Float64[Array, " d"] | None = None
     terms: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 def conclude(  # noqa: PLR0913 - four are switches
@@ -57,6 +61,7 @@ def conclude(  # noqa: PLR0913 - four are switches
     round_: Round,
     *,
     fits: Callable[[Float64[Array, " d"]], bool],
+    ask: Ask | None = None,
     with_terms: bool = False,
     with_move: bool = False,
     whole_state: bool = False,
@@ -68,6 +73,7 @@ def conclude(  # noqa: PLR0913 - four are switches
         state: before the round; used up where it keeps control variates in place.
         round_: what was heard, all of it finite or refused by the rule.
         fits: whether a model is one that can be sent.
+        ask: for the clients' losses along the step; needed for a measured one.
         with_terms: whether the terms of the rule's bound are wanted.
         with_move: whether the step itself is wanted.
         whole_state: whether the rule's next state is looked through for NaN as well.
@@ -78,7 +84,9 @@ def conclude(  # noqa: PLR0913 - four are switches
             model = None
             if with_terms and isinstance(lane.algorithm, Modelled):
                 model = _certified(lane.algorithm.model(round_, state.algorithm))
-            moved = stepped(lane.outer, round_, state, decision, model, with_move)
+            found = _measured(lane.outer, round_, decision, ask)
+            taken = decision if found is None else lengthened(decision, found.length)
+            moved = stepped(lane.outer, round_, state, taken, model, with_move)
             spoiled = whole_state and _has_nan(following)
             if spoiled or not fits(moved.anchor):
                 return Outcome(state, RANGE_ERROR)
@@ -92,8 +100,27 @@ def conclude(  # noqa: PLR0913 - four are switches
         algorithm=following,
         average=moved.average,
     )
+    seen: Mapping[str, float] = {}
+    if found is not None and state.scale is not None:
+        new = replace(new, scale=state.scale * found.factor)
+        seen = found.note(state.scale)
     status = _said(decision, lane.outer)
-    return Outcome(new, status, decision, moved.move, moved.terms)
+    return Outcome(new, status, decision, moved.move, moved.terms, seen)
+
+
+def _measured(
+    outer: Outer, round_: Round, decision: Decision, ask: Ask | None
+) -> Measured | None:
+    """What the clients measure along the step; None where it is not asked for."""
+    if outer.measure is None:
+        return None
+    if ask is None:
+        rule = "left out where clients are not asked for losses, as in Flower"
+        raise invalid("outer.measure", rule, outer.measure)
+    step = decision.step
+    if step is None:
+        step = round_.displacements.combine(decision.weights)
+    return fitted(outer, decision.weights, ask(asked_points(outer), step))
 
 
 def _certified(model: RoundModel) -> RoundModel | None:

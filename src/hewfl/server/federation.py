@@ -35,12 +35,14 @@ from hewfl.server.participation import (
     past_of,
 )
 from hewfl.server.streams import generator
+from hewfl.server.worlds import World
 
 __all__ = [
     "ChoiceHorizons", "EpochHorizons", "Federation", "FixedHorizons",
     "FullParticipation", "History", "Horizons", "Law", "Participation",
     "PastParticipation", "PoissonHorizons", "RandomParticipation",
-    "RotatingParticipation", "SampledParticipation", "TimedHorizons", "generator",
+    "RotatingParticipation", "SampledParticipation", "TimedHorizons", "World",
+    "generator",
 ]  # fmt: skip
 
 
@@ -53,11 +55,13 @@ class Federation:
         horizons: local steps.
         batch_size: b_i, one number or one per client.
         participation: who takes part.
+        world: what is wrong with some of the clients, hidden from every rule.
     """
 
     horizons: Horizons
     batch_size: int | Sequence[int] = 32
     participation: Law = field(default_factory=FullParticipation)
+    world: World = field(default_factory=World, repr=False)
 
     def __post_init__(self) -> None:
         """Check kinds and ranges."""
@@ -69,13 +73,16 @@ class Federation:
             rule = "a law of participation, such as SampledParticipation(2)"
             raise invalid("participation", rule, shown(who))
         check_wholes("batch_size", self.batch_size)
+        if not isinstance(self.world, World):
+            rule = "a World, such as World((RandomLabels(0.25),))"
+            raise invalid("world", rule, shown(self.world))
 
     def past(self, seed: int, t: int, n: int) -> History:
         """Who took part in the rounds before t, from the seed alone."""
         return past_of(self.participation, seed, t, n)
 
     def batches(self, n: int) -> Int64[Ints, " n"]:
-        """b_i of n clients.
+        """b_i of n clients, as the server believes.
 
         Raises:
             InvalidInputError: there are neither one nor n numbers.

@@ -55,7 +55,8 @@ def first_state(
     if outer.adapt is not None:
         memory = np.repeat(np.array(outer.memory)[:, None], len(anchor), axis=1)
     average = None if outer.average is None else Average(anchor)
-    return ServerState(anchor, memory, first, sent, sent, average=average)
+    scale = None if outer.measure is None else 1.0
+    return ServerState(anchor, memory, first, sent, sent, average=average, scale=scale)
 
 
 def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:

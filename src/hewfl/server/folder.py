@@ -79,7 +79,7 @@ class RunLog:
             self.restart(())
             return None
         for key, value in run.items():
-            if key not in but and _plain(saved.run.get(key)) != _plain(value):
+            if key not in but and not _same(_plain(saved.run.get(key)), _plain(value)):
                 text = (
                     f"the checkpoint belongs to another run: its {key} is "
                     f"{saved.run.get(key)!r}, asked for is {value!r}"
@@ -126,3 +126,18 @@ def describe(
     table["methods"] = [{key: v for key, v in method.items() if v is not None}]
     table["clients"] = {"partition": "nodes", **(clients or {})}
     write_text(folder / "spec.toml", write_toml(table))
+
+
+def _same(saved: Any, asked: Any) -> bool:
+    """Whether a run asked for is the one that was saved.
+
+    An option that the writer did not know yet is missing in what it saved. Such options
+    are off by default (None or false), so a run that leaves them off is the same run.
+    """
+    if not (isinstance(saved, Mapping) and isinstance(asked, Mapping)):
+        return bool(saved == asked)
+    off = {key for key, value in asked.items() if value is None or value is False}
+    later = off - saved.keys()
+    return saved.keys() == asked.keys() - later and all(
+        _same(saved[key], asked[key]) for key in saved
+    )

@@ -21,6 +21,7 @@ from hewfl.core.checks import (
     shown,
     whole,
 )
+from hewfl.core.provenance import shown_record
 from hewfl.server.streams import HORIZONS, SETUP, generator
 
 
@@ -93,16 +94,25 @@ class ChoiceHorizons:
 @final
 @dataclass(frozen=True, slots=True)
 class PoissonHorizons:
-    """A mixture of Poisson laws, truncated to a range, afresh every round.
+    """A mixture of Poisson laws, cut to a range, afresh every round.
 
     The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
-    truncated to 1..12.
+    "truncation to the range [1, 12]".
+
+    Attributes:
+        rates: of the laws, each positive.
+        probabilities: of the laws.
+        least: of the steps.
+        most: of the steps.
+        clipped: whether a draw outside the range becomes its nearest end; otherwise the
+            laws are conditioned on the range, so that it is drawn again.
     """
 
     rates: Sequence[float] = (1.0, 4.0, 8.0)
     probabilities: Sequence[float] = (0.34, 0.33, 0.33)
     least: int = 1
     most: int = 12
+    clipped: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -118,6 +128,10 @@ class PoissonHorizons:
         if not 1 <= least <= most:
             raise invalid("least", f"from 1 to `most` = {most}", least)
 
+    def __repr__(self) -> str:
+        """All fields; clipping where it is used."""
+        return shown_record(self, ("clipped",))
+
     def draw(
         self,
         seed: int,
@@ -125,9 +139,12 @@ class PoissonHorizons:
         sizes: Int64[Ints, " n"],
         batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
     ) -> Int64[Ints, " n"]:
-        """One value per client, by inversion of the truncated law."""
+        """One value per client; of the conditioned law by its inverse."""
         rng = generator(seed, HORIZONS, t)
         component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
+        if self.clipped:
+            drawn = rng.poisson(np.asarray(self.rates, dtype=np.float64)[component])
+            return np.clip(drawn, self.least, self.most).astype(np.int64)
         values = np.arange(self.least, self.most + 1)
         factorials = np.cumsum(np.log(np.arange(1, self.most + 1)))[self.least - 1 :]
         rates = np.asarray(self.rates)[:, None]
@@ -151,9 +168,11 @@ class EpochHorizons:
 
     Attributes:
         epochs: how many, or a list to choose from afresh every round.
+        probabilities: of the entries of the list; equal ones if left out.
     """
 
     epochs: float | Sequence[float] = 1.0
+    probabilities: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -161,13 +180,26 @@ class EpochHorizons:
         check_list("epochs", epochs)
         for value in epochs:
             positive("epochs", value)
+        if len(self.probabilities) > 0:
+            shares = as_float64("probabilities", self.probabilities)
+            if shares.shape != epochs.shape:
+                raise invalid(
+                    "probabilities", "one per entry of `epochs`", shown(shares)
+                )
+            if abs(shares.sum() - 1) > 1e-9 or shares.min() < 0:
+                raise invalid("probabilities", "a distribution", shown(shares))
+
+    def __repr__(self) -> str:
+        """All fields; probabilities where they are given."""
+        return shown_record(self, ("probabilities",))
 
     def draw(
         self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
     ) -> Int64[Ints, " n"]:
         """Steps for the epochs of this round."""
         choices = np.atleast_1d(np.asarray(self.epochs, dtype=np.float64))
-        epochs = generator(seed, HORIZONS, t).choice(choices, len(sizes))
+        shares = self.probabilities if len(self.probabilities) > 0 else None
+        epochs = generator(seed, HORIZONS, t).choice(choices, len(sizes), p=shares)
         return np.maximum(np.ceil(epochs * sizes / batches), 1).astype(np.int64)
 
 

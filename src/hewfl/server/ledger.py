@@ -6,7 +6,7 @@ nobody is contacted costs nothing (E-06).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -46,6 +46,19 @@ class Charge:
         return self.down + self.paper_up + self.extra
 
 
+def with_gradients(traffic: Traffic) -> Traffic:
+    """What a method with control variates sends under an adaptive local optimiser.
+
+    Each active client sends the mean gradient of its branch beside its displacement.
+    The paper, which sends Δc_i along, counts that vector anyway.
+
+    >>> with_gradients(Traffic(down=2, up=1, paper_up=2))  # doctest: +ELLIPSIS
+    Traffic(down=2, up=2, paper_up=2, ..., samples=0)
+    """
+    up = traffic.up + 1
+    return replace(traffic, up=up, paper_up=max(up, traffic.paper_up))
+
+
 def charge(traffic: Traffic, active: int, d: int) -> Charge:
     """The cost of a round with `active` clients and d parameters."""
     if active == 0:
@@ -70,12 +83,14 @@ class Ledger:
         sent: numbers each client sent.
         paper_sent: numbers each client sent, in the paper's count.
         received: numbers each client received, broadcasts included.
+        samples: on which each client measured losses, beside its local steps.
     """
 
     total: Charge
     sent: Int64[Ints, " n"]
     paper_sent: Int64[Ints, " n"]
     received: Int64[Ints, " n"]
+    samples: Int64[Ints, " n"]
 
 
 def ledger(
@@ -113,4 +128,5 @@ def ledger(
         at_start + rounds * (traffic.up * d + traffic.up_scalars),
         at_start + rounds * (traffic.paper_up * d + traffic.up_scalars),
         rounds * got,
+        rounds * traffic.samples,
     )

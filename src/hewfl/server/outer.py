@@ -8,10 +8,12 @@ adaptive   m ← β m + (1 − β) s,     x ← x + γ m / (√v + τ)          
            FedAdam      v ← β₂ v + (1 − β₂) s²
            FedYogi      v ← v − (1 − β₂) s² sign(v − s²)
 
-Besides, the server may keep an average of its iterates (`hewfl.server.average`).
+Besides, the server may keep an average of its iterates (`hewfl.server.average`), and
+ask the clients how far to go along s (`hewfl.server.measure`).
 """
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid, nonnegative, positive, shown, whole
@@ -20,6 +22,8 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 AVERAGES = ("ema", "tail")
 BETA2, TAU = 0.99, 1e-3
 """Defaults of the adaptive steps: those of the experiments in [Reddi2021]."""
+POINTS = (0.5, 1.0, 2.0)
+"""Default of the a at which clients are asked for their loss, besides a = 0."""
 DECAY = 0.9
 """Default of β for `average="ema"`: an average over about ten rounds."""
 
@@ -42,6 +46,10 @@ class Outer:
         average_decay: β from 0 to below 1 of "ema"; 0.9 if not given.
         average_from: the first round whose iterate counts in "tail", at least 1; all
             count if not given.
+        measure: fresh samples of each client on which it measures its loss along s, to
+            tell how far to go; None measures nothing.
+        measure_at: a > 0 at which the loss at x + a s is asked for, increasing and at
+            least two; 0.5, 1 and 2 if not given.
     """
 
     step: float = 1.0
@@ -53,6 +61,8 @@ class Outer:
     average: Literal["ema", "tail"] | None = None
     average_decay: float | None = None
     average_from: int | None = None
+    measure: int | None = None
+    measure_at: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check ranges, and that every field that is set has an effect."""
@@ -75,6 +85,24 @@ class Outer:
         if self.average_from is not None:
             _only("average_from", 'average = "tail"', self.average == "tail")
             whole("average_from", self.average_from, least=1)
+        self._check_measured()
+
+    def _check_measured(self) -> None:
+        """Check that a measured step is the only one that says how far to go."""
+        if self.measure_at is not None:
+            _only("measure_at", "`measure`", self.measure is not None)
+            at = self.measure_at
+            ends = [0.0, *(positive("measure_at", a) for a in at)]
+            if len(at) < 2 or any(a >= b for a, b in pairwise(ends)):
+                raise invalid("measure_at", "at least two increasing numbers", at)
+        if self.measure is None:
+            return
+        whole("measure", self.measure, least=1)
+        why = "with `measure`, which says how far to go"
+        if self.adapt is not None:
+            raise invalid("adapt", f"left out {why}", repr(self.adapt))
+        if self.step != 1:
+            raise invalid("step", f"1 {why}", self.step)
 
     def __repr__(self) -> str:
         """As Python writes it, without what is not set: old checkpoints name it so."""
@@ -85,7 +113,8 @@ class Outer:
     @property
     def is_plain(self) -> bool:
         """Whether the server's step is s itself."""
-        return self.step == 1 and self.momentum == 0 and self.adapt is None
+        changes = (self.momentum != 0, self.adapt is not None, self.measure is not None)
+        return self.step == 1 and not any(changes)
 
     @property
     def memory(self) -> tuple[float, ...]:
@@ -99,6 +128,7 @@ class Outer:
         """What is added to the name of a method, with a comma before."""
         parts = [f"momentum {self.momentum:g}"] if self.momentum else []
         parts += [self.adapt] if self.adapt else []
+        parts += ["measured"] if self.measure else []
         parts += ["averaged"] if self.average else []
         return "".join(f", {part}" for part in parts)
 

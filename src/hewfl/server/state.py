@@ -78,6 +78,9 @@ class ServerState:
         diverged: stopped, because a step or the objective left all bounds.
         refused: stopped, because its rule could not decide a round.
         average: of the iterates, None where none is kept.
+        scale: that measured steps have put on the plan's step sizes; None without them.
+        kept: what stale clients of a simulated world sent last, one row each; rules
+            are not shown it.
     """
 
     anchor: Float64[Array, " d"]
@@ -88,6 +91,8 @@ class ServerState:
     diverged: bool = False
     refused: bool = False
     average: Average | None = None
+    scale: float | None = None
+    kept: Float64[Array, "k d"] | None = None
 
     @property
     def stopped(self) -> bool:

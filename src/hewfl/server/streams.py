@@ -2,7 +2,7 @@
 
 import numpy as np
 
-ROSTER, HORIZONS, SETUP = 1, 2, 3
+ROSTER, HORIZONS, SETUP, SAMPLES, WORLD, PROBES = 1, 2, 3, 4, 5, 6
 """Streams of random numbers that must not mix."""
 
 

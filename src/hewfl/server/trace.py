@@ -41,6 +41,8 @@ class RoundRecord:
         status: one sentence.
         excluded: clients left out because their displacement was not finite.
         observed: what the observers say.
+        world: in round 0 of a simulation with clients that are not what they seem:
+            who is `bad`, and the true `batch_sizes`. Rules are never shown it.
     """
 
     round: int
@@ -57,6 +59,7 @@ class RoundRecord:
     status: str = "start"
     excluded: Sequence[int] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
+    world: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def round_note(
@@ -102,6 +105,11 @@ class Trace:
     traffic: tuple[Traffic, ...]
     population: int
     averages: Float64[Array, "lanes d"]
+
+    @property
+    def bad(self) -> tuple[int, ...]:
+        """Clients that the world of the run made bad."""
+        return tuple(self.records[0].world.get("bad", ())) if self.records else ()
 
     def ledger(self, lane: int | str) -> Ledger:
         """What one lane sent, in total and client by client."""
@@ -165,7 +173,10 @@ def _more(record: RoundRecord) -> list[str]:
 
 def to_line(record: RoundRecord) -> str:
     """One line of JSON; floats keep every bit."""
-    return json.dumps(asdict(record), separators=(",", ":")) + "\n"
+    table = asdict(record)
+    if not record.world:  # as lines were before there were worlds
+        del table["world"]
+    return json.dumps(table, separators=(",", ":")) + "\n"
 
 
 def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
@@ -176,4 +187,6 @@ def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
 def _record(values: dict[str, Any]) -> RoundRecord:
     for name in ("clients", "horizons", "weights", "excluded"):
         values[name] = tuple(values[name])
+    world = values.get("world", {})
+    values["world"] = {key: tuple(value) for key, value in world.items()}
     return RoundRecord(**values)

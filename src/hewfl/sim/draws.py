@@ -12,9 +12,7 @@ from jaxtyping import Int64
 
 from hewfl.core.checks import Ints
 from hewfl.core.round import Roster
-from hewfl.server.federation import generator
-
-_SAMPLES = 4
+from hewfl.server.streams import PROBES, SAMPLES, generator
 
 
 @final
@@ -53,7 +51,25 @@ def draw(
     starts, sizes = offsets[roster.clients], roster.data_sizes
     samples = np.empty((longest, len(starts), width), dtype=np.int64)
     for step in range(longest):
-        uniform = generator(seed, _SAMPLES, t, step).random((roster.population, width))
+        uniform = generator(seed, SAMPLES, t, step).random((roster.population, width))
         picks = (uniform[roster.clients] * sizes[:, None]).astype(np.int64)
         samples[step] = starts[:, None] + np.minimum(picks, sizes[:, None] - 1)
     return Draws(samples, roster.batch_sizes)
+
+
+def draw_probes(
+    seed: int, roster: Roster, offsets: Int64[Ints, " n"], count: int
+) -> Int64[Ints, "s b"]:
+    """Fresh samples of each client of a round, for losses along a step.
+
+    Args:
+        seed: of the run.
+        roster: who is asked, and in which round.
+        offsets: where each client's samples begin in the pool.
+        count: samples of each client, with replacement.
+    """
+    rng = generator(seed, PROBES, roster.round)
+    uniform = rng.random((roster.population, count))[roster.clients]
+    starts, sizes = offsets[roster.clients][:, None], roster.data_sizes[:, None]
+    picks = np.minimum((uniform * sizes).astype(np.int64), sizes - 1)
+    return np.asarray(starts + picks, dtype=np.int64)

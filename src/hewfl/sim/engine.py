@@ -23,7 +23,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import DTypeLike
 
 from hewfl.aggregate.memory import to_host
-from hewfl.core.algorithm import Algorithm
+from hewfl.core.algorithm import Acquainted, Algorithm
 from hewfl.core.checks import (
     Array,
     ArrayLike,
@@ -35,16 +35,16 @@ from hewfl.core.checks import (
 )
 from hewfl.core.round import Roster
 from hewfl.errors import DataError
-from hewfl.problems.problem import Problem
+from hewfl.problems.problem import Probed, Problem
 from hewfl.server.checkpoint import Saved, flatten, unflatten
-from hewfl.server.federation import Federation
+from hewfl.server.federation import Federation, World
 from hewfl.server.first import finite_rows, first_state
 from hewfl.server.folder import RunLog
 from hewfl.server.state import Lane, ServerState, check_algorithm, delivered
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Observer, Setting
-from hewfl.sim.rounds import evaluated, record_of, run_round
+from hewfl.sim.rounds import evaluated, record_of, run_round, traffic_of
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
@@ -97,6 +97,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     if not _is_listed(observers):
         raise invalid("observers", "a list of functions", shown(observers))
     setting = _setting(problem, federation, lanes, seed, dtype)
+    problem = setting.problem  # with the labels that bad clients have
     folder = _folder(checkpoint)
     states, notes = _first_states(setting, _start(problem, start))
     run = _fingerprint(setting, states[0].anchor)
@@ -131,7 +132,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         _distinct([lane.name for lane in lanes]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(lane.algorithm.demands.traffic for lane in lanes),
+        tuple(traffic_of(setting, lane) for lane in lanes),
         problem.n,
         np.stack([delivered(state) for state in states]),
     )
@@ -201,7 +202,13 @@ def _setting(
         precision = np.dtype(object)
     if precision.kind != "f":
         raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
-    return Setting(problem, federation, lanes, whole("seed", seed, least=0), precision)
+    if any(lane.outer.measure for lane in lanes) and not isinstance(problem, Probed):
+        rule = "one with `sample_losses`, which a measured step asks for"
+        raise invalid("problem", rule, type(problem).__name__)
+    setting = Setting(
+        problem, federation, lanes, whole("seed", seed, least=0), precision
+    )
+    return replace(setting, problem=setting.roles.relabelled(problem))
 
 
 def _folder(checkpoint: object) -> Path | None:
@@ -242,12 +249,18 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
         "problem": [f"{size:.5e}" for size in sizes[:100]],
         "seed": setting.seed,
         "lanes": [repr(lane) for lane in setting.lanes],
-        "federation": repr(setting.federation),
+        "federation": _told_apart(setting.federation),
         "dtype": setting.dtype.name,
         "clients": problem.n,
         "parameters": problem.d,
         "samples": int(problem.data_sizes.sum()),
     }
+
+
+def _told_apart(federation: Federation) -> str:
+    """A federation in words; those without a world read as before there were any."""
+    world = federation.world
+    return repr(federation) + ("" if world == World() else f" in {world!r}")
 
 
 def _first_states(
@@ -277,7 +290,29 @@ def _first_states(
             state = first_state(lane.algorithm, x, n, zeros, outer=lane.outer)
             states.append(replace(state, scalars=0, paper_scalars=0, refused=True))
             notes.append({"excluded": silent, "status": f"refused: {error}"})
-    return states, notes
+    pairs = zip(setting.lanes, states, strict=True)
+    states = [_in_world(setting, lane, state) for lane, state in pairs]
+    return states, [note | _world_note(setting) for note in notes]
+
+
+def _in_world(setting: Setting, lane: Lane, state: ServerState) -> ServerState:
+    """The state with room for stale updates, and a yardstick's rule told the truth."""
+    roles, rule = setting.roles, lane.algorithm
+    if roles.stale:  # NaN: nothing was sent yet
+        state = replace(
+            state, kept=np.full((len(roles.stale), len(state.anchor)), np.nan)
+        )
+    if isinstance(rule, Acquainted):
+        state = replace(
+            state, algorithm=rule.acquainted(state.algorithm, roles.quality)
+        )
+    return state
+
+
+def _world_note(setting: Setting) -> dict[str, Any]:
+    """What the first records say of the world."""
+    found = setting.roles.note()
+    return {"world": found} if found else {}
 
 
 def _start_gradients(
@@ -286,9 +321,11 @@ def _start_gradients(
     """One minibatch gradient of every client at x_0 (erratum E-29)."""
     problem, n = setting.problem, setting.problem.n
     ones = np.ones(n, dtype=np.int64)
-    everybody = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
+    told = Roster(np.arange(n), ones, batches, problem.data_sizes, n)
+    everybody = setting.roles.true(told)
     batch = draw(setting.seed, _START, everybody, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
-    return np.array(gradients[0], dtype=np.float64)
+    # A displacement goes against the gradient: so does what a bad client makes of it.
+    return -setting.roles.sent(-np.array(gradients, dtype=np.float64), everybody)[0]

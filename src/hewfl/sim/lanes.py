@@ -6,14 +6,16 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import Array
 from hewfl.core.round import Decision, Round
+from hewfl.problems.arrays import two_means
 from hewfl.problems.problem import Problem
 from hewfl.server.federation import Federation
 from hewfl.server.state import Lane
+from hewfl.server.worlds import Roles
 
 
 @final
@@ -55,6 +57,20 @@ class Setting:
     lanes: Sequence[Lane]
     seed: int
     dtype: np.dtype[Any]
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The clients as they truly are; no rule is shown this."""
+        batches = self.federation.batches(self.problem.n)
+        return self.federation.world.roles(self.seed, batches)
+
+    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+        """Both means of the losses of those clients that the run is judged by."""
+        problem, members = self.problem, self.roles.measured
+        if len(members) == problem.n:
+            return problem.objectives(anchors)
+        losses = problem.client_losses(anchors)[:, members]
+        return two_means(losses, problem.data_sizes[members])
 
     @cached_property
     def best(self) -> float:

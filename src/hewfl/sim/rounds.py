@@ -8,19 +8,21 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from hewfl.aggregate.rows import Rows
-from hewfl.core.algorithm import Corrected, Informed
+from hewfl.core.algorithm import Corrected, Informed, Traffic
 from hewfl.core.checks import Array
 from hewfl.core.records import UpperState
 from hewfl.core.round import LocalPlan, Roster, Round
 from hewfl.errors import HewError
-from hewfl.problems.problem import Problem
+from hewfl.problems.problem import Adaptive, Probed, Problem
 from hewfl.server.conclude import RANGE_ERROR, conclude
 from hewfl.server.first import finite_rows
-from hewfl.server.ledger import charge
+from hewfl.server.ledger import charge, with_gradients
+from hewfl.server.measure import Ask, measured_traffic, planned
+from hewfl.server.participation import FullParticipation
 from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import AVERAGED, RoundRecord, round_note
 from hewfl.sim.branches import run_branches
-from hewfl.sim.draws import draw
+from hewfl.sim.draws import Draws, draw, draw_probes
 from hewfl.sim.lanes import Observer, Setting, Step
 
 DIVERGED = 1e12
@@ -51,7 +53,7 @@ def run_round(
                 decided = _decide(setting, states[k], heard, (t, k), observers)
                 states[k], notes[k] = decided
                 notes[k]["excluded"] = _excluded(roster, heard.roster)
-                traffic = setting.lanes[k].algorithm.demands.traffic
+                traffic = traffic_of(setting, setting.lanes[k])
                 bill = charge(traffic, len(roster.clients), problem.d)
                 states[k] = states[k].charged(bill)
     if not evaluate:
@@ -73,9 +75,8 @@ def _plans(
     """What each lane tells the clients; one that cannot plan stops, and says why."""
     plans = {}
     for k in alive:
-        algorithm = setting.lanes[k].algorithm
         try:
-            plans[k] = algorithm.plan(roster, states[k].algorithm)
+            plans[k] = planned(setting.lanes[k], roster, states[k])
         except HewError as error:
             states[k] = replace(states[k], refused=True)
             notes[k] = {"status": f"refused: {error}"}
@@ -84,7 +85,7 @@ def _plans(
 
 def _branches(
     setting: Setting,
-    states: Sequence[ServerState],
+    states: list[ServerState],
     plans: Mapping[int, LocalPlan],
     roster: Roster,
 ) -> dict[int, Round]:
@@ -92,15 +93,93 @@ def _branches(
     if not plans:
         return {}
     problem, told = setting.problem, list(plans.values())
-    draws = draw(setting.seed, roster.round, roster, problem.offsets)
+    true = setting.roles.true(roster)
+    draws = draw(setting.seed, roster.round, true, problem.offsets)
     anchors = np.stack([states[k].anchor for k in plans])
-    displacements = run_branches(
-        problem, anchors.astype(setting.dtype), roster, told, draws
+    displacements, gradients = _run(
+        problem, anchors.astype(setting.dtype), true, told, draws
     )
+    displacements = _sent(setting, states, plans, displacements, roster)
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
-    rows = zip(anchors, displacements, told, losses, strict=True)
-    heard = [_heard(x, moved, roster, plan, loss) for x, moved, plan, loss in rows]
+    rows = zip(anchors, displacements, told, losses, gradients, strict=True)
+    heard = [
+        _heard(x, moved, roster, plan, loss, mean)
+        for x, moved, plan, loss, mean in rows
+    ]
     return dict(zip(plans, heard, strict=True))
+
+
+def _sent(
+    setting: Setting,
+    states: list[ServerState],
+    plans: Mapping[int, LocalPlan],
+    displacements: Float[Array, "lanes s d"],
+    roster: Roster,
+) -> Float[Array, "lanes s d"]:
+    """What bad clients make of the displacements; the honest ones as they are."""
+    roles = setting.roles
+    if not roles.stale:
+        return roles.sent(displacements, roster)
+    kept = np.stack([np.asarray(states[k].kept) for k in plans])
+    displacements = roles.sent(displacements, roster, kept)
+    for k, own in zip(plans, kept, strict=True):
+        states[k] = replace(states[k], kept=own)
+    return displacements
+
+
+def _run(
+    problem: Problem,
+    anchors: Float[Array, "lanes d"],
+    roster: Roster,
+    plans: Sequence[LocalPlan],
+    draws: Draws,
+) -> tuple[Float[Array, "lanes s d"], list[Float[Array, "s d"] | None]]:
+    """Displacements, and mean gradients for the lanes whose clients must send them."""
+    found: list[Float[Array, "s d"] | None] = [None] * len(plans)
+    asking = [k for k, plan in enumerate(plans) if plan.correction is not None]
+    if not (asking and _hides_gradients(problem)):
+        return run_branches(problem, anchors, roster, plans, draws), found
+    assert isinstance(problem, Adaptive)
+    moved, means = problem.measured_branches(anchors, roster, plans, draws.samples)
+    for k, mean in zip(asking, means, strict=True):
+        found[k] = mean
+    return moved, found
+
+
+def _hides_gradients(problem: Problem) -> bool:
+    return isinstance(problem, Adaptive) and problem.hides_gradients
+
+
+def traffic_of(setting: Setting, lane: Lane) -> Traffic:
+    """What a lane's clients send in a round of this run."""
+    demands = lane.algorithm.demands
+    traffic = demands.traffic
+    if demands.variates and _hides_gradients(setting.problem):
+        traffic = with_gradients(traffic)
+    everybody = isinstance(setting.federation.participation, FullParticipation)
+    return measured_traffic(traffic, lane.outer, everybody=everybody)
+
+
+def _asked(setting: Setting, heard: Round, lane: Lane) -> Ask | None:
+    """How the clients heard are asked for losses along a step; None if they are not.
+
+    A bad client answers with the labels it has; what it makes of displacements it does
+    not make of losses.
+    """
+    problem, count = setting.problem, lane.outer.measure
+    if count is None:
+        return None
+    assert isinstance(problem, Probed), "checked before the rounds"
+    samples = draw_probes(setting.seed, heard.roster, problem.offsets, count)
+
+    def ask(
+        points: tuple[float, ...], step: Float64[Array, " d"]
+    ) -> Float64[Array, "s k"]:
+        models = heard.anchor + np.array(points)[:, None] * step
+        found = problem.sample_losses(models.astype(setting.dtype), samples)
+        return np.ascontiguousarray(np.asarray(found, dtype=np.float64).T)
+
+    return ask
 
 
 def _told(
@@ -161,9 +240,12 @@ def _heard(
     roster: Roster,
     plan: LocalPlan,
     losses: Float64[Array, " s"] | None,
+    gradients: Float[Array, "s d"] | None,
 ) -> Round:
-    """The round without clients whose displacement is not finite."""
+    """The round without clients whose vectors are not finite."""
     finite = finite_rows(displacements)
+    if gradients is not None:
+        finite &= finite_rows(gradients)
     if not finite.all():
         heard = np.flatnonzero(finite)
         displacements, roster, plan = (
@@ -172,8 +254,10 @@ def _heard(
             plan.only(heard),
         )
         losses = None if losses is None else losses[heard]
+        gradients = None if gradients is None else gradients[heard]
     rows = Rows(displacements, np, *displacements.shape)
-    return Round(anchor, rows, roster, plan, losses)
+    sent = None if gradients is None else Rows(gradients, np, *gradients.shape)
+    return Round(anchor, rows, roster, plan, losses, sent)
 
 
 def _decide(
@@ -193,7 +277,8 @@ def _decide(
         note = {"status": "diverged: no displacement was finite"}
         return replace(state, diverged=True), note
     watched = len(observers) > 0
-    came = conclude(lane, state, heard, fits=_is_finite, with_move=watched)
+    ask = _asked(setting, heard, lane)
+    came = conclude(lane, state, heard, fits=_is_finite, ask=ask, with_move=watched)
     decision = came.decision
     if decision is None and came.status == RANGE_ERROR:
         status = "diverged: the step was not finite"
@@ -201,7 +286,7 @@ def _decide(
     if decision is None:
         status = f"refused: {came.status}"
         return replace(state, refused=True), round_note(heard.roster, None, status)
-    seen: dict[str, float] = {}
+    seen: dict[str, float] = dict(came.measured)
     for observe in observers:
         assert came.move is not None
         seen |= observe(
@@ -288,12 +373,12 @@ def _measured(
     setting: Setting, models: Sequence[Float64[Array, " d"]]
 ) -> list[dict[str, Any]]:
     """Objectives and metrics of some models."""
-    problem, stack = setting.problem, np.stack(models).astype(setting.dtype)
+    stack = np.stack(models).astype(setting.dtype)
     if (stack == stack[0]).all():  # all start at one point
         stack = stack[:1]
     with np.errstate(all="ignore"):
-        values = np.asarray(problem.objectives(stack), dtype=np.float64)
-        metrics = problem.evaluate(stack)
+        values = np.asarray(setting.objectives(stack), dtype=np.float64)
+        metrics = setting.problem.evaluate(stack)
     rows = [min(row, len(stack) - 1) for row in range(len(models))]
     return [
         {

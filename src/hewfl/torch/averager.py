@@ -16,7 +16,7 @@ from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
-from hewfl.torch.rules import Rule
+from hewfl.torch.rules import rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
 
@@ -73,8 +73,10 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             raise invalid("period", "at least 1", period)
         if warmup_steps < 0:
             raise invalid("warmup_steps", "at least 0", warmup_steps)
-        options = SyncOptions() if options is None else options
-        chosen = Rule(rule, options.smoothness, options.curvature_ratio)
+        chosen, options = rule_of(rule, options)
+        if options.outer.measure is not None:
+            text = "left out: no loop tells how to measure a loss (use HewLocalSGD)"
+            raise invalid("options.outer.measure", text, options.outer.measure)
         if chosen.demands.variates:
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)
@@ -113,7 +115,6 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if self.step < self.warmup_steps:
             if self.step == self.warmup_steps - 1:
                 self._replica.model.take()
-                self._replica.model.follow(self._replica.wire.rank)
         else:
             self._work = self._work.after_step(rate)
             if (self.step - self.warmup_steps) % self.period == 0:
@@ -125,15 +126,14 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         self.step += 1
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Let the parameters hold the averaged model inside the block; all ranks must.
+        """Let the parameters hold the averaged model inside the block.
 
         As in `HewLocalSGD.averaged`; needs `SyncOptions(outer=Outer(average=…))`.
 
         Raises:
             InvalidInputError: the job keeps no average.
-            RankError: ranks are missing or disagree.
         """
-        return averaged_model(self._replica)
+        return averaged_model(self._replica.model)
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.

@@ -1,6 +1,9 @@
 """What goes wrong between ranks, said on every rank instead of a hang."""
 
+import os
 import time
+import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,6 +15,9 @@ from torch.distributed import distributed_c10d
 
 from hewfl.core.checks import Array
 from hewfl.errors import HewError
+
+_COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
+"""Of each process group: how many exchanges were made on it, how often ranks met."""
 
 
 @final
@@ -25,24 +31,31 @@ class Attendance:
 
     Collectives that fail say that somebody is gone, not who. The store of the default
     process group outlives them in most failures. Meetings are counted on the group,
-    whatever they are for: who has come to fewer is missing.
+    whatever they are for: who has come to fewer is missing. Nothing else depends on
+    the store: under torchrun it outlives the processes, and what an attempt left there
+    must not be taken for the next one's.
 
     Attributes:
         instance: how many were made on the group by this rank, this one included.
+        job: a number that all ranks of this attempt share, once they have met.
     """
 
-    def __init__(self, group: str, rank: int, ranks: int) -> None:
+    def __init__(self, group: Any, rank: int, ranks: int) -> None:
         """Count one more on the group.
 
         Args:
-            group: name of the process group.
+            group: the process group.
             rank: of this process in it.
             ranks: n.
         """
-        self._rank, self._ranks, self._meeting = rank, ranks, 0
+        self._rank, self._ranks = rank, ranks
+        self._counts = _COUNTS.setdefault(group, Counter())
         self._store: Any = distributed_c10d._get_default_store()
-        self._name = f"hewfl/{group}"
-        self.instance: int = self._store.add(f"{self._name}/instances of {rank}", 1)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._name = f"hewfl/attempt {attempt}/{group.group_name}"
+        self._counts["instances"] += 1
+        self.instance = self._counts["instances"]
+        self.job = 0
 
     def table(
         self, row: Float64[Array, " k"], timeout: timedelta
@@ -52,12 +65,13 @@ class Attendance:
         For backends whose collectives cannot be given up: on NCCL a missing rank is
         found here, before one of them is under way, by an error instead of an abort.
         """
-        keys = [self._row_key(self._meeting, rank) for rank in range(self._ranks)]
+        meeting = self._counts["meetings"]
+        keys = [self._row_key(meeting, rank) for rank in range(self._ranks)]
         self._store.set(keys[self._rank], row.tobytes().hex())
         self._store.wait(keys, timeout)
         rows = [bytes.fromhex(self._store.get(key).decode()) for key in keys]
-        if self._meeting > 2:  # all have come to the last, and so have read this one
-            self._store.delete_key(self._row_key(self._meeting - 2, self._rank))
+        if meeting > 2:  # all have come to the last, and so have read this one
+            self._store.delete_key(self._row_key(meeting - 2, self._rank))
         return np.stack([np.frombuffer(row) for row in rows])
 
     @contextmanager
@@ -68,8 +82,10 @@ class Attendance:
             place: where it has come to, in words.
         """
         began = time.monotonic()
+        self._counts["meetings"] += 1
         try:
-            self._note(place)
+            note = f"{self.job} {self._counts['meetings']} {place}"
+            self._store.set(f"{self._name}/{self._rank}", note)
             yield
         except RankError:
             raise
@@ -81,11 +97,6 @@ class Attendance:
             )
             raise RankError(text) from error
 
-    def _note(self, place: str) -> None:
-        """Count this rank's meetings on the group, all instances together."""
-        self._meeting = self._store.add(f"{self._name}/meetings of {self._rank}", 1)
-        self._store.set(f"{self._name}/{self._rank}", f"{self._meeting} {place}")
-
     def _missing(self) -> str:
         try:
             seen = [self._last(rank) for rank in range(self._ranks)]
@@ -94,21 +105,23 @@ class Attendance:
         lasts = [
             f"{rank} ({place})"
             for rank, (meeting, place) in enumerate(seen)
-            if meeting < self._meeting
+            if meeting < self._counts["meetings"]
         ]
         if not lasts:
             return "a rank that had come as well broke off"
         return f"it never saw {ranks_named(lasts)}"
 
     def _row_key(self, meeting: int, rank: int) -> str:
-        return f"{self._name}/meeting {meeting}/{rank}"
+        return f"{self._name}/job {self.job}/meeting {meeting}/{rank}"
 
     def _last(self, rank: int) -> tuple[int, str]:
         """The last meeting that a rank has come to: its number, and in words."""
         key = f"{self._name}/{rank}"
         if not self._store.check([key]):
             return 0, "not seen before"
-        meeting, place = self._store.get(key).decode().split(" ", 1)
+        job, meeting, place = self._store.get(key).decode().split(" ", 2)
+        if self.job and job not in ("0", str(self.job)):
+            return 0, "not seen since the job was started again"
         return int(meeting), f"last seen {place}"
 
 

@@ -1,9 +1,8 @@
-"""How the parameters of a model lie in buckets, and buckets in shards.
+"""How the parameters of a model lie in buckets, which are exchanged one by one.
 
 Parameters of one precision are laid end to end, in the order of their memory, and cut
-into buckets; each bucket is cut into one shard per rank. Rank j does the arithmetic on
-shard j of every bucket. Shards of a bucket are of one length; the few entries of
-padding at its end are zero.
+into buckets. Nothing here depends on the number of ranks: a state that was saved by
+four of them is read by three.
 """
 
 import hashlib
@@ -16,10 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from hewfl.core.checks import invalid
 
-SHARE, LEAST = 8, 2**20
-"""Buckets of this part of the model, unless that is less than these bytes."""
-LONG, ALIGNED = 4096, 16
-"""Shards from the first length on are padded to a multiple of the second."""
+SHARE, LEAST = 8, 2**22
+"""Buckets of this part of the model, unless that is less than these bytes: the next
+one is made ready while one travels, and a small model travels at once."""
 
 
 @final
@@ -47,13 +45,18 @@ class Bucket:
 
     Attributes:
         dtype: precision of its parameters, and on the wire.
-        pieces: what it holds.
-        shard: entries of one rank's part; ranks × shard is the padded length.
+        pieces: what it holds, end to end.
+        begin: place of its first entry in the whole model.
     """
 
     dtype: torch.dtype
     pieces: tuple[Piece, ...]
-    shard: int
+    begin: int
+
+    @property
+    def size(self) -> int:
+        """Entries."""
+        return self.pieces[-1].at + self.pieces[-1].size
 
     @property
     def wide(self) -> torch.dtype:
@@ -64,28 +67,21 @@ class Bucket:
 @final
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The buckets of a model for a number of ranks.
+    """The buckets of a model.
 
     Attributes:
-        ranks: n.
         buckets: in order; all ranks have the same.
-        parameters: d, without padding.
+        parameters: d.
         signature: a number that ranks with another layout do not share.
     """
 
-    ranks: int
     buckets: tuple[Bucket, ...]
     parameters: int
     signature: int
 
 
-def plan_layout(
-    parameters: Sequence[torch.Tensor], ranks: int, bucket_bytes: int
-) -> Layout:
-    """Cut a model into buckets of at most `bucket_bytes`, rounded up to whole shards.
-
-    A bucket is an eighth of the model at most, but for models below 8 MiB: a round
-    needs memory for two besides the displacements it has received.
+def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Layout:
+    """Cut a model into buckets of at most `bucket_bytes`.
 
     Raises:
         InvalidInputError: no parameter, several devices, a precision that is not
@@ -102,17 +98,15 @@ def plan_layout(
     whole = sum(p.nbytes for p in parameters)
     bucket_bytes = min(bucket_bytes, max(whole // SHARE, LEAST))
     buckets: list[Bucket] = []
+    begin = 0
     for dtype in sorted({p.dtype for p in parameters}, key=str):
         members = [k for k, p in enumerate(parameters) if p.dtype == dtype]
-        length = max(ranks, bucket_bytes // dtype.itemsize)
         sizes = [parameters[k].numel() for k in members]
-        buckets += [
-            Bucket(dtype, tuple(pieces), _shard(pieces, ranks))
-            for pieces in _cut(members, sizes, length)
-        ]
+        for pieces in _cut(members, sizes, max(1, bucket_bytes // dtype.itemsize)):
+            buckets.append(Bucket(dtype, tuple(pieces), begin))
+            begin += buckets[-1].size
     described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
-    count = sum(p.numel() for p in parameters)
-    return Layout(ranks, tuple(buckets), count, digest(described, bucket_bytes))
+    return Layout(tuple(buckets), begin, digest(described, bucket_bytes))
 
 
 def digest(*values: Any) -> int:
@@ -127,7 +121,8 @@ def flat_view(tensor: torch.Tensor) -> torch.Tensor:
 
 def _check(k: int, parameter: torch.Tensor) -> None:
     if isinstance(parameter, DTensor):
-        raise invalid("parameters", "whole on each rank", f"a DTensor as number {k}")
+        rule = "whole on each rank: FSDP and tensor parallelism are not served"
+        raise invalid("parameters", rule, f"a DTensor as number {k}")
     if not parameter.dtype.is_floating_point:
         raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
     expected = 1
@@ -137,12 +132,6 @@ def _check(k: int, parameter: torch.Tensor) -> None:
             got = f"strides {parameter.stride()} for number {k}"
             raise invalid("parameters", "without gaps in memory", got)
         expected *= size
-
-
-def _shard(pieces: Sequence[Piece], ranks: int) -> int:
-    """Entries of a shard; long ones are aligned, for kernels that load 16 at once."""
-    least = -(-sum(piece.size for piece in pieces) // ranks)
-    return least if least < LONG else -(-least // ALIGNED) * ALIGNED
 
 
 def _cut(members: list[int], sizes: list[int], length: int) -> list[list[Piece]]:

@@ -1,19 +1,21 @@
 """Exact-weight local SGD around a training loop that stays as it is."""
 
 import logging
+import operator
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, SupportsFloat, final
+from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
 import torch.distributed as dist
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
+from hewfl.server.state import Lane
 from hewfl.torch import ddp
 from hewfl.torch.average import averaged_model
 from hewfl.torch.faults import named
@@ -26,10 +28,13 @@ from hewfl.torch.optimizers import (
     refuse_closure,
     refuse_scaled,
     require_one_rate,
+    restored_rates,
+    scaled_rates,
 )
 from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
-from hewfl.torch.rules import Rule
+from hewfl.torch.rules import rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
 
@@ -47,18 +52,22 @@ class HewLocalSGD:
                 optimizer.step()  # every eighth is followed by a round
 
     All ranks start from rank 0's parameters, frozen ones included. Ranks may differ in
-    `sync_every`; what each has done is exchanged, not assumed. All must come to the
-    same number of rounds and leave the block together, which aggregates what is still
-    pending. Buffers, such as running means, stay local. DistributedDataParallel modules
-    that span the same ranks, the model or parts of it, neither average gradients nor
-    copy buffers inside the block.
+    `sync_every`; what each has done is exchanged, not assumed. A rank whose loop ends
+    before the others' adds what it has done to their next round, and waits at their
+    meetings, with weight zero, until all have left the block. Buffers, such as running
+    means, stay local. DistributedDataParallel modules that span the same ranks, the
+    model or parts of it, neither average gradients nor copy buffers inside the block.
 
     Which parameters require gradients is fixed at construction; the optimiser must move
-    all of them and nothing else.
+    all of them and nothing else. Of several optimisers each moves a part, and a step is
+    done when each has made one.
 
     Rules with control variates correct the gradients that `optimizer.step()` finds:
-    the first step of all ranks is a meeting, which none may miss. They need one
-    learning rate for all groups; closures, sparse and scaled gradients are refused.
+    the first step of all ranks is a meeting, which none may miss but by leaving. With
+    plain SGD the control variates follow from displacements and need one learning rate
+    for all groups; with any other optimiser, or momentum, they are means of the
+    gradients, which every rank sends besides. Closures, sparse and scaled gradients are
+    refused.
 
     A rank whose model is not finite is given weight zero and named in the report; it
     goes on from the common model with its optimiser's state dropped. Buffers that are
@@ -71,9 +80,9 @@ class HewLocalSGD:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        sync_every: int | timedelta,
-        rule: str | Algorithm[Any] = "hom",
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        sync_every: SupportsIndex | timedelta,
+        rule: str | Algorithm[Any] | Lane = "hom",
         process_group: Any = None,
         options: SyncOptions | None = None,
     ) -> None:
@@ -81,13 +90,14 @@ class HewLocalSGD:
 
         Args:
             model: plain or DistributedDataParallel.
-            optimizer: of its parameters that require gradients; η is its learning
-                rate, the mean over parameters where groups differ.
+            optimizer: of its parameters that require gradients, or several that share
+                them out; η is its learning rate, the mean over parameters where
+                groups differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 step under way is its last.
             rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
-                control variates), "equal", "steps", "tokens", "fednova", or an
-                algorithm of hewfl.
+                control variates), "equal", "steps", "tokens", "fednova", an algorithm
+                of hewfl or your own, or one with an outer step, such as `FedAvgM(…)`.
             process_group: the ranks; all by default.
             options: the rest.
 
@@ -95,17 +105,19 @@ class HewLocalSGD:
             InvalidInputError: an argument breaks a rule.
             RankError: ranks are missing or disagree on model, rule or options.
         """
-        check_every(sync_every)
-        options = SyncOptions() if options is None else options
-        chosen = Rule(rule, options.smoothness, options.curvature_ratio)
+        self._every = checked_every(sync_every)
+        chosen, options = rule_of(rule, options)
         group = dist.group.WORLD if process_group is None else process_group
-        self._model, self._optimizer, self._every = model, optimizer, sync_every
+        self._model, self._optimizers = model, _several(optimizer)
         members = Members(model.named_parameters())
-        members.check_optimizer(optimizer)
-        self._replica = Replica(members, group, chosen, options)
-        if chosen.demands.variates and self._replica.wire.rank == 0:
-            warn_unless_plain(optimizer)
+        members.check_optimizers(self._optimizers)
+        is_plain = not chosen.demands.variates or all(
+            map(is_plain_sgd, self._optimizers)
+        )
+        self._replica = Replica(members, group, chosen, options, is_plain=is_plain)
         self._work, self._since = Work(), time.monotonic()
+        self._done: dict[int, bool] = {}
+        self._rates: dict[int, list[Any]] = {}
         self._open: ExitStack | None = None
         self.last: SyncReport | None = None
 
@@ -142,9 +154,39 @@ class HewLocalSGD:
         if report is not None:
             self.last = report
             if self._replica.wire.rank in report.excluded:
-                self._optimizer.state.clear()
+                for optimizer in self._optimizers:
+                    optimizer.state.clear()
                 warn_of_buffers(self._model)
         return report
+
+    def probe_with(self, probe: Probe) -> None:
+        """Tell how this rank measures its loss, for `Outer(measure=…)`.
+
+            def probe(samples):
+                batch = next(fresh)  # of that many samples, not those of the last steps
+                return lambda: loss_of(model, batch)
+
+            local.probe_with(probe)
+
+        In each round the function is called once, and what it returns once for each
+        point along the step, with the parameters there and without gradients. Losses
+        must be those of one batch throughout; put dropout and batch normalisation into
+        evaluation mode inside.
+
+        Args:
+            probe: draws samples, and gives the function that tells the loss on them.
+
+        Raises:
+            InvalidInputError: it cannot be called.
+        """
+        if not callable(probe):
+            raise invalid("probe", "a function", probe)
+        self._replica.probe = probe
+
+    @property
+    def scale(self) -> float:
+        """What learning rates are multiplied by in each step: one, unless measured."""
+        return self._replica.scale
 
     def measure(self, **measured: SupportsFloat) -> None:
         """Put numbers into the trace of the last round; see `SyncOptions.folder`.
@@ -158,7 +200,7 @@ class HewLocalSGD:
             self._replica.trace.measure(measured)
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Let the parameters hold the averaged model inside the block; all ranks must.
+        """Let the parameters hold the averaged model inside the block.
 
             with local.averaged():
                 validate(model)
@@ -169,9 +211,8 @@ class HewLocalSGD:
 
         Raises:
             InvalidInputError: the job keeps no average.
-            RankError: ranks are missing or disagree.
         """
-        return averaged_model(self._replica)
+        return averaged_model(self._replica.model)
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.
@@ -183,10 +224,13 @@ class HewLocalSGD:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called; load model and optimiser as well.
 
-        In any order: both may be loaded before construction or after it.
+        In any order: both may be loaded before construction or after it. A state of
+        another rank, or of a job with more or fewer ranks, gives what all ranks share:
+        the common model, the outer step's memory, the server's control variate.
 
         Raises:
-            DataError: the state belongs to another rank, model, rule or job size.
+            DataError: the state is damaged, or of another format, model or rule;
+                nothing has changed then.
         """
         self._work = load_replica_state(self._replica, state)
 
@@ -195,11 +239,14 @@ class HewLocalSGD:
         self._open = ExitStack()
         for module in ddp.spanning(self._model, self._replica.wire.group):
             self._open.enter_context(ddp.on_its_own(module))
-        hooks = [self._optimizer.register_step_post_hook(self._stepped)]
-        if self._replica.variates is not None:
-            hooks.append(self._optimizer.register_step_pre_hook(self._stepping))
-        for hook in hooks:
-            self._open.callback(hook.remove)
+        for optimizer in self._optimizers:
+            hooks = [optimizer.register_step_post_hook(self._stepped)]
+            if self._replica.options.outer.measure is not None:
+                hooks.append(optimizer.register_step_pre_hook(self._scaling))
+            if self._replica.variates is not None:
+                hooks.append(optimizer.register_step_pre_hook(self._stepping))
+            for hook in hooks:
+                self._open.callback(hook.remove)
         self._since = time.monotonic()
         return self
 
@@ -209,12 +256,30 @@ class HewLocalSGD:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Aggregate what is pending, unless an error is on its way out."""
+        """Aggregate what is pending, unless an error is on its way out.
+
+        Then come along to the rounds of those whose loops have not ended yet, as
+        `torch.distributed.algorithms.Join` does.
+        """
         assert self._open is not None
         self._open.close()
-        if error is None:
+        if error is not None:
+            return
+        while True:
             self._work = replace(self._work, leaving=True)
             self.sync()
+            if self._replica.is_over:
+                break
+
+    def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Let the step that begins have measured learning rates."""
+        self._restore(optimizer)  # where the step before did not come to its end
+        self._rates[id(optimizer)] = scaled_rates(optimizer, self._replica.scale)
+
+    def _restore(self, optimizer: torch.optim.Optimizer) -> None:
+        held = self._rates.pop(id(optimizer), None)
+        if held is not None:
+            restored_rates(optimizer, held)
 
     def _stepping(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
@@ -222,19 +287,31 @@ class HewLocalSGD:
         """Correct the gradients that the optimiser is about to use."""
         refuse_closure(optimizer, args, kwargs)
         refuse_scaled(optimizer)
-        require_one_rate(optimizer.param_groups)
+        if self._done:  # the gradients were corrected before the first of several
+            return
         self._replica.members.check(self._model.named_parameters())
         variates = self._replica.variates
         assert variates is not None
+        if variates.is_plain:
+            require_one_rate(self._groups)
         if not variates.started:
             self._replica.start_variates()
-        variates.correct(self._replica.model.parameters)  # Alg. 2, l. 6
+        if not variates.is_plain and not has_skipped(optimizer):
+            variates.add()
+        variates.correct()  # Alg. 2, l. 6
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Count the step; hold a round where it is due."""
-        if has_skipped(optimizer):
+        """Count the step once every optimiser has made it; hold a round where due."""
+        self._done[id(optimizer)] = not has_skipped(optimizer)
+        if len(self._done) < len(self._optimizers):
             return
-        self._work = self._work.after_step(mean_rate(optimizer.param_groups))
+        rate = mean_rate(self._groups)
+        for one in self._optimizers:
+            self._restore(one)
+        moved, self._done = any(self._done.values()), {}
+        if not moved:
+            return
+        self._work = self._work.after_step(rate)
         if isinstance(self._every, int):
             due = self._work.steps >= self._every
         else:
@@ -242,16 +319,27 @@ class HewLocalSGD:
         if due:
             self.sync()
 
+    @property
+    def _groups(self) -> list[Any]:
+        """Parameter groups of all optimisers."""
+        return [group for one in self._optimizers for group in one.param_groups]
 
-def warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
-    """Control variates suppose plain steps."""
-    if not is_plain_sgd(optimizer):
-        text = (
-            "control variates take displacement / (learning rate × steps) for a mean "
-            "gradient, which it is under SGD without momentum only: with this %s "
-            "training may diverge"
-        )
-        _log.warning(text, type(optimizer).__name__)
+
+def _several(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    """One or several optimisers, as a list.
+
+    Raises:
+        InvalidInputError: something else is given, or one of them twice.
+    """
+    given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    for one in given:
+        if not hasattr(one, "register_step_post_hook"):
+            raise invalid("optimizer", "a torch optimiser, or several", type(one))
+    if len({id(one) for one in given}) < len(given) or not given:
+        raise invalid("optimizer", "different optimisers, at least one", len(given))
+    return given
 
 
 def warn_of_buffers(model: torch.nn.Module) -> None:
@@ -266,16 +354,21 @@ def warn_of_buffers(model: torch.nn.Module) -> None:
         _log.warning(text, named(lost))
 
 
-def check_every(sync_every: Any) -> None:
-    """That it is a number of steps or a time.
+def checked_every(sync_every: Any) -> int | timedelta:
+    """A number of steps, of whatever kind of integer, or a time.
 
     Raises:
-        InvalidInputError: it is not, or not positive.
+        InvalidInputError: it is neither, or not positive.
     """
     if isinstance(sync_every, timedelta):
         if sync_every <= timedelta(0):
             raise invalid("sync_every", "a positive time", sync_every)
-    elif not isinstance(sync_every, int):
-        raise invalid("sync_every", "a number of steps or a timedelta", sync_every)
-    elif sync_every < 1:
+        return sync_every
+    try:
+        steps = operator.index(sync_every)
+    except TypeError:
+        rule = "a number of steps or a timedelta"
+        raise invalid("sync_every", rule, sync_every) from None
+    if steps < 1:
         raise invalid("sync_every", "at least 1", sync_every)
+    return steps

@@ -1,6 +1,6 @@
 """Which parameters ranks share: fixed at construction, and checked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
@@ -44,14 +44,15 @@ class Members:
                 got = f"{form_of(p)} for {name}, not {form}"
                 raise invalid("parameters", "of the form they had at construction", got)
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """That it moves what is shared, all of it and nothing else.
+    def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """That they move what is shared, all of it and nothing else.
 
         Raises:
-            InvalidInputError: it does not; the first difference is named.
+            InvalidInputError: they do not; the first difference is named.
         """
         moved = {
             id(p): f"parameter {k} of its group {g}"
+            for optimizer in optimizers
             for g, group in enumerate(optimizer.param_groups)
             for k, p in enumerate(group["params"])
             if p.requires_grad

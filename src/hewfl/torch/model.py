@@ -1,117 +1,196 @@
-"""The model all ranks share, this rank's shards of it, and its outer optimiser."""
+"""The model all ranks share, whole on each of them, and its outer optimiser."""
 
 import math
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Iterator, Sequence
+from typing import Any, final
 
 import torch
 
+from hewfl.aggregate.sketch import CountSketch
 from hewfl.server.average import average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
 from hewfl.torch.layout import Layout, flat_view
+
+STRETCH = 2**18
+"""Entries worked on at a time on the host: several passes over them stay in cache."""
 
 
 @final
 class SharedModel:
     """The parameters y of this rank and the common x they started from.
 
+    All ranks apply the same numbers to the same numbers, entry by entry, so x, the
+    outer step's memory and the average are the same bits on all of them, and any rank
+    can give them to one that joins.
+
     Attributes:
         parameters: y, where the user's model has them.
-        layout: their buckets and shards.
-        anchor: x, one vector per bucket, the same bits on all ranks.
-        masters: this rank's shards of x, in float32 at least, so that small steps are
-            not lost to bfloat16.
+        layout: their buckets.
         outer: what is done with the aggregated step.
-        memory: of the outer step, this rank's shards only; empty where it has none. Of
-            an outer step that divides each has two rows.
-        average: of x, this rank's shards only; empty where none is kept.
+        anchor: x, one vector per bucket, in float32 at least, so that small steps are
+            not lost to bfloat16.
+        memory: of the outer step; empty where it has none. Of an outer step that
+            divides each has two rows.
+        average: of x; empty where none is kept.
     """
 
     def __init__(
-        self, parameters: Sequence[torch.Tensor], layout: Layout, outer: Outer
+        self,
+        parameters: Sequence[torch.Tensor],
+        layout: Layout,
+        outer: Outer,
+        *,
+        on_host: bool = False,
     ) -> None:
-        self.parameters, self.layout = parameters, layout
-        n, device = layout.ranks, parameters[0].device
+        """Prepare vectors of zeros.
+
+        Args:
+            parameters: y.
+            layout: of them.
+            outer: the outer step.
+            on_host: keep x and what goes with it in main memory, whatever the device
+                of the parameters is; a bucket is copied where it is needed.
+        """
+        self.parameters, self.layout, self.outer = parameters, layout, outer
+        self.device = parameters[0].device
+        place = torch.device("cpu") if on_host else self.device
         self.anchor = [
-            torch.zeros(n * bucket.shard, dtype=bucket.dtype, device=device)
+            torch.zeros(bucket.size, dtype=bucket.wide, device=place)
             for bucket in layout.buckets
         ]
-        self.masters = [
-            torch.zeros(bucket.shard, dtype=bucket.wide, device=device)
-            for bucket in layout.buckets
-        ]
-        self.outer = outer
-        self.memory = [_memory_of(outer, m) for m in self.masters if outer.memory]
-        self.average = [torch.zeros_like(m) for m in self.masters if outer.average]
+        self.memory = [_memory_of(outer, x) for x in self.anchor if outer.memory]
+        self.average = [torch.zeros_like(x) for x in self.anchor if outer.average]
+        self.forget_reach()
 
-    def displacement(self, b: int, memory: torch.Tensor) -> torch.Tensor:
-        """Δ = y − x on a bucket, rounded once to the precision of the parameters.
+    # ------------------------------------------------------------------ displacements
 
-        Args:
-            b: which bucket.
-            memory: bytes from `scratch`, used for the result.
+    def displacement(self, b: int, out: torch.Tensor, weight: float = 1.0) -> None:
+        """Put w Δ = w (y − x) on a bucket into `out`; a weight of zero gives zeros.
+
+        Δ is rounded once to the precision of the parameters, from the x that they
+        started from in that precision.
         """
-        anchor = self.anchor[b]
-        moved = memory[: anchor.nbytes].view(anchor.dtype)
-        end = 0
+        if weight == 0:  # whatever y is, NaN included
+            out.zero_()
+            return
+        for here, moved in self._moved(b, out):
+            if weight != 1:
+                out[here] = moved.mul_(weight)
+
+    def sketch(self, sketch: CountSketch) -> torch.Tensor:
+        """The sketch of Δ, in one pass over the parameters."""
+        total: torch.Tensor = sketch.empty(self.parameters[0])
+        for b, bucket in enumerate(self.layout.buckets):
+            x = self._at_hand(self.anchor[b])
+            for y, here in self._views(b, whole=x.dtype == bucket.dtype):
+                start = x[here].to(bucket.dtype)
+                sketch.add(total, y, bucket.begin + here.start, start)
+        return total
+
+    def is_displacement_finite(self) -> bool:
+        """Whether all entries of Δ are finite."""
+        room, buckets = self._scratch(), range(len(self.anchor))
+        parts = (
+            moved for b in buckets for _, moved in self._moved(b, room, in_place=False)
+        )
+        return all(is_finite(moved) for moved in parts)
+
+    def _moved(
+        self, b: int, room: torch.Tensor, *, in_place: bool = True
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Δ on a bucket, stretch by stretch, in its place of `room` or at the front."""
+        x, dtype = self._at_hand(self.anchor[b]), self.layout.buckets[b].dtype
         for y, here in self._views(b):
-            torch.sub(y, anchor[here], out=moved[here])
-            end = here.stop
-        moved[end:] = 0
-        return moved
+            out = room[here] if in_place else room.view(dtype)[: len(y)]
+            yield here, torch.sub(y, x[here].to(dtype), out=out)
 
-    def scratch(self) -> torch.Tensor:
-        """Memory for any bucket, not initialised."""
-        size = max(anchor.nbytes for anchor in self.anchor)
-        return torch.empty(size, dtype=torch.uint8, device=self.anchor[0].device)
+    # ----------------------------------------------------------------- the outer step
 
-    def moved_shard(self, b: int, step: torch.Tensor, rounds: int) -> torch.Tensor:
-        """This rank's shard of x after the outer step.
+    def fits(self, steps: Sequence[torch.Tensor]) -> bool:
+        """Whether the model, moved by the outer step of s, would be finite.
+
+        s is the same on all ranks, and so is the answer. Bounds are nearly always
+        enough: |m| ≤ β|m| + |s| and |move| ≤ γ (1 + β)|m|, with or without Nesterov;
+        half the range is left to rounding. Else, and for outer steps that divide, the
+        step is tried. Nothing is changed.
+        """
+        far = max(largest(step) for step in steps)
+        if not math.isfinite(far):
+            return False
+        limit = min(torch.finfo(bucket.dtype).max for bucket in self.layout.buckets) / 2
+        for _ in range(2):
+            beta = self.outer.momentum
+            kept = beta * self._reach[1] + far
+            reach = self._reach[0] + self.outer.step * (1 + beta) * kept
+            if self.outer.adapt is None and reach <= limit:
+                self._next = (reach, kept)
+                return True
+            self._reach = (_furthest(self.anchor), _furthest(self.memory))
+        self._next = (math.inf, math.inf)
+        return all(self._stays_finite(b, step) for b, step in enumerate(steps))
+
+    def move(
+        self, steps: Sequence[torch.Tensor], rounds: int, *, against: bool = False
+    ) -> float:
+        """Move x by the outer step of s, and let y = x.
 
         Args:
-            b: which bucket.
-            step: s on this rank's shard.
+            steps: s, bucket by bucket, for which `fits` has said yes.
             rounds: done before this one, which the average goes by.
+            against: whether ⟨s, Δ⟩ is wanted.
+
+        Returns:
+            ⟨s, Δ⟩ for the Δ before the move, zero if it is not wanted.
         """
-        move, kept = outer_step(self.outer, step, self._memory(b))
-        if self.memory:
-            self.memory[b] = kept
-        master = self.masters[b].add_(move)
-        if self.average:
-            p = average_weight(self.outer, rounds)
-            self.average[b] = averaged(p, self.average[b], master)
-        return master.to(self.anchor[b].dtype)
+        product, p = 0.0, average_weight(self.outer, rounds) if self.average else 0.0
+        for b, step in enumerate(steps):
+            x = self._at_hand(self.anchor[b])
+            for y, here in self._views(b):
+                s, part = step[here].to(x.dtype), x[here]
+                if against:
+                    product += float(torch.dot(s, (y - part.to(y.dtype)).to(s.dtype)))
+                if not self.outer.is_plain:
+                    s, kept = outer_step(self.outer, s, self._memory(b, here))
+                    if kept is not None:
+                        self.memory[b][..., here] = kept
+                part.add_(s)
+                if self.average:
+                    mean = self.average[b]
+                    mean[here] = averaged(p, mean[here], part.to(mean.device))
+                y.copy_(part)
+            if x is not self.anchor[b]:
+                self.anchor[b].copy_(x)
+        self._reach = self._next
+        return product
 
-    def _memory(self, b: int) -> torch.Tensor | None:
-        return self.memory[b] if self.memory else None
+    def _stays_finite(self, b: int, step: torch.Tensor) -> bool:
+        x = self._at_hand(self.anchor[b])
+        move, kept = outer_step(self.outer, step.to(x.dtype), self._memory(b))
+        moved = (x + move).to(self.layout.buckets[b].dtype)
+        return (kept is None or is_finite(kept)) and is_finite(moved)
 
-    def is_bounded(self, b: int, far: float) -> bool:
-        """Whether no step with entries up to `far` takes the shard out of range.
+    def _memory(self, b: int, here: slice = slice(None)) -> torch.Tensor | None:
+        return self.memory[b][..., here].to(self.device) if self.memory else None
 
-        |m| ≤ β|m| + |s| and |move| ≤ γ (1 + β)|m|, with or without Nesterov. Half the
-        range is left to rounding. False means that it is not known, as always of an
-        outer step that divides.
-        """
-        master, beta, memory = self.masters[b], self.outer.momentum, self._memory(b)
-        if self.outer.adapt is not None:
-            return False
-        held = 0.0 if memory is None else largest(memory)
-        ahead = (1 + beta) * (beta * held + far)
-        reach = largest(master) + self.outer.step * ahead
-        widest, range_ = torch.finfo(master.dtype), torch.finfo(self.anchor[b].dtype)
-        return bool(ahead <= widest.max / 2 and reach <= range_.max / 2)
-
-    def stays_finite(self, b: int, step: torch.Tensor) -> bool:
-        """Whether `moved_shard` would be finite; nothing is changed."""
-        move, kept = outer_step(self.outer, step, self._memory(b))
-        held = kept is None or is_finite(kept)
-        return held and is_finite((self.masters[b] + move).to(self.anchor[b].dtype))
+    # ------------------------------------------------------------------------ x and y
 
     def take(self) -> None:
-        """Let x = y."""
-        for b, anchor in enumerate(self.anchor):
+        """Let x = y, the average with it."""
+        for b, x in enumerate(self.anchor):
             for y, here in self._views(b):
-                anchor[here] = y
+                x[here] = y
+        self.follow()
+
+    def follow(self) -> None:
+        """Let y = x, after x was written to; the average starts there."""
+        for average, x in zip(self.average, self.anchor, strict=False):
+            average.copy_(x)
+        self.give()
+        self.forget_reach()
+
+    def forget_reach(self) -> None:
+        """Bounds on |x| and |m| are not known, or not true any more."""
+        self._reach = self._next = (math.inf, math.inf)
 
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:
         """Let y = x, or another model that is given bucket by bucket."""
@@ -119,33 +198,38 @@ class SharedModel:
             for y, here in self._views(b):
                 y.copy_(whole[here])
 
-    def follow(self, rank: int) -> None:
-        """Masters and parameters as the anchor has them."""
-        for master, anchor in zip(self.masters, self.anchor, strict=True):
-            master.copy_(shard_of(anchor, self.layout.ranks, rank))
-        for average, master in zip(self.average, self.masters, strict=False):
-            average.copy_(master)
-        self.give()
+    def _at_hand(self, whole: torch.Tensor) -> torch.Tensor:
+        """A vector on the device of the parameters: itself, unless kept on the host."""
+        return whole.to(self.device)
 
-    def _views(self, b: int) -> list[tuple[torch.Tensor, slice]]:
+    def _scratch(self) -> torch.Tensor:
+        """Memory for a stretch of any bucket."""
+        size = max(bucket.size for bucket in self.layout.buckets)
+        size = min(size, STRETCH) if self.device.type == "cpu" else size
+        return torch.empty(8 * size, dtype=torch.uint8, device=self.device)
+
+    def _views(
+        self, b: int, *, whole: bool = False
+    ) -> Iterator[tuple[torch.Tensor, slice]]:
         """Stretches of the parameters in a bucket, and where they lie in it."""
-        views = []
+        whole = whole or self.device.type != "cpu"
+        step = self.layout.parameters if whole else STRETCH
         for piece in self.layout.buckets[b].pieces:
             flat = flat_view(self.parameters[piece.parameter])
-            stretch = flat[piece.start : piece.start + piece.size]
-            views.append((stretch, slice(piece.at, piece.at + piece.size)))
-        return views
+            for lo in range(0, piece.size, step):
+                hi = min(lo + step, piece.size)
+                stretch = flat[piece.start + lo : piece.start + hi]
+                yield stretch, slice(piece.at + lo, piece.at + hi)
 
 
 def _memory_of(outer: Outer, like: torch.Tensor) -> torch.Tensor:
-    """What the outer step remembers of a shard before the first round."""
+    """What the outer step remembers of a bucket before the first round."""
     rows = [torch.full_like(like, value) for value in outer.memory]
     return rows[0] if len(rows) == 1 else torch.stack(rows)
 
 
-def shard_of(whole: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
-    """One rank's part of a bucket, without a copy."""
-    return whole.view(ranks, -1)[rank]
+def _furthest(tensors: Sequence[Any]) -> float:
+    return max((largest(tensor) for tensor in tensors), default=0.0)
 
 
 def largest(tensor: torch.Tensor) -> float:

@@ -33,6 +33,23 @@ def require_one_rate(groups: Sequence[Mapping[str, Any]]) -> None:
         raise invalid("lr", rule, rates)
 
 
+def scaled_rates(optimizer: torch.optim.Optimizer, scale: float) -> list[Any]:
+    """Multiply all learning rates; what they were, for `restored_rates`.
+
+    Schedulers set rates between steps: for the time of a step alone they do not see it.
+    """
+    held = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * scale
+    return held
+
+
+def restored_rates(optimizer: torch.optim.Optimizer, held: Sequence[Any]) -> None:
+    """Put learning rates back, as `scaled_rates` found them."""
+    for group, rate in zip(optimizer.param_groups, held, strict=True):
+        group["lr"] = rate
+
+
 def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     """Whether its steps are −η g: torch's SGD without momentum."""
     momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
@@ -79,9 +96,13 @@ def refuse_closure(
 
 
 def _rates(groups: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """Learning rate and number of trainable parameters of the groups that have any."""
+    """Learning rate and number of trainable parameters of the groups that have any.
+
+    Optimisers that find their own step size may have none: then it is one, on all
+    ranks alike.
+    """
     sizes = [
         sum(p.numel() for p in group["params"] if p.requires_grad) for group in groups
     ]
     pairs = zip(groups, sizes, strict=True)
-    return [(float(group["lr"]), size) for group, size in pairs if size]
+    return [(float(group.get("lr", 1.0)), size) for group, size in pairs if size]

@@ -1,44 +1,33 @@
 """What may be asked of the exchange, and what it reports."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from numbers import Real
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid
+from hewfl.server.measure import Measured
 from hewfl.server.outer import Outer
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class SyncOptions:
-    """Choices that all ranks must share.
+class Checked:
+    """What the data says of weights that were solved for from sketches.
 
     Attributes:
-        smoothness: L for the rules "hom" and "het"; None takes it from the step sizes
-            (`hewfl.torch.rules.Rule`).
-        curvature_ratio: Λ/L for the same rules.
-        outer: step size and momentum on the aggregated step; DiLoCo uses
-            Outer(0.7, 0.9, nesterov=True). Its memory is spread over ranks.
-        bucket_bytes: what is exchanged at once; 16 MiB was fastest of 0.25 to 64 MiB.
-        timeout: how long to wait for the other ranks.
-        folder: where the first rank keeps a trace of the job for `hewfl report`; None
-            keeps none.
+        round: whose weights.
+        value: Ψ(w) of the step that was made, exact.
+        gap: bound on how far it is from the best one; ⟨g, Δ_i⟩ in it is the sketches'.
+        error: the largest error of a sketched ⟨d, Δ_i⟩, over ‖d‖‖Δ_i‖.
     """
 
-    smoothness: float | None = None
-    curvature_ratio: float = 1.25
-    outer: Outer = field(default_factory=Outer)
-    bucket_bytes: int = 2**24
-    timeout: timedelta = timedelta(minutes=10)
-    folder: Path | str | None = None
-
-    def __post_init__(self) -> None:
-        """Check that sizes and times are positive."""
-        if self.bucket_bytes < 1:
-            raise invalid("bucket_bytes", "at least 1", self.bucket_bytes)
-        if self.timeout <= timedelta(0):
-            raise invalid("timeout", "positive", self.timeout)
+    round: int
+    value: float
+    gap: float
+    error: float
 
 
 @final
@@ -53,12 +42,16 @@ class SyncReport:
         tokens: counted by every rank.
         idle: ranks that had done no step, or at learning rate zero; weight zero.
         excluded: ranks whose displacement was not finite, weight zero.
+        left: ranks whose loops have ended; the round is the last if it is all of them.
         status: of the weight problem, one sentence.
         gap: certificate of the weights.
+        checked: of the round before, where weights were from sketches: what the data
+            says of them, n numbers that travel with the next meeting.
         bytes_sent: by this rank.
         ring_bytes: what a ring all-reduce of the model would have sent.
         seconds: from arrival to the new model.
         waited: of these, until the last rank had arrived.
+        measured: what ranks measured along the step, None where they do not.
     """
 
     round: int
@@ -67,9 +60,67 @@ class SyncReport:
     tokens: tuple[int, ...]
     idle: tuple[int, ...]
     excluded: tuple[int, ...]
+    left: tuple[int, ...]
     status: str
     gap: float
+    checked: "Checked | None"
     bytes_sent: int
     ring_bytes: int
     seconds: float
     waited: float
+    measured: Measured | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """Choices that all ranks must share, but for the last three.
+
+    Attributes:
+        smoothness: L for the rules "hom" and "het"; None takes it from the step sizes
+            (`hewfl.torch.rules.Rule`).
+        curvature_ratio: Λ/L for the same rules.
+        outer: step size and momentum on the aggregated step; DiLoCo uses
+            Outer(0.7, 0.9, nesterov=True).
+        exact: "sketch" solves for weights from sketches of the displacements, exact
+            for models of up to 16,384 parameters, at the cost of an all-reduce. "full"
+            exchanges all entries and forms all products. Rules with control variates
+            and rules that ask for entries have them in either case.
+        bucket_bytes: what is exchanged at once, at most.
+        anchor_on_host: keep the common model, and what the outer step remembers, in
+            main memory while parameters are on a GPU.
+        timeout: how long to wait for the other ranks, a time or a number of seconds.
+        folder: where the first rank keeps a trace of the job for `hewfl report`; None
+            keeps none.
+        on_round: called on this rank after each round, with its report.
+    """
+
+    smoothness: float | None = None
+    curvature_ratio: float = 1.25
+    outer: Outer = field(default_factory=Outer)
+    exact: Literal["sketch", "full"] = "sketch"
+    bucket_bytes: int = 2**24
+    anchor_on_host: bool = False
+    timeout: timedelta | float | int = timedelta(minutes=10)
+    folder: Path | str | None = None
+    on_round: Callable[[SyncReport], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that sizes and times are positive."""
+        if self.exact not in ("sketch", "full"):
+            raise invalid("exact", '"sketch" or "full"', repr(self.exact))
+        if self.bucket_bytes < 1:
+            raise invalid("bucket_bytes", "at least 1", self.bucket_bytes)
+        given: Any = self.timeout
+        if isinstance(given, Real):
+            object.__setattr__(self, "timeout", timedelta(seconds=float(given)))
+        elif not isinstance(given, timedelta):
+            raise invalid("timeout", "a timedelta or a number of seconds", given)
+        if self.limit <= timedelta(0):
+            raise invalid("timeout", "positive", given)
+
+    @property
+    def limit(self) -> timedelta:
+        """The timeout as a time."""
+        assert isinstance(self.timeout, timedelta), "turned into one when it was made"
+        return self.timeout

@@ -1,20 +1,21 @@
-"""One rank's part in a round: displacements out, weights solved for, new model in.
+"""One rank's part in a round: ranks meet, a rule weighs them, the model moves.
 
     1. ranks tell each other what they did (`Work`), and agree on all else;
-    2. shard j of every displacement goes to rank j, bucket by bucket;
-    3. each rank forms the inner products of its shards; they are added up in float64;
-    4. every rank solves the same small problem;
-    5. once all know that the new model is finite, each rank moves its shard of it, and
-       shards are sent to all.
+    2. displacements are exchanged: sums alone where the rule can do with them
+       (`allreduce.py`), all entries where it cannot (`spread.py`);
+    3. every rank has the same step, sees that the new model is finite, and moves.
 
-No rank ever holds all displacements: between 2 and 5 it has as many numbers as the
-model. As new models, not steps, are distributed, they are the same bits everywhere.
+A rule that asks for more than it was given says so on all ranks alike, is given it, and
+from then on is given it at once.
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
 
@@ -23,30 +24,75 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float64, Int64
 
+from hewfl.aggregate.sketched import NeedsEntriesError, NeedsProductsError, Sketches
+from hewfl.core.algorithm import Algorithm, Modelled
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.server.conclude import decided
-from hewfl.torch.collect import Collector
-from hewfl.torch.distribute import Combination, Distributor
+from hewfl.server.measure import Measured
+from hewfl.torch.allreduce import ROOM, AllReduce, Solved, checked
 from hewfl.torch.faults import Attendance, RankError, ranks_named
 from hewfl.torch.layout import digest, plan_layout
 from hewfl.torch.members import Members, form_of
-from hewfl.torch.model import SharedModel, is_finite
-from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.model import SharedModel
+from hewfl.torch.options import Checked, SyncOptions, SyncReport
+from hewfl.torch.probing import Probe, measured_step
 from hewfl.torch.rules import Rule
-from hewfl.torch.shards import Shards
+from hewfl.torch.spread import Spread
 from hewfl.torch.trace import JobTrace
 from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire, check_group, ring_bytes
-from hewfl.torch.work import Arrivals, Meeting, Work, from_table, to_row
+from hewfl.torch.work import (
+    Arrivals,
+    Meeting,
+    Work,
+    differing,
+    disagreement,
+    from_table,
+    to_row,
+)
 
-SAME = ("number of parameters", "parameter layout", "rule and options")
+SAME = ("number of parameters", "parameters", "rule and options")
+_TEXT = 1600
+"""Bytes of what a rank says of itself where ranks disagree."""
 _log = logging.getLogger("hewfl.torch")
 
 
 @final
+class _Want(IntEnum):
+    """What a rule has asked for so far; more and more of it travels."""
+
+    WEIGHTS = 0
+    PRODUCTS = 1
+    ENTRIES = 2
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a round.
+
+    Attributes:
+        roster: ranks heard, and their work.
+        decision: the rule's.
+        state: of the rule after it.
+        measured: along the step, where losses are.
+    """
+
+    roster: Roster
+    decision: Decision
+    state: Any
+    measured: Measured | None = None
+
+    @property
+    def heard(self) -> Int64[Ints, " s"]:
+        """Ranks that count."""
+        return self.roster.clients
+
+
+@final
 class Replica:
-    """The common model, this rank's shards of it, and the way to the other ranks.
+    """The common model, and the way to the other ranks.
 
     Construction gives all ranks the parameters of rank 0, frozen ones too.
 
@@ -61,6 +107,9 @@ class Replica:
         state: the rule's own; vectors in it are this rank's entries.
         trace: on the first rank of a job that keeps one.
         rounds: rounds done.
+        is_over: whether the loops of all ranks have ended.
+        probe: how this rank measures its loss, for measured steps; None until told.
+        scale: that measured steps have put on the learning rates.
     """
 
     def __init__(
@@ -69,43 +118,76 @@ class Replica:
         group: Any,
         rule: Rule,
         options: SyncOptions,
+        *,
+        is_plain: bool = True,
     ) -> None:
         moving, frozen = list(members.shared.values()), members.frozen
         device = moving[0].device if moving else torch.device("cpu")
         check_group(group, device)
-        ranks = dist.get_world_size(group)
-        rule.check_plan(ranks)
-        layout = plan_layout(moving, ranks, options.bucket_bytes)
-        self.members, self.rule, self.options, self.rounds = members, rule, options, 0
-        self.wire = Wire(group, device, options.timeout)
-        self.model = SharedModel(moving, layout, options.outer)
-        self.variates = None
+        rule.check_plan(dist.get_world_size(group))
+        layout = plan_layout(moving, options.bucket_bytes)
+        self.members, self.rule, self.options = members, rule, options
+        self.rounds, self.is_over = 0, False
+        self.probe: Probe | None = None
+        self.scale = 1.0
+        self._solved: Solved | None = None
+        self._product = 0.0
+        self.wire = Wire(group, device, options.limit)
+        self.model = SharedModel(
+            moving, layout, options.outer, on_host=options.anchor_on_host
+        )
+        self.variates, self.server, besides = None, None, None
+        self._want = _Want.ENTRIES if options.exact == "full" else _Want.WEIGHTS
         if rule.demands.variates:
             at_gradients = rule.demands.gradients
-            self.variates = RankVariates(layout, device, at_gradients=at_gradients)
-        entries = sum(bucket.shard for bucket in layout.buckets)
-        server = None if self.variates is None else SpreadVector(self.variates, group)
-        self.state = rule.first_state(ranks, entries, server)
-        self.server = server
-        self._attendance = Attendance(group.group_name, self.wire.rank, ranks)
-        self._same = (
-            layout.parameters,
-            digest(layout.signature, [form_of(p)[:2] for p in frozen]),
-            digest(rule, options.outer),
-        )
-        with self.met(Meeting.CONSTRUCTION, Work()):
-            self.model.take()
-            for anchor in self.model.anchor:
-                self.wire.copied(anchor)
-            for parameter in frozen:
-                whole = parameter.detach().to(device).contiguous()
-                self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
-                parameter.detach().copy_(whole)
-        self.model.follow(self.wire.rank)
+            self.variates = RankVariates(
+                self.model, at_gradients=at_gradients, is_plain=is_plain
+            )
+            self._want, besides = _Want.ENTRIES, self.variates.server
+        self._spread = Spread(self.model, self.wire, besides)
+        self._sums = AllReduce(self.model, self.wire)
+        if self.variates is not None:
+            self.server = SpreadVector(self.variates, self._spread)
+        self.state = self.first_state()
+        self._attendance = Attendance(group, self.wire.rank, self.wire.ranks)
+        shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
+        chosen = (rule, options.outer, options.exact)
+        chosen = chosen if is_plain else (*chosen, "mean gradients")
+        self._texts = (str(layout.parameters), ", ".join(shapes), repr(chosen))
+        forms = [form_of(p)[:2] for p in frozen]
+        same = digest(layout.signature, forms), digest(chosen)
+        self._same = (layout.parameters, *same)
+        self._construct(frozen)
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
-            at = Path(options.folder)
-            self.trace = JobTrace(at, rule.at(1.0), ranks, layout.parameters)
+            sends = self.variates is not None and not is_plain
+            of = rule.at(1.0), self.wire.ranks, layout.parameters, options.outer
+            self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
+
+    def _construct(self, frozen: list[torch.Tensor]) -> None:
+        """Agree on everything, and take what rank 0 has."""
+        mine = secrets.randbelow(2**48) + 1
+        if not self.wire.keeps_time:  # ranks meet in the store: before, agree on keys
+            shared = torch.tensor([mine], device=self.wire.device)
+            self.wire.copied(shared)
+            mine = self._attendance.job = int(shared)
+        with self._met(Meeting.CONSTRUCTION, Work(), mine) as (arrivals, _):
+            self._attendance.job = arrivals.job
+            self.model.take()
+            for whole in self.model.anchor:
+                at_hand = whole.to(self.wire.device)
+                self.wire.copied(at_hand)
+                whole.copy_(at_hand)
+            for parameter in frozen:
+                whole = parameter.detach().to(self.wire.device).contiguous()
+                self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
+                parameter.detach().copy_(whole)
+        self.model.follow()
+
+    def first_state(self) -> Any:
+        """The rule's state before the first round."""
+        entries = self._spread.entries
+        return self.rule.first_state(self.wire.ranks, entries, self.server)
 
     def sync(self, work: Work) -> SyncReport | None:
         """Aggregate what all ranks did since the last round.
@@ -115,92 +197,240 @@ class Replica:
 
         Raises:
             RankError: ranks are missing or disagree, none came back finite, or the new
-                model would not be; unless ranks were lost while that was handed out,
-                the model is as it was.
+                model would not be; the model is then as it was.
         """
+        if self.options.outer.measure is not None and self.probe is None:
+            rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
+            raise invalid("the job", rule, "an outer step with `measure` alone")
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        with self.met(Meeting.ROUND, work) as arrivals:
-            met = time.perf_counter()
-            if len(arrivals.active) == 0:
-                return None
-            collector = Collector(self.model, self.variates, self.server, self.wire)
-            shards, products = collector.collected(arrivals)
-            heard, received = shards.members, list(shards.buckets)
-            roster = self._roster(heard, arrivals)
-            decision, following = self._decided(shards, roster, arrivals)
-            far = arrivals.travelled[heard]
-            how = Combination(heard, decision.weights, far, products, decision.step)
-            distributor = Distributor(self.model, self.variates, self.wire)
-            if not distributor.is_safe(received, how):
-                raise self._beyond(decision)
-            del shards  # the rows of a bucket go once it is combined
-            distributor.distribute(received, how, self.rounds)
-            self.state = following
-        self.model.give()
+        while True:
+            with self._met(Meeting.ROUND, work) as (arrivals, table):
+                met, before = time.perf_counter(), self._checked(arrivals)
+                self.is_over = bool(arrivals.leaving.all())
+                if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
+                    self._start(arrivals)
+                    continue
+                if len(arrivals.active) == 0:
+                    return None
+                outcome = self._concluded(arrivals, table)
+                self.state = outcome.state
+            break
         self.rounds += 1
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
-        report = self._report(arrivals, heard, decision, (bytes_sent, *seconds))
+        report = self._report(arrivals, outcome, (bytes_sent, *seconds), before)
         if self.trace is not None:
-            seen = {"bytes_sent": float(bytes_sent), "seconds": seconds[0]}
-            seen["waited"] = seconds[1]
-            self.trace.add(self.rounds, roster, decision, report.excluded, seen)
+            self._trace(self.trace, outcome, report)
+        if outcome.measured is not None:
+            self.scale *= outcome.measured.factor
+        if self.options.on_round is not None:
+            self.options.on_round(report)
         return report
+
+    def _trace(self, trace: JobTrace, outcome: _Outcome, report: SyncReport) -> None:
+        seen = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
+        seen["waited"] = report.waited
+        if report.checked is not None:
+            seen["last_sketch_error"] = report.checked.error
+        if outcome.measured is not None:
+            seen |= outcome.measured.note(self.scale)
+        heard = outcome.roster, outcome.decision
+        trace.add(self.rounds, *heard, report.excluded, seen)
+
+    def _checked(self, arrivals: Arrivals) -> Checked | None:
+        """What the data says of the weights of the last round."""
+        solved, self._solved = self._solved, None
+        return None if solved is None else checked(solved, arrivals.products)
 
     def start_variates(self) -> None:
         """c_i = the gradients at hand, c their mean (erratum E-29).
-
-        A rank whose gradients are not finite starts at the mean of the others', as
-        everywhere in hewfl (`hewfl.server.first`); its log names it.
 
         Raises:
             RankError: on every rank, if none has finite gradients or one has not come
                 to its first step.
         """
-        variates = self.variates
-        assert variates is not None
-        variates.take_gradients(self.model.parameters)
-        finite = all(is_finite(own) for own in variates.own)
-        with self.met(Meeting.FIRST_STEP, Work(finite=finite)) as arrivals:
-            lost = np.flatnonzero(~arrivals.finite).tolist()
-            count = self.wire.ranks - len(lost)
-            if count == 0:
-                raise RankError("no rank has a finite first gradient")
-            for own, server in zip(variates.own, variates.server, strict=True):
-                if not finite:
-                    server.zero_()
-                self.wire.add_up(server)
-                server.div_(count)
-                if not finite:
-                    own.copy_(server)
-        if lost and self.wire.rank == 0:
-            text = "the first gradient was not finite on %s: the others' mean stands in"
-            _log.warning(text, ranks_named(lost))
-        if self.trace is not None:
-            self.trace.charge(count * self.model.layout.parameters)
-        variates.started = True
+        assert self.variates is not None
+        finite = self.variates.take_gradients()
+        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as (arrivals, _):
+            self._start(arrivals)
 
     # -------------------------------------------------------------- parts of a round
 
     @contextmanager
-    def met(self, meeting: Meeting, work: Work) -> Iterator[Arrivals]:
-        """The work of all ranks; failures from here on name who is missing."""
+    def _met(
+        self, meeting: Meeting, work: Work, job: int = 0
+    ) -> Iterator[tuple[Arrivals, Float64[Array, "n m"] | None]]:
+        """The work of all ranks; failures from here on name who is missing.
+
+        Sketches travel with it where a rule has asked for them. Rows are of one length
+        whatever ranks come for, so that any two can be told apart.
+        """
         place = meeting.place
         if meeting is Meeting.ROUND:
             place = f"in round {self.rounds}"
         with self._attendance.watched(place):
-            number = self._attendance.instance
-            row = to_row(meeting, number, self.rounds, work, self._same)
-            yield from_table(self._table(row), SAME)
+            counts = self._attendance.instance, job, self.rounds
+            row = to_row(meeting, counts, work, self._product, self._same)
+            sketches = None
+            if self.wire.keeps_time:
+                wants = meeting is Meeting.ROUND and self._want is _Want.PRODUCTS
+                room = (
+                    self._sums.sketched(self.rounds) if wants and work.steps else None
+                )
+                room = np.zeros(ROOM // 8) if room is None else room
+                whole = self.wire.table(np.concatenate([row, room]))
+                table = np.ascontiguousarray(whole[:, : len(row)])
+                sketches = whole[:, len(row) :] if wants else None
+            else:
+                table = self._attendance.table(row, self.wire.timeout)
+            arrivals = from_table(table)
+            k = differing(table)
+            if k is not None:  # all ranks see it, and come along to say what they have
+                with self._attendance.watched(place):
+                    raise disagreement(SAME[k], self._said(self._texts[k]))
+            yield arrivals, sketches
 
-    def _table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
-        """One row of numbers from each rank, in `timeout` on any backend."""
-        if self.wire.keeps_time:
-            return self.wire.table(row)
-        return self._attendance.table(row, self.options.timeout)
+    def _said(self, text: str) -> list[str]:
+        """A text of each rank."""
+        mine = text.encode()[:_TEXT].ljust(_TEXT)
+        rows = self.wire.table(np.frombuffer(mine).copy())
+        return [row.tobytes().decode(errors="replace").rstrip() for row in rows]
 
-    def _roster(self, heard: Int64[Ints, " s"], arrivals: Arrivals) -> Roster:
-        """The ranks heard and their work.
+    def _start(self, arrivals: Arrivals) -> None:
+        """The first values of control variates; whoever has left has no gradient."""
+        assert self.variates is not None
+        heard = np.flatnonzero(arrivals.finite & ~arrivals.leaving)
+        self.variates.start(self.wire, heard)
+        lost = np.flatnonzero(~arrivals.finite).tolist()
+        if lost and self.wire.rank == 0:
+            text = "the first gradient was not finite on %s: the others' mean stands in"
+            _log.warning(text, ranks_named(lost))
+        if self.trace is not None:
+            self.trace.charge(len(heard) * self.model.layout.parameters)
+
+    def _concluded(
+        self, arrivals: Arrivals, table: Float64[Array, "n m"] | None
+    ) -> _Outcome:
+        """Weigh and move, with no more than the rule asks for."""
+        while self._want < _Want.ENTRIES:
+            try:
+                return self._by_sums(arrivals, table)
+            except NeedsProductsError:
+                self._want = _Want.PRODUCTS
+            except NeedsEntriesError:
+                self._want = _Want.ENTRIES
+        return self._by_entries(arrivals)
+
+    def _by_sums(
+        self, arrivals: Arrivals, table: Float64[Array, "n m"] | None
+    ) -> _Outcome:
+        """Sketch, solve, send.
+
+        Args:
+            arrivals: what ranks did.
+            table: their sketches, where they came along with that.
+        """
+        heard, rows = arrivals.active, None
+        if self._want is _Want.PRODUCTS:
+            if table is None:
+                table = self.wire.table(self._sums.sketched(self.rounds))
+            rows = self._sums.unpacked(table)
+            heard = heard[np.isfinite(rows[heard]).all(axis=1)]
+        while True:
+            if len(heard) == 0:
+                raise RankError("no rank's model was finite")
+            given = None if rows is None else rows[heard]
+            data = Sketches(len(heard), self.model.layout.parameters, given)
+            round_ = self._round(_NoAnchor(), data, heard, arrivals)
+            algorithm = self._algorithm(round_)
+            decision, following = decided(algorithm, round_, self.state)
+            if decision.step is not None:
+                raise NeedsEntriesError
+            own = float(decision.weights[heard == self.wire.rank].sum())
+            steps = self._sums.step(own)
+            if self.model.fits(steps):
+                break
+            heard = self._finite(heard, decision)
+        is_model = isinstance(algorithm, Modelled) and decision.value is not None
+        if given is not None and is_model:  # cross-fitted weights minimise no model
+            of = decision.weights, algorithm.model(round_, self.state), given
+            self._solved = Solved(self.rounds + 1, heard, *of)
+        measured = self._measured(steps, decision, heard)
+        against = self._solved is not None and measured is None
+        self._product = self.model.move(steps, self.rounds, against=against)
+        self._solved = self._solved if against else None
+        return _Outcome(round_.roster, decision, following, measured)
+
+    def _measured(
+        self,
+        steps: list[torch.Tensor],
+        decision: Decision,
+        heard: Int64[Ints, " s"],
+    ) -> Measured | None:
+        """How far the ranks' losses say to go, and the steps made so long.
+
+        Raises:
+            RankError: the model would leave its range there.
+        """
+        if self.probe is None or self.options.outer.measure is None:
+            return None
+        voters = heard, decision.weights
+        found = measured_step(self.model, self.wire, self.probe, steps, voters)
+        for step in steps:
+            step.mul_(found.length)
+        if not self.model.fits(steps):
+            raise self._beyond(decision)
+        return found
+
+    def _finite(
+        self, heard: Int64[Ints, " s"], decision: Decision
+    ) -> Int64[Ints, " k"]:
+        """Those whose displacements are finite, where a sum of them is not.
+
+        Raises:
+            RankError: all are, and the model is about to leave its range.
+        """
+        fine = self.model.is_displacement_finite()
+        table = self.wire.table(np.array([float(fine)]))
+        left = heard[table[heard, 0] != 0]
+        if len(left) == len(heard):
+            raise self._beyond(decision)
+        return left
+
+    def _by_entries(self, arrivals: Arrivals) -> _Outcome:
+        """Exchange shards, so that the rule sees all entries."""
+        shards = self._spread.collected(arrivals, self.server)
+        heard, received = shards.members, list(shards.buckets)
+        anchor = np.empty(0)  # none of the rules known by name looks at it
+        if not isinstance(self.rule.choice, str):
+            anchor = self._spread.own_part(self.model.anchor)
+        round_ = self._round(anchor, shards, heard, arrivals)
+        decision, following = decided(self._algorithm(round_), round_, self.state)
+        roster = round_.roster
+        del shards, round_  # the rows of a bucket go once it is combined
+        n, variates = self.wire.ranks, self.variates
+        weights = np.zeros((1, n))
+        weights[0, heard] = decision.weights
+        far = float(arrivals.travelled[heard[heard == self.wire.rank]].sum())
+        if variates is not None:
+            weights = variates.weights(heard, decision.weights, arrivals.travelled)
+        steps, *others = self._spread.sums(received, weights, decision.step)
+        fine = self.model.fits(steps)
+        if variates is not None:  # each rank knows of its own alone
+            fine = fine and variates.stay_finite(others, far)
+            fine = bool(self.wire.summed(np.array([float(not fine)]))[0] == 0)
+        if not fine:
+            raise self._beyond(decision)
+        measured = self._measured(steps, decision, heard)
+        if variates is not None:
+            variates.move(self.wire, others, far)
+        self.model.move(steps, self.rounds)
+        return _Outcome(roster, decision, following, measured)
+
+    def _round(
+        self, anchor: Any, data: Any, heard: Int64[Ints, " s"], arrivals: Arrivals
+    ) -> Round:
+        """All that the rule may look at.
 
         Raises:
             InvalidInputError: tokens are asked for and were not counted.
@@ -209,21 +439,12 @@ class Replica:
         if self.rule.choice == "tokens" and tokens.min() < 1:
             raise invalid("tokens", "counted on every rank", tokens.tolist())
         sizes = np.where(tokens.min() > 0, tokens, 1)
-        return Roster(heard, H, np.ones_like(H), sizes, self.wire.ranks, self.rounds)
+        n, t = self.wire.ranks, self.rounds
+        roster = Roster(heard, H, np.ones_like(H), sizes, n, t)
+        return Round(anchor, data, roster, LocalPlan(arrivals.travelled[heard] / H))
 
-    def _decided(
-        self, shards: Shards, roster: Roster, arrivals: Arrivals
-    ) -> tuple[Decision, Any]:
-        """The rule's decision on the ranks heard, and its next state."""
-        travelled = arrivals.travelled[shards.members]
-        anchor = np.empty(0)  # none of the rules known by name looks at it
-        if not isinstance(self.rule.choice, str):
-            masters = [master.double().cpu().numpy() for master in self.model.masters]
-            anchor = np.concatenate(masters)
-        plan = LocalPlan(travelled / roster.horizons)
-        round_ = Round(anchor, shards, roster, plan)
-        algorithm = self.rule.at(float(travelled.mean()))
-        return decided(algorithm, round_, self.state)
+    def _algorithm(self, round_: Round) -> Algorithm[Any]:
+        return self.rule.at(float(round_.ground.mean()))
 
     def _beyond(self, decision: Decision) -> RankError:
         text = (
@@ -234,38 +455,48 @@ class Replica:
         )
         return RankError(text)
 
-    def _over_ranks(
-        self, heard: Int64[Ints, " s"], values: Float64[Array, " s"]
-    ) -> Float64[Array, " n"]:
-        spread = np.zeros(self.wire.ranks)
-        spread[heard] = values
-        return spread
-
     def _report(
         self,
         arrivals: Arrivals,
-        heard: Int64[Ints, " s"],
-        decision: Decision,
-        measured: tuple[int, float, float],
+        outcome: _Outcome,
+        used: tuple[int, float, float],
+        before: Checked | None,
     ) -> SyncReport:
-        active, found = set(arrivals.active.tolist()), set(heard.tolist())
+        active, found = set(arrivals.active.tolist()), set(outcome.heard.tolist())
         idle = tuple(i for i in range(self.wire.ranks) if i not in active)
         lost = tuple(sorted(active - found))
         if lost and self.wire.rank == 0:
             text = "round %d: weight zero for %s, whose model was not finite"
             _log.warning(text, self.rounds, ranks_named(lost))
-        sizes = [anchor.nbytes for anchor in self.model.anchor]
+        weights = np.zeros(self.wire.ranks)
+        weights[outcome.heard] = outcome.decision.weights
+        buckets = self.model.layout.buckets
+        sizes = [bucket.size * bucket.dtype.itemsize for bucket in buckets]
         return SyncReport(
             round=self.rounds,
-            weights=tuple(self._over_ranks(heard, decision.weights).tolist()),
+            weights=tuple(weights.tolist()),
             steps=tuple(arrivals.steps.tolist()),
             tokens=tuple(arrivals.tokens.tolist()),
             idle=idle,
             excluded=lost,
-            status=decision.status,
-            gap=float(decision.gap),
-            bytes_sent=measured[0],
+            left=tuple(np.flatnonzero(arrivals.leaving).tolist()),
+            status=outcome.decision.status,
+            gap=float(outcome.decision.gap),
+            checked=before,
+            bytes_sent=used[0],
             ring_bytes=sum(ring_bytes(size, self.wire.ranks) for size in sizes),
-            seconds=measured[1],
-            waited=measured[2],
+            seconds=used[1],
+            waited=used[2],
+            measured=outcome.measured,
         )
+
+
+@final
+class _NoAnchor:
+    """Stands for x where a rule is asked without entries."""
+
+    shape = (0,)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Not there: the rule is asked again, with entries."""
+        raise NeedsEntriesError

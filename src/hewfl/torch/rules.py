@@ -1,7 +1,7 @@
 """The rule of a job: which algorithm of hewfl decides, and whether it can here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +13,9 @@ from hewfl.controllers.hom import HewHom
 from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.checks import invalid, positive
 from hewfl.core.round import Roster
-from hewfl.server.state import check_algorithm
+from hewfl.server.outer import Outer
+from hewfl.server.state import Lane, check_algorithm
+from hewfl.torch.options import SyncOptions
 from hewfl.torch.variates import SpreadVariates
 
 NAMED: dict[str, Callable[[float, float], Algorithm[Any]]] = {
@@ -107,6 +109,30 @@ class Rule:
             return SpreadVariates(server) if isinstance(part, ControlVariates) else part
 
         return mapped(state, spread)
+
+
+def rule_of(
+    rule: str | Algorithm[Any] | Lane, options: SyncOptions | None
+) -> tuple[Rule, SyncOptions]:
+    """The rule of a job and its options; what is not given is left as it is.
+
+    Args:
+        rule: a name, an algorithm, or a lane such as `FedAvgM(…)`, which is an
+            algorithm with an outer step.
+        options: of the job.
+
+    Raises:
+        InvalidInputError: the rule cannot decide in a job, or a lane comes with an
+            outer step and the options with another.
+    """
+    options = SyncOptions() if options is None else options
+    if isinstance(rule, Lane):
+        if options.outer not in (Outer(), rule.outer):
+            text = "left out, or that of the rule, which has one of its own"
+            raise invalid("options.outer", text, options.outer)
+        options = replace(options, outer=rule.outer)
+        rule = rule.algorithm
+    return Rule(rule, options.smoothness, options.curvature_ratio), options
 
 
 def _check(algorithm: Algorithm[Any]) -> None:

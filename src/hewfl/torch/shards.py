@@ -132,7 +132,7 @@ class Shards:
         linear = found.linear + np.array(with_g)
         return replace(found, linear=linear, offset=found.offset + float(with_r))
 
-    def dot(self, u: Float64[Array, " k"], v: Float64[Array, " k"]) -> float:
+    def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩ over all ranks."""
         both = np.dot(np.asarray(u), np.asarray(v))
         return float(self.wire.summed(np.array([both]))[0])

@@ -1,4 +1,11 @@
-"""State dicts of one rank: tensors, numbers and text, one file per rank."""
+"""State dicts: what all ranks share, and what is this rank's own.
+
+A state has no pickled objects: tensors, numbers and text, nested in dicts whose keys
+are text, as `torch.save` and `torch.distributed.checkpoint` want them. What is a rank's
+own lies under a key with its name, so that ranks that write one checkpoint together do
+not overwrite each other's. Tensors are copies: training may go on, and nothing is
+written into the job before all of a state has been checked.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,8 +20,8 @@ from hewfl.torch.replica import Replica
 from hewfl.torch.variates import SpreadVariates
 from hewfl.torch.work import Work
 
-FORMAT = 3
-"""1 had no parameters; 2 had torch's SGD for the outer step, and is still read."""
+FORMAT = 4
+Tensors = list[torch.Tensor]
 
 
 def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
@@ -22,86 +29,99 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
 
     The parameters y as well: construction overwrites them, so that a model which was
     loaded before would be lost.
-
-    Tensors are the replica's own, as in `torch.optim.Optimizer.state_dict`: save or
-    copy them before training goes on.
     """
-    variates = replica.variates
-    state: dict[str, Any] = {
+    started = replica.variates is None or replica.variates.started
+    summed = 0 if replica.variates is None else replica.variates.steps
+    own = {k: _copied(tensors) for k, tensors in _own(replica).items()}
+    rule = {k: torch.from_numpy(v.copy()) for k, v in flatten(_plain(replica)).items()}
+    return {
         "format": FORMAT,
-        "identity": _identity(replica),
+        "job": _job(replica),
         "rounds": replica.rounds,
-        "work": asdict(work),
-        "parameters": [y.detach() for y in replica.model.parameters],
-        "anchor": list(replica.model.anchor),
-        "masters": list(replica.model.masters),
-        "memory": list(replica.model.memory),
-        "rule": {k: torch.from_numpy(v) for k, v in flatten(_own(replica)).items()},
+        "started": started,
+        "scale": replica.scale,
+        "common": {k: _copied(tensors) for k, tensors in _common(replica).items()},
+        _name(replica): own | {"rule": rule, "work": asdict(work), "gradients": summed},
     }
-    if replica.model.average:
-        state["average"] = list(replica.model.average)
-    if variates is not None:
-        state["variates"] = {"own": list(variates.own), "server": list(variates.server)}
-        state["started"] = variates.started
-    return state
 
 
 def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     """Put a replica where `replica_state` found it; the work then under way.
 
+    Where the state has no part of this rank of as many ranks, the rank joins: it takes
+    the common model, its outer step's memory and average, its control variate starts
+    at the server's, and steps under way are dropped. So a job goes on with more or
+    fewer ranks, from any rank's state.
+
     Raises:
-        DataError: the state is of another format, rank, model, rule or number of ranks.
+        DataError: the state is damaged, or of another format, model or rule.
     """
-    if state.get("format") not in (2, FORMAT):
-        text = f"the state has format {state.get('format')}; this reads 2 and {FORMAT}"
+    if state.get("format") != FORMAT:
+        text = f"the state has format {state.get('format')}; this reads {FORMAT}"
         raise DataError(text)
-    for what, value in _identity(replica).items():
-        found = state["identity"].get(what)
+    for what, value in _job(replica).items():
+        found = state["job"].get(what)
         if found != value:
             text = (
                 f"the state belongs to another job: its {what} is {found}, not {value}"
             )
             raise DataError(text)
-    memory = _memory(replica, state)
-    pairs = [
-        (replica.model.parameters, state["parameters"]),
-        (replica.model.anchor, state["anchor"]),
-        (replica.model.masters, state["masters"]),
-        (replica.model.memory, memory),
-        (replica.model.average, state.get("average", [])),
-    ]
-    for own, given in pairs:  # before anything is written
-        if [t.shape for t in own] != [t.shape for t in given]:
-            raise DataError("the state is damaged: its tensors are of other shapes")
-    replica.rounds = int(state["rounds"])
-    _fill([y.detach() for y in replica.model.parameters], state["parameters"])
-    _fill(replica.model.anchor, state["anchor"])
-    _fill(replica.model.masters, state["masters"])
-    _fill(replica.model.memory, memory)
-    _fill(replica.model.average, state.get("average", []))
-    _load_rule(replica, state.get("rule", {}))
+    mine = state.get(_name(replica))
+    parts = [(_common(replica), state["common"])]
+    rule, work = replica.first_state(), Work()
+    if mine is not None:
+        parts.append((_own(replica), mine))
+        rule, work = _loaded_rule(replica, mine.get("rule", {})), Work(**mine["work"])
+    for own, given in parts:  # before anything is written
+        for what, tensors in own.items():
+            _check(what, tensors, given.get(what, {}))
+    for own, given in parts:
+        for what, tensors in own.items():
+            for k, tensor in enumerate(tensors):
+                tensor.copy_(given[what][str(k)])
+    replica.rounds, replica.state = int(state["rounds"]), rule
+    replica.scale = float(state["scale"])
+    replica.model.forget_reach()
+    if mine is None:
+        replica.model.give()
     if replica.variates is not None:
-        _fill(replica.variates.own, state["variates"]["own"])
-        _fill(replica.variates.server, state["variates"]["server"])
         replica.variates.started = bool(state["started"])
+        if mine is None:
+            replica.variates.join()
+        else:
+            replica.variates.steps = int(mine["gradients"])
     if replica.trace is not None:
         replica.trace.resume(replica.rounds)
-    return Work(**state["work"])
+    return work
 
 
-def _memory(replica: Replica, state: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The memory of the outer step.
+def _common(replica: Replica) -> dict[str, Tensors]:
+    """Tensors that are the same on all ranks."""
+    model, variates = replica.model, replica.variates
+    server = [] if variates is None else variates.server
+    held = {"anchor": model.anchor, "memory": model.memory, "average": model.average}
+    return {k: list(v) for k, v in (held | {"server": server}).items() if v}
 
-    Format 2 has torch's SGD for it, whose gradient was minus the step: its momentum has
-    the other sign, and is absent before the first round.
-    """
-    if "memory" in state:
-        return list(state["memory"])
-    kept = state["outer"]["state"]
-    return [
-        -kept[k]["momentum_buffer"] if k in kept else torch.zeros_like(own)
-        for k, own in enumerate(replica.model.memory)
-    ]
+
+def _own(replica: Replica) -> dict[str, Tensors]:
+    """Tensors that only this rank has."""
+    held = {"parameters": [y.detach() for y in replica.model.parameters]}
+    if replica.variates is not None:
+        held["variate"] = list(replica.variates.own)
+        if not replica.variates.is_plain:
+            held["totals"] = list(replica.variates.totals)
+    return held
+
+
+def _copied(tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {str(k): tensor.detach().clone() for k, tensor in enumerate(tensors)}
+
+
+def _check(what: str, tensors: Tensors, given: Mapping[str, torch.Tensor]) -> None:
+    expected = {str(k): tensor.shape for k, tensor in enumerate(tensors)}
+    if expected != {k: tensor.shape for k, tensor in given.items()}:
+        text = f"the state is damaged: tensors of its {what} are of other shapes"
+        raise DataError(text)
 
 
 @final
@@ -110,7 +130,7 @@ class _Elsewhere:
     """Stands for control variates, which are kept beside the rule's state."""
 
 
-def _own(replica: Replica) -> Any:
+def _plain(replica: Replica) -> Any:
     """The rule's state without its control variates."""
     return mapped(
         replica.state,
@@ -118,7 +138,7 @@ def _own(replica: Replica) -> Any:
     )
 
 
-def _load_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> None:
+def _loaded_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> Any:
     own = {name: tensor.cpu().numpy().copy() for name, tensor in arrays.items()}
     held = replica.server
 
@@ -127,19 +147,16 @@ def _load_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> None:
             return SpreadVariates(held)
         return part
 
-    replica.state = mapped(unflatten(_own(replica), own), put_back)
+    return mapped(unflatten(_plain(replica), own), put_back)
 
 
-def _identity(replica: Replica) -> dict[str, Any]:
+def _name(replica: Replica) -> str:
+    return f"rank {replica.wire.rank} of {replica.wire.ranks}"
+
+
+def _job(replica: Replica) -> dict[str, Any]:
     return {
-        "rank": replica.wire.rank,
-        "number of ranks": replica.wire.ranks,
         "layout": replica.model.layout.signature,
         "rule": repr(replica.rule),
         "outer": repr(replica.options.outer),
     }
-
-
-def _fill(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)

@@ -8,7 +8,9 @@ from typing import Any, SupportsFloat, final
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Decision, Roster
 from hewfl.server.folder import RunLog, describe
-from hewfl.server.ledger import charge
+from hewfl.server.ledger import charge, with_gradients
+from hewfl.server.measure import measured_traffic
+from hewfl.server.outer import Outer
 from hewfl.server.trace import RoundRecord, round_note
 
 
@@ -22,13 +24,25 @@ class JobTrace:
         algorithm: the rule.
         ranks: n.
         d: number of parameters.
+        outer: of the job.
+        sends_gradients: whether ranks send mean gradients beside displacements.
     """
 
     def __init__(
-        self, folder: Path, algorithm: Algorithm[Any], ranks: int, d: int
+        self,
+        folder: Path,
+        algorithm: Algorithm[Any],
+        ranks: int,
+        d: int,
+        outer: Outer,
+        *,
+        sends_gradients: bool = False,
     ) -> None:
         self._log = RunLog(folder / "seed-0")
-        self._traffic, self._d = algorithm.demands.traffic, d
+        sent = algorithm.demands.traffic
+        sent = with_gradients(sent) if sends_gradients else sent
+        self._traffic = measured_traffic(sent, outer, everybody=False)
+        self._d = d
         self._last = RoundRecord(round=0, lane=0)
         self._is_written = False
         method = {"method": type(algorithm).__name__, "label": algorithm.name}

@@ -1,4 +1,9 @@
-"""The control variates of one rank: its own, and the server's that all share."""
+"""Control variates of one rank, for the rules that have them: its own and the server's.
+
+Everything that such a rule adds to a round is here: gradients are corrected before each
+step, c is one more vector that sums and products know, and both kinds are moved once a
+round is accepted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,71 +11,188 @@ from typing import Any, final
 
 import numpy as np
 import torch
-import torch.distributed as dist
+from jaxtyping import Float64, Int64
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from hewfl.core.checks import invalid
+from hewfl.aggregate.variates import variate_weights
+from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Round
-from hewfl.torch.layout import Bucket, Layout, flat_view
-from hewfl.torch.model import is_finite, shard_of
+from hewfl.torch.faults import RankError
+from hewfl.torch.layout import flat_view
+from hewfl.torch.model import SharedModel, is_finite, largest
+from hewfl.torch.spread import Spread
+from hewfl.torch.wire import Wire
 
 
 @final
 class RankVariates:
     """c_i and c, bucket by bucket, in float32 at least.
 
-    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place.
+    The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place. With
+    plain SGD c_i follows from displacements; with any other optimiser these do not show
+    gradients, which are then summed up as they come (`totals`).
 
     Attributes:
         own: c_i.
         server: c, the same bits on all ranks.
+        totals: sums of the gradients since the last round; empty with plain SGD.
+        steps: how many gradients are in them.
         started: whether they have been given their first values, on all ranks.
     """
 
     def __init__(
-        self, layout: Layout, device: torch.device, *, at_gradients: bool
+        self, model: SharedModel, *, at_gradients: bool, is_plain: bool = True
     ) -> None:
-        n = layout.ranks
-        self.own = [_zeros(bucket, n, device) for bucket in layout.buckets]
-        self.server = [_zeros(bucket, n, device) for bucket in layout.buckets]
+        self._model, self._buckets = model, model.layout.buckets
+        self.own, self.server = self._zeros(), self._zeros()
+        self.totals, self.steps = [] if is_plain else self._zeros(), 0
         self.started = not at_gradients
-        self._buckets = layout.buckets
 
-    def take_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
+    def _zeros(self) -> list[torch.Tensor]:
+        device = self._model.device
+        return [torch.zeros(b.size, dtype=b.wide, device=device) for b in self._buckets]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether c_i is read off displacements."""
+        return not self.totals
+
+    # ---------------------------------------------------------------- in the branches
+
+    def take_gradients(self) -> bool:
         """c_i = the gradient at hand, in both places: the server's is yet to be summed.
 
         Erratum E-29: with c_i = 0 the first round picks the shortest endpoint.
+
+        Returns:
+            Whether it is finite.
         """
         for b, bucket in enumerate(self._buckets):
             for piece in bucket.pieces:
-                g = _gradient(piece.parameter, parameters)
+                g = _gradient(piece.parameter, self._model.parameters)
                 values = g[piece.start : piece.start + piece.size]
                 self.own[b][piece.at : piece.at + piece.size] = values
             self.server[b].copy_(self.own[b])
+        return all(is_finite(own) for own in self.own)
 
-    def correct(self, parameters: Sequence[torch.Tensor]) -> None:
+    def start(self, wire: Wire, heard: Int64[Ints, " s"]) -> None:
+        """Let c be the mean of the gradients taken; a collective call.
+
+        A rank without a finite one starts at that mean, as everywhere in hewfl
+        (`hewfl.server.first`).
+
+        Args:
+            wire: the way to the other ranks.
+            heard: those with a finite gradient.
+
+        Raises:
+            RankError: none has one.
+        """
+        if len(heard) == 0:
+            raise RankError("no rank has a finite first gradient")
+        is_heard = wire.rank in heard
+        for own, server in zip(self.own, self.server, strict=True):
+            if not is_heard:
+                server.zero_()
+            wire.wait([wire.adding(server)])
+            server.div_(len(heard))
+            if not is_heard:
+                own.copy_(server)
+        self.started = True
+
+    def add(self) -> None:
+        """Sum up the gradients at hand, before they are corrected."""
+        for total, bucket in zip(self.totals, self._buckets, strict=True):
+            for piece in bucket.pieces:
+                g = _gradient(piece.parameter, self._model.parameters)
+                here = slice(piece.at, piece.at + piece.size)
+                total[here] += g[piece.start : piece.start + piece.size]
+        self.steps += 1
+
+    def correct(self) -> None:
         """Gradients become g − c_i + c."""
         for own, server, bucket in zip(
             self.own, self.server, self._buckets, strict=True
         ):
             for piece in bucket.pieces:
                 here = slice(piece.at, piece.at + piece.size)
-                g = _gradient(piece.parameter, parameters)
+                g = _gradient(piece.parameter, self._model.parameters)
                 g[piece.start : piece.start + piece.size] += server[here] - own[here]
 
-    def move(self, b: int, displacement: torch.Tensor, travelled: float) -> None:
-        """c_i ← c_i − c − Δ_i/(η_iH_i), before the server's changes."""
-        self.own[b].sub_(self.server[b]).add_(displacement, alpha=-1 / travelled)
+    def join(self) -> None:
+        """Start at the server's, as a rank that joins: its branch is not corrected."""
+        for own, server in zip(self.own, self.server, strict=True):
+            own.copy_(server)
+        for total in self.totals:
+            total.zero_()
+        self.steps = 0
 
-    def stays_finite(
-        self, b: int, displacement: torch.Tensor, travelled: float
-    ) -> bool:
-        """Whether c_i would be finite after `move`; nothing has changed afterwards."""
-        before = self.own[b].clone()
-        self.move(b, displacement, travelled)
-        finite = is_finite(self.own[b])
-        self.own[b].copy_(before)
-        return finite
+    # ------------------------------------------------------------------ after a round
+
+    def weights(
+        self,
+        heard: Int64[Ints, " s"],
+        weights: Float64[Array, " s"],
+        travelled: Float64[Array, " n"],
+    ) -> Float64[Array, "r m"]:
+        """Sums of all Δ_i and c: the step, and with plain SGD the next c."""
+        n = len(travelled)
+        kept, u = variate_weights(travelled[heard], n)
+        both = np.zeros((2, n + 1))
+        both[0, heard], both[1, heard], both[1, n] = weights, u, kept
+        return both if self.is_plain else both[:1]
+
+    def stay_finite(self, sums: Sequence[Any], travelled: float) -> bool:
+        """Whether c and c_i would be finite after `move`; nothing is changed."""
+        if not self.is_plain:
+            return travelled == 0 or self._is_bounded()
+        fine = all(is_finite(c) for c in sums[0])
+        if travelled > 0:
+            parts = (self._moved(b, travelled) for b in range(len(self.own)))
+            fine = fine and all(is_finite(part) for part in parts)
+        return fine
+
+    def move(self, wire: Wire, sums: Sequence[Any], travelled: float) -> None:
+        """c_i ← c_i − c − Δ_i/(η_iH_i), then c; or c_i ← mean gradient, and c with it.
+
+        Args:
+            wire: the way to the other ranks, needed for mean gradients.
+            sums: the next c, with plain SGD.
+            travelled: η_iH_i of this rank, zero if it was not heard.
+        """
+        if not self.is_plain:
+            self._take_means(wire, is_heard=travelled > 0)
+            return
+        for b, (own, server) in enumerate(zip(self.own, self.server, strict=True)):
+            if travelled > 0:
+                own.copy_(self._moved(b, travelled))
+            server.copy_(sums[0][b])
+
+    def _take_means(self, wire: Wire, *, is_heard: bool) -> None:
+        """c_i ← mean gradient of this rank, c ← c + (1/n) Σ (c_i⁺ − c_i)."""
+        for own, server, total in zip(self.own, self.server, self.totals, strict=True):
+            change = torch.zeros_like(server)
+            if is_heard and self.steps > 0:
+                mean = total / self.steps
+                change = mean - own
+                own.copy_(mean)
+            wire.wait([wire.adding(change)])
+            server.add_(change, alpha=1 / wire.ranks)
+            total.zero_()
+        self.steps = 0
+
+    def _is_bounded(self) -> bool:
+        """Whether c_i and c stay finite with mean gradients, by their sizes."""
+        sums = zip(self.totals, self.own, self.server, strict=True)
+        sizes = [sum(map(largest, vectors)) for vectors in sums]
+        widest = [torch.finfo(c.dtype).max for c in self.own]
+        return all(size <= w / 4 for size, w in zip(sizes, widest, strict=True))
+
+    def _moved(self, b: int, travelled: float) -> torch.Tensor:
+        displacement = torch.empty_like(self.own[b], dtype=self._buckets[b].dtype)
+        self._model.displacement(b, displacement)
+        moved = self.own[b] - self.server[b]
+        return moved.add_(displacement, alpha=-1 / travelled)
 
 
 @final
@@ -82,18 +204,17 @@ class SpreadVector(NDArrayOperatorsMixin):
 
     Args:
         variates: where c is kept.
-        group: the ranks.
+        spread: which entries are this rank's.
     """
 
-    def __init__(self, variates: RankVariates, group: Any) -> None:
-        self._variates = variates
-        self._place = dist.get_world_size(group), dist.get_rank(group)
+    def __init__(self, variates: RankVariates, spread: Spread) -> None:
+        self._variates, self._spread = variates, spread
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """This rank's entries in float64."""
-        parts = [shard_of(c, *self._place) for c in self._variates.server]
-        whole = torch.cat([part.double() for part in parts]).cpu().numpy()
-        return np.array(whole, dtype=dtype, copy=copy)
+        return np.array(
+            self._spread.own_part(self._variates.server), dtype=dtype, copy=copy
+        )
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **given: Any
@@ -114,13 +235,9 @@ class SpreadVariates:
 
     server: SpreadVector
 
-    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see Distributor
-        """Itself: the values change while the new model is distributed."""
+    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see Replica
+        """Itself: the values change once the round is accepted."""
         return self
-
-
-def _zeros(bucket: Bucket, ranks: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(bucket.shard * ranks, dtype=bucket.wide, device=device)
 
 
 def _gradient(k: int, parameters: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The collectives of a round, and the bytes each sends from this rank."""
+"""The collectives of a round, each with a time limit, and the bytes this rank sends."""
 
 import weakref
 from datetime import timedelta
@@ -7,6 +7,7 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from jaxtyping import Float64
+from torch._C import _distributed_c10d as c10d
 
 from hewfl.core.checks import Array, invalid
 from hewfl.torch.faults import RankError
@@ -17,11 +18,15 @@ class Wire:
     """A process group as the exchange sees it; counts what it sends.
 
     The group is the job's: it is not kept alive here, so that destroy_process_group
-    ends its threads.
+    ends its threads. Every collective is given its own limit. One that only the waiting
+    gives up goes on in gloo's threads, and the process could not end until the missing
+    rank wakes.
 
     Attributes:
         rank: of this process in it.
         ranks: n.
+        device: where tensors of a round are.
+        timeout: the shorter of the job's and the group's.
         bytes_sent: by this rank since construction, as a ring or direct sends count.
     """
 
@@ -30,7 +35,9 @@ class Wire:
         self.rank: int = dist.get_rank(group)
         self.ranks: int = dist.get_world_size(group)
         self.bytes_sent = 0
-        self._device, self._timeout = device, timeout
+        self.device = device
+        backend = group._get_backend(torch.device(device.type))
+        self.timeout: timedelta = min(timeout, backend.options._timeout)
         self._members: list[int] = dist.get_process_group_ranks(group)
 
     @property
@@ -48,56 +55,63 @@ class Wire:
     @property
     def keeps_time(self) -> bool:
         """Whether waiting has a limit: on a device the stream waits, not the host."""
-        return bool(self._device.type == "cpu")
+        return bool(self.device.type == "cpu")
 
     def wait(self, works: list[Any]) -> None:
         """Until sent and received; on the host with a limit, on a device in order."""
         for work in works:
             if self.keeps_time:
-                work.wait(self._timeout)
+                work.wait(self.timeout)
             else:
                 work.wait()
 
+    def gathered(self, mine: torch.Tensor) -> torch.Tensor:
+        """One row from each rank, in the order of ranks."""
+        rows = mine.new_empty((self.ranks, *mine.shape))
+        self._count((self.ranks - 1) * mine.nbytes)
+        how = self._options(c10d.AllgatherOptions)
+        self.wait([self.group.allgather([list(rows)], [mine], how)])
+        return rows
+
     def table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
         """One row of numbers from each rank, in the order of ranks."""
-        mine = torch.from_numpy(row).to(self._device)
-        rows = [torch.empty_like(mine) for _ in range(self.ranks)]
-        self._count((self.ranks - 1) * mine.nbytes)
-        self.wait([dist.all_gather(rows, mine, group=self.group, async_op=True)])
-        table: Array = torch.stack(rows).cpu().numpy()
+        table: Array = (
+            self.gathered(torch.from_numpy(row).to(self.device)).cpu().numpy()
+        )
         return table
 
     def summed(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
         """Numbers added over ranks in float64, the same bits on all of them."""
-        total = torch.from_numpy(values.copy()).to(self._device)
-        self.add_up(total)
+        total = torch.from_numpy(values.copy()).to(self.device)
+        self.wait([self.adding(total)])
         sums: Array = total.cpu().numpy()
         return sums
 
-    def add_up(self, tensor: torch.Tensor) -> None:
-        """The sum over ranks in place of each rank's own."""
+    def adding(self, tensor: torch.Tensor) -> Any:
+        """Start to put the sum over ranks in place of each rank's own; to wait for."""
         self._count(ring_bytes(tensor.nbytes, self.ranks))
-        self.wait([dist.all_reduce(tensor, group=self.group, async_op=True)])
+        return self.group.allreduce([tensor], self._options(c10d.AllreduceOptions))
 
     def copied(self, tensor: torch.Tensor) -> None:
         """What rank 0 of the group has in place of each rank's own."""
         if self.rank == 0:
             self._count((self.ranks - 1) * tensor.nbytes)
-        source = self._members[0]
-        self.wait([dist.broadcast(tensor, source, group=self.group, async_op=True)])
+        how = self._options(c10d.BroadcastOptions)
+        how.rootRank, how.rootTensor = 0, 0
+        self.wait([self.group.broadcast([tensor], how)])
 
-    def exchanged(self, sent: torch.Tensor, received: torch.Tensor) -> list[Any]:
+    def exchanged(self, sent: torch.Tensor, received: torch.Tensor) -> Any:
         """Shard j to rank j: row i of `received` is this rank's shard from rank i."""
         self._count(sent.nbytes // self.ranks * (self.ranks - 1))
-        flat = received.view(-1)
-        return [dist.all_to_all_single(flat, sent, group=self.group, async_op=True)]
+        how = self._options(c10d.AllToAllOptions)
+        return self.group.alltoall_base(received.view(-1), sent, [], [], how)
 
     def sent_to_all(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
         """Every rank's shard to all, in the order of ranks."""
         self._count((self.ranks - 1) * shard.nbytes)
-        if self._device.type != "cpu":
-            gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-            return [gather(whole, shard, group=self.group, async_op=True)]
+        if self.device.type != "cpu":
+            how = self._options(c10d.AllgatherOptions)
+            return [self.group._allgather_base(whole, shard, how)]
         return self._by_sends(shard, whole)
 
     def _by_sends(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
@@ -113,6 +127,11 @@ class Wire:
             ]
         works: list[Any] = dist.batch_isend_irecv(sends) if sends else []
         return works
+
+    def _options(self, kind: Any) -> Any:
+        how = kind()
+        how.timeout = self.timeout
+        return how
 
     def _count(self, sent: int) -> None:
         self.bytes_sent += sent

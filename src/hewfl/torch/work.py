@@ -1,5 +1,6 @@
 """What each rank did since the last round: exchanged, never assumed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import final
@@ -18,13 +19,11 @@ class Meeting(IntEnum):
     CONSTRUCTION = 0
     FIRST_STEP = 1
     ROUND = 2
-    AVERAGE = 3
 
     @property
     def place(self) -> str:
         """In words."""
-        places = ("at construction", "at the first step", "at a round")
-        return (*places, "at the averaged model")[self]
+        return ("at construction", "at the first step", "at a round")[self]
 
 
 @final
@@ -56,12 +55,27 @@ class Work:
 @final
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The work of all ranks in the order of ranks."""
+    """The work of all ranks in the order of ranks.
 
+    Attributes:
+        meeting: what those that are still in their loops came for.
+        job: a number of rank 0's that stands for this start of the job.
+        steps: H_i.
+        tokens: as counted.
+        travelled: η_iH_i.
+        finite: whether first gradients are.
+        leaving: whose loops have ended.
+        products: ⟨d, Δ_i⟩ of the step d and the displacements of the last round.
+    """
+
+    meeting: Meeting
+    job: int
     steps: Int64[Ints, " n"]
     tokens: Int64[Ints, " n"]
     travelled: Float64[Array, " n"]
     finite: Bool[Mask, " n"]
+    leaving: Bool[Mask, " n"]
+    products: Float64[Array, " n"]
 
     @property
     def active(self) -> Int64[Ints, " s"]:
@@ -70,42 +84,66 @@ class Arrivals:
 
 
 def to_row(
-    meeting: Meeting, instance: int, round_: int, work: Work, same: tuple[int, ...]
+    meeting: Meeting,
+    counts: tuple[int, int, int],
+    work: Work,
+    product: float,
+    same: tuple[int, ...],
 ) -> Float64[Array, " k"]:
-    """Numbers for the wire; all but the work must agree on all ranks."""
+    """Numbers for the wire.
+
+    Args:
+        meeting: what this rank has come for.
+        counts: number of the instance on the group, of the job, and of rounds done.
+        work: since the last round.
+        product: ⟨d, Δ⟩ of this rank in the last round.
+        same: what must agree on all ranks besides, as numbers.
+    """
     done = (work.leaving, work.finite, work.steps, work.tokens, work.travelled)
-    return np.array((meeting, instance, round_, *done, *same), dtype=np.float64)
+    return np.array((meeting, *counts, *done, product, *same), dtype=np.float64)
 
 
-def from_table(table: Float64[Array, "n k"], same: tuple[str, ...]) -> Arrivals:
-    """The work of all ranks, once they agree on everything else.
+def from_table(table: Float64[Array, "n k"]) -> Arrivals:
+    """The work of all ranks, once they have come for the same thing.
+
+    A rank that has left its loop comes along to whatever the others meet for.
 
     Raises:
-        RankError: on every rank alike, if they do not.
+        RankError: on every rank alike, if they have not.
     """
-    meetings = [_place(*row[[0, 3]]) for row in table]
-    _require_one(table[:, 0], "all ranks must come to the same meeting", meetings)
+    leaving = table[:, 4] != 0
+    places = [_place(*row[[0, 4]]) for row in table]
+    staying = table[~leaving, 0] if not leaving.all() else table[:, 0]
+    goal = Meeting(int(staying[0]))
+    came = np.where(leaving & (table[:, 0] == Meeting.ROUND), goal, table[:, 0])
+    _require_one(came, "all ranks must come to the same meeting", places)
     numbers = [f"number {number:.0f}" for number in table[:, 1]]
     rule = "all ranks must meet over the same HewLocalSGD or HewAverager of the group"
     _require_one(table[:, 1], rule, numbers)
-    rounds = [f"in round {round_:.0f}" for round_ in table[:, 2]]
-    _require_one(table[:, 2], "all ranks must be in the same round", rounds)
-    leaving = np.flatnonzero(table[:, 3] != 0)
-    if 0 < len(leaving) < len(table):
-        text = (
-            f"{ranks_named(list(leaving))} left the loop after {table[0, 2]:.0f} "
-            "rounds while others go on: all ranks must do the same number of rounds"
-        )
-        raise RankError(text)
-    for k, what in enumerate(same):
-        column = table[:, 8 + k]
-        kinds = np.unique(column, return_inverse=True)[1]
-        values = [f"variant {kind + 1}" for kind in kinds]  # a digest says nothing
-        if what.startswith("number"):
-            values = [f"{value:.0f}" for value in column]
-        _require_one(column, f"all ranks must have the same {what}", values)
-    steps, tokens = table[:, 5:7].T.astype(np.int64)
-    return Arrivals(steps, tokens, table[:, 7].copy(), table[:, 4] != 0)
+    rounds = [f"in round {round_:.0f}" for round_ in table[:, 3]]
+    _require_one(table[:, 3], "all ranks must be in the same round", rounds)
+    steps, tokens = table[:, 6:8].T.astype(np.int64)
+    finite, far, products = table[:, 5] != 0, table[:, 8].copy(), table[:, 9].copy()
+    done = steps, tokens, far, finite, leaving, products
+    return Arrivals(goal, int(table[0, 2]), *done)
+
+
+def differing(table: Float64[Array, "n k"]) -> int | None:
+    """Which of the things that must agree does not, if any."""
+    for k, column in enumerate(table[:, 10:].T):
+        if (column != column[0]).any():
+            return k
+    return None
+
+
+def disagreement(what: str, texts: Sequence[str]) -> RankError:
+    """That ranks have not the same of something, and who has what."""
+    kinds = np.unique(np.array(texts), return_inverse=True)[1].astype(np.float64)
+    try:
+        _require_one(kinds, f"all ranks must have the same {what}", list(texts))
+    except RankError as error:
+        return error
+    return RankError(f"all ranks must have the same {what}")
 
 
 def _place(meeting: float, leaving: float) -> str:

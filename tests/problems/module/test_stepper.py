@@ -171,6 +171,36 @@ def test_branches_are_those_of_torch(route: Any, optimiser: Any) -> None:
         assert close(found[i], y - x[0], limit)
 
 
+@pytest.mark.parametrize(("route", "chunk"), [("stacked", 3), ("loop", "auto")])
+def test_mean_gradients_are_those_along_the_branch(route: Any, chunk: Any) -> None:
+    """Before correction, pull and Adam, clipped, without decay; corrected lanes only.
+
+    A branch whose steps are too small to move it has all its gradients at the anchor.
+    """
+    training = Training(0.1, 0.5, "adamw", route=route, client_chunk=chunk)
+    problem = problem_of(training)
+    roster = roster_of(problem)
+    samples, x = samples_of(problem, roster), anchors_of(problem, 4)
+    plans = [
+        replace(plan, step_sizes=1e-13 * plan.step_sizes)
+        for plan in plans_of(problem, roster)
+    ]
+    moved, means = problem.measured_branches(x, roster, plans, samples)
+    assert moved.shape[0] == 4
+    assert means.shape == (2, *moved.shape[1:])
+    for mean, anchor in zip(means, x[[1, 3]], strict=True):
+        for i, (H, b) in enumerate(
+            zip(roster.horizons, roster.batch_sizes, strict=True)
+        ):
+            models = np.tile(anchor, (1, H, 1))
+            counts = np.full(H, b)
+            each = problem.minibatch_gradients(models, samples[:H, i], counts)[0]
+            assert close(mean[i], each.mean(axis=0), 1e-9)
+    plain = replace(problem, training=replace(training, optimiser="sgd"))
+    assert not plain.hides_gradients
+    assert len(plain.measured_branches(x, roster, plans, samples)[1]) == 0
+
+
 @pytest.mark.parametrize("route", ["stacked", "loop"])
 def test_padding_and_later_steps_are_ignored(route: Any) -> None:
     problem = problem_of(Training(route=route))
@@ -274,7 +304,7 @@ def test_graphs_are_captured_once_for_each_number_of_rows(
     monkeypatch.setattr("hewfl.problems.module.stepper.bucket", lambda k: k + k % 2)
     for each in rounds:
         samples = np.random.default_rng(each.horizons[0]).integers(0, 60, (5, 5, 2))
-        found = stepper.branches(x, each, [LocalPlan(eta)], samples)
+        found, _ = stepper.branches(x, each, [LocalPlan(eta)], samples)
         expected = problem.branches(x.numpy(), each, [LocalPlan(eta)], samples)
         assert close(found, expected, ROUNDING)
     assert captured == [6, 4, 2]

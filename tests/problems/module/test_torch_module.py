@@ -275,3 +275,31 @@ def test_small_modules_are_stacked_on_a_cpu_and_large_ones_looped() -> None:
     assert choose_route(task, 8, 2**16) == "loop"
     large = small(module=mlp(4, 3000, 3))._task(torch.float32)
     assert choose_route(large, 100, 1) == "loop"
+
+
+def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
+    """Read off displacements they would be as long as Adam's directions, about √d."""
+    training = Training(clip=1e-3, optimiser="adamw")
+    problem = small(training=training)
+    federation = Federation(ChoiceHorizons((1, 2)), batch_size=2)
+    seen: list[float] = []
+
+    def observe(step: Any) -> dict[str, float]:
+        if step.lane == 0:
+            seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
+        return {}
+
+    lanes: list[Any] = [HewHet(1 / RATE, 3.0), HewHom(1 / RATE, 3.0)]
+    given: Any = {"rounds": 3, "seed": 0, "observers": [observe]}
+    trace = simulate(problem, federation, lanes, **given)
+    assert len(seen) == 3
+    assert max(seen) <= 1e-3 * (1 + ROUNDING)  # as clipped
+    n, d = problem.n, problem.d
+    corrected, plain = (trace.of(k)[-1] for k in range(2))
+    assert corrected.scalars == n * d + 3 * (2 * d + n * 2 * d + 1)
+    assert corrected.paper_scalars == corrected.scalars
+    assert plain.scalars == 3 * (d + n * d + 1)
+    assert trace.ledger(0).total.scalars == corrected.scalars
+    sgd = replace(problem, training=Training())
+    found = simulate(sgd, federation, lanes[:1], rounds=3, seed=0).of(0)[-1]
+    assert found.scalars == n * d + 3 * (2 * d + n * d + 1)

@@ -34,6 +34,7 @@ PAIRS: list[YoungPair] = [
     PowerYoung(4.0, 0.7),
     ENTROPY,
 ]
+PAIR_IDS = ["square", "weak-square", "power-1.25", "power-4", "entropy"]
 
 
 def test_power_pairs_in_high_precision(rng: np.random.Generator) -> None:
@@ -51,7 +52,7 @@ def test_power_pairs_in_high_precision(rng: np.random.Generator) -> None:
     assert PowerYoung(2.0, 4.0).conjugate(3.0) == 9 / 8
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=repr)
+@pytest.mark.parametrize("pair", PAIRS, ids=PAIR_IDS)
 def test_pairs_obey_young_and_are_conjugate(pair: YoungPair) -> None:
     """The inequality everywhere, equality at the best β."""
     alpha = np.linspace(0, 5, 41)[:, None]
@@ -82,7 +83,7 @@ def envelopes(pair: YoungPair) -> list[Envelope]:
     ]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=repr)
+@pytest.mark.parametrize("pair", PAIRS, ids=PAIR_IDS)
 def test_the_kernel_is_what_the_theorem_says(
     pair: YoungPair, rng: np.random.Generator
 ) -> None:

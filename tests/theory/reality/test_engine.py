@@ -56,6 +56,7 @@ from hewfl.theory.plain import plain_step
 from hewfl.theory.statement import all_hold
 from hewfl.theory.uniform_controller import uniform_step
 
+pytestmark = pytest.mark.unchecked
 N, ROUNDS, SEEDS = 4, 5, 16
 UNEQUAL = (1, 2, 4, 8)
 BATCH = {"quadratic": 2, "logistic": 32}

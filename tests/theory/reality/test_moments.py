@@ -31,6 +31,7 @@ from hewfl.theory.statement import Bound, all_hold
 from hewfl.theory.systems import System
 from hewfl.theory.uniform_controller import mean_drift_sq_norm, mean_noise_cost
 
+pytestmark = pytest.mark.unchecked
 SCENES = 60
 EDGE = 0.99 / np.sqrt(288)
 kinds = pytest.mark.parametrize("kind", list(LINKS))

@@ -29,6 +29,7 @@ from hewfl.theory.one_step_bound import OneStep
 from hewfl.theory.radii import RadiusForm, branch_sq_radius, plain_sq_radius
 from hewfl.theory.statement import all_hold
 
+pytestmark = pytest.mark.unchecked
 SCENES = 200
 EDGE = 1 / np.sqrt(3)
 """The largest amplitude of the printed tracking recursion (E-04)."""

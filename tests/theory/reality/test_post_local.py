@@ -40,6 +40,7 @@ from hewfl.theory.plain import plain_slope_error, plain_step
 from hewfl.theory.post_local import plain_advantage, uniform_model_value
 from hewfl.theory.statement import all_hold
 
+pytestmark = pytest.mark.unchecked
 kinds = pytest.mark.parametrize("kind", list(LINKS))
 variants = pytest.mark.parametrize("variant", ["paper", "sharp"])
 amplitudes = pytest.mark.parametrize("theta", [0.055, 0.2, 0.45])

@@ -15,7 +15,7 @@ from hewfl.problems.module.adam import adapted
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.dropout import batch_keys
 from hewfl.problems.module.parameters import unflatten
-from hewfl.problems.module.task import CLIP_GUARD, Task
+from hewfl.problems.module.task import CLIP_GUARD, Task, measured_lanes
 
 
 def branches_in_loop(
@@ -24,7 +24,7 @@ def branches_in_loop(
     roster: Roster,
     plans: Sequence[LocalPlan],
     samples: Int64[Ints, "steps s b"],
-) -> Float[Any, "lanes s d"]:
+) -> tuple[Float[Any, "lanes s d"], Float[Any, "measured s d"]]:
     """Displacements Δ_i of every lane and client, one step of one client at a time.
 
     Args:
@@ -35,19 +35,27 @@ def branches_in_loop(
         samples: rows of the features for each step and client.
 
     Returns:
-        Δ_i in the precision and on the device of the anchors.
+        Δ_i in the precision and on the device of the anchors; and, under AdamW, the
+        mean gradients of the lanes with corrections.
     """
     lanes, d = anchors.shape
     moved = anchors.new_empty((lanes, len(roster.clients), d))
+    measured = measured_lanes(task, plans)
+    means = anchors.new_empty((len(measured), len(roster.clients), d))
     keys = torch.tensor(batch_keys(samples, roster.batch_sizes), device=moved.device)
     rows = torch.tensor(samples, device=moved.device)
     for i in range(len(roster.clients)):
         steps, b = int(roster.horizons[i]), int(roster.batch_sizes[i])
         draws = list(zip(rows[:steps, i, :b], keys[:steps, i], strict=True))
-        branch = _adam_branch if task.training.optimiser == "adamw" else _branch
         for lane, plan in enumerate(plans):
-            moved[lane, i] = branch(task, anchors[lane], plan, i, draws)
-    return moved
+            given = task, anchors[lane], plan, i, draws
+            if task.training.optimiser == "sgd":
+                moved[lane, i] = _branch(*given)
+                continue
+            moved[lane, i], mean = _adam_branch(*given)
+            if lane in measured:
+                means[measured.index(lane), i] = mean
+    return moved, means
 
 
 def _branch(
@@ -91,32 +99,37 @@ def _adam_branch(
     plan: LocalPlan,
     i: int,
     draws: list[tuple[Int[Any, " b"], Int[Any, ""]]],
-) -> Float[Any, " d"]:
-    """Δ_i after y ← y − η (a + λy), a Adam's of g − correction + μ (y − x)."""
+) -> tuple[Float[Any, " d"], Float[Any, " d"]]:
+    """Δ_i after y ← y − η (a + λy), a Adam's of g − correction + μ (y − x); mean g."""
     eta, decay = float(plan.step_sizes[i]), task.training.weight_decay
     moved, y = torch.zeros_like(x), x.clone()
-    m, v = torch.zeros_like(x), torch.zeros_like(x)
+    m, v, total = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     leaves = task.network.place(y)
     for step, (rows, key) in enumerate(draws, start=1):
         if not plan.hold:
             torch.add(x, moved, out=y)
         gradients, scale = _clipped(task, leaves, rows, key)
         u = scale * torch.cat([part.reshape(-1) for part in gradients])
+        total += u
         if plan.correction is not None:
             u -= torch.tensor(plan.correction[i]).to(x)
         if plan.proximal > 0:
             u += plan.proximal * moved
         moved.sub_(adapted(u, m, v, step) + decay * y, alpha=eta)
-    return moved
+    return moved, total / len(draws)
 
 
 def clipped_gradient(
     task: Task, y: Float[Any, " d"], rows: Int[Any, " b"], key: Int[Any, ""]
 ) -> Float[Any, " d"]:
-    """The gradient g + λy of one model on one minibatch, clipped as `task` says."""
+    """The gradient of one model on one minibatch, clipped as `task` says.
+
+    With λy under SGD. AdamW's decay goes past the moments and is no part of it.
+    """
     gradients, scale = _clipped(task, task.network.place(y.clone()), rows, key)
     g = torch.cat([part.reshape(-1) for part in gradients])
-    return scale * g + task.training.weight_decay * y
+    decay = task.training.weight_decay if task.training.optimiser == "sgd" else 0.0
+    return scale * g + decay * y
 
 
 def _clipped(

@@ -60,6 +60,8 @@ class Stack:
         left: steps to go, (rows,).
         batch: sample indices, in the last column the dropout key, (rows, width + 1).
         moments: Adam's m and v, (2, rows, lanes, d), or None.
+        totals: sums of the gradients so far, for control variates under Adam,
+            (rows, lanes, d), or None.
         done: steps of the round so far, for Adam, ().
     """
 
@@ -73,6 +75,7 @@ class Stack:
     left: Any
     batch: Any
     moments: Any
+    totals: Any
     done: Any
 
     @property
@@ -83,8 +86,8 @@ class Stack:
     @property
     def changing(self) -> list[Any]:
         """What a step changes."""
-        moments = [] if self.moments is None else [self.moments]
-        return [self.moved, self.left, self.done, *moments]
+        some = [part for part in (self.moments, self.totals) if part is not None]
+        return [self.moved, self.left, self.done, *some]
 
 
 def form_of(task: Task, plans: Sequence[LocalPlan], width: int, dtype: Any) -> Form:
@@ -120,6 +123,7 @@ def empty_stack(form: Form, rows: int, d: int, device: Any) -> Stack:
         left=integers(rows),
         batch=integers(rows, form.width + 1),
         moments=reals(2, rows, form.lanes, d) if form.adaptive else None,
+        totals=reals(rows, form.lanes, d) if form.adaptive and form.corrected else None,
         done=reals(),
     )
 
@@ -178,6 +182,10 @@ def advance(task: Task, stack: Stack, rows: int) -> None:
     models = points.reshape(-1, d)
     g = stacked_gradients(task, models, (inputs, labels), shares, keys)
     g = g.reshape(y.shape)
+    busy = (stack.left[:rows] > 0)[:, None, None]
+    if stack.totals is not None:
+        total = stack.totals[:rows]
+        total.copy_(torch.where(busy, total + g, total))
     if stack.corrections is not None:
         g = g - stack.corrections[:rows]
     if stack.proximal is not None:
@@ -188,7 +196,6 @@ def advance(task: Task, stack: Stack, rows: int) -> None:
         g = adapted(g, m, v, stack.done)
     if task.training.weight_decay > 0:
         g = g + task.training.weight_decay * points
-    busy = (stack.left[:rows] > 0)[:, None, None]
     y.copy_(torch.where(busy, y - stack.step_sizes[:rows] * g, y))
     stack.left[:rows] -= 1
 

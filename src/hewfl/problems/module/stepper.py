@@ -16,13 +16,14 @@ from hewfl.core.round import LocalPlan, Roster
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.dropout import batch_keys
 from hewfl.problems.module.stack import Form, Stack, advance, empty_stack, fill, form_of
-from hewfl.problems.module.task import Task
+from hewfl.problems.module.task import Task, measured_lanes
 
 MEMORY_SHARE, HOST_MEMORY = 0.4, 2**30
 """What `auto` chunks may fill: a share of a GPU's memory, and bytes of the host's."""
-MODEL_COPIES, MOMENT_COPIES, SAMPLE_COPIES = 10, 4, 4
+MODEL_COPIES, MOMENT_COPIES, SAMPLE_COPIES = 10, 5, 4
 """What a step holds at its peak: times a model's parameters, so many more with Adam's
-moments, and times the numbers that the forward pass keeps of a sample."""
+moments and the sum of gradients, and times the numbers that the forward pass keeps of
+a sample."""
 WARM_UPS = 2
 """Steps before a capture: libraries choose their kernels and buffers in them."""
 
@@ -44,7 +45,7 @@ class Stepper:
         roster: Roster,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
-    ) -> Float[Array, "lanes s d"]:
+    ) -> tuple[Float[Array, "lanes s d"], Float[Array, "measured s d"]]:
         """Displacements Δ_i of every lane and client, on the host.
 
         Args:
@@ -52,6 +53,9 @@ class Stepper:
             roster: of the round.
             plans: of each lane.
             samples: rows of the features for each step and client.
+
+        Returns:
+            Δ_i; and, under AdamW, the mean gradients of the lanes with corrections.
         """
         keys = batch_keys(samples, roster.batch_sizes)
         draws = np.concatenate([samples, keys[:, :, None]], axis=2)
@@ -63,11 +67,19 @@ class Stepper:
                 parts.append(self._group(anchors[lanes], roster, some, draws, clients))
         if len(parts) == 1:
             return parts[0]
-        shape = len(plans), len(roster.clients), anchors.shape[1]
-        found = np.empty(shape, dtype=parts[0].dtype)
-        for (lanes, clients), part in zip(groups, parts, strict=True):
-            found[np.ix_(np.array(lanes), np.sort(clients))] = part
-        return found
+        measured = measured_lanes(self._task, plans)
+        shape, kind = (len(roster.clients), anchors.shape[1]), parts[0][0].dtype
+        moved = np.empty((len(plans), *shape), dtype=kind)
+        means = np.empty((len(measured), *shape), dtype=kind)
+        for (lanes, clients), (part, mean) in zip(groups, parts, strict=True):
+            at, own = (
+                np.sort(clients),
+                [measured.index(k) for k in lanes if k in measured],
+            )
+            moved[np.ix_(np.array(lanes), at)] = part
+            if own:
+                means[np.ix_(np.array(own), at)] = mean
+        return moved, means
 
     def _groups(
         self, lanes: int, roster: Roster, width: int
@@ -88,7 +100,7 @@ class Stepper:
         plans: Sequence[LocalPlan],
         draws: Int64[Ints, "steps s w"],
         clients: Int64[Ints, " g"],
-    ) -> Float[Array, "lanes g d"]:
+    ) -> tuple[Float[Array, "lanes g d"], Float[Array, "measured g d"]]:
         """Whole branches of some clients, in their order in the roster."""
         form = form_of(self._task, plans, draws.shape[2] - 1, anchors.dtype)
         stack = self._room(form, clients)
@@ -101,7 +113,13 @@ class Stepper:
             stack.batch[:busy].copy_(batches[step, :busy])
             self._step(stack, busy)
         order = torch.from_numpy(np.argsort(clients)).to(anchors.device)
-        return on_host(stack.moved[order].transpose(0, 1))
+        moved = on_host(stack.moved[order].transpose(0, 1))
+        measured = measured_lanes(self._task, plans)
+        if not measured:
+            return moved, moved[:0]
+        steps = torch.from_numpy(horizons).to(anchors)[:, None, None]
+        means = stack.totals[: len(clients), measured] / steps
+        return moved, on_host(means[order].transpose(0, 1))
 
     def _room(self, form: Form, clients: Int64[Ints, " g"]) -> Stack:
         """The stack, made anew where the last does not do; its graphs go with it."""

@@ -9,12 +9,14 @@ and no noise to be tamed. With AdamW the sum without λy is what its moments see
 is added to Adam's direction; see `adam`.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
 from jaxtyping import Float, Int
 
+from hewfl.core.round import LocalPlan
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.network import Network
 from hewfl.problems.module.training import Training
@@ -57,6 +59,13 @@ class Task:
             return nullcontext()
         device = self.features.device.type
         return torch.autocast(device, torch.bfloat16, cache_enabled=False)
+
+
+def measured_lanes(task: Task, plans: Sequence[LocalPlan]) -> list[int]:
+    """Lanes whose mean gradients are wanted: corrected ones, where Δ_i hides them."""
+    if task.training.optimiser == "sgd":
+        return []
+    return [k for k, plan in enumerate(plans) if plan.correction is not None]
 
 
 def as_inputs(raw: Any, normalise: tuple[float, float] | None, dtype: Any) -> Any:

@@ -10,7 +10,7 @@ Nothing here is convex: there is no L and no certified minimiser. Give algorithm
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Never, final
 
@@ -120,15 +120,35 @@ class TorchModule:
         parameters = unflatten(layout_of(self.module), torch.tensor(x))
         return state | {k: v.to(state[k]) for k, v in parameters.items()}
 
+    def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
+        """Labels of all samples, in memory of their own on the host, and their number.
+
+        Raises:
+            InvalidInputError: labels are no classes.
+        """
+        given = self.labels
+        if given.ndim != 1 or given.dtype.is_floating_point:
+            rule = "classes, one whole number a sample, where a world gets them wrong"
+            raise invalid(
+                "labels", rule, f"{given.dtype} of shape {tuple(given.shape)}"
+            )
+        found = np.array(given.cpu().numpy(), dtype=np.int64)
+        return found, int(found.max()) + 1
+
+    def with_labels(self, labels: Int64[Ints, " m"]) -> "TorchModule":
+        """The problem of the same module and samples with other classes."""
+        return replace(self, labels=torch.as_tensor(labels).to(self.labels))
+
     def minibatch_gradients(
         self,
         models: Float[Any, "lanes a d"],
         samples: Int[Any, "a b"],
         counts: Int[Any, " a"],
     ) -> Float[Any, "lanes a d"]:
-        """Gradients that a local step follows: in training mode, clipped, with decay.
+        """Gradients that a local step follows: in training mode, clipped.
 
-        Model by model, as the engine asks for these once, at the start of a run.
+        With decay under SGD; AdamW adds its decay to Adam's direction instead. Model by
+        model, as the engine asks for these once, at the start of a run.
         """
         y, rows = conform(models, self.features), conform(samples, self.features)
         keys = conform(batch_keys(samples, counts), self.features)
@@ -151,11 +171,32 @@ class TorchModule:
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"]:
         """Displacements of whole local branches, by the route of `training`."""
+        return self.measured_branches(anchors, roster, plans, samples)[0]
+
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether displacements do not show mean gradients: AdamW scales them."""
+        return self.training.optimiser == "adamw"
+
+    def measured_branches(
+        self,
+        anchors: Float[Array, "lanes d"],
+        roster: Roster,
+        plans: Sequence[LocalPlan],
+        samples: Int64[Ints, "steps s b"],
+    ) -> tuple[Float[Array, "lanes s d"], Float[Array, "measured s d"]]:
+        """Displacements, and the mean gradients of corrected lanes under AdamW.
+
+        The gradients are clipped as those of every step, without weight decay, and are
+        taken before correction, proximal term and Adam: what a control variate stands
+        for.
+        """
         x = conform(anchors, self.features)
         task = self._task(x.dtype)
         route = choose_route(task, len(plans) * samples.shape[1], samples.shape[2])
         if route == "loop":
-            return on_host(branches_in_loop(task, x, roster, plans, samples))
+            moved, means = branches_in_loop(task, x, roster, plans, samples)
+            return on_host(moved), on_host(means)
         if (x.dtype, route) not in self._steppers:
             self._steppers[x.dtype, route] = Stepper(task, graphs=route == "graph")
         return self._steppers[x.dtype, route].branches(x, roster, plans, samples)
@@ -178,6 +219,17 @@ class TorchModule:
         penalty = 0.5 * self.training.weight_decay * (x.double() ** 2).sum(dim=1)
         losses = self._client_means(self._train_scores(x).losses)
         return conform(losses + penalty.cpu().numpy()[:, None], anchors)
+
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """Mean losses with the penalty on chosen samples, in evaluation mode."""
+        x = conform(anchors, self.features)
+        rows = torch.as_tensor(np.asarray(samples).reshape(-1)).to(self.features.device)
+        task, data = self._task(x.dtype), (self.features[rows], self.labels[rows])
+        each = scores(task, x, *data).losses.reshape(len(x), *samples.shape)
+        penalty = 0.5 * self.training.weight_decay * (x.double() ** 2).sum(dim=1)
+        return conform(each.mean(axis=2) + penalty.cpu().numpy()[:, None], anchors)
 
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
@@ -239,7 +291,9 @@ class TorchModule:
     def _network(self, dtype: Any) -> Network:
         if dtype not in self._networks:
             device = self.features.device
-            self._networks[dtype] = network_of(self.module, self.loss, device, dtype)
+            products = self.training.convolutions == "products"
+            given = self.module, self.loss, device, dtype
+            self._networks[dtype] = network_of(*given, products=products)
         return self._networks[dtype]
 
     def _task(self, dtype: Any) -> Task:

@@ -9,7 +9,7 @@ lie in memory, without a copy.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -138,6 +138,14 @@ class Softmax:
         found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)
         return self._by_client(found, anchors)
 
+    def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
+        """Labels of all samples, in memory of their own on the host, and c."""
+        return np.array(to_host(self.labels), dtype=np.int64), self.classes
+
+    def with_labels(self, labels: Int64[Ints, " m"]) -> "Softmax":
+        """The regression of the same samples with other labels."""
+        return replace(self, labels=conform(labels, self.labels))
+
     def residuals(
         self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
     ) -> Float[Any, "lanes a c b"]:
@@ -190,6 +198,21 @@ class Softmax:
         penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
         return self._by_client([F + penalty for F in found], anchors)
 
+    def sample_losses(
+        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "lanes a"]:
+        """Mean losses with the penalty, on chosen samples of each client."""
+        W = self._matrices(anchors)
+        xp = compat.array_namespace(W)
+        X = gather(self.features, samples, W.dtype)
+        y = gather(self.labels, samples, self.labels.dtype)
+        size = samples.shape[1]
+        spans = [(k * size, (k + 1) * size) for k in range(samples.shape[0])]
+        rows = xp.reshape(X, (-1, X.shape[-1]))
+        found = mean_losses(W, rows, xp.reshape(y, (-1,)), spans)
+        penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
+        return conform(xp.stack([F + penalty for F in found], axis=1), anchors)
+
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
         return two_means(self.client_losses(anchors), self.data_sizes)
@@ -204,30 +227,40 @@ class Softmax:
         names = "test_accuracy", "test_loss"
         return {k: conform(v, anchors) for k, v in zip(names, found, strict=True)}
 
-    def optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
+    def optimum(
+        self, start: Float64[Array, " d"] | None = None, *, gap: float = 0.0
+    ) -> Optimum:
         """The minimiser of (1/n) Σ F_i, on the host; see `optimum.minimise`.
 
         Args:
             start: a model to go on from, such as the minimiser of a problem nearby.
+            gap: distance from the least value that is small enough; 0 for rounding.
 
         Raises:
             SolverError: there is none (λ = 0 and separable data), or rounding forbids.
         """
-        return self._minimiser(1 / (self.n * self.data_sizes), start)
+        return self._minimiser(1 / (self.n * self.data_sizes), start, gap)
 
-    def pooled_optimum(self, start: Float64[Array, " d"] | None = None) -> Optimum:
+    def pooled_optimum(
+        self, start: Float64[Array, " d"] | None = None, *, gap: float = 0.0
+    ) -> Optimum:
         """The minimiser of Σ m_i F_i/Σ m_i, on the host; see `optimum.minimise`.
 
         Args:
             start: a model to go on from, such as the minimiser of a problem nearby.
+            gap: distance from the least value that is small enough; 0 for rounding.
 
         Raises:
             SolverError: there is none (λ = 0 and separable data), or rounding forbids.
         """
-        return self._minimiser(np.full(self.n, 1 / self.data_sizes.sum()), start)
+        each = np.full(self.n, 1 / self.data_sizes.sum())
+        return self._minimiser(each, start, gap)
 
     def _minimiser(
-        self, per_sample: Float64[Array, " n"], start: Float64[Array, " d"] | None
+        self,
+        per_sample: Float64[Array, " n"],
+        start: Float64[Array, " d"] | None,
+        gap: float,
     ) -> Optimum:
         """The minimiser with every sample of client i weighted by `per_sample`[i]."""
         X, y = to_host(self.features), to_host(self.labels)
@@ -235,7 +268,7 @@ class Softmax:
         for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
             weights[lo : lo + m] += each  # clients may share rows
         f = WeightedSoftmax(X, norms, y, weights, self.classes, self.l2)
-        return minimise(f, start)
+        return minimise(f, start, gap=gap)
 
     def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:
         """The models as matrices W, in the array library of the data."""

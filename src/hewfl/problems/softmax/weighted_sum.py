@@ -18,6 +18,9 @@ from jaxtyping import Float, Float64, Int
 from hewfl.core.checks import Array, Ints
 from hewfl.problems.softmax.passes import BLOCK
 
+KEPT = 0.99
+"""Share of the trace of a class block that its samples of most weight must hold."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -110,18 +113,73 @@ class WeightedSoftmax:
         Rounding of the sum may make its least eigenvalues negative; a shift by a few
         units of rounding of the trace lets Cholesky's method through.
         """
+        K = self._product(weights)
+        shift = 4 * float(np.finfo(self.features.dtype).eps) * np.trace(K)
+        return np.asarray(K + (self.l2 + shift) * np.eye(len(K)))
+
+    def _product(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
+        """Σ_j weights_j a_j a_jᵀ."""
         p = self.features.shape[1]
         K = np.zeros((p, p))
         roots = np.sqrt(weights).astype(self.features.dtype)
         for at in self.blocks():
             B = self.features[at] * roots[at, None]
             K += B.T @ B
-        shift = 4 * float(np.finfo(roots.dtype).eps) * np.trace(K)
-        return np.asarray(K + (self.l2 + shift) * np.eye(p))
+        return K
+
+    def hessian(self, P: Float[Array, "c m"]) -> Float64[Array, "d d"]:
+        """H as one matrix, with a curvature of its mean along what is common to all.
+
+        A vector common to all classes changes no probability: without the addition, and
+        without penalty, H would be singular.
+        """
+        c, p = self.classes, self.features.shape[1]
+        H = np.zeros((c, p, c, p))
+        wide = P.astype(np.float64)
+        for k in range(c):
+            H[k, :, k] = self.gram(self.weights * wide[k] * (1 - wide[k]))
+            for j in range(k):
+                both = self.weights * wide[k] * wide[j]
+                H[k, :, j] = H[j, :, k] = -self._product(both)
+        whole = H.reshape(c * p, c * p)
+        common = np.kron(np.full((c, c), 1 / c), np.eye(p))
+        return whole + np.trace(whole) / (c * p) * common
 
     def class_blocks(self, P: Float[Array, "c m"]) -> list[Any]:
-        """Cholesky factors of H_kk, k = 1, …, c."""
+        """Cholesky factors of H_kk, k = 1, …, c, but for samples that hardly count.
+
+        Near the minimiser most samples are sure of their class, and p(1 − p) is next to
+        nothing: the quarter of MNIST's that holds 99 % of a block's trace does for a
+        preconditioner. Of the others the diagonal is added: without it directions that
+        they alone span, such as rare features, would be taken for flat.
+        """
         return [
-            scipy.linalg.cho_factor(self.gram(self.weights * p * (1.0 - p)))
+            scipy.linalg.cho_factor(self._block(self.weights * p * (1.0 - p)))
             for p in P.astype(np.float64)
         ]
+
+    def _block(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
+        share = weights * self.norms**2
+        order = np.argsort(-share)
+        held = np.cumsum(share[order])
+        few = np.searchsorted(held, KEPT * held[-1]) + 1
+        rows = np.sort(order[:few])
+        rest = weights.copy()
+        rest[rows] = 0
+        part = WeightedSoftmax(
+            self.features[rows],
+            self.norms[rows],
+            self.labels[rows],
+            weights[rows],
+            self.classes,
+            self.l2,
+        )
+        return part.gram(part.weights) + np.diag(self._squares(rest))
+
+    def _squares(self, weights: Float64[Array, " m"]) -> Float64[Array, " p"]:
+        """Σ_j weights_j a_j ∘ a_j."""
+        total, w = np.zeros(self.features.shape[1]), weights.astype(self.features.dtype)
+        for at in self.blocks():
+            A = self.features[at]
+            total += w[at] @ (A * A)
+        return total

@@ -1,0 +1,251 @@
+"""Run the paper's deep-learning lines in pieces: stopped by the clock, taken up again.
+
+    python benchmarks/deep_lines.py cnn head --device cuda --seconds 540
+
+Every finished trial and seed is kept in the folder of runs, and packed into one small
+archive at the end, without models: a call on another machine unpacks it first and goes
+on. On a GPU the two ways to convolve are timed once, and the faster one is used from
+then on. Exit status 0: all lines are done; 3: the time was up.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tarfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from hewfl.core.atomic import read_json, write_json
+from hewfl.core.round import LocalPlan, Roster
+from hewfl.errors import HewError
+from hewfl.experiments.folder import Folder, folder_for
+from hewfl.experiments.problem import build_problem
+from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.seed import rounds_done
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.workers import Task, execute
+from hewfl.paper.specs_deep import (
+    cnn_equal_spec,
+    cnn_spec,
+    head_equal_spec,
+    head_spec,
+    quick_deep,
+)
+from hewfl.sim.draws import draw
+
+LINES = {
+    "cnn": cnn_spec,
+    "cnn-equal": cnn_equal_spec,
+    "head": head_spec,
+    "head-equal": head_equal_spec,
+}
+KEPT = ("*.toml", "*.json", "trials/*.json")
+"""Files of a run that its archive holds, beside those of the seeds that are done."""
+OF_SEED = ("trace.jsonl", "constants.json", "manifest.json")
+SPEED = "convolutions.json"
+LANES, STEPS = 12, 10
+"""Of the measurement that chooses how to convolve."""
+
+
+class TimeUpError(Exception):
+    """The time of this call is over."""
+
+
+class Lines(Progress):
+    """A line of text for every stage, and one every 20 seconds."""
+
+    def __init__(self, began: float) -> None:
+        self.began, self.told = began, 0.0
+        self.tasks: Sequence[Task] = ()
+        self.done: list[int] = []
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """A stage begins."""
+        self.tasks, self.done = tasks, [task.done for task in tasks]
+        self.told = 0.0
+        self.say()
+
+    def step(self, task: int, done: int) -> None:
+        """Steps of a task are done."""
+        self.done[task] = done
+        if time.monotonic() - self.told > 20:
+            self.say()
+
+    def say(self) -> None:
+        """How far the stage is."""
+        self.told = time.monotonic()
+        cost = sum(task.cost * task.steps for task in self.tasks)
+        pairs = zip(self.tasks, self.done, strict=True)
+        share = sum(task.cost * done for task, done in pairs) / max(cost, 1)
+        name = f"{self.tasks[0].name.split(',')[0]}, {self.tasks[0].stage}"
+        whole = sum(d == t.steps for t, d in zip(self.tasks, self.done, strict=True))
+        text = f"{name}: {share:.0%}, {whole} of {len(self.tasks)} tasks"
+        print(f"[{self.told - self.began:6.1f} s] {text}", flush=True)
+
+
+def main() -> int:
+    """Do what is left of the lines asked for, until the time is up."""
+    asked = _arguments()
+    began = time.monotonic()
+    root: Path = asked.root
+    root.mkdir(parents=True, exist_ok=True)
+    for archive in (*asked.before, asked.kept):
+        if archive.exists():
+            _unpack(archive, root)
+    # Convolutions are in TF32 on a GPU by default; as products they are to be so too.
+    os.environ.setdefault("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as called
+        raise TimeUpError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.signal(signal.SIGTERM, stop)
+    signal.setitimer(signal.ITIMER_REAL, asked.seconds)
+    status, folders = 0, []
+    try:
+        for line in asked.lines:
+            spec = replace(LINES[line](), device=asked.device)
+            spec = quick_deep(spec) if asked.quick else spec
+            if spec.problem.model == "medium_cnn":
+                spec = _convolved(spec, root)
+            folder = folder_for(spec, root)
+            folders.append(folder)
+            print(f"{line}: {folder.path}", flush=True)
+            try:
+                run_all([folder], jobs=asked.jobs, progress=Lines(began))
+                print(f"{line}: done", flush=True)
+            except (HewError, RuntimeError):  # other lines are not to wait for it
+                traceback.print_exc()
+                status = 1
+    except TimeUpError:
+        print("the time is up", flush=True)
+        status = 3
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _pack(root, asked.kept)
+    for folder in folders:
+        _show(folder)
+    return status
+
+
+def _arguments() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("lines", nargs="+", choices=tuple(LINES))
+    parser.add_argument("--device", default="numpy", choices=("numpy", "cpu", "cuda"))
+    parser.add_argument("--seconds", type=float, default=1e6, help="time of this call")
+    parser.add_argument("--jobs", type=int, default=4, help="processes")
+    parser.add_argument("--root", type=Path, default=Path("runs"), help="of the runs")
+    parser.add_argument("--kept", type=Path, default=Path("deep.tar.gz"))
+    parser.add_argument("--before", type=Path, nargs="*", default=(), help="archives")
+    parser.add_argument("--quick", action="store_true", help="a first look")
+    return parser.parse_args()
+
+
+# ------------------------------------------------------------------ the archive
+
+
+def _pack(root: Path, kept: Path) -> None:
+    """Write what is worth keeping, all of it small."""
+    files = [root / SPEED] if (root / SPEED).exists() else []
+    for run in sorted(path.parent for path in root.glob("*/spec.toml")):
+        for pattern in KEPT:
+            files += sorted(run.glob(pattern))
+        for seed in sorted(run.glob("seed-*")):
+            if (run / "summary.json").exists() or _is_done(run, seed):
+                files += [seed / name for name in OF_SEED if (seed / name).exists()]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(kept, "w:gz") as archive:
+        for file in files:
+            archive.add(file, file.relative_to(root))
+    print(f"kept: {kept}, {kept.stat().st_size / 2**20:.1f} MiB, {len(files)} files")
+
+
+def _is_done(run: Path, seed: Path) -> bool:
+    from hewfl.experiments.spec import read_spec  # noqa: PLC0415
+
+    return rounds_done(seed) == read_spec(run / "spec.toml").rounds
+
+
+def _unpack(kept: Path, root: Path) -> None:
+    """Add what an earlier call kept; what is here already stays."""
+    with tarfile.open(kept) as archive:
+        for member in archive.getmembers():
+            if not (root / member.name).exists():
+                archive.extract(member, root, filter="data")
+
+
+# ------------------------------------------------------------------ convolutions
+
+
+def _convolved(spec: Spec, root: Path) -> Spec:
+    """The spec with the faster way to convolve here, as measured once."""
+    if spec.device != "cuda":
+        return spec
+    found = read_json(root / SPEED, missing=True)
+    if found is None:
+        found = {}
+        for way in ("library", "products"):
+            tried = _with_convolutions(spec, way)
+            task = Task("measuring", way, 1, _time_steps, (tried,))
+            try:
+                (found[way],) = execute([task], jobs=1, report=lambda *_: None)
+            except TimeUpError:
+                raise
+            except Exception as error:
+                print(f"{way}: {error!r}", flush=True)
+        write_json(root / SPEED, found)
+    print(f"milliseconds of a model's step: {json.dumps(found)}", flush=True)
+    return _with_convolutions(spec, min(found, key=found.__getitem__))
+
+
+def _with_convolutions(spec: Spec, way: Any) -> Spec:
+    return replace(spec, problem=replace(spec.problem, convolutions=way))
+
+
+def _time_steps(spec: Spec, on_step: Any) -> float:
+    """Milliseconds of one local step of one model, among many."""
+    problem = build_problem(spec, spec.tune.seeds[0])
+    n = 10
+    clients, H = np.arange(n), np.full(n, STEPS)
+    b = np.full(n, spec.clients.batch_size)
+    roster = Roster(clients, H, b, problem.data_sizes[:n], problem.n)
+    samples = draw(0, 0, roster, problem.offsets).samples
+    plans = [LocalPlan(np.full(n, 1e-3))] * LANES
+    anchors = np.tile(problem.start.astype(np.float32), (LANES, 1))
+    best = float("inf")
+    for _ in range(3):  # the first captures
+        began = time.perf_counter()
+        problem.branches(anchors, roster, plans, samples)
+        best = min(best, time.perf_counter() - began)
+    on_step(1)
+    return 1e3 * best / (n * LANES * STEPS)
+
+
+# ------------------------------------------------------------------ what came of it
+
+
+def _show(folder: Folder) -> None:
+    for choice in folder.choices if (folder.path / "tuning.json").exists() else ():
+        edge = f" at the edge: {', '.join(choice.at_edge)}" if choice.at_edge else ""
+        print(f"  {choice.label}: {dict(choice.parameters)}{edge}")
+    if not folder.is_done:
+        return
+    for method in folder.summary["methods"]:
+        final = {
+            name: round(value["mean"], 4)
+            for name, value in method["final"].items()
+            if ("accuracy" in name or "loss" in name) and value["mean"] is not None
+        }
+        print(f"  {method['label']}: {final}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

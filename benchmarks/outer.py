@@ -1,0 +1,133 @@
+"""Averages and measured steps against tuned momentum: four panels, two ways to judge.
+
+    python benchmarks/outer.py [--seeds 3] [--jobs 2] [--root runs]
+
+Runs docs/results/outer/*/spec.toml, which look for their data in HEWFL_DATA, with that
+many seeds. What a run under --root has finished is kept, so that a command that was
+stopped goes on. Written into docs/results/outer: results.md, curves.png and curves.pdf,
+and of each run tuned.toml and summary.json.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from hewfl.experiments.canvas import save
+from hewfl.experiments.compare import compare
+from hewfl.experiments.folder import Folder, folder_for
+from hewfl.experiments.results import Results
+from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.spec import read_spec
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "outer"
+PANELS = ("mnist-het", "mnist-hom", "covertype-het", "covertype-hom")
+HORIZON = "horizon, tuned"
+ROWS = (
+    ("iterate", HORIZON, "objective", "tuned, iterate"),
+    ("iterate", HORIZON, "averaged_objective", "the same run, average"),
+    ("averaged", HORIZON, "averaged_objective", "tuned by the average"),
+    ("averaged", "uniform, tuned", "averaged_objective", "uniform weights, the same"),
+    ("averaged", "horizon, measured", "objective", "measured, iterate"),
+    ("averaged", "horizon, measured", "averaged_objective", "measured, average"),
+    (
+        "averaged",
+        "horizon, measured, momentum 0.7",
+        "averaged_objective",
+        "measured, momentum 0.7, average",
+    ),
+    (
+        "averaged",
+        "horizon, measured, no momentum",
+        "averaged_objective",
+        "measured, no momentum, average",
+    ),
+    ("averaged", "FedAdam", "averaged_objective", "FedAdam, average"),
+)
+DRAWN = {0: "-", 2: "-", 5: "--", 8: ":"}
+"""Rows of the figure, and their lines."""
+Runs = Mapping[tuple[str, str], Results]
+
+
+def finished(seeds: int, jobs: int, root: Path) -> dict[tuple[str, str], Folder]:
+    folders = {}
+    for panel in PANELS:
+        for judge in ("iterate", "averaged"):
+            spec = read_spec(OUT / f"{panel}-{judge}" / "spec.toml")
+            spec = replace(spec, seeds=tuple(range(seeds)))
+            folders[panel, judge] = folder_for(spec, root)
+    run_all(list(folders.values()), jobs=jobs, progress=Progress())
+    return folders
+
+
+def text_of(runs: Runs) -> str:
+    """Tables of final values and of paired differences."""
+    first = next(iter(runs.values())).spec
+    lines = ["# Averages and measured steps", ""]
+    many = len(first.seeds)
+    lines += [f"Objective after {first.rounds} rounds, mean over {many} seeds.", ""]
+    lines += ["| horizon weights |" + "".join(f" {p} |" for p in PANELS)]
+    lines += ["|---|" + "--:|" * len(PANELS)]
+    for judge, label, quantity, name in ROWS:
+        values = [runs[p, judge].final(label, quantity).mean() for p in PANELS]
+        lines += [f"| {name} |" + "".join(f" {value:.4f} |" for value in values)]
+    lines += ["", "Minus the tuned iterate, paired by seed, with 95 % intervals:", ""]
+    lines += ["| |" + "".join(f" {p} |" for p in PANELS), "|---|" + "--:|" * 4]
+    for judge, label, quantity, name in ROWS[1:]:
+        cells = []
+        for panel in PANELS:
+            base = runs[panel, "iterate"].final(HORIZON, "objective")
+            c = compare(runs[panel, judge].final(label, quantity), base)
+            cells.append(f" {c.mean:+.4f} [{c.low:+.4f}, {c.high:+.4f}] |")
+        lines += [f"| {name} |" + "".join(cells)]
+    return "\n".join(lines) + "\n"
+
+
+def figure(runs: Runs) -> None:
+    def draw(figure_: object) -> None:
+        for k, panel in enumerate(PANELS):
+            axes = figure_.add_subplot(1, 4, k + 1)  # type: ignore[attr-defined]  # of matplotlib
+            for row, dash in DRAWN.items():
+                judge, label, quantity, name = ROWS[row]
+                results = runs[panel, judge]
+                mean = results.curve(label, quantity).mean(axis=0)
+                ink = f"C{list(DRAWN).index(row)}"
+                axes.plot(results.rounds[1:], mean[1:], dash, color=ink, label=name)
+            low = min(line.get_ydata().min() for line in axes.get_lines())
+            axes.set_ylim(0.985 * low, 1.25 * low)
+            axes.set(title=panel, xlabel="rounds")
+            if k == 0:
+                axes.set_ylabel("training objective")
+                axes.legend(fontsize=7)
+
+    save(draw, (11.0, 2.9), OUT / "curves")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--root", type=Path, default=Path("runs"))
+    given = parser.parse_args()
+    folders = finished(given.seeds, given.jobs, given.root)
+    runs = {key: folder.results for key, folder in folders.items()}
+    np.seterr(all="ignore")
+    for (panel, judge), folder in folders.items():
+        for name in ("tuned.toml", "summary.json"):
+            shutil.copy(folder.path / name, OUT / f"{panel}-{judge}" / name)
+    text = text_of(runs)
+    (OUT / "results.md").write_text(text, encoding="utf-8")
+    print(text)
+    figure(runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""A job of four unequal ranks in one process, for many rules side by side.
+
+Ranks differ in speed: in the time of one round rank i does H_i steps of b_i samples, so
+rounds are equal wall-clock for every rule. Each keeps the state of its optimiser from
+round to round, as under `hewfl.torch`. All rules see the same samples. What happens
+between rounds is hewfl's: the rules decide on a `Round`, the outer step and the average
+of iterates are the server's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from benchmarks.stacked_models import Stacked, Tensor
+
+from hewfl import LocalPlan, Outer, Roster
+from hewfl.aggregate.rows import matrix_round
+from hewfl.core.algorithm import Algorithm
+from hewfl.server.average import average_weight, averaged
+from hewfl.server.outer import outer_step
+
+STEPS = np.array([16, 8, 16, 4])
+BATCH = np.array([16, 16, 8, 16])
+"""Of the ranks: tokens per round are as 4 : 2 : 2 : 1."""
+AVERAGE = Outer(average="ema")
+
+
+@final
+@dataclass(frozen=True)
+class World:
+    """What is wrong with the ranks.
+
+    Attributes:
+        bad: the rank whose labels have no meaning, or None.
+        noisy: the rank that takes one sample a step and does not say so, or None.
+    """
+
+    bad: int | None = None
+    noisy: int | None = None
+
+    def batch(self, rank: int) -> int:
+        """Samples that a rank really takes."""
+        return 1 if rank == self.noisy else int(BATCH[rank])
+
+
+def weights_of(algorithm: Algorithm[Any], rows: Any, rate: float) -> Any:
+    """What a rule gives the ranks; None where displacements are not finite.
+
+    Args:
+        algorithm: without a state of its own.
+        rows: displacements.
+        rate: η.
+    """
+    if not np.isfinite(rows).all():
+        return None
+    n, tokens = len(rows), STEPS * BATCH
+    roster = Roster(np.arange(n), STEPS, BATCH, tokens, n)
+    plan = LocalPlan(np.full(n, rate))
+    round_ = matrix_round(np.zeros(1), rows, roster, plan)
+    return algorithm.decide(round_, None)[0].weights
+
+
+class Optimiser:
+    """AdamW, or SGD with momentum, on flat rows of all replicas."""
+
+    def __init__(self, kind: Literal["adamw", "sgd"], rate: float, like: Tensor):
+        self.kind, self.rate = kind, rate
+        self.first = torch.zeros_like(like)
+        self.second = torch.zeros_like(like) if kind == "adamw" else None
+        self.count = torch.zeros(len(like), 1, device=like.device)
+
+    def step(self, rows: Tensor, chosen: Tensor, gradient: Tensor) -> None:
+        """Move some of the rows, in place."""
+        if self.second is None:
+            self.first[chosen] = moved = 0.9 * self.first[chosen] + gradient
+            rows[chosen] -= self.rate * moved
+            return
+        self.count[chosen] = t = self.count[chosen] + 1
+        self.first[chosen] = m = 0.9 * self.first[chosen] + 0.1 * gradient
+        self.second[chosen] = v = 0.99 * self.second[chosen] + 0.01 * gradient**2
+        scaled = (m / (1 - 0.9**t)) / ((v / (1 - 0.99**t)).sqrt() + 1e-8)
+        rows[chosen] -= self.rate * (scaled + 0.01 * rows[chosen])
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """What is run: the model, how ranks train, how long, and what is wrong."""
+
+    model: Stacked
+    optimiser: Literal["adamw", "sgd"]
+    rate: float
+    rounds: int
+    world: World
+    seed: int
+
+    def run(
+        self,
+        rules: Mapping[str, Algorithm[Any]],
+        outers: Mapping[str, Outer],
+        device: str,
+    ) -> dict[str, dict[str, Any]]:
+        """Test scores, and the weights given, of every rule under every outer step."""
+        lanes = [(rule, outer) for rule in rules for outer in outers]
+        ranks = len(STEPS)
+        x = self.model.start(self.seed).to(device).repeat(len(lanes), 1)
+        y = x.repeat_interleave(ranks, dim=0)
+        memory, average = torch.zeros_like(x), x
+        optimiser = Optimiser(self.optimiser, self.rate, y)
+        seen = np.full((self.rounds, len(lanes), ranks), np.nan)
+        for t in range(self.rounds):
+            self._local(y, optimiser, t)
+            away = y.view(len(lanes), ranks, -1) - x[:, None]
+            rows = away.cpu().numpy()
+            for k, (rule, outer) in enumerate(lanes):
+                w = weights_of(rules[rule], rows[k], self.rate)
+                if w is None:
+                    x[k] = torch.nan
+                    continue
+                seen[t, k] = w
+                given = torch.as_tensor(w, dtype=away.dtype, device=device)
+                move, memory[k] = outer_step(outers[outer], given @ away[k], memory[k])
+                x[k] += move
+            average = averaged(average_weight(AVERAGE, t), average, x)
+            y = x.repeat_interleave(ranks, dim=0)
+        scores = [self.model.scores(z).cpu().numpy() for z in (x, average)]
+        return {
+            f"{rule} | {outer}": _told(scores[0][k], scores[1][k], seen[:, k])
+            for k, (rule, outer) in enumerate(lanes)
+        }
+
+    def _local(self, y: Tensor, optimiser: Optimiser, t: int) -> None:
+        """The steps of one round; every rank stops when its time is over."""
+        ranks, device = len(STEPS), y.device
+        for step in range(STEPS.max()):
+            group = [i for i in range(ranks) if STEPS[i] > step]
+            samples = torch.as_tensor(self._samples(t, step, group), device=device)
+            bad = torch.tensor([i == self.world.bad for i in group], device=device)
+            share = torch.as_tensor(self._shares(group), device=device)
+            torch.manual_seed(1_000_003 * self.seed + 64 * t + step)  # of bad labels
+            places = torch.arange(len(y), device=device).view(-1, ranks)
+            places = places[:, group].flatten()
+            rows = y[places].requires_grad_()
+            losses = self.model.losses(rows, samples, bad)
+            total = (losses * share.repeat(len(rows) // len(group), 1)).sum()
+            (gradient,) = torch.autograd.grad(total, rows)
+            optimiser.step(y, places, gradient)
+
+    def _samples(self, t: int, step: int, group: list[int]) -> Any:
+        """What ranks draw: each from its own part of the data."""
+        ranks, found = len(STEPS), []
+        for i in group:
+            source = np.random.default_rng((self.seed, t, step, i))
+            drawn = source.integers(self.model.samples // ranks, size=BATCH.max())
+            found.append(ranks * drawn + i)
+        return np.array(found)
+
+    def _shares(self, group: list[int]) -> Any:
+        """Share of every sample in the loss: all have as many, not all of them count.
+
+        So all replicas take their step in one call, whatever their batch size.
+        """
+        sizes = np.array([self.world.batch(i) for i in group])[:, None]
+        counts = np.arange(BATCH.max()) < sizes
+        return (counts / sizes).astype(np.float32)
+
+
+def _told(last: Any, average: Any, weights: Any) -> dict[str, Any]:
+    known = weights[np.isfinite(weights).all(axis=1)]
+    empty = len(known) == 0
+    return {
+        "loss": float(last[0]),
+        "accuracy": float(last[1]),
+        "average loss": float(average[0]),
+        "average accuracy": float(average[1]),
+        "weights": [] if empty else known.mean(axis=0).round(4).tolist(),
+        "zero": [] if empty else (known == 0).mean(axis=0).round(3).tolist(),
+    }

@@ -1,0 +1,73 @@
+"""The yardstick that knows who is bad."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.algorithm import Demands
+from hewfl.core.checks import Array, positive
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KnownQuality:
+    """Weights by true quality, which no server knows: a yardstick for other rules.
+
+        w_i = q_iH_i / Σ_j q_jH_j,     q_i the true batch size, 0 of a bad client
+
+    The branches are of equal ground, η_i = ϑ/(L H_i), so Δ_i is the mean of H_i batches
+    times the same factor, and these weights are inverse to its noise. A simulation
+    tells q before the first round (`hewfl.core.algorithm.Acquainted`); elsewhere q is 1
+    for all and the weights are those of the horizons. They are equal where nobody who
+    took part is any good.
+
+    Attributes:
+        smoothness: L > 0.
+        amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
+    """
+
+    smoothness: float
+    amplitude: float
+
+    name: ClassVar[str] = "Knows who is bad"
+    demands: ClassVar[Demands] = Demands()
+
+    def __post_init__(self) -> None:
+        """Check that all numbers are in range."""
+        positive("smoothness", self.smoothness)
+        positive("amplitude", self.amplitude)
+
+    def init(
+        self,
+        n: int,
+        d: int,  # noqa: ARG002 - no vector is kept
+        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - nor asked for
+    ) -> Float64[Array, " n"]:
+        """Everybody equally good."""
+        return np.ones(n)
+
+    def acquainted(
+        self,
+        state: Float64[Array, " n"],  # noqa: ARG002 - a guess
+        quality: Float64[Array, " n"],
+    ) -> Float64[Array, " n"]:
+        """The truth in place of the guess."""
+        return quality
+
+    def plan(self, roster: Roster, state: Float64[Array, " n"]) -> LocalPlan:  # noqa: ARG002 - the same for all
+        """Equal ground for all: η_i H_i = ϑ/L."""
+        return LocalPlan(self.amplitude / (self.smoothness * roster.horizons))
+
+    def decide(
+        self, round_: Round, state: Float64[Array, " n"]
+    ) -> tuple[Decision, Float64[Array, " n"]]:
+        """w_i ∝ q_iH_i over those who took part."""
+        roster = round_.roster
+        worth = state[roster.clients] * roster.horizons
+        if not worth.any():
+            equal = np.full(len(worth), 1 / len(worth))
+            return Decision(equal, "equal weights: nobody is any good"), state
+        return Decision(worth / worth.sum(), "weights by true quality"), state

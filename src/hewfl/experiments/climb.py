@@ -1,0 +1,132 @@
+"""A search of long grids: from a few points to the neighbours of the best.
+
+A grid that holds its optimum well inside is long, and all its points are many. So the
+lists are only the lattice: every third value of the first list is tried with two of
+each of the others, then the neighbours of the best point, and again, until all
+neighbours of the best point were tried. What is chosen is then better than its
+neighbours on every side, which a point at the end of a list is not known to be.
+
+Neighbours are one place up or down in one list, or up in one and down in another: step
+size and momentum make up for each other, and valleys run across the axes.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.tune import Candidates, Scores
+
+Point = tuple[int, ...]
+"""A place in each list of a grid, in their order."""
+STRIDE = 3
+"""Of the first list, in the first trial."""
+
+
+def first_points(method: MethodSpec) -> list[Point]:
+    """Every third value of the first list, with two values of each of the others."""
+    first, *others = (len(values) for values in method.grid.values())
+    steps = range(min(1, first - 1), first, STRIDE)
+    starts = [sorted({n // STRIDE, 2 * n // STRIDE}) for n in others]
+    return list(itertools.product(steps, *starts))
+
+
+def neighbours(method: MethodSpec, point: Point) -> list[Point]:
+    """The points next to one: up or down in one list, or up in one and down in one."""
+    lengths = [len(values) for values in method.grid.values()]
+    places = range(len(lengths))
+    moves = [{k: step} for k in places for step in (1, -1)]
+    moves += [{j: 1, k: -1} for j, k in itertools.permutations(places, 2)]
+    found = [tuple(p + move.get(k, 0) for k, p in enumerate(point)) for move in moves]
+    return [
+        each
+        for each in found
+        if all(0 <= p < n for p, n in zip(each, lengths, strict=True))
+    ]
+
+
+def next_points(method: MethodSpec, tried: Mapping[Point, float]) -> list[Point]:
+    """What to try next; nothing where the best point has no untried neighbour.
+
+    Args:
+        method: with its grid.
+        tried: mean scores of points, less is better; infinite where they diverged.
+    """
+    if not tried:
+        return first_points(method)
+    best = min(tried, key=lambda point: tried[point])
+    return [point for point in neighbours(method, best) if point not in tried]
+
+
+def candidate(method: MethodSpec, point: Point) -> MethodSpec:
+    """The method at one point of its grid."""
+    lists = zip(method.grid.items(), point, strict=True)
+    chosen = {name: values[k] for (name, values), k in lists}
+    return MethodSpec(method.method, method.label, dict(method.parameters) | chosen)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """Where the search of one run stands.
+
+    Attributes:
+        methods: those with a grid.
+        tried: scores of each method's points: one row per seed, as `Scores` has them.
+    """
+
+    methods: tuple[MethodSpec, ...]
+    tried: tuple[Mapping[Point, Scores], ...]
+
+    @staticmethod
+    def of(spec: Spec) -> "Climb":
+        """A search that has tried nothing yet."""
+        methods = tuple(method for method in spec.methods if method.grid)
+        return Climb(methods, tuple({} for _ in methods))
+
+    def next(self) -> Candidates:
+        """What to try next, method by method; nothing is left when all are empty."""
+        return tuple(
+            tuple(candidate(method, point) for point in points)
+            for method, points in zip(self.methods, self._points(), strict=True)
+        )
+
+    def after(self, trials: Candidates, scores: Sequence[Scores]) -> "Climb":
+        """The search after the trials that `next` asked for.
+
+        Args:
+            trials: what was asked for.
+            scores: of each seed, all candidates in their order.
+        """
+        by_candidate = np.stack(scores, axis=1)  # candidates seeds k
+        ends = np.cumsum([len(part) for part in trials])
+        parts = np.split(by_candidate, ends[:-1])
+        every = zip(self.tried, self._points(), parts, strict=True)
+        tried = tuple(
+            {**known, **dict(zip(points, rows, strict=True))}
+            for known, points, rows in every
+        )
+        return Climb(self.methods, tried)
+
+    def found(self) -> tuple[Candidates, list[Scores]]:
+        """All that was tried, in the order of the lists, and the scores by seed."""
+        points = [sorted(known) for known in self.tried]
+        candidates = tuple(
+            tuple(candidate(method, point) for point in own)
+            for method, own in zip(self.methods, points, strict=True)
+        )
+        pairs = zip(self.tried, points, strict=True)
+        rows = np.stack([known[point] for known, own in pairs for point in own])
+        return candidates, list(np.swapaxes(rows, 0, 1))
+
+    def _points(self) -> list[list[Point]]:
+        means = (
+            {point: float(rows[:, 0].mean()) for point, rows in known.items()}
+            for known in self.tried
+        )
+        pairs = zip(self.methods, means, strict=True)
+        return [next_points(method, known) for method, known in pairs]

@@ -1,0 +1,126 @@
+"""What is published can be run again, and what the page says is in the files."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hewfl.experiments.problem import (
+    build_federation,
+    build_problem,
+    lanes_of,
+    start_of,
+)
+from hewfl.experiments.sections import DataSpec
+from hewfl.experiments.spec import Spec, read_spec
+from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.sim.engine import simulate
+
+ROOT = Path(__file__).resolve().parents[2] / "docs" / "results"
+SPECS = sorted(ROOT.rglob("spec.toml")) + sorted(ROOT.rglob("tuned.toml"))
+NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+\.\d{3,}(?![\w.])")
+"""With three decimals or more: what only a measurement can say."""
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(ROOT).parent)
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[Path, Spec]:
+    return {file: read_spec(file) for file in SPECS}
+
+
+def test_specs_are_read_and_have_no_field_without_effect(
+    published: dict[Path, Spec],
+) -> None:
+    assert len(published) > 20
+    for spec in published.values():
+        refuse_unused_fields(spec)
+
+
+def test_tuned_methods_do_one_round(published: dict[Path, Spec]) -> None:
+    """Those of all softmax panels at once, on other data: they share every product."""
+    tuned = [
+        spec
+        for file, spec in published.items()
+        if file.name == "tuned.toml" and not spec.problem.is_module
+    ]
+    (first, *_) = tuned
+    assert all(spec.is_tuned for spec in tuned)
+    methods = [method for spec in tuned for method in spec.methods]
+    clients = replace(first.clients, n=4, batch_size=2, partition="iid")
+    clients = replace(clients, alpha=0.2, minimum=1)
+    spec = replace(first, data=DataSpec(subsample=60), clients=clients)
+    problem = build_problem(spec, 0)
+    lanes = lanes_of(spec, methods, problem.smoothness, 1)
+    trace = simulate(problem, build_federation(spec), lanes, rounds=1, seed=0)
+    last = [trace.of(k)[-1] for k in range(len(lanes))]
+    assert all(np.isfinite(record.objective) for record in last)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file",
+    [f for f in SPECS if f.name == "tuned.toml" and "panels" not in f.parts],
+    ids=name,
+)
+def test_tuned_modules_do_one_round(file: Path, tmp_path: Path) -> None:
+    spec = read_spec(file)
+    width = 784 if spec.problem.model == "medium_cnn" else 768
+    rng = np.random.default_rng(0)
+    made = tmp_path / "made.npz"
+    labels = np.arange(120) % 4
+    np.savez(made, X=rng.random((120, width), dtype=np.float32), y=labels)
+    data = DataSpec(str(made), validation_fraction=0.2)
+    clients = replace(spec.clients, n=3, minimum=1, batch_size=8, participation=2)
+    small = replace(spec, data=data, clients=clients, device="numpy")
+    problem = build_problem(small, 0)
+    lanes = lanes_of(small, small.methods, 1 / small.problem.learning_rate, 1)
+    trace = simulate(
+        problem,
+        build_federation(small),
+        lanes,
+        rounds=1,
+        seed=0,
+        start=start_of(problem),
+    )
+    last = [trace.of(k)[-1] for k in range(len(lanes))]
+    assert all(np.isfinite(record.metrics["test_loss"]) for record in last)
+
+
+def sections() -> Iterator[tuple[str, str]]:
+    """The page, section by section: the text, and that of the files it names."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    for text in re.split(r"^#+ ", page, flags=re.MULTILINE)[1:]:
+        folders = set(re.findall(r"[`(]([a-z][a-z-]*)/", text))
+        files = [
+            file
+            for folder in sorted(folders)
+            for file in sorted((ROOT / folder).rglob("*"))
+            if file.suffix in (".md", ".csv") or file.name == "times.json"
+        ]
+        sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
+        yield text, sources.replace("−", "-")
+
+
+@pytest.mark.parametrize(("text", "source"), list(sections()), ids=lambda _: "")
+def test_numbers_of_the_page_are_in_the_files_it_names(text: str, source: str) -> None:
+    """As they stand there, or rounded from what stands there."""
+    asked = {n.replace("−", "-").lstrip("+") for n in NUMBER.findall(text)}
+    known = np.array([float(n) for n in set(NUMBER.findall(source.replace("+", "")))])
+    missing = [
+        n
+        for n in sorted(asked)
+        if n not in source
+        and not np.any(np.abs(known - float(n)) <= 0.5001 * 10.0 ** -decimals(n))
+    ]
+    assert not missing
+
+
+def decimals(number: str) -> int:
+    return len(number.partition(".")[2])

@@ -1,0 +1,216 @@
+"""Outer steps and averages against their formulas, and runs that keep them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    Federation,
+    FedYogi,
+    FixedHorizons,
+    HewHom,
+    InvalidInputError,
+    Lane,
+    Outer,
+    SampledParticipation,
+    Trace,
+    simulate,
+)
+from hewfl.problems import random_quadratic
+from hewfl.server.average import average_weight, averaged
+from hewfl.server.outer import outer_step
+from hewfl.server.trace import AVERAGED
+from tests.sim.unchecked import unchecked
+
+S = np.array([[0.5, -2.0, 0.0], [1.0, 0.25, 0.0], [-0.5, 1.0, 3.0]])
+"""Three steps of three entries."""
+TAU, BETA, BETA2, GAMMA = 0.5, 0.25, 0.75, 0.1
+
+
+def played(outer: Outer) -> tuple[list[Any], Any]:
+    """The moves of the three steps, and the memory after them."""
+    memory = np.repeat(np.array(outer.memory)[:, None], 3, axis=1)
+    moves = []
+    for s in S:
+        move, memory = outer_step(outer, s, memory)
+        moves.append(move)
+    return moves, memory
+
+
+def test_adam_in_closed_form() -> None:
+    """v_3 = β₂³τ² + (1 − β₂) Σ β₂^(3−t) s_t², and m likewise: all sums by hand."""
+    outer = Outer(GAMMA, BETA, adapt="adam", beta2=BETA2, tau=TAU)
+    moves, memory = played(outer)
+    powers = np.array([2, 1, 0])
+    m = (1 - BETA) * (BETA**powers) @ S
+    v = BETA2**3 * TAU**2 + (1 - BETA2) * (BETA2**powers) @ S**2
+    assert memory[0] == pytest.approx(m, rel=1e-14)
+    assert memory[1] == pytest.approx(v, rel=1e-14)
+    assert moves[-1] == pytest.approx(GAMMA * m / (np.sqrt(v) + TAU), rel=1e-14)
+
+
+def test_adagrad_in_closed_form() -> None:
+    moves, memory = played(Outer(GAMMA, adapt="adagrad", tau=TAU))
+    v = TAU**2 + (S**2).sum(axis=0)
+    assert memory[1] == pytest.approx(v, rel=1e-14)
+    assert moves[-1] == pytest.approx(GAMMA * S[-1] / (np.sqrt(v) + TAU), rel=1e-14)
+
+
+def test_yogi_in_closed_form() -> None:
+    """τ² = 1/4 equals the first square of the first entry: its sign is zero there."""
+    _, memory = played(Outer(GAMMA, BETA, adapt="yogi", beta2=BETA2, tau=TAU))
+    rest = 1 - BETA2
+    first = 0.25 + rest * 1.0 - rest * 0.25  # 0.25 = v, 1 > v, 0.25 < v
+    second = 0.25 + rest * 4.0 - rest * 0.0625 - rest * 1.0
+    third = 0.25 + rest * 9.0
+    assert memory[1] == pytest.approx([first, second, third], rel=1e-14)
+
+
+def test_outer_steps_are_the_same_on_tensors() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    for adapt in ("adam", "yogi", "adagrad"):
+        outer = Outer(GAMMA, BETA, adapt=adapt, tau=TAU)
+        moves, memory = played(outer)
+        kept = torch.tensor(outer.memory)[:, None].repeat(1, 3).double()
+        for s, move in zip(S, moves, strict=True):
+            found, kept = outer_step(outer, torch.tensor(s), kept)
+            assert found.dtype == torch.float64
+            assert found.numpy() == pytest.approx(move, rel=1e-14)
+        assert kept.numpy() == pytest.approx(memory, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"adapt": "sgd"}, '`adapt` must be one of "adam", "yogi", "adagrad" or None'),
+        ({"adapt": "adam", "nesterov": True}, "`nesterov` must be left out with"),
+        ({"beta2": 0.9}, '`beta2` must be left out without adapt = "adam" or "yogi"'),
+        ({"adapt": "adagrad", "beta2": 0.9}, "`beta2` must be left out without"),
+        ({"adapt": "adam", "beta2": 1.0}, "`beta2` must be below 1; got 1.0"),
+        ({"tau": 0.1}, "`tau` must be left out without `adapt`"),
+        ({"adapt": "yogi", "tau": 0.0}, "`tau` must be a positive finite number"),
+        ({"average": "mean"}, '`average` must be one of "ema", "tail" or None'),
+        ({"average_decay": 0.5}, "`average_decay` must be left out without average = "),
+        ({"average": "ema", "average_decay": 1.0}, "`average_decay` must be below 1"),
+        ({"average": "ema", "average_from": 3}, "`average_from` must be left out"),
+        ({"average": "tail", "average_from": 0}, "`average_from` must be at least 1"),
+    ],
+)
+def test_senseless_outer_steps_are_refused(given: dict[str, Any], text: str) -> None:
+    with unchecked(), pytest.raises(InvalidInputError) as caught:
+        Outer(**given)
+    assert text in str(caught.value)
+
+
+def test_old_checkpoints_know_an_outer_step_by_its_words() -> None:
+    assert repr(Outer()) == "Outer(step=1.0, momentum=0.0, nesterov=False)"
+    full = Outer(0.1, adapt="adam", average="ema")
+    assert repr(full).endswith("nesterov=False, adapt='adam', average='ema')")
+    assert eval(repr(full)) == full
+
+
+# ------------------------------------------------------------------ averages
+
+
+def average_of(outer: Outer, iterates: Any) -> Any:
+    """a after all iterates, by the formula of the module."""
+    a = np.full_like(iterates[0], 7.0)  # the start: it must not count
+    for t, x in enumerate(iterates):
+        a = averaged(average_weight(outer, t), a, x)
+    return a
+
+
+def test_a_tail_average_is_the_mean_of_the_last_iterates() -> None:
+    X = np.random.default_rng(0).standard_normal((9, 4))
+    for first in (1, 4, 9):
+        found = average_of(Outer(average="tail", average_from=first), X)
+        assert found == pytest.approx(X[first - 1 :].mean(axis=0), rel=1e-13)
+    assert np.array_equal(average_of(Outer(average="tail", average_from=12), X), X[-1])
+    assert average_of(Outer(average="tail"), X) == pytest.approx(X.mean(axis=0))
+
+
+def test_an_exponential_average_warms_up() -> None:
+    """With β = 0.6 the warm-up t/(t + 5) is over at t = 8; weights add up to one."""
+    outer = Outer(average="ema", average_decay=0.6)
+    decays = [min(0.6, t / (t + 5)) for t in range(12)]
+    assert decays[7] < 0.6 == decays[8]
+    weights = [(1 - b) * np.prod(decays[t + 1 :]) for t, b in enumerate(decays)]
+    assert sum(weights) == pytest.approx(1.0)
+    X = np.random.default_rng(1).standard_normal((12, 3))
+    assert average_of(outer, X) == pytest.approx(np.array(weights) @ X, rel=1e-12)
+    assert average_weight(Outer(average="ema"), 10**6) == pytest.approx(0.1)
+
+
+PROBLEM = random_quadratic(seed=3, n=5, d=4)
+FEDERATION = Federation(FixedHorizons([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
+
+
+def lanes() -> list[Lane]:
+    L = PROBLEM.smoothness
+    adam = FedAdam(L, 0.2, step=0.05)
+    return [
+        Lane(FedAvg(L, 0.2)),
+        Lane(FedAvg(L, 0.2), Outer(average="tail", average_from=3)),
+        Lane(HewHom(L, 0.5), Outer(1.0, 0.5, average="ema")),
+        replace(adam, outer=replace(adam.outer, average="ema")),
+        FedYogi(L, 0.2, step=0.05),
+        FedAdagrad(L, 0.2, step=0.05),
+    ]
+
+
+def run(rounds: int, **more: Any) -> Trace:
+    return simulate(PROBLEM, FEDERATION, lanes(), rounds=rounds, seed=4, **more)
+
+
+def test_both_models_are_evaluated_and_handed_out() -> None:
+    trace = run(6)
+    plain, tail, hew, *_ = range(6)
+    assert np.array_equal(trace.anchors[plain], trace.anchors[tail])  # no other iterate
+    assert np.array_equal(trace.averages[plain], trace.anchors[plain])
+    iterates = [run(t).anchors[tail] for t in (3, 4, 5, 6)]
+    assert trace.averages[tail] == pytest.approx(np.mean(iterates, axis=0), rel=1e-12)
+    for lane in (tail, hew):
+        last = trace.of(lane)[-1]
+        values = PROBLEM.objectives(trace.averages[[lane]])[0]
+        assert last.metrics["averaged_objective"] == pytest.approx(values[0])
+        assert last.metrics["averaged_pooled"] == pytest.approx(values[1])
+        gap = trace.curve(lane, "averaged_distance_to_optimum")
+        assert gap[0] == trace.curve(lane, "distance_to_optimum")[0]
+        assert not np.isnan(gap).any()
+    assert not any(name.startswith(AVERAGED) for name in trace.of(plain)[-1].metrics)
+
+
+def test_runs_with_memories_go_on_to_the_same_bytes(tmp_path: Path) -> None:
+    whole = run(6, checkpoint=tmp_path / "whole")
+    run(3, checkpoint=tmp_path / "cut")
+    rest = run(6, checkpoint=tmp_path / "cut")
+    assert rest.records == whole.records
+    assert rest.anchors.tobytes() == whole.anchors.tobytes()
+    assert rest.averages.tobytes() == whole.averages.tobytes()
+    names = ("trace.jsonl", "state-00000006.safetensors")
+    for name in names:
+        cut = (tmp_path / "cut" / name).read_bytes()
+        assert cut == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_round_of_nobody_gives_no_iterate() -> None:
+    """Only client 0 exists in the law of round 1: others are drawn in other rounds."""
+    alone = Lane(FedAvg(PROBLEM.smoothness, 0.2), Outer(average="tail"))
+
+    class Nobody:
+        def draw(self, seed: int, t: int, n: int) -> Any:  # noqa: ARG002
+            return np.arange(n if t != 1 else 0)
+
+    federation = Federation(FixedHorizons(2), 2, Nobody())
+    traces = [
+        simulate(PROBLEM, federation, [alone], rounds=t, seed=1) for t in (1, 2, 3)
+    ]
+    first, second, third = (trace.anchors[0] for trace in traces)
+    assert np.array_equal(first, second)
+    assert traces[2].averages[0] == pytest.approx((first + third) / 2, rel=1e-13)

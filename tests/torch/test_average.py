@@ -1,0 +1,116 @@
+"""Averages and adaptive outer steps of a torch job: the engine's, and resumed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.torch.pool import Pool
+from tests.torch.scenarios import Quadratic, descend, flat
+
+from hewfl import InvalidInputError, Outer
+from hewfl.server.average import average_weight, averaged
+from hewfl.server.outer import outer_step
+from hewfl.torch import HewLocalSGD, SyncOptions
+
+Array = NDArray[np.float64]
+pytestmark = pytest.mark.torch
+ROUNDS = 4
+
+
+@final
+@dataclass(frozen=True)
+class Told:
+    """One rank: start, model before and after each round, averages, weights."""
+
+    start: Array
+    before: list[Array]
+    after: list[Array]
+    averages: list[Array]
+    weights: list[Any]
+
+
+def make(rank: int, outer: Outer) -> tuple[Any, Any, HewLocalSGD]:
+    module = Quadratic(rank, (torch.float64,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options = SyncOptions(bucket_bytes=64, outer=outer)
+    return module, optimizer, HewLocalSGD(module, optimizer, 99, "steps", None, options)
+
+
+def play(rank: int, _: int, outer: Outer, folder: str) -> Told:
+    """Four rounds; in the middle one the job is stopped and goes on from its state."""
+    module, optimizer, local = make(rank, outer)
+    told = Told(flat(module), [], [], [], [])
+    local.__enter__()
+    for t in range(ROUNDS):
+        descend(module, optimizer, 1 + rank)
+        if t == 2 and folder:
+            path = Path(folder, f"{rank}.pt")
+            parts = (module, optimizer, local)
+            torch.save([part.state_dict() for part in parts], path)
+            module, optimizer, local = parts = make(rank, outer)
+            for part, state in zip(parts, torch.load(path), strict=True):
+                part.load_state_dict(state)
+            local.__enter__()
+        told.before.append(flat(module))
+        report = local.sync()
+        assert report is not None
+        told.weights.append(report.weights)
+        told.after.append(flat(module))
+        if outer.average:
+            descend(module, optimizer, 1)  # steps since the round are not lost
+            pending = flat(module)
+            with local.averaged():
+                told.averages.append(flat(module))
+            assert flat(module).tobytes() == pending.tobytes()
+            local._replica.model.give()  # the next branch from x
+            local._work = type(local._work)()
+    return told
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        Outer(1.0, 0.5, average="ema"),
+        Outer(average="tail", average_from=2),
+        Outer(0.05, 0.9, adapt="adam", average="tail"),
+        Outer(0.05, 0.5, adapt="yogi"),
+    ],
+    ids=repr,
+)
+def test_averages_are_the_engines(pool: Pool, outer: Outer, tmp_path: Path) -> None:
+    """Whole and stopped half way: the same bits, and the simulator's formulas."""
+    told = pool.run(play, 2, outer, "")
+    again = pool.run(play, 2, outer, str(tmp_path))
+    for a, b in zip(told, again, strict=True):
+        for one, other in zip(a.after + a.averages, b.after + b.averages, strict=True):
+            assert one.tobytes() == other.tobytes()
+    x, average = told[0].start, told[0].start
+    memory: Any = np.zeros_like(x)
+    if outer.adapt:
+        memory = np.repeat(np.array(outer.memory)[:, None], len(x), axis=1)
+    for t in range(ROUNDS):
+        moved = np.stack([rank.before[t] - x for rank in told])
+        move, memory = outer_step(outer, told[0].weights[t] @ moved, memory)
+        x = x + move
+        for rank in told:
+            assert np.abs(rank.after[t] - x).max() <= 1e-12
+        if outer.average:
+            average = averaged(average_weight(outer, t), average, x)
+            for rank in told:
+                assert np.abs(rank.averages[t] - average).max() <= 1e-12
+
+
+def refused(rank: int, _: int) -> str:
+    _, _, local = make(rank, Outer())
+    with pytest.raises(InvalidInputError) as caught, local.averaged():
+        pass
+    return str(caught.value)
+
+
+def test_a_job_without_an_average_says_so(pool: Pool) -> None:
+    texts = pool.run(refused, 2)
+    assert "`options.outer` must be one that keeps an average" in texts[0]
