@@ -61,7 +61,7 @@ _TRACKING = (
 CHANGED: dict[str, Change] = {
     **{
         f"torch_{rule}": Change(_OUTER)
-        for rule in ("hom", "het", "equal", "steps", "tokens", "fednova")
+        for rule in ("equal", "steps", "tokens", "fednova")
     },
     "simulation": Change(_TRACKING, 1e-2, ("status", "weights"), frozenset({0})),
 }

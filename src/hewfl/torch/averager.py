@@ -16,7 +16,7 @@ from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
-from hewfl.torch.rules import rule_of
+from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
 
@@ -51,7 +51,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         period: int,
         warmup_steps: int = 0,
         process_group: Any = None,
-        rule: str | Algorithm[Any] = "hom",
+        rule: str | Algorithm[Any] = DEFAULT,
         options: SyncOptions | None = None,
     ) -> None:
         """Prepare; a collective call.

@@ -77,7 +77,7 @@ class SyncOptions:
     """Choices that all ranks must share, but for the last three.
 
     Attributes:
-        smoothness: L for the rules "hom" and "het"; None takes it from the step sizes
+        smoothness: L for the rules "hom" and "het"; None does without
             (`hewfl.torch.rules.Rule`).
         curvature_ratio: Λ/L for the same rules.
         outer: step size and momentum on the aggregated step; DiLoCo uses

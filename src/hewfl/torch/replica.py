@@ -12,7 +12,7 @@ from then on is given it at once.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.sketched import NeedsEntriesError, NeedsProductsError, Sketches
-from hewfl.core.algorithm import Algorithm, Modelled
+from hewfl.core.algorithm import Modelled
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.server.conclude import decided
@@ -39,6 +39,7 @@ from hewfl.torch.probing import Probe, measured_step
 from hewfl.torch.rules import Rule
 from hewfl.torch.spread import Spread
 from hewfl.torch.trace import JobTrace
+from hewfl.torch.unheeded import Unheeded
 from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire, check_group, ring_bytes
 from hewfl.torch.work import Arrivals, Meeting, Work
@@ -144,6 +145,7 @@ class Replica:
         if self.variates is not None:
             self.server = SpreadVector(self.variates, self._spread)
         self.state = self.first_state()
+        self._unheeded = Unheeded(self.wire.ranks, logs=self.wire.rank == 0)
         told: Any = rule, options.outer, options.exact, options.overlap, options.send
         self._meetings = Meetings(
             group, self.wire, _shared(members, layout, (told, is_plain))
@@ -152,7 +154,7 @@ class Replica:
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
             sends = self.variates is not None and not is_plain
-            of = rule.at(1.0), self.wire.ranks, layout.parameters, options.outer
+            of = rule.algorithm, self.wire.ranks, layout.parameters, options.outer
             self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
 
     def _construct(self, frozen: list[torch.Tensor]) -> None:
@@ -204,6 +206,8 @@ class Replica:
                 self.state = outcome.state
             break
         self.rounds += 1
+        noted = self._unheeded.noted(outcome.decision, outcome.heard, self.rounds)
+        outcome = replace(outcome, decision=noted)
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
         report = self._report(arrivals, outcome, (bytes_sent, *seconds), before)
@@ -299,7 +303,7 @@ class Replica:
             given = None if rows is None else rows[heard]
             data = Sketches(len(heard), self.model.layout.parameters, given)
             round_ = self._round(_NoAnchor(), data, heard, arrivals)
-            algorithm = self._algorithm(round_)
+            algorithm = self.rule.algorithm
             decision, following = decided(algorithm, round_, self.state)
             if decision.step is not None:
                 raise NeedsEntriesError
@@ -392,7 +396,7 @@ class Replica:
         if not isinstance(self.rule.choice, str):
             anchor = self._spread.own_part(self.model.anchor)
         round_ = self._round(anchor, shards, heard, arrivals)
-        decision, following = decided(self._algorithm(round_), round_, self.state)
+        decision, following = decided(self.rule.algorithm, round_, self.state)
         roster = round_.roster
         del shards, round_  # the rows of a bucket go once it is combined
         n, variates = self.wire.ranks, self.variates
@@ -429,9 +433,6 @@ class Replica:
         n, t = self.wire.ranks, self.rounds
         roster = Roster(heard, H, np.ones_like(H), sizes, n, t)
         return Round(anchor, data, roster, LocalPlan(arrivals.travelled[heard] / H))
-
-    def _algorithm(self, round_: Round) -> Algorithm[Any]:
-        return self.rule.at(float(round_.ground.mean()))
 
     def _beyond(self, decision: Decision) -> RankError:
         text = (
