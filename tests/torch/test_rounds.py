@@ -267,7 +267,9 @@ def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> N
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
-        more = (ranks - 1) * (13 * 8 + 2**16)  # what each rank did, room for a sketch
+        more = (
+            1.0 * (ranks - 1) * (13 * 8 + 2**16)
+        )  # what each rank did, room for a sketch
         if rule == "het" or options.exact == "full":
             m = ranks + (rule == "het")
             padding = 4 * (-SIZE % ranks)  # of shards

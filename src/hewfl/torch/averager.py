@@ -74,6 +74,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if warmup_steps < 0:
             raise invalid("warmup_steps", "at least 0", warmup_steps)
         chosen, options = rule_of(rule, options)
+        if options.overlap:
+            text = "False: nothing tells an averager that the job ends"
+            raise invalid("options.overlap", text, options.overlap)
         if options.outer.measure is not None:
             text = "left out: no loop tells how to measure a loss (use HewLocalSGD)"
             raise invalid("options.outer.measure", text, options.outer.measure)
@@ -123,6 +126,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
                 if report is not None:
                     self.last = report
                     self._warn_if_lost(report)
+                    if self._replica.options.on_round is not None:
+                        self._replica.options.on_round(report)
         self.step += 1
 
     def averaged(self) -> AbstractContextManager[None]:

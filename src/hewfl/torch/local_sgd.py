@@ -158,6 +158,8 @@ class HewLocalSGD:
                 for optimizer in self._optimizers:
                     optimizer.state.clear()
                 warn_of_buffers(self._model)
+            if self._replica.options.on_round is not None:
+                self._replica.options.on_round(report)
         return report
 
     def probe_with(self, probe: Probe) -> None:
@@ -271,6 +273,9 @@ class HewLocalSGD:
             self.sync()
             if self._replica.is_over:
                 break
+        if self._replica.options.overlap:
+            self._replica.finish()
+            self._replica.model.give()  # x to the bit, not x + (y − y)
 
     def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Let the step that begins have measured learning rates."""

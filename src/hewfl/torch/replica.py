@@ -105,6 +105,7 @@ class Replica:
         model: x and y.
         variates: control variates, None for rules without.
         server: c as rules see it, None for rules without.
+        sums: the exchange of sums.
         state: the rule's own; vectors in it are this rank's entries.
         trace: on the first rank of a job that keeps one.
         rounds: rounds done.
@@ -146,14 +147,26 @@ class Replica:
             )
             self._want, besides = _Want.ENTRIES, self.variates.server
         self._spread = Spread(self.model, self.wire, besides)
-        self._sums = AllReduce(self.model, self.wire)
+        self.sums = AllReduce(self.model, self.wire, narrow=options.send != "full")
+        self._flying: tuple[Decision, int] | None = None
+        if options.overlap:
+            if self._want is _Want.ENTRIES:
+                text = "False for rules with control variates, and with exact = full"
+                raise invalid("overlap", text, options.overlap)
+            self._want = _Want.PRODUCTS  # who is not finite must be known in time
         if self.variates is not None:
             self.server = SpreadVector(self.variates, self._spread)
         self.state = self.first_state()
         self._unheeded = Unheeded(self.wire.ranks, logs=self.wire.rank == 0)
         self._attendance = Attendance(group, self.wire.rank, self.wire.ranks)
         shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
-        chosen = (rule, options.outer, options.exact)
+        chosen: Any = (
+            rule,
+            options.outer,
+            options.exact,
+            options.overlap,
+            options.send,
+        )
         chosen = chosen if is_plain else (*chosen, "mean gradients")
         self._texts = (str(layout.parameters), ", ".join(shapes), repr(chosen))
         forms = [form_of(p)[:2] for p in frozen]
@@ -168,8 +181,9 @@ class Replica:
 
     def _construct(self, frozen: list[torch.Tensor]) -> None:
         """Agree on everything, and take what rank 0 has."""
-        mine = secrets.randbelow(2**48) + 1
-        if not self.wire.keeps_time:  # ranks meet in the store: before, agree on keys
+        mine = self._attendance.job or secrets.randbelow(2**48) + 1
+        if not (self.wire.keeps_time or self._attendance.job):
+            # ranks meet in the store: before that they agree on its keys
             shared = torch.tensor([mine], device=self.wire.device)
             self.wire.copied(shared)
             mine = self._attendance.job = int(shared)
@@ -204,6 +218,7 @@ class Replica:
         if self.options.outer.measure is not None and self.probe is None:
             rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
             raise invalid("the job", rule, "an outer step with `measure` alone")
+        self.finish()
         began, sent = time.perf_counter(), self.wire.bytes_sent
         while True:
             with self._met(Meeting.ROUND, work) as (arrivals, table):
@@ -227,8 +242,6 @@ class Replica:
             self._trace(self.trace, outcome, report)
         if outcome.measured is not None:
             self.scale *= outcome.measured.factor
-        if self.options.on_round is not None:
-            self.options.on_round(report)
         return report
 
     def _trace(self, trace: JobTrace, outcome: _Outcome, report: SyncReport) -> None:
@@ -278,9 +291,7 @@ class Replica:
             sketches = None
             if self.wire.keeps_time:
                 wants = meeting is Meeting.ROUND and self._want is _Want.PRODUCTS
-                room = (
-                    self._sums.sketched(self.rounds) if wants and work.steps else None
-                )
+                room = self.sums.sketched(self.rounds) if wants and work.steps else None
                 room = np.zeros(ROOM // 8) if room is None else room
                 whole = self.wire.table(np.concatenate([row, room]))
                 table = np.ascontiguousarray(whole[:, : len(row)])
@@ -322,6 +333,9 @@ class Replica:
             except NeedsProductsError:
                 self._want = _Want.PRODUCTS
             except NeedsEntriesError:
+                if self.options.overlap:
+                    text = "False for rules that ask for entries of displacements"
+                    raise invalid("overlap", text, self.options.overlap) from None
                 self._want = _Want.ENTRIES
         return self._by_entries(arrivals)
 
@@ -337,8 +351,8 @@ class Replica:
         heard, rows = arrivals.active, None
         if self._want is _Want.PRODUCTS:
             if table is None:
-                table = self.wire.table(self._sums.sketched(self.rounds))
-            rows = self._sums.unpacked(table)
+                table = self.wire.table(self.sums.sketched(self.rounds))
+            rows = self.sums.unpacked(table)
             heard = heard[np.isfinite(rows[heard]).all(axis=1)]
         while True:
             if len(heard) == 0:
@@ -351,19 +365,49 @@ class Replica:
             if decision.step is not None:
                 raise NeedsEntriesError
             own = float(decision.weights[heard == self.wire.rank].sum())
-            steps = self._sums.step(own)
+            self.sums.start(own)
+            if self.options.overlap:
+                return self._launched(round_, decision, following, own)
+            steps = self.sums.finish()
             if self.model.fits(steps):
                 break
             heard = self._finite(heard, decision)
-        is_model = isinstance(algorithm, Modelled) and decision.value is not None
-        if given is not None and is_model:  # cross-fitted weights minimise no model
-            of = decision.weights, algorithm.model(round_, self.state), given
-            self._solved = Solved(self.rounds + 1, heard, *of)
+        self.sums.settle(own)
+        if isinstance(algorithm, Modelled) and decision.value is not None:
+            model = algorithm.model(round_, self.state)
+            if given is not None:
+                of = decision.weights, model, given
+                self._solved = Solved(self.rounds + 1, heard, *of)
         measured = self._measured(steps, decision, heard)
         against = self._solved is not None and measured is None
         self._product = self.model.move(steps, self.rounds, against=against)
         self._solved = self._solved if against else None
         return _Outcome(round_.roster, decision, following, measured)
+
+    def _launched(
+        self, round_: Round, decision: Decision, following: Any, own: float
+    ) -> _Outcome:
+        """A round whose sum is under way: steps go on from here, and are kept."""
+        self.sums.settle(own)
+        if self.model.is_displacement_finite():  # else start again from the new x
+            self.model.capture()
+        self._flying = decision, self.rounds
+        return _Outcome(round_.roster, decision, following)
+
+    def finish(self) -> None:
+        """Wait for a sum that is under way, and apply it; all ranks must.
+
+        Raises:
+            RankError: ranks are missing, or the model would not be finite.
+        """
+        if self._flying is None:
+            return
+        (decision, rounds), self._flying = self._flying, None
+        with self._attendance.watched(f"after round {rounds}"):
+            steps = self.sums.finish()
+        if not self.model.fits(steps):
+            raise self._beyond(decision)
+        self.model.move(steps, rounds)
 
     def _measured(
         self,
@@ -396,7 +440,7 @@ class Replica:
         """
         fine = self.model.is_displacement_finite()
         table = self.wire.table(np.array([float(fine)]))
-        left = heard[table[heard, 0] != 0]
+        left: Ints = heard[table[heard, 0] != 0]
         if len(left) == len(heard):
             raise self._beyond(decision)
         return left
@@ -405,7 +449,7 @@ class Replica:
         """Exchange shards, so that the rule sees all entries."""
         shards = self._spread.collected(arrivals, self.server)
         heard, received = shards.members, list(shards.buckets)
-        anchor = np.empty(0)  # none of the rules known by name looks at it
+        anchor: Array = np.empty(0)  # none of the rules known by name looks at it
         if not isinstance(self.rule.choice, str):
             anchor = self._spread.own_part(self.model.anchor)
         round_ = self._round(anchor, shards, heard, arrivals)
@@ -413,7 +457,7 @@ class Replica:
         roster = round_.roster
         del shards, round_  # the rows of a bucket go once it is combined
         n, variates = self.wire.ranks, self.variates
-        weights = np.zeros((1, n))
+        weights: Array = np.zeros((1, n))
         weights[0, heard] = decision.weights
         far = float(arrivals.travelled[heard[heard == self.wire.rank]].sum())
         if variates is not None:
