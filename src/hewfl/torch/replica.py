@@ -191,7 +191,8 @@ class Replica:
             raise invalid("the job", rule, "an outer step with `measure` alone")
         self.finish()
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        while True:
+        outcome: _Outcome | None = None
+        while outcome is None:
             with self._meetings.met(
                 Meeting.ROUND, work, self.rounds, self._product, self._sketch
             ) as (arrivals, table):
@@ -204,7 +205,6 @@ class Replica:
                     return None
                 outcome = self._concluded(arrivals, table)
                 self.state = outcome.state
-            break
         self.rounds += 1
         noted = self._unheeded.noted(outcome.decision, outcome.heard, self.rounds)
         outcome = replace(outcome, decision=noted)
