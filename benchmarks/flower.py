@@ -1,4 +1,4 @@
-"""Aggregation by HewStrategy against Flower's own FedAvg, on the same replies.
+"""Aggregation by our strategies against Flower's own FedAvg, on the same replies.
 
     python benchmarks/flower.py [--quick] [--json FILE]
 
@@ -7,9 +7,10 @@ messages. Timed is `aggregate_train` of a second round alone, one thread, all ta
 turns in fresh random order; medians of CPU seconds. Beside them stand two floors of
 exact weights: the n²d/2 multiplications of the Gram matrix at the speed of a BLAS
 product of 1000 × 512 numbers of float64 in cache, which is that of a well-shaped one;
-and, for control variates, reading and writing n vectors of float64. Memory is
-measured in a process for each: the peak while aggregating over what the replies take,
-in models of 4d bytes.
+and, for control variates, reading and writing n vectors of float64. In rounds of two
+phases the time is that of weights from sketches and of the sum of updates as they come,
+without what clients do. Memory is measured in a process for each: the peak while
+aggregating over what the replies take, in models of 4d bytes.
 """
 
 import argparse
@@ -34,10 +35,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 
-from hewfl.flower import HewStrategy, Options
+from hewfl import HewHet
+from hewfl.aggregate.sketch import CountSketch
+from hewfl.flower import AlgorithmStrategy, HewStrategy
+from hewfl.flower.phases import WIDTH
 
-FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy, plain", "HewStrategy, corrected"
-METHODS = (FEDAVG, HEW, CORRECTED)
+FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy", "corrected"
+TWO = "two phases"
+METHODS = (FEDAVG, HEW, TWO, CORRECTED)
 GRAM, VARIATES = "Gram arithmetic", "n float64 vectors"
 FLOORS = (GRAM, VARIATES)
 SHAPES = [
@@ -49,6 +54,12 @@ QUICK = [(10, 10**4), (10, 10**6), (100, 10**4), (100, 10**5)]
 MEMORY = [(10, 10**6), (100, 10**6)]
 LARGEST_CORRECTED = 10**8
 """Numbers of all replies; control variates are as many numbers of float64."""
+DISTINCT = 10**8
+"""Numbers of replies that are all different; beyond, 20 of them come again and again,
+for the sake of memory: they are read as often."""
+LARGEST_GRAM = 2 * 10**11
+"""Multiplications of all products; beyond, one phase takes minutes, and two are for
+that."""
 TARGET = 1.5
 CACHED = 1000, 512
 """Shape of the block whose BLAS product is timed; others count by multiplications."""
@@ -57,10 +68,24 @@ LAYERS = 8
 
 
 class Nodes:
-    """All of a Grid that is needed: ids, and introductions."""
+    """All of a Grid that is needed: ids, introductions, and a second phase."""
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, n: int, updates: list[ArrayRecord] | None = None) -> None:
+        self.n, self.updates = n, updates or []
+        self.waiting: dict[str, Message] = {}
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        self.waiting = {str(k): message for k, message in enumerate(messages)}
+        return list(self.waiting)
+
+    def pull_messages(self, numbers: list[str]) -> list[Message]:
+        found = []
+        for number in numbers:
+            arrays = self.updates[int(number) % len(self.updates)].copy()
+            reply = answered(self.waiting.pop(number), arrays)
+            reply.metadata.__dict__["_reply_to_message_id"] = number
+            found.append(reply)
+        return found
 
     def get_node_ids(self) -> list[int]:
         return list(range(2, self.n + 2))
@@ -74,6 +99,7 @@ class Nodes:
     def _introduced(self, message: Message) -> Message:
         client = message.metadata.dst_node_id - 2
         told = {"partition-id": client, "num-examples": 10, "batch-size": 1}
+        told["local-steps"] = 1
         content = RecordDict({"metrics": MetricRecord(told)})
         return Message(content, reply_to=message)
 
@@ -85,13 +111,14 @@ def model(vector: NDArray[np.float32]) -> ArrayRecord:
 def strategy_of(method: str, n: int) -> Any:
     if method == FEDAVG:
         return FedAvg()
-    options = Options(population=n, fraction_evaluate=0.0)
-    corrected = method == CORRECTED
-    return HewStrategy(1.0, 0.5, corrected=corrected, start="zero", options=options)
+    if method == CORRECTED:
+        rule = HewHet(1.0, 0.5, start="zero")
+        return AlgorithmStrategy(rule, population=n, fraction_evaluate=0.0)
+    return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0)
 
 
 def answered(question: Message, arrays: ArrayRecord) -> Message:
-    told = {"num-examples": 10, "num-steps": 1 + question.metadata.dst_node_id % 4}
+    told = {"num-examples": 10}
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(told)})
     return Message(content, reply_to=question)
 
@@ -101,10 +128,10 @@ def endpoints(n: int, d: int) -> tuple[ArrayRecord, list[ArrayRecord]]:
     rng = np.random.default_rng([n, d])
     x, g = (rng.standard_normal(d, dtype=np.float32) for _ in range(2))
     ends = []
-    for _ in range(n):
+    for _ in range(n if n * d <= DISTINCT else 20):
         noise = rng.standard_normal(d, dtype=np.float32)
         ends.append(model(x - np.float32(0.1) * (g + noise)))
-    return model(x), ends
+    return model(x), [ends[k % len(ends)] for k in range(n)]
 
 
 def aggregation(
@@ -115,10 +142,20 @@ def aggregation(
     The first one is over: control variates that are zero take no memory yet.
     """
     n = len(ends)
-    strategy, grid, arrays = strategy_of(method, n), Nodes(n), begin
+    strategy, arrays, sent = strategy_of(method, n), begin, ends
+    x = np.concatenate(begin.to_numpy_ndarrays())
+    moves = []
+    if method == TWO:
+        few = [np.concatenate(end.to_numpy_ndarrays()) - x for end in ends[:20]]
+        moves = [model(move / np.float32(n)) for move in few]
+    grid = Nodes(n, moves)
     for t in (1, 2):
+        if method == TWO:
+            sketch = CountSketch(WIDTH, t)
+            short = [ArrayRecord([sketch.of([move])]) for move in few]
+            sent = [short[k % len(short)] for k in range(n)]
         questions = strategy.configure_train(t, arrays, ConfigRecord(), grid)
-        replies = [answered(q, a.copy()) for q, a in zip(questions, ends, strict=True)]
+        replies = [answered(q, a.copy()) for q, a in zip(questions, sent, strict=True)]
         if t == 1:
             arrays = strategy.aggregate_train(t, replies)[0]
     return lambda: strategy.aggregate_train(2, replies)[0]
@@ -143,6 +180,7 @@ def timed(n: int, d: int, rounds: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     small = n * d <= LARGEST_CORRECTED
     names = [x for x in (*METHODS, *FLOORS) if small or x not in (CORRECTED, VARIATES)]
+    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != HEW]
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for k in rng.permutation(len(names)):
@@ -203,6 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=report.RESULTS / "flower.json")
+    parser.add_argument("--only", nargs=2, type=int, metavar=("N", "D"))
     parser.add_argument("--peak", nargs=3, metavar=("METHOD", "N", "D"))
     options = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -214,24 +253,25 @@ def main() -> None:
     info = report.machine()
     rows: list[list[str]] = []
     saved: list[dict[str, Any]] = []
-    for n, d in QUICK if options.quick else SHAPES:
+    shapes = QUICK if options.quick else SHAPES
+    for n, d in [tuple(options.only)] if options.only else shapes:
         rounds = int(np.clip(3e8 / (n * d), 3, 15))
         times = {m: float(np.median(t)) for m, t in timed(n, d, rounds).items()}
         base = times[FEDAVG]
-        others = [HEW, CORRECTED, GRAM, VARIATES]
+        others = [HEW, TWO, CORRECTED, GRAM, VARIATES]
         shown = [ratio(times[m] / base) if m in times else "-" for m in others]
         rows.append([label(n, d), seconds(base), *shown])
         saved.append({"n": n, "d": d, "cpu": times, "rounds": rounds})
     print(report.describe(info) + "\n")
-    head = [HEW, CORRECTED, GRAM, VARIATES]
+    head = [HEW, TWO, CORRECTED, GRAM, VARIATES]
     print(table(["replies", FEDAVG, *(f"{name} / it" for name in head)], rows))
-    for method in (HEW, CORRECTED):
+    for method in (HEW, TWO, CORRECTED):
         cpu = [row["cpu"] for row in saved if method in row["cpu"]]
         met = sum(times[method] <= TARGET * times[FEDAVG] for times in cpu)
         print(f"\n{method}: at most {TARGET} times FedAvg in {met} of {len(cpu)}.")
     print()
     memory: list[dict[str, Any]] = []
-    for n, d in MEMORY[:1] if options.quick else MEMORY:
+    for n, d in MEMORY[:1] if options.quick or options.only else MEMORY:
         for trimmed in (False, True):
             models = {m: peak_apart(m, n, d, trimmed=trimmed) for m in METHODS}
             memory.append({"n": n, "d": d, "trimmed": trimmed, "models": models})

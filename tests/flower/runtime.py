@@ -14,6 +14,7 @@ from typing import Any
 
 BIN = Path(sys.executable).parent
 APP = Path(__file__).parent / "app"
+MASKED = Path(__file__).parent / "masked"
 
 
 def free_port() -> int:
@@ -38,14 +39,17 @@ class Federation:
     Args:
         folder: for logs and Flower's own files.
         simulation: whether the SuperLink simulates its nodes itself.
+        app: which app is run.
     """
 
-    def __init__(self, folder: Path, *, simulation: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, simulation: bool = False, app: Path = APP
+    ) -> None:
         self.folder, self.simulation = folder, simulation
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.app = folder / "app"
-        shutil.copytree(APP, self.app, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(app, self.app, ignore=shutil.ignore_patterns("__pycache__"))
         home = folder / "home"
         home.mkdir()
         text = f'[superlink.loop]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
@@ -145,9 +149,11 @@ def descendants(pid: int) -> list[int]:
 
 
 @contextmanager
-def federation(folder: Path, *, simulation: bool = False) -> Iterator[Federation]:
+def federation(
+    folder: Path, *, simulation: bool = False, app: Path = APP
+) -> Iterator[Federation]:
     """A federation that leaves nothing running behind."""
-    found = Federation(folder, simulation=simulation)
+    found = Federation(folder, simulation=simulation, app=app)
     try:
         yield found
     finally:

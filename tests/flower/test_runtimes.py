@@ -18,7 +18,8 @@ from hewfl import FixedHorizons, simulate
 from hewfl.flower import AlgorithmStrategy
 from tests.flower.app.quadratic.apps import BATCH, HORIZONS, method_of, problem_of
 from tests.flower.federation import StubGrid, app_of
-from tests.flower.runtime import federation, wait_until
+from tests.flower.masked.masked.apps import MOVES
+from tests.flower.runtime import MASKED, federation, wait_until
 
 pytestmark = pytest.mark.flower
 LIMIT = 150
@@ -48,11 +49,13 @@ def known(method: str, n: int, rounds: int) -> Any:
     return simulate(problem, world, lanes, rounds=rounds, seed=0).anchors[0]
 
 
-def finished(process: subprocess.Popen[bytes], log: Any) -> None:
+def finished(
+    process: subprocess.Popen[bytes], log: Any, seconds: float = LIMIT
+) -> None:
     try:
-        process.wait(timeout=LIMIT)
+        process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
-        pytest.fail(f"the run did not end within {LIMIT} s:\n{log()[-3000:]}")
+        pytest.fail(f"the run did not end within {seconds} s:\n{log()[-3000:]}")
 
 
 def test_simulation_runtime(tmp_path: Path) -> None:
@@ -96,6 +99,21 @@ def test_processes_that_die_and_come_back(tmp_path: Path) -> None:
     left_out = {r["round"]: r["excluded"] for r in records if r["excluded"]}
     assert list(left_out.values()) == [[2]]
     np.testing.assert_array_equal(model_in(folder), replayed(n, rounds, left_out))
+
+
+def test_secure_aggregation_in_a_federation_of_processes(tmp_path: Path) -> None:
+    """Masked sums of three SuperNodes, weighed by sketches."""
+    n, kept = 3, tmp_path / "found.json"
+    with federation(tmp_path, app=MASKED) as there:
+        there.link()
+        for i in range(n):
+            there.node(i, n)
+        run = there.run("run", clients=n, folder=kept)
+        finished(run, lambda: there.log("run"), 2 * LIMIT)  # five messages to each
+        assert kept.exists(), there.log("run")[-3000:]
+    found = json.loads(kept.read_text())
+    step = sum(np.array(w) for w in found["weights"]) @ MOVES[:n]
+    np.testing.assert_allclose(found["model"], step, atol=1e-4)
 
 
 def heard_again(folder: Path, client: int) -> bool:

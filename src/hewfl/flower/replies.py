@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hewfl.core.checks import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.layout import Layout, flat, views
-from hewfl.flower.protocol import DONE, PARTITION
+from hewfl.flower.protocol import DONE, MEAN, PARTITION
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
@@ -111,6 +111,7 @@ class Answer:
         steps: H_i, as ordered, else as told, else one.
         rows: the arrays of the endpoint y_i.
         sq_norm: ‖Δ_i‖².
+        means: the arrays of the mean gradient, where it was sent.
     """
 
     question: Asked
@@ -120,6 +121,7 @@ class Answer:
     steps: int
     rows: list[NDArray[Any]]
     sq_norm: float = 0.0
+    means: list[NDArray[Any]] | None = None
 
     @property
     def place(self) -> tuple[float, float, int]:
@@ -146,41 +148,49 @@ def sift(
     """
     by_message = {q.metadata.message_id: q for q in opened.asked}
     by_node = {q.node: q for q in opened.asked}
-    answers: dict[int, Answer] = {}
-    excluded: dict[int, Exclusion] = {}
+    found: dict[int, list[Message]] = {}
+    answers: list[Answer] = []
+    excluded: list[Exclusion] = []
     x = flat(opened.layout, opened.arrays)
     for reply in replies:
         told = reply.metadata
-        node, question = int(told.src_node_id), by_node.get(told.src_node_id)
+        question = by_node.get(told.src_node_id)
         if told.reply_to_message_id:  # the SuperLink answers for nodes that are gone
             question = by_message.get(told.reply_to_message_id, question)
         if question is None:
-            excluded[node] = Exclusion(node, "unknown", "it was not asked")
-            continue
-        node, kind = question.node, "malformed"
-        try:
-            if reply.has_error():
-                kind = "error"
-                raise InvalidInputError(
-                    f"code {reply.error.code}: {reply.error.reason}"
-                )
-            if node in answers:
-                raise InvalidInputError("it answered twice")
-            answer = _read(question, reply.content, opened, key, steps)
-            square = _sq_norm(answer.rows, x)
-            bad = 0  # finite entries may have squares that are not
-            if not isfinite(square):
-                bad = sum(int((~np.isfinite(row)).sum()) for row in answer.rows)
-            if bad:
-                kind = "not-finite"
-                raise InvalidInputError(f"{bad} entries are not finite")
-            answers[node] = replace(answer, sq_norm=square)
-        except InvalidInputError as error:
-            answers.pop(node, None)
-            excluded[node] = Exclusion(node, kind, str(error))
-    for node in by_node.keys() - answers.keys() - excluded.keys():
-        excluded[node] = Exclusion(node, "missing", "no answer in time")
-    return sorted(answers.values(), key=lambda a: a.place), [*excluded.values()]
+            text = "it was not asked"
+            excluded.append(Exclusion(int(told.src_node_id), "unknown", text))
+        else:
+            found.setdefault(question.node, []).append(reply)
+    for question in opened.asked:
+        copies = found.get(question.node, [])
+        kind, reason = "missing", "no answer in time"
+        if len(copies) > 1:
+            kind, reason = "malformed", f"{len(copies)} answers"
+        elif copies and copies[0].has_error():
+            error = copies[0].error
+            kind, reason = "error", f"code {error.code}: {error.reason}"
+        elif copies:
+            try:
+                answer = _read(question, copies[0].content, opened, key, steps)
+                square = _sq_norm(answer.rows, x)
+                bad = 0  # finite entries may have squares that are not
+                if not isfinite(square):
+                    bad = _not_finite(answer.rows)
+                bad += _not_finite(answer.means or ())
+                if not bad:
+                    answers.append(replace(answer, sq_norm=square))
+                    continue
+                kind, reason = "not-finite", f"{bad} entries are not finite"
+            except InvalidInputError as problem:
+                kind, reason = "malformed", str(problem)
+        excluded.append(Exclusion(question.node, kind, reason))
+    return sorted(answers, key=lambda answer: answer.place), excluded
+
+
+def _not_finite(rows: Iterable[Any]) -> int:
+    """How many entries are infinite or NaN."""
+    return sum(int((~np.isfinite(row)).sum()) for row in rows)
 
 
 def _read(
@@ -192,15 +202,17 @@ def _read(
         InvalidInputError: something is missing, or not what it should be.
     """
     metrics, size = weighed(content, key)
-    records = list(content.array_records.values())
+    records = [r for k, r in content.array_records.items() if k != MEAN]
     if len(records) != 1:
         raise invalid("the reply", "with one ArrayRecord", f"{len(records)} of them")
     done = question.steps or (whole(metrics, DONE) if steps else 1)
     model = dict(records[0].items())
     if model.keys() != opened.arrays.keys():
         raise invalid("the reply", "of the arrays sent", f"{list(model)}"[:80])
-    rows = views(opened.layout, model)
-    return Answer(question, content, metrics, size, done, rows)
+    rows, means = views(opened.layout, model), None
+    if MEAN in content.array_records:
+        means = views(opened.layout, dict(content.array_records[MEAN].items()))
+    return Answer(question, content, metrics, size, done, rows, means=means)
 
 
 def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
@@ -218,16 +230,19 @@ def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
     return records[0], float(size)
 
 
-def whole(metrics: Mapping[str, Any], key: str, *, least: int = 1) -> int:
+def whole(
+    metrics: Mapping[str, Any], key: str, *, least: int = 1, most: int = MOST
+) -> int:
     """A whole number out of a record.
 
     Raises:
         InvalidInputError: it is missing, not whole, too small or too large.
     """
-    value = metrics.get(key)
-    number = isinstance(value, int | float) and least <= value <= MOST
+    value: Any = metrics.get(key)
+    number = isinstance(value, int | float) and least <= value <= most
     if not number or value != int(value):
-        raise invalid(f'"{key}"', f"a whole number of at least {least}", repr(value))
+        rule = f"a whole number from {least} to {most}"
+        raise invalid(f'"{key}"', rule, repr(value))
     return int(value)
 
 

@@ -22,6 +22,7 @@ from hewfl.aggregate.pieces import Pieces
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive, shown, whole
 from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.errors import InvalidInputError
 from hewfl.flower import protocol as say
 from hewfl.flower import report
 from hewfl.flower.folder import RunFolder
@@ -31,7 +32,7 @@ from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.server.average import Average, average_weight, averaged
 from hewfl.server.conclude import Outcome, conclude
 from hewfl.server.first import first_state
-from hewfl.server.ledger import charge
+from hewfl.server.ledger import charge, with_gradients
 from hewfl.server.outer import Outer
 from hewfl.server.plausible import counted_sizes, implausible
 from hewfl.server.rules import reads, rule_of
@@ -97,6 +98,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._needs_steps, self._needs_rate, by_entry = self._asks()
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
+        if self.lane.outer.measure is not None:
+            rule = "left out: Flower clients are not asked for their losses"
+            raise invalid("outer.measure", rule, self.lane.outer.measure)
         if phases == 2 and by_entry:
             raise invalid("rule", "one that looks at products only", self.lane.name)
         self._forget()
@@ -298,7 +302,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             opened, answers, roster, flat(read.layout, read.arrays)
         )
         log.info("round %d: %s", opened.t, outcome.status)
-        self._state = self._charged(outcome.state, opened.layout.d, len(opened.asked))
+        sent = opened.layout.d, len(opened.asked)
+        has_means = any(answer.means is not None for answer in answers)
+        self._state = self._charged(outcome.state, *sent, more=has_means)
         self._moved = outcome.decision is not None
         self._note = report.note(roster, outcome, excluded)
         means = report.means_of(
@@ -339,25 +345,43 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             (self._clients[a.question.node], a.steps, a.question.batch_size)
             for a in answers
         ]
-        table = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        clients, steps, batches = np.array(found, dtype=np.int64).reshape(-1, 3).T
         sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
-        return Roster(*table, sizes, self._population(), opened.t - 1)
+        n = self._population()
+        return Roster(clients, steps, batches, sizes, n, opened.t - 1)
 
     def _population(self) -> int:
         return max(1, len(self._clients))
 
-    def _charged(self, state: ServerState, d: int, active: int) -> ServerState:
+    def _charged(
+        self, state: ServerState, d: int, active: int, *, more: bool
+    ) -> ServerState:
         """The state with a round's numbers on its account.
 
         Corrections travel to each client by itself, not as one broadcast vector.
         """
         wants = self.lane.algorithm.demands
-        here = wants.traffic
+        here = with_gradients(wants.traffic) if more else wants.traffic
         if wants.variates:
             here = replace(here, down=1, down_scalars=here.down_scalars + d)
         if self.phases == 2:
             here = replace(here, up_scalars=here.up_scalars + WIDTH)
         return state.charged(charge(here, active, d), charge(wants.traffic, active, d))
+
+    def _mean_gradients(self, answers: Sequence[Answer]) -> Pieces | None:
+        """Mean gradients of the branches, left where they came; None under plain SGD.
+
+        Raises:
+            InvalidInputError: some clients sent theirs and some did not.
+        """
+        sent = [a.means for a in answers if a.means is not None]
+        if not self.lane.algorithm.demands.variates or not sent:
+            return None
+        if len(sent) < len(answers):
+            rule = "sent by all clients of a federation with control variates, or none"
+            raise invalid(say.MEAN, rule, f"{len(sent)} of {len(answers)}")
+        parts = zip(*sent, strict=True)
+        return Pieces(tuple(rows for rows in parts if len(rows[0])))
 
     def _concluded(
         self, opened: Opened, answers: Sequence[Answer], roster: Roster, base: Any
@@ -372,11 +396,16 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         parts = zip(*(a.rows for a in answers), strict=True)
         held = Pieces(tuple(rows for rows in parts if len(rows[0])), base)
         plan = LocalPlan(np.array([a.question.step_size for a in answers]))
-        round_, fits = Round(anchor, held, roster, plan), opened.layout.fits
-        plain = {"average": None, "average_decay": None, "average_from": None}
+        try:
+            means = self._mean_gradients(answers)
+        except InvalidInputError as error:
+            return Outcome(state, f"rejected: {error}")
+        round_ = Round(anchor, held, roster, plan, gradients=means)
+        fits = opened.layout.fits
+        plain: Any = {"average": None, "average_decay": None, "average_from": None}
         lane = replace(self.lane, outer=replace(self.lane.outer, **plain))
         if self.phases == 1:
-            told = {"with_terms": True, "whole_state": True}
+            told: Any = {"with_terms": True, "whole_state": True}
             came = conclude(lane, alone, round_, fits=fits, **told)
         else:
             where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
@@ -397,7 +426,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """FedAvg's messages, with the averaged model where one is kept."""
         best = self._handed_over(arrays) if self._is_running else arrays
         t = server_round + self._offset
-        return super().configure_evaluate(t, best, config, grid)
+        return list(super().configure_evaluate(t, best, config, grid))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

@@ -1,0 +1,1 @@
+"""An app of two phases under secure aggregation."""
