@@ -300,8 +300,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         )
         log.info("round %d: %s", opened.t, outcome.status)
         sent = opened.layout.d, len(opened.asked)
-        more = any(answer.means is not None for answer in answers)
-        self._state = self._charged(outcome.state, *sent, more=more)
+        has_means = any(answer.means is not None for answer in answers)
+        self._state = self._charged(outcome.state, *sent, more=has_means)
         self._moved = outcome.decision is not None
         self._note = report.note(roster, outcome, excluded)
         means = report.means_of(
