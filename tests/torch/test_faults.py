@@ -69,8 +69,8 @@ def test_mismatches_end_on_every_rank(pool: Pool) -> None:
         rule = "all ranks must have the same rule and options; got "
         assert text.startswith(rule)
         first, second = sorted(text.removeprefix(rule).split("; "))
-        assert first.startswith("rank 2: (Rule(choice='steps', ")
-        assert second.startswith("ranks 0, 1 and 3: (Rule(choice='hom', ")
+        assert first.startswith("rank 2: ((Rule(choice='steps', ")
+        assert second.startswith("ranks 0, 1 and 3: ((Rule(choice='hom', ")
 
 
 def all_lost(rank: int, ranks: int) -> None:

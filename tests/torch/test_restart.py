@@ -63,10 +63,10 @@ rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-options = SyncOptions(timeout=2)
+options = SyncOptions(timeout=12)
 local = HewLocalSGD(model, optimizer, 1, options=options)
 if rank == 1:
-    time.sleep(60)
+    time.sleep(120)
 try:
     local.sync()
 except RankError as error:

@@ -19,12 +19,10 @@ from hewfl.aggregate.sketch import CountSketch
 from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
+from hewfl.torch.meetings import ROOM
 from hewfl.torch.model import SharedModel
 from hewfl.torch.options import Checked
 from hewfl.torch.wire import Wire
-
-ROOM = 2**16
-"""Bytes of a sketch on the wire: 16,384 numbers of float32, 8,192 of float64."""
 
 
 @final

@@ -10,10 +10,8 @@ from then on is given it at once.
 """
 
 import logging
-import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -30,9 +28,10 @@ from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.server.conclude import decided
 from hewfl.server.measure import Measured
-from hewfl.torch.allreduce import ROOM, AllReduce, Solved, checked
-from hewfl.torch.faults import Attendance, RankError, ranks_named
-from hewfl.torch.layout import digest, plan_layout
+from hewfl.torch.allreduce import AllReduce, Solved, checked
+from hewfl.torch.faults import RankError, ranks_named
+from hewfl.torch.layout import Layout, digest, plan_layout
+from hewfl.torch.meetings import Meetings, Shared
 from hewfl.torch.members import Members, form_of
 from hewfl.torch.model import SharedModel
 from hewfl.torch.options import Checked, SyncOptions, SyncReport
@@ -43,19 +42,8 @@ from hewfl.torch.trace import JobTrace
 from hewfl.torch.unheeded import Unheeded
 from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire, check_group, ring_bytes
-from hewfl.torch.work import (
-    Arrivals,
-    Meeting,
-    Work,
-    differing,
-    disagreement,
-    from_table,
-    to_row,
-)
+from hewfl.torch.work import Arrivals, Meeting, Work
 
-SAME = ("number of parameters", "parameters", "rule and options")
-_TEXT = 1600
-"""Bytes of what a rank says of itself where ranks disagree."""
 _log = logging.getLogger("hewfl.torch")
 
 
@@ -158,20 +146,10 @@ class Replica:
             self.server = SpreadVector(self.variates, self._spread)
         self.state = self.first_state()
         self._unheeded = Unheeded(self.wire.ranks, logs=self.wire.rank == 0)
-        self._attendance = Attendance(group, self.wire.rank, self.wire.ranks)
-        shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
-        chosen: Any = (
-            rule,
-            options.outer,
-            options.exact,
-            options.overlap,
-            options.send,
+        told: Any = rule, options.outer, options.exact, options.overlap, options.send
+        self._meetings = Meetings(
+            group, self.wire, _shared(members, layout, (told, is_plain))
         )
-        chosen = chosen if is_plain else (*chosen, "mean gradients")
-        self._texts = (str(layout.parameters), ", ".join(shapes), repr(chosen))
-        forms = [form_of(p)[:2] for p in frozen]
-        same = digest(layout.signature, forms), digest(chosen)
-        self._same = (layout.parameters, *same)
         self._construct(frozen)
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
@@ -181,14 +159,7 @@ class Replica:
 
     def _construct(self, frozen: list[torch.Tensor]) -> None:
         """Agree on everything, and take what rank 0 has."""
-        mine = self._attendance.job or secrets.randbelow(2**48) + 1
-        if not (self.wire.keeps_time or self._attendance.job):
-            # ranks meet in the store: before that they agree on its keys
-            shared = torch.tensor([mine], device=self.wire.device)
-            self.wire.copied(shared)
-            mine = self._attendance.job = int(shared)
-        with self._met(Meeting.CONSTRUCTION, Work(), mine) as (arrivals, _):
-            self._attendance.job = arrivals.job
+        with self._meetings.construction():
             self.model.take()
             for whole in self.model.anchor:
                 at_hand = whole.to(self.wire.device)
@@ -220,8 +191,11 @@ class Replica:
             raise invalid("the job", rule, "an outer step with `measure` alone")
         self.finish()
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        while True:
-            with self._met(Meeting.ROUND, work) as (arrivals, table):
+        outcome: _Outcome | None = None
+        while outcome is None:
+            with self._meetings.met(
+                Meeting.ROUND, work, self.rounds, self._product, self._sketch
+            ) as (arrivals, table):
                 met, before = time.perf_counter(), self._checked(arrivals)
                 self.is_over = bool(arrivals.leaving.all())
                 if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
@@ -231,7 +205,6 @@ class Replica:
                     return None
                 outcome = self._concluded(arrivals, table)
                 self.state = outcome.state
-            break
         self.rounds += 1
         noted = self._unheeded.noted(outcome.decision, outcome.heard, self.rounds)
         outcome = replace(outcome, decision=noted)
@@ -268,48 +241,18 @@ class Replica:
         """
         assert self.variates is not None
         finite = self.variates.take_gradients()
-        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as (arrivals, _):
+        work = Work(finite=finite)
+        with self._meetings.met(Meeting.FIRST_STEP, work, self.rounds) as (arrivals, _):
             self._start(arrivals)
 
+    @property
+    def _sketch(self) -> Callable[[], Float64[Array, " m"]] | None:
+        """Makes this rank's sketch, where the rule has asked for products."""
+        if self._want is not _Want.PRODUCTS:
+            return None
+        return lambda: self.sums.sketched(self.rounds)
+
     # -------------------------------------------------------------- parts of a round
-
-    @contextmanager
-    def _met(
-        self, meeting: Meeting, work: Work, job: int = 0
-    ) -> Iterator[tuple[Arrivals, Float64[Array, "n m"] | None]]:
-        """The work of all ranks; failures from here on name who is missing.
-
-        Sketches travel with it where a rule has asked for them. Rows are of one length
-        whatever ranks come for, so that any two can be told apart.
-        """
-        place = meeting.place
-        if meeting is Meeting.ROUND:
-            place = f"in round {self.rounds}"
-        with self._attendance.watched(place):
-            counts = self._attendance.instance, job, self.rounds
-            row = to_row(meeting, counts, work, self._product, self._same)
-            sketches = None
-            if self.wire.keeps_time:
-                wants = meeting is Meeting.ROUND and self._want is _Want.PRODUCTS
-                room = self.sums.sketched(self.rounds) if wants and work.steps else None
-                room = np.zeros(ROOM // 8) if room is None else room
-                whole = self.wire.table(np.concatenate([row, room]))
-                table = np.ascontiguousarray(whole[:, : len(row)])
-                sketches = whole[:, len(row) :] if wants else None
-            else:
-                table = self._attendance.table(row, self.wire.timeout)
-            arrivals = from_table(table)
-            k = differing(table)
-            if k is not None:  # all ranks see it, and come along to say what they have
-                with self._attendance.watched(place):
-                    raise disagreement(SAME[k], self._said(self._texts[k]))
-            yield arrivals, sketches
-
-    def _said(self, text: str) -> list[str]:
-        """A text of each rank."""
-        mine = text.encode()[:_TEXT].ljust(_TEXT)
-        rows = self.wire.table(np.frombuffer(mine).copy())
-        return [row.tobytes().decode(errors="replace").rstrip() for row in rows]
 
     def _start(self, arrivals: Arrivals) -> None:
         """The first values of control variates; whoever has left has no gradient."""
@@ -403,7 +346,7 @@ class Replica:
         if self._flying is None:
             return
         (decision, rounds), self._flying = self._flying, None
-        with self._attendance.watched(f"after round {rounds}"):
+        with self._meetings.watched(f"after round {rounds}"):
             steps = self.sums.finish()
         if not self.model.fits(steps):
             raise self._beyond(decision)
@@ -534,6 +477,18 @@ class Replica:
             waited=used[2],
             measured=outcome.measured,
         )
+
+
+def _shared(members: Members, layout: Layout, chosen: Any) -> tuple[Shared, ...]:
+    """What all ranks must have alike: the model, and what is done with it."""
+    shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
+    forms = [form_of(p)[:2] for p in members.frozen]
+    d, signature = layout.parameters, digest(layout.signature, forms)
+    return (
+        Shared("number of parameters", d, str(d)),
+        Shared("parameters", signature, ", ".join(shapes)),
+        Shared("rule and options", digest(chosen), repr(chosen)),
+    )
 
 
 @final
