@@ -16,7 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from deep_lines import Lines, TimeUpError, _pack, _unpack
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.deep_lines import Lines, TimeUpError, _pack, _unpack
 
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.run import run_all

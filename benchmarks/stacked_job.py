@@ -25,6 +25,8 @@ STEPS = np.array([16, 8, 16, 4])
 BATCH = np.array([16, 16, 8, 16])
 """Of the ranks: tokens per round are as 4 : 2 : 2 : 1."""
 AVERAGE = Outer(average="ema")
+Local = Literal["adamw", "sgd"]
+"""Optimisers of the ranks: AdamW, or SGD with momentum 0.9."""
 
 
 @final
@@ -65,7 +67,7 @@ def weights_of(algorithm: Algorithm[Any], rows: Any, rate: float) -> Any:
 class Optimiser:
     """AdamW, or SGD with momentum, on flat rows of all replicas."""
 
-    def __init__(self, kind: Literal["adamw", "sgd"], rate: float, like: Tensor):
+    def __init__(self, kind: Local, rate: float, like: Tensor):
         self.kind, self.rate = kind, rate
         self.first = torch.zeros_like(like)
         self.second = torch.zeros_like(like) if kind == "adamw" else None
@@ -90,7 +92,7 @@ class Job:
     """What is run: the model, how ranks train, how long, and what is wrong."""
 
     model: Stacked
-    optimiser: Literal["adamw", "sgd"]
+    optimiser: Local
     rate: float
     rounds: int
     world: World

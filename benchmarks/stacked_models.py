@@ -106,8 +106,11 @@ class CharTransformer:
     @property
     def shapes(self) -> Shapes:
         """Embeddings, blocks, head."""
-        D, V, found = self.width, self.characters, {}
-        found |= {"embed": (V, D), "place": (self.context, D)}
+        D, V = self.width, self.characters
+        found: dict[str, tuple[int, ...]] = {
+            "embed": (V, D),
+            "place": (self.context, D),
+        }
         for k in range(self.blocks):
             found |= {
                 f"{k}.one.scale": (D,),

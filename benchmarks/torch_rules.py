@@ -11,11 +11,13 @@ weights on the same seeds, with intervals of 95 %.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing as mp
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from benchmarks.stacked_job import STEPS, Job, World
-from benchmarks.stacked_models import char_transformer, small_cnn
+from benchmarks.stacked_job import STEPS, Job, Local, World
+from benchmarks.stacked_models import Stacked, char_transformer, small_cnn
 
 from hewfl import (
     Agreement,
@@ -41,7 +43,7 @@ from hewfl import (
 from hewfl.core.algorithm import Algorithm
 from hewfl.experiments.compare import compare
 
-MODELS = {
+MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
     "transformer": (char_transformer, "adamw", 2e-3, 100),
     "cnn": (small_cnn, "sgd", 0.02, 60),
 }
@@ -79,14 +81,20 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
     }
 
 
+@functools.cache
+def made(model: str, device: str) -> Stacked:
+    """A model with its data, read once in each process."""
+    return MODELS[model][0](device)
+
+
 def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     """All rules under all outer steps in one world, written to its file."""
     model, world, seed, rounds, device, folder = task
     torch.set_num_threads(1)
     began = time.perf_counter()
-    maker, optimiser, rate, usual = MODELS[model]
+    _, optimiser, rate, usual = MODELS[model]
     rounds = rounds or usual
-    job = Job(maker(device), optimiser, rate, rounds, WORLDS[world], seed)
+    job = Job(made(model, device), optimiser, rate, rounds, WORLDS[world], seed)
     found = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
     found["seconds"] = round(time.perf_counter() - began, 1)
     path = Path(folder, f"{model}-{world.replace(' ', '')}-{seed}.json")
@@ -138,6 +146,38 @@ def given(cells: dict[str, dict[int, Any]], outer: str) -> list[str]:
     return lines
 
 
+def safety(everything: dict[str, dict[str, dict[int, Any]]], score: str) -> list[str]:
+    """Markdown: how often a rule was better or worse than equal weights, by world.
+
+    Over models and outer steps, each judged on its seeds; and the mean difference.
+    """
+    kinds = list(dict.fromkeys(world.split()[0] for world in WORLDS))
+    lines = [f"| rule | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for name in list(rules(1.0))[1:]:
+        row = []
+        for kind in kinds:
+            found = [
+                compare(
+                    *(
+                        [cell[f"{rule} | {outer}"][score] for cell in seeds.values()]
+                        for rule in (name, "equal")
+                    )
+                )
+                for cells in everything.values()
+                for world, seeds in cells.items()
+                for outer in OUTERS
+                if world.split()[0] == kind
+            ]
+            better, worse = (
+                sum(one.verdict == verdict for one in found)
+                for verdict in ("better", "worse")
+            )
+            mean = sum(one.mean for one in found) / max(1, len(found))
+            row.append(f"{better} better, {worse} worse of {len(found)}, {mean:+.3f}")
+        lines.append(f"| {name} | {' | '.join(row)} |")
+    return lines
+
+
 def read(folder: Path, model: str) -> dict[str, dict[int, Any]]:
     """Finished cells of a model by world and seed."""
     found: dict[str, dict[int, Any]] = {}
@@ -180,6 +220,9 @@ def main() -> None:
                 print("\n".join(table(cells, outer, score)))
             print(f"\n{model}, {outer}: mean weights of the ranks\n")
             print("\n".join(given(cells, outer)))
+    for score in ("loss", "average loss"):
+        print(f"\nagainst equal weights, all models and outer steps: test {score}\n")
+        print("\n".join(safety(everything, score)))
     if told.json is not None:
         told.json.write_text(json.dumps(everything, indent=1) + "\n")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.aggregate.sketch import CountSketch
+from hewfl.aggregate.sketch import CountSketch, _add_on_device
 
 torch = pytest.importorskip("torch")
 K = 64
@@ -41,7 +41,7 @@ def test_signs_follow_from_the_seed() -> None:
     """Frozen: two machines of one job must not differ."""
     ones = CountSketch(4, seed=7).of([np.ones(4)])
     assert ones.tolist() == CountSketch(4, seed=7).of([torch.ones(4)]).tolist()
-    assert ones.tolist() == [-1.0, 1.0, -1.0, 1.0]
+    assert ones.tolist() == [-1.0, -1.0, 1.0, -1.0]
     others = [CountSketch(4, seed=s).of([np.ones(4)]).tolist() for s in range(12)]
     assert len({tuple(o) for o in others}) > 4
 
@@ -104,6 +104,15 @@ def test_what_is_not_finite_shows() -> None:
     x, _ = vectors(3 * K)
     x[100] = np.inf
     assert not np.isfinite(CountSketch(K).of([x])).all()
+
+
+def test_many_rows_at_a_time_are_as_one_by_one() -> None:
+    """What accelerators are given, on the host."""
+    x = torch.tensor(vectors(300 * K)[0])
+    sketch = CountSketch(K, 3)
+    found, rows = sketch.empty(x), sketch._rows(0, 300)
+    _add_on_device(found, x.view(300, K), sketch._table(x), *rows)
+    assert torch.allclose(found, sketch.of([x]), atol=1e-10)
 
 
 def test_nothing_cannot_be_sketched() -> None:

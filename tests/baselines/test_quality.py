@@ -43,6 +43,20 @@ def test_disagreement_keeps_its_digits_beside_a_large_common_part() -> None:
     np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("d", [1, 40])
+def test_disagreement_has_neither_scale_nor_origin(n: int, d: int) -> None:
+    """Floored variances included, which one dimension has in every round of three."""
+    rng = np.random.default_rng(n)
+    moved, rule = rng.standard_normal((n, d)), Disagreement(1.0, 1.0)
+    known, _ = decide(rule, make_roster([1] * n), moved)
+    other = 1e-7 * (moved @ np.linalg.qr(rng.standard_normal((d, d)))[0] - 3.0)
+    found, _ = decide(rule, make_roster([1] * n), other)
+    np.testing.assert_allclose(found.weights, known.weights, rtol=1e-9)
+    if (n, d) == (3, 1):  # the one between the two others
+        assert known.weights[np.argsort(moved[:, 0])[1]] > 0.98
+
+
 @pytest.mark.parametrize("moved", [[[7.0]], [[1.0], [-5.0]], [[2.0], [2.0], [2.0]]])
 def test_disagreement_without_variances_is_equal(moved: list[list[float]]) -> None:
     n = len(moved)

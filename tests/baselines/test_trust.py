@@ -37,6 +37,7 @@ def test_distances_are_from_the_geometric_median_in_units_of_the_median_client()
 ):
     rows = np.array([[-2.0], [-1.0], [0.0], [1.0], [4.0]])  # the median is 0
     found = relative_distances(rows @ rows.T, np.ones(5, dtype=np.int64))
+    assert found is not None
     # squared distances 4, 1, 0, 1, 16: the median of them is 1
     np.testing.assert_allclose(found, [4.0, 1.0, 0.0, 1.0, 16.0], atol=1e-6)
 

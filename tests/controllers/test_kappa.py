@@ -272,7 +272,8 @@ def test_kappa_may_change_with_the_round(rng: np.random.Generator) -> None:
 
 
 def test_without_an_l_the_amplitude_is_the_ground() -> None:
-    roster = Roster(np.arange(2), np.array([1, 4]), *np.ones((2, 2), dtype=np.int64), 2)
+    ones = np.ones(2, dtype=np.int64)
+    roster = Roster(np.arange(2), np.array([1, 4]), ones, ones, 2)
     plan = HewHom(kappa=2.0, amplitude=0.2).plan(roster, None)
     assert plan.step_sizes == pytest.approx([0.2, 0.05])
 

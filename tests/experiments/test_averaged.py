@@ -36,7 +36,7 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     outers = [candidate.lane(1.0).outer for candidate in method.candidates()]
     assert len(set(outers)) == 24
     assert Outer(0.1, 0.5, adapt="yogi", average="ema") in outers
-    rest = {"adapt": "adam", "average": "ema"}
+    rest: dict[str, Any] = {"adapt": "adam", "average": "ema"}
     rest |= {"grid": {"beta2": [0.9, 0.99], "tau": [0.1], "average_decay": [0.5]}}
     assert len(method_from_table(FEDAVG | rest, "methods[0]").candidates()) == 2
     tail = {"average": "tail", "grid": {"average_from": [2, 5]}}

@@ -13,7 +13,7 @@ from hewfl.experiments import seed
 from hewfl.experiments.constants import find_constants
 from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.overrides import overridden
-from hewfl.experiments.problem import build_problem
+from hewfl.experiments.problem import build_federation, build_problem
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.spec import Spec, spec_from_table
 from hewfl.problems import Softmax
@@ -114,3 +114,29 @@ def test_a_run_without_a_writable_cache_is_warned_of_once(
     (warning,) = caught
     told = f"cannot write to the cache {tmp_path / 'file'} (Not a directory); set"
     assert str(warning.message) == f"{told} HEWFL_CACHE"
+
+
+def test_in_a_world_the_optimum_is_that_of_the_honest_clients(tmp_path: Path) -> None:
+    given = table()
+    given["clients"]["world"] = {"faults": [{"kind": "RandomLabels", "share": 0.4}]}
+    spec = replace(spec_from_table(given), seeds=(0,), audit_every=0)
+    problem = build_problem(spec, 0)
+    known = find_constants(spec, 0, problem)
+    federation = build_federation(spec)
+    honest = federation.world.roles(0, federation.batches(5)).honest
+    assert len(honest) == 3
+    some = replace(
+        problem,
+        offsets=problem.offsets[honest],
+        data_sizes=problem.data_sizes[honest],
+    )
+    assert known.objective == pytest.approx(some.optimum().objective, rel=1e-9)
+    assert known.pooled == pytest.approx(some.pooled_optimum().objective, rel=1e-9)
+    clean = find_constants(spec_from_table(table()), 0, problem)
+    assert clean.objective != pytest.approx(known.objective, rel=1e-6)
+    assert clean.smoothness == known.smoothness
+    folder = folder_for(spec, tmp_path / "runs")
+    run_all([folder], jobs=0, progress=Progress())
+    for method in folder.summary["methods"]:
+        assert method["final"]["gap"]["mean"] > 0
+        assert 0 < method["weight_on_bad"]["mean"] < 1

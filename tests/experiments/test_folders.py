@@ -160,9 +160,9 @@ def test_what_was_begun_is_kept_and_counted(
     tried: list[int] = []
     original = tune.try_candidates
 
-    def counted(spec: Any, candidates: Any, rounds: int, seed: int, told: Any) -> Any:
+    def counted(spec: Any, candidates: Any, rounds: int, seed: int, *rest: Any) -> Any:
         tried.append(seed)
-        return original(spec, candidates, rounds, seed, told)
+        return original(spec, candidates, rounds, seed, *rest)
 
     monkeypatch.setattr(tune, "try_candidates", counted)
     second = StopsAt("rounds", 1)

@@ -354,7 +354,8 @@ def test_worlds_that_make_no_sense_are_refused(world: Any, text: str) -> None:
 def test_any_rule_with_a_step_scale_can_stand_on_equal_ground() -> None:
     given = {"step_scale": 2.0, "ground": "equal"}
     lane = MethodSpec("Disagreement", "d", given).lane(4.0, 2.0)
-    roster = Roster(*([np.array([1, 2])] * 4), 3)
+    two = np.array([1, 2])
+    roster = Roster(two, two, two, two, 3)
     eta = lane.algorithm.plan(roster, None).step_sizes
     np.testing.assert_allclose(eta, [1.0, 0.5])  # s h/(L H_i)
     for wrong, text in (

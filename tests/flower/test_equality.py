@@ -35,6 +35,7 @@ from hewfl import (
     SampledParticipation,
     Scaffold,
     TrimmedMean,
+    Trust,
     simulate,
 )
 from hewfl.flower import AlgorithmStrategy
@@ -68,6 +69,7 @@ METHODS: list[Any] = [
     Krum(L, 0.2),
     MultiKrum(L, 0.2),
     CentredClipping(L, 0.2),
+    Trust(L, 0.4),
 ]
 
 

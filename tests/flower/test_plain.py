@@ -286,3 +286,8 @@ def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
         bits.add(vector(result.arrays).tobytes())
         assert result.train_metrics_clientapp[2]["clients"] == list(range(N))
     assert len(bits) == 1
+
+
+def test_measured_steps_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"`outer.measure` must be left out"):
+        HewStrategy(outer=Outer(measure=8), **QUIET)

@@ -59,7 +59,7 @@ def test_tuned_methods_do_one_round(published: dict[Path, Spec]) -> None:
     lanes = lanes_of(spec, methods, problem.smoothness, 1)
     trace = simulate(problem, build_federation(spec), lanes, rounds=1, seed=0)
     last = [trace.of(k)[-1] for k in range(len(lanes))]
-    assert all(np.isfinite(record.objective) for record in last)
+    assert all(np.isfinite(record.objective or np.nan) for record in last)
 
 
 @pytest.mark.torch

@@ -4,6 +4,7 @@ import tomllib
 
 import numpy as np
 
+from hewfl.baselines import FedNova
 from hewfl.core.round import Roster
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import spec_from_table, write_spec
@@ -52,7 +53,9 @@ def test_rivals_are_given_what_hew_has() -> None:
     by_label = {m.label: m.lane(2.0).algorithm for m in het_random()}
     fixed = by_label["HEW-Fixed (uniform, corrected)"]
     assert fixed.demands == by_label["HEW (Alg. 2)"].demands  # variates, same start
-    assert not by_label["FedNova (uniform)"].by_size
+    nova = by_label["FedNova (uniform)"]
+    assert isinstance(nova, FedNova)
+    assert not nova.by_size
     one, many = (by_label[f"minibatch SGD ({k})"] for k in ("one step", "H steps"))
     two = np.arange(2)
     roster = Roster(two, np.array([1, 4]), two + 1, two + 1, 2)

@@ -51,7 +51,8 @@ class Change:
 
 _OUTER = (
     "The outer step of a torch job is that of every server, entry by entry; torch's "
-    "own SGD rounded some products together."
+    "own SGD rounded some products together. Weighted displacements are added up by an "
+    "all-reduce in their own precision, weights solved for from sketches."
 )
 _TRACKING = (
     "Algorithm 1 was stopped half way with one tracking bound for all, which is "
@@ -60,7 +61,7 @@ _TRACKING = (
 CHANGED: dict[str, Change] = {
     **{
         f"torch_{rule}": Change(_OUTER)
-        for rule in ("hom", "het", "equal", "steps", "tokens", "fednova")
+        for rule in ("equal", "steps", "tokens", "fednova")
     },
     "simulation": Change(_TRACKING, 1e-2, ("status", "weights"), frozenset({0})),
 }

@@ -43,7 +43,7 @@ Array = NDArray[np.floating[Any]]
 N, M, P, C = 6, 12, 3, 4
 ONE = 1 / N
 """The share of one client."""
-FAULTS = {
+FAULTS: dict[str, Any] = {
     "random labels": RandomLabels(ONE),
     "flipped labels": FlippedLabels(ONE, labels=0.7),
     "flipped signs": ScaledUpdates(ONE),
@@ -101,7 +101,7 @@ class Still:
         return self.rule.demands
 
     def init(self, n: int, d: int, gradients: Any) -> None:
-        return self.rule.init(n, d, gradients)
+        """There is no state."""
 
     def plan(self, roster: Any, state: None) -> Any:
         return self.rule.plan(roster, state)
@@ -280,7 +280,9 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(
     more = {} if who == "full" else {"participation": SampledParticipation(4)}
     faults = (StaleUpdates(2 * ONE, every=4), GrowingNoise(ONE), HiddenBatches((1, 3)))
     fed = federation(*faults, **more)
-    lanes = [UniformLocalSGD(1.0, 0.3), HewFixed(1.0, 0.4), HewHet(1.0, 0.4)]
+    lanes: list[Any] = [
+        UniformLocalSGD(1.0, 0.3), HewFixed(1.0, 0.4), HewHet(1.0, 0.4)
+    ]  # fmt: skip
 
     def run(name: str, rounds: int) -> bytes:
         folder = tmp_path / name

@@ -103,7 +103,6 @@ CALLS: dict[str, Call] = {
     "mismatch_sq_norm": call(tracking=ONE, n=np.array([3, 4])),
     "rounds_needed": call(curve=CURVE, target=ONE / 3),
     "staged_arrival": call(law=COMPARATOR, start=START, target=ONE),
-    "absent_tracking": call(tracking=ONE, move=ONE, split=ONE),
     "advantage": call(
         controls=(W, THETA[:, None]),
         benchmark=(W, 0.1),
@@ -404,7 +403,10 @@ WITHOUT_NUMBERS = {
     "is_homogeneous",
     "noise_optimal",
     "noise_optimal_level",
-    "propagated_bounds",  # of what a controller knows, infinite bounds among it
+    # of what a controller knows, infinite bounds among it
+    "absent_tracking",
+    "propagated_bounds",
+    "tracking_after",
     "uniform_mean_noise",
     "uniform_noise_of_mean",
 }

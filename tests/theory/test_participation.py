@@ -4,8 +4,8 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.core.checks import Array
-from hewfl.predictive.tracking import predictable_tracking
-from hewfl.theory.participation import absent_tracking, propagated_tracking
+from hewfl.predictive.tracking import absent_tracking, predictable_tracking
+from hewfl.theory.participation import propagated_tracking
 from hewfl.theory.systems import System
 
 EXACT = 1e-12
@@ -21,13 +21,14 @@ def test_the_best_split_is_never_beaten(rng: np.random.Generator) -> None:
             for q, d in zip(Q, D, strict=True)
         ]
     np.testing.assert_allclose(best, [float(x) for x in exact], rtol=EXACT)
-    np.testing.assert_allclose(absent_tracking(Q, D, split=np.sqrt(D / Q)), best)
-    for split in (0.1, 1.0, 7.0):
-        given = absent_tracking(Q, D, split=split)
-        np.testing.assert_allclose(given, (1 + split) * Q + (1 + 1 / split) * D)
+    for split in (0.1, 1.0, 7.0, np.sqrt(D / Q)):
+        given = (1 + split) * Q + (1 + 1 / split) * D
         assert (given >= best * (1 - EXACT)).all()
-    np.testing.assert_array_equal(absent_tracking(Q, 0.0), Q)
-    np.testing.assert_array_equal(absent_tracking(0.0, D), D)
+    np.testing.assert_allclose(given, best)
+    np.testing.assert_array_equal(absent_tracking(Q, np.zeros(1)), Q)
+    np.testing.assert_allclose(absent_tracking(np.zeros(1), D), D)
+    never = absent_tracking(np.array([np.inf, np.inf]), np.array([0.0, 2.0]))
+    assert np.isinf(never).all()
 
 
 def test_active_clients_are_renewed_and_absent_ones_inflated() -> None:
@@ -90,5 +91,3 @@ def test_bad_masks_are_named() -> None:
             InvalidInputError, match="`active` must be booleans, one for"
         ):
             propagated_tracking(system, 0.1, mask, 0.5, [0.1, 0.1])
-    with pytest.raises(InvalidInputError, match="`split` must be positive"):
-        absent_tracking(1.0, 1.0, split=0.0)

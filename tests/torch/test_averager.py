@@ -100,7 +100,9 @@ def test_bad_arguments_are_named(pool: Pool) -> None:
     assert period == "`period` must be at least 1; got 0"
     assert warmup == "`warmup_steps` must be at least 0; got -1"
     assert "without control variates (use HewLocalSGD); got het" in corrected
-    assert "must be one of hom, het, equal, steps, tokens, fednova or an" in unknown
+    assert (
+        "must be one of hom, het, equal, steps, tokens, fednova, agreement" in unknown
+    )
     assert "`params` must be the parameters given at construction" in others
 
 

@@ -12,9 +12,11 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import SIZE, Plan, Seen, play, quadratic
 
 from hewfl import (
+    Agreement,
     FedAvg,
     FedExP,
     FedNova,
+    GeometricMedian,
     HewFixed,
     HewHet,
     HewHom,
@@ -72,8 +74,12 @@ def smoothness(travelled: float) -> float:
     return 1 / (2 * 1.25 * travelled)
 
 
+HOM = HewHom(kappa=1.0, amplitude=1.0, by="length")
+"""What "hom" is without an L."""
 RULES: dict[str, tuple[Any, Any]] = {
-    "hom": ("hom", lambda far: HewHom(smoothness(far), 1.0)),
+    "hom": ("hom", lambda _: HOM),
+    "agreement": ("agreement", lambda _: Agreement(1.0, 1.0)),
+    "median": ("median", lambda _: GeometricMedian(1.0, 1.0)),
     "equal": ("equal", lambda _: UniformLocalSGD(1.0, 1.0)),
     "steps": ("steps", lambda _: StepWeighted(1.0, 1.0)),
     "tokens": ("tokens", lambda _: FedAvg(1.0, 1.0)),
@@ -123,8 +129,7 @@ def test_precisions_and_buckets(
     seen = pool.run(play, 4, plan)
     same_bits(seen)
     first = [rounds[0] for rounds in seen]
-    algorithm = HewHom(smoothness(mean_travel(plan, 4)), 1.0)
-    decision, moved = pure_round(algorithm, first, plan, [0, 1, 2, 3])
+    decision, moved = pure_round(HOM, first, plan, [0, 1, 2, 3])
     worst = max(ROUNDING[dtype] for dtype in dtypes)
     found = np.array(first[0].report.weights)
     assert np.abs(found - decision.weights).max() <= max(3 * worst, WEIGHTS)
@@ -188,7 +193,7 @@ class Falling:
 
 CORRECTED: dict[str, Callable[[float], Algorithm[Any]]] = {
     "het by a schedule": lambda far: HewHet(smoothness(far), 1.0, Falling(8.0)),
-    "het": lambda far: HewHet(smoothness(far), 1.0),
+    "het": lambda _: HewHet(kappa=1.0, amplitude=1.0),
     "het from zero": lambda far: HewHet(smoothness(far), 1.0, start="zero"),
     "scaffold": lambda _: Scaffold(10.0, 1.0),
 }
@@ -245,8 +250,7 @@ def test_a_rank_that_is_not_finite_has_no_weight(
     assert np.isfinite(last[0].after).all()
     heard = [i for i in range(4) if i not in spoiled]
     if rule == "hom":
-        far = float(np.mean([plan.steps[i] * plan.rates[i] for i in heard]))
-        decision, moved = pure_round(HewHom(smoothness(far), 1.0), last, plan, heard)
+        decision, moved = pure_round(HOM, last, plan, heard)
         found = np.array(report.weights)[heard]
         assert np.abs(found - decision.weights).max() <= WEIGHTS
         expected = last[0].start + decision.weights @ moved
@@ -263,13 +267,16 @@ def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> N
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
-        more = (ranks - 1) * (13 * 8 + 2**16)  # what each rank did, room for a sketch
+        more = (
+            1.0 * (ranks - 1) * (13 * 8 + 2**16)
+        )  # what each rank did, room for a sketch
         if rule == "het" or options.exact == "full":
             m = ranks + (rule == "het")
             padding = 4 * (-SIZE % ranks)  # of shards
             more += ring * ((m**2 + m + 1) * 8 + padding)
         if rule == "het":
-            more += ring * 8 + ring / 2 * (4 * SIZE + padding)
+            more += 3 * ring * 8  # that all is finite; ⟨c, m⟩ and ‖m‖² of κ
+            more += ring / 2 * (4 * SIZE + padding)
         assert report.bytes_sent == pytest.approx(report.ring_bytes + more, abs=1)
 
 

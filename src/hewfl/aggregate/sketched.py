@@ -85,11 +85,11 @@ class Sketches:
 
     # ---------------------------------------------------------- what a sketch has not
 
-    def against(self, vector: Any) -> Float64[Array, " n"]:
+    def against(self, vector: Any) -> Float64[Array, " n"]:  # noqa: ARG002 - refused
         """⟨Δ_i, v⟩: refused."""
         raise NeedsEntriesError
 
-    def combine(self, weights: Float64[Array, " n"]) -> Any:
+    def combine(self, weights: Float64[Array, " n"]) -> Any:  # noqa: ARG002 - refused
         """Σ_i w_iΔ_i: refused."""
         raise NeedsEntriesError
 
@@ -97,11 +97,11 @@ class Sketches:
         """Columns: refused."""
         raise NeedsEntriesError
 
-    def dot(self, u: Any, v: Any) -> float:
+    def dot(self, u: Any, v: Any) -> float:  # noqa: ARG002 - refused
         """⟨u, v⟩ of two vectors: refused."""
         raise NeedsEntriesError
 
-    def like(self, rows: Float64[Array, "m k"]) -> "Sketches":
+    def like(self, rows: Float64[Array, "m k"]) -> "Sketches":  # noqa: ARG002 - refused
         """Other vectors: refused."""
         raise NeedsEntriesError
 

@@ -12,8 +12,14 @@ from hewfl.core.checks import Array, positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 FLOOR = 1e-3
-"""Smallest variance, over the mean of r: a client that happens to lie among the others
-must not take all the weight. The value of the prototype that the rule comes from."""
+"""Smallest variance, over the mean of r. It has no unit, and n hardly matters: clients
+of equal variance have σ² = (n − 2)/(2(n − 1)) · mean r, so the floor is 0.4 % of that
+for n = 3 and 0.2 % for many. It only keeps weights finite: whom it lifts has nearly all
+the weight. Among 3 to 5 clients of equal noise that is 0 of 400 rounds if the noise has
+100 dimensions or more; with 10 dimensions 15 %, 5 % and 3 % of rounds for n = 3, 4, 5,
+and the squared error of the step is 1.5 to 1.3 times that of equal weights. A floor of
+0.1 makes this 1.25, but lets a client of five times the noise have 7 % of the weight
+instead of 2 % (n = 3, 1000 dimensions), and one far away pulls a hundred times more."""
 
 
 @final
@@ -31,8 +37,10 @@ class Disagreement:
     the weights of the mean with the least error. Where clients have different means
     (unequal data, unequal horizons) their distance to the others counts as noise too.
 
-    Three clients are the fewest that have variances. Two are equally far from each
-    other, so they weigh ½ each; one weighs 1; clients that all agree weigh alike.
+    Three clients are the fewest that have variances: σ_i² = ⟨Δ_j − Δ_i, Δ_k − Δ_i⟩, so
+    one that lies between the two others has none, and all the weight. Two are equally
+    far from each other, so they weigh ½ each; one weighs 1; clients that all agree
+    weigh alike.
 
     A client at a distance R far beyond the others gets about 2·10⁻³/n² of the weight
     because of the floor: it is damped, not ignored, and its pull grows with R.

@@ -73,7 +73,8 @@ def _judged(spec: Spec, seed: int, problem: Softmax) -> Softmax:
     """The clients that a run in a world is judged by, with the labels they have."""
     federation = build_federation(spec)
     roles = federation.world.roles(seed, federation.batches(problem.n))
-    known, some = roles.relabelled(problem), roles.measured
+    known: Softmax = roles.relabelled(problem)
+    some = roles.measured
     return replace(
         known, offsets=known.offsets[some], data_sizes=known.data_sizes[some]
     )

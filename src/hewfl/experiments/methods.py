@@ -280,8 +280,9 @@ def _algorithm(
 def _ground(values: Mapping[str, Any], smoothness: float) -> dict[str, Any]:
     """ϑ/L: methods with κ are given no L; in specs it is the unit of steps for all."""
     theta = values.get("amplitude")
-    is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
-    return {"amplitude": theta / smoothness} if is_number else {}
+    if isinstance(theta, int | float) and not isinstance(theta, bool):
+        return {"amplitude": theta / smoothness}
+    return {}
 
 
 def _paced(

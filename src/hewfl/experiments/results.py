@@ -198,9 +198,9 @@ def _mass(weights: Sequence[float], groups: Sequence[Group], wanted: Group) -> f
 
 def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> float:
     if quantity in GAPS:
-        value = _value(record, GAPS[quantity], known)
+        own = _value(record, GAPS[quantity], known)
         least = known[GAPS[quantity].removeprefix(AVERAGED)]
-        return np.nan if least is None else value - least
+        return np.nan if least is None else own - least
     for source in (record.metrics, record.observed):
         if quantity in source:
             return source[quantity]

@@ -2,6 +2,9 @@
 
     y ← y − η (g − correction + μ (y − x)),     H times, from y = x
 
+or along what an optimiser of the client's own makes of the bracket. Then the endpoint
+does not show the gradients, and a corrected client sends their mean besides.
+
     app = client_app(lambda context: Local(gradient, examples=1000, batch_size=32))
 
 The lines of `hewfl.sim.branches_reference`; a test ties the two. A node may offer how
@@ -38,6 +41,8 @@ class Moment:
 
 Gradient = Callable[[Any, Moment], Any]
 """From a model, as a vector, to a stochastic gradient there."""
+Direction = Callable[[Any], Any]
+"""From a corrected gradient to the direction of a step; may remember earlier ones."""
 
 
 def _same(vector: Any) -> Any:
@@ -56,6 +61,9 @@ class Local:
         lift: from the vector received to what `gradient` takes; itself by default.
         lower: back to a NumPy vector; itself by default.
         finish: what the server is to have of an endpoint; itself by default.
+        optimiser: makes the `Direction` of a new branch, Adam's for one, whose vectors
+            are those of `gradient`; None for plain SGD. All clients of a federation
+            with control variates have one, or none has.
     """
 
     gradient: Gradient
@@ -64,6 +72,7 @@ class Local:
     lift: Callable[[NDArray[Any]], Any] = _same
     lower: Callable[[Any], NDArray[Any]] = _same
     finish: Callable[[Any], Any] = _same
+    optimiser: Callable[[], Direction] | None = None
 
     def __post_init__(self) -> None:
         """Check that sizes are in range."""
@@ -113,10 +122,33 @@ def respond(message: Message, context: Context, local: Local) -> Message:
         order = next(iter(sent.config_records.values()))
         shift = sent.get(say.CORRECTION)
         shift = None if shift is None else local.lift(flat(layout, shift))
-        y = run_branch(local.gradient, local.lift(x), order, shift)
+        summed = Summed(local.gradient)
+        direction = None if local.optimiser is None else local.optimiser()
+        y = run_branch(summed, local.lift(x), order, shift, direction)
         y = local.lower(local.finish(y))
+        if shift is not None and direction is not None:
+            content[say.MEAN] = record_of(layout, local.lower(summed.mean), arrays)
     content[say.ARRAYS] = record_of(layout, y, arrays)
     return Message(content, reply_to=message)
+
+
+@final
+class Summed:
+    """A gradient function that remembers the mean of what it gave."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self._gradient, self._count, self._total = gradient, 0, 0.0
+
+    def __call__(self, model: Any, moment: Moment) -> Any:
+        """The gradient itself."""
+        g = self._gradient(model, moment)
+        self._count, self._total = self._count + 1, self._total + g
+        return g
+
+    @property
+    def mean(self) -> Any:
+        """Of all gradients so far."""
+        return self._total / self._count
 
 
 def _partition(context: Context) -> int:
@@ -135,6 +167,7 @@ def run_branch(
     anchor: Any,
     order: Mapping[str, Any],
     correction: Any | None = None,
+    direction: Direction | None = None,
 ) -> Any:
     """The endpoint of a local branch, in the library of the anchor.
 
@@ -143,6 +176,7 @@ def run_branch(
         anchor: x, a vector of NumPy or torch.
         order: what the server sent: round, steps, step size, proximal term, hold.
         correction: subtracted from every gradient, in the precision of the anchor.
+        direction: of the client's own optimiser; the gradient itself by default.
 
     Raises:
         InvalidInputError: the order does not come from an `AlgorithmStrategy`.
@@ -160,5 +194,5 @@ def run_branch(
             g = g - correction
         if mu > 0:
             g = g + mu * (y - anchor)
-        y = y - eta * g
+        y = y - eta * (g if direction is None else direction(g))
     return y

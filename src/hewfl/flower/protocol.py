@@ -2,7 +2,8 @@
 
 An order travels as `arrays` (the model), `config` (numbers) and, for corrected
 branches, `correction`, shaped like the model. The answer is the model after local
-training and `metrics`, as any Flower client sends them, under any names.
+training and `metrics`, as any Flower client sends them, under any names; from corrected
+branches that are not plain SGD `mean-gradient` besides, shaped like the model.
 """
 
 INTRODUCE, GRADIENT, TRAIN = "query.introduce", "train.gradient", "train"
@@ -11,6 +12,7 @@ SKETCH, CERTIFY = "train.sketch", "query.certify"
 of two phases a sketch of the update, and its product with a vector."""
 
 ARRAYS, CONFIG, METRICS, CORRECTION = "arrays", "config", "metrics", "correction"
+MEAN = "mean-gradient"
 """Names of records."""
 
 ROUND, STEPS, STEP_SIZE = "server-round", "local-steps", "step-size"

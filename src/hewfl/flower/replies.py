@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hewfl.core.checks import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.layout import Layout, flat, views
-from hewfl.flower.protocol import DONE, PARTITION
+from hewfl.flower.protocol import DONE, MEAN, PARTITION
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
@@ -111,6 +111,7 @@ class Answer:
         steps: H_i, as ordered, else as told, else one.
         rows: the arrays of the endpoint y_i.
         sq_norm: ‖Δ_i‖².
+        means: the arrays of the mean gradient, where it was sent.
     """
 
     question: Asked
@@ -120,6 +121,7 @@ class Answer:
     steps: int
     rows: list[NDArray[Any]]
     sq_norm: float = 0.0
+    means: list[NDArray[Any]] | None = None
 
     @property
     def place(self) -> tuple[float, float, int]:
@@ -174,7 +176,8 @@ def sift(
                 square = _sq_norm(answer.rows, x)
                 bad = 0  # finite entries may have squares that are not
                 if not isfinite(square):
-                    bad = sum(int((~np.isfinite(row)).sum()) for row in answer.rows)
+                    bad = _not_finite(answer.rows)
+                bad += _not_finite(answer.means or ())
                 if not bad:
                     answers.append(replace(answer, sq_norm=square))
                     continue
@@ -183,6 +186,11 @@ def sift(
                 kind, reason = "malformed", str(problem)
         excluded.append(Exclusion(question.node, kind, reason))
     return sorted(answers, key=lambda answer: answer.place), excluded
+
+
+def _not_finite(rows: Iterable[Any]) -> int:
+    """How many entries are infinite or NaN."""
+    return sum(int((~np.isfinite(row)).sum()) for row in rows)
 
 
 def _read(
@@ -194,15 +202,17 @@ def _read(
         InvalidInputError: something is missing, or not what it should be.
     """
     metrics, size = weighed(content, key)
-    records = list(content.array_records.values())
+    records = [r for k, r in content.array_records.items() if k != MEAN]
     if len(records) != 1:
         raise invalid("the reply", "with one ArrayRecord", f"{len(records)} of them")
     done = question.steps or (whole(metrics, DONE) if steps else 1)
     model = dict(records[0].items())
     if model.keys() != opened.arrays.keys():
         raise invalid("the reply", "of the arrays sent", f"{list(model)}"[:80])
-    rows = views(opened.layout, model)
-    return Answer(question, content, metrics, size, done, rows)
+    rows, means = views(opened.layout, model), None
+    if MEAN in content.array_records:
+        means = views(opened.layout, dict(content.array_records[MEAN].items()))
+    return Answer(question, content, metrics, size, done, rows, means=means)
 
 
 def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:

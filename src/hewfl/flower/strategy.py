@@ -22,6 +22,7 @@ from hewfl.aggregate.pieces import Pieces
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid, positive, shown, whole
 from hewfl.core.round import LocalPlan, Roster, Round
+from hewfl.errors import InvalidInputError
 from hewfl.flower import protocol as say
 from hewfl.flower import report
 from hewfl.flower.folder import RunFolder
@@ -31,7 +32,7 @@ from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.server.average import Average, average_weight, averaged
 from hewfl.server.conclude import Outcome, conclude
 from hewfl.server.first import first_state
-from hewfl.server.ledger import charge
+from hewfl.server.ledger import charge, with_gradients
 from hewfl.server.outer import Outer
 from hewfl.server.plausible import counted_sizes, implausible
 from hewfl.server.rules import reads, rule_of
@@ -86,6 +87,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     ) -> None:
         super().__init__(*args, **fedavg)
         self.lane = Lane(self._accepted(rule), Outer() if outer is None else outer)
+        if self.lane.outer.measure is not None:
+            why = "left out: clients are not asked for losses along the step"
+            raise invalid("outer.measure", why, self.lane.outer.measure)
         self.longest = positive("longest", longest)
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
@@ -298,7 +302,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             opened, answers, roster, flat(read.layout, read.arrays)
         )
         log.info("round %d: %s", opened.t, outcome.status)
-        self._state = self._charged(outcome.state, opened.layout.d, len(opened.asked))
+        sent = opened.layout.d, len(opened.asked)
+        has_means = any(answer.means is not None for answer in answers)
+        self._state = self._charged(outcome.state, *sent, more=has_means)
         self._moved = outcome.decision is not None
         self._note = report.note(roster, outcome, excluded)
         means = report.means_of(
@@ -347,18 +353,35 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     def _population(self) -> int:
         return max(1, len(self._clients))
 
-    def _charged(self, state: ServerState, d: int, active: int) -> ServerState:
+    def _charged(
+        self, state: ServerState, d: int, active: int, *, more: bool
+    ) -> ServerState:
         """The state with a round's numbers on its account.
 
         Corrections travel to each client by itself, not as one broadcast vector.
         """
         wants = self.lane.algorithm.demands
-        here = wants.traffic
+        here = with_gradients(wants.traffic) if more else wants.traffic
         if wants.variates:
             here = replace(here, down=1, down_scalars=here.down_scalars + d)
         if self.phases == 2:
             here = replace(here, up_scalars=here.up_scalars + WIDTH)
         return state.charged(charge(here, active, d), charge(wants.traffic, active, d))
+
+    def _mean_gradients(self, answers: Sequence[Answer]) -> Pieces | None:
+        """Mean gradients of the branches, left where they came; None under plain SGD.
+
+        Raises:
+            InvalidInputError: some clients sent theirs and some did not.
+        """
+        sent = [a.means for a in answers if a.means is not None]
+        if not self.lane.algorithm.demands.variates or not sent:
+            return None
+        if len(sent) < len(answers):
+            rule = "sent by all clients of a federation with control variates, or none"
+            raise invalid(say.MEAN, rule, f"{len(sent)} of {len(answers)}")
+        parts = zip(*sent, strict=True)
+        return Pieces(tuple(rows for rows in parts if len(rows[0])))
 
     def _concluded(
         self, opened: Opened, answers: Sequence[Answer], roster: Roster, base: Any
@@ -373,7 +396,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         parts = zip(*(a.rows for a in answers), strict=True)
         held = Pieces(tuple(rows for rows in parts if len(rows[0])), base)
         plan = LocalPlan(np.array([a.question.step_size for a in answers]))
-        round_, fits = Round(anchor, held, roster, plan), opened.layout.fits
+        try:
+            means = self._mean_gradients(answers)
+        except InvalidInputError as error:
+            return Outcome(state, f"rejected: {error}")
+        round_ = Round(anchor, held, roster, plan, gradients=means)
+        fits = opened.layout.fits
         plain: Any = {"average": None, "average_decay": None, "average_from": None}
         lane = replace(self.lane, outer=replace(self.lane.outer, **plain))
         if self.phases == 1:

@@ -11,8 +11,8 @@ BAD_SHARE = 0.15
 NO_WEIGHT = 0.1
 """Less than this part of an equal share is called none."""
 TRUST, KNOWS = "Trust", "knows who is bad"
-WIDE = (4.0, 8.0, 16.0, 32.0)
-WIDE_SCALES = (0.8, 1.6, 3.2, 6.4)
+WIDE = (4.0, 16.0, 64.0, 256.0)
+WIDE_SCALES = (0.8, 3.2, 12.8, 51.2)
 
 
 def demo_spec() -> Spec:
@@ -70,7 +70,7 @@ def bad_demo_spec() -> Spec:
             MethodSpec("Trust", TRUST, {}, amplitudes),
             MethodSpec("KnownQuality", KNOWS, {}, amplitudes),
         ),
-        rounds=60,
+        rounds=40,
         seeds=(0, 1, 2),
         evaluate_every=5,
         data=DataSpec("digits"),

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from hewfl.core.checks import (
     Array,
     ArrayLike,
     Ints,
+    Mask,
     invalid,
     nonnegatives,
     positives,
@@ -233,25 +234,63 @@ def propagated_bounds(
     Returns:
         Q_i after the round.
     """
-    L, R, Q = bounds.smoothness, bounds.radius, float(tracking.max())
+    L, R = bounds.smoothness, bounds.radius
     theta, M, H = float(played.amplitudes.max()), played.noise, played.horizons
-    reach = (2 * L * R) ** 2
-    ball = ball_tracking(M, L, R)
-    if theta > 1:  # beyond the proofs: the ball is all that is left
-        renewed, D = ball, np.asarray(reach)
-    else:
-        top = max(bounds.amplitude_max, theta) if variant == "paper" else theta
-        law = predictable_tracking(top, M, H, L, variant=variant)
-        proved = predictable_tracking(top, M, H, L, variant="sharp")
-        law = _tracking(max(law.noise, proved.noise), law.gap, law.tracking)
-        # 0 × ∞ is NaN where θ² underflows; fmin then takes the other bound
-        with np.errstate(invalid="ignore"):
-            renewed = np.fmin(law.after(gap, Q), ball)
-            move = server_move(theta, M, L, variant="sharp")
-            D = np.fmin(move.after(gap, Q), reach)
-    after = np.asarray((np.sqrt(tracking) + np.sqrt(D)) ** 2)
-    after[clients] = renewed
-    return after
+    # the ball alone, which is all that is left beyond the proofs, θ > 1
+    limit = absent_tracking(tracking, np.asarray((2 * L * R) ** 2))
+    limit[clients] = ball_tracking(M, L, R)
+    if theta > 1:
+        return limit
+    top = max(bounds.amplitude_max, theta) if variant == "paper" else theta
+    law = predictable_tracking(top, M, H, L, variant=variant)
+    proved = predictable_tracking(top, M, H, L, variant="sharp")
+    law = _tracking(max(law.noise, proved.noise), law.gap, law.tracking)
+    move = server_move(theta, M, L, variant="sharp")
+    active = np.zeros(len(tracking), dtype=np.bool_)
+    active[clients] = True
+    # 0 × ∞ is NaN where θ² underflows; fmin then takes the other bound
+    with np.errstate(invalid="ignore"):
+        after = tracking_after(tracking, active, law, move, gap)
+    return np.asarray(np.fmin(after, limit))
+
+
+def tracking_after(
+    tracking: Float64[Array, "... n"],
+    active: Bool[Mask, "... n"],
+    law: Tracking,
+    move: Tracking,
+    gap: ArrayLike,
+) -> Float64[Array, "... n"]:
+    """Tracking bounds of all clients after a round of weights fixed before it (E-19).
+
+        i ∈ S:  A + B U + C Q               Q = max Q_i over all clients
+        i ∉ S:  (√Q_i + √D)²                D ≥ L²E‖x⁺ − x‖²
+
+    Args:
+        tracking: Q_i ≥ 0, clients last.
+        active: whether i ∈ S.
+        law: A, B, C of those who take part.
+        move: the summands of D.
+        gap: U, shape (*c).
+    """
+    Q = tracking.max(-1)
+    renewed, D = law.after(gap, Q), move.after(gap, Q)
+    return np.where(active, renewed[..., None], absent_tracking(tracking, D[..., None]))
+
+
+def absent_tracking(
+    tracking: Float64[Array, "..."], move: Float64[Array, "..."]
+) -> Float64[Array, "..."]:
+    """Tracking bound of a client that stayed away while the anchor moved (E-19).
+
+        (√Q + √D)² = min over s > 0 of (1 + s) Q + (1 + 1/s) D
+
+    Args:
+        tracking: Q ≥ 0, its bound before the round; infinite where nothing is known.
+        move: D ≥ 0, a bound on L² times the expected squared move of the server.
+    """
+    inflated = (np.sqrt(tracking) + np.sqrt(move)) ** 2
+    return np.where(move == 0, tracking, inflated)  # the root would cost a rounding
 
 
 @broadcasting
@@ -269,14 +308,19 @@ def tracking_cap(
         start: χ₀ ≥ 0.
         cap: f̄.
 
+    Returns:
+        χ̄; among several configurations infinite where C ≥ 1, for the recursion then
+        grows without end (erratum E-04).
+
     Raises:
-        InvalidInputError: C ≥ 1, where the recursion grows without end (erratum E-04).
+        InvalidInputError: C ≥ 1 in the only configuration, or a negative number.
     """
     C = recursion.tracking
-    if (C >= 1).any():
+    if C.ndim == 0 and C >= 1:
         rule = "a recursion with C < 1; take a smaller amplitude"
-        raise invalid("recursion", rule, f"C = {C[C >= 1].flat[0]}")
-    level = (recursion.noise + recursion.gap * nonnegatives("cap", cap)) / (1 - C)
+        raise invalid("recursion", rule, f"C = {C}")
+    pull = recursion.noise + recursion.gap * nonnegatives("cap", cap)
+    level = np.where(C < 1, pull / np.where(C < 1, 1 - C, 1.0), np.inf)
     return np.asarray(np.maximum(nonnegatives("start", start), level))
 
 

@@ -328,4 +328,5 @@ def _start_gradients(
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
     # A displacement goes against the gradient: so does what a bad client makes of it.
-    return -setting.roles.sent(-np.array(gradients, dtype=np.float64), everybody)[0]
+    sent = setting.roles.sent(-np.array(gradients, dtype=np.float64), everybody)
+    return np.asarray(-sent[0])

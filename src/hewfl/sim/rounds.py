@@ -100,6 +100,11 @@ def _branches(
         problem, anchors.astype(setting.dtype), true, told, draws
     )
     displacements = _sent(setting, states, plans, displacements, roster)
+    if setting.roles.bad:  # a gradient points against the displacement
+        gradients = [
+            None if g is None else -setting.roles.sent(-g[None], roster)[0]
+            for g in gradients
+        ]
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
     rows = zip(anchors, displacements, told, losses, gradients, strict=True)
     heard = [

@@ -218,8 +218,8 @@ def _sent(case: Case, promises: Sequence[Promise]) -> tuple[Sent, ...]:
 def _participation(case: Case) -> str:
     n, active = case.system.n, case.participants
     if active == n:
-        return f"all {n} clients take part, as every bound over several rounds asks"
+        return f"all {n:,} clients take part, as every bound over several rounds asks"
     return (
-        f"{active} of {n} clients take part: the bounds of a single round allow it, "
-        "no bound over several rounds does (erratum E-19)"
+        f"{active:,} of {n:,} clients take part: the bounds of a single round allow "
+        "it, no bound over several rounds does (erratum E-19)"
     )

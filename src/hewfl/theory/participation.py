@@ -5,37 +5,23 @@ its recursion of Q renews every client. A client that stays away keeps its contr
 variate while the anchor moves on:
 
     E‖e_i⁺‖² ≤ (1 + s) Q_i + (1 + 1/s) D,     D ≥ L²E‖x⁺ − x‖²,     any s > 0.
+
+Algorithm 1 carries these bounds from round to round, and stops them at what the ball
+allows: `hewfl.predictive.tracking.propagated_bounds`.
 """
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant
-from hewfl.predictive.tracking import predictable_tracking, server_move
+from hewfl.predictive.tracking import (
+    predictable_tracking,
+    server_move,
+    tracking_after,
+)
 from hewfl.theory.systems import System, client_mask
-
-
-@broadcasting
-def absent_tracking(
-    tracking: ArrayLike, move: ArrayLike, *, split: ArrayLike | None = None
-) -> Float64[Array, "..."]:
-    """Tracking bound of a client that stayed away.
-
-        (1 + s) Q + (1 + 1/s) D
-        (√Q + √D)²                  at the best s = √(D/Q), the default
-
-    Args:
-        tracking: Q ≥ 0, its bound before the round.
-        move: D ≥ 0, a bound on L² times the expected squared move of the server.
-        split: s > 0.
-    """
-    Q, D = nonnegatives("tracking", tracking), nonnegatives("move", move)
-    if split is None:
-        return np.asarray(Q + D + 2 * np.sqrt(Q) * np.sqrt(D))
-    s = positives("split", split)
-    return np.asarray((1 + s) * Q + (1 + 1 / s) * D)
 
 
 @broadcasting
@@ -75,8 +61,9 @@ def propagated_tracking(
     S = client_mask(system, active)
     Q_i = np.atleast_1d(nonnegatives("tracking", tracking))
     theta = np.where(S.any(-1), nonnegatives("amplitude", amplitude), 0.0)
-    U, Q, L = nonnegatives("gap", gap), Q_i.max(-1), system.L
+    U, L = nonnegatives("gap", gap), system.L
     M, H = np.where(S, system.noise, 0.0), np.where(S, system.horizon, 1.0)
-    renewed = predictable_tracking(theta, M, H, L, variant=variant).after(U, Q)
-    D = server_move(theta, M, L, variant=variant).after(U, Q)
-    return np.where(S, renewed[..., None], absent_tracking(Q_i, D[..., None]))
+    law = predictable_tracking(theta, M, H, L, variant=variant)
+    move = server_move(theta, M, L, variant=variant)
+    Q_i, S = np.broadcast_arrays(Q_i, S)
+    return tracking_after(Q_i, S, law, move, U)

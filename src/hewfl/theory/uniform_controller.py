@@ -160,8 +160,10 @@ def uniform_tracking_cap(
 ) -> Float64[Array, "..."]:
     """The level q never passes, q̄ = max{q_0, (A_q + B_q f̄)/(1 − C_q)} (th:ho-main).
 
+    Infinite where C_q ≥ 1, if there are several configurations.
+
     Raises:
-        InvalidInputError: C_q ≥ 1.
+        InvalidInputError: C_q ≥ 1 in the only configuration.
     """
     k = controller.recursion
     return tracking.tracking_cap(k.tracking, start, k.cap)

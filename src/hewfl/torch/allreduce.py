@@ -19,12 +19,10 @@ from hewfl.aggregate.sketch import CountSketch
 from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
+from hewfl.torch.meetings import ROOM
 from hewfl.torch.model import SharedModel
 from hewfl.torch.options import Checked
 from hewfl.torch.wire import Wire
-
-ROOM = 2**16
-"""Bytes of a sketch on the wire: 16,384 numbers of float32, 8,192 of float64."""
 
 
 @final
@@ -37,11 +35,22 @@ class AllReduce:
     Args:
         model: whose displacements.
         wire: the way to the other ranks.
+        narrow: send bfloat16.
+
+    Attributes:
+        residuals: what was rounded off so far, sent with the next sum; empty where
+            sums are sent as they are.
     """
 
-    def __init__(self, model: SharedModel, wire: Wire) -> None:
+    def __init__(self, model: SharedModel, wire: Wire, *, narrow: bool = False) -> None:
         self._model, self._wire = model, wire
         self._rooms: list[torch.Tensor] = []
+        self._works: list[Any] = []
+        kept = model.layout.buckets if narrow else ()
+        self.residuals = [
+            torch.zeros(bucket.size, dtype=bucket.wide, device=wire.device)
+            for bucket in kept
+        ]
 
     def sketched(self, rounds: int) -> Float64[Array, " m"]:
         """The sketch of this rank's displacement: `ROOM` bytes, as a row of a table.
@@ -52,7 +61,8 @@ class AllReduce:
         kind = self._kind
         sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
         mine = self._model.sketch(sketch).cpu().numpy().astype(kind)
-        return mine.view(np.float64)
+        packed: Array = mine.view(np.float64)
+        return packed
 
     def unpacked(self, table: Float64[Array, "n m"]) -> Float64[Array, "n k"]:
         """Sketches of all ranks from their rows."""
@@ -64,24 +74,43 @@ class AllReduce:
         wide = max(bucket.dtype.itemsize for bucket in self._model.layout.buckets)
         return np.dtype(np.float32 if wide <= 4 else np.float64)
 
-    def step(self, weight: float) -> list[torch.Tensor]:
-        """Σ w_iΔ_i, bucket by bucket: a bucket is made ready while one travels.
+    def start(self, weight: float) -> None:
+        """Let Σ w_iΔ_i travel, bucket by bucket: one is made ready while one travels.
 
         Args:
             weight: of this rank; zero leaves its displacement out, even a NaN.
         """
-        buckets = self._model.layout.buckets
+        buckets, device = self._model.layout.buckets, self._wire.device
         if not self._rooms:
+            kinds = [torch.bfloat16 if self.residuals else b.dtype for b in buckets]
+            pairs = zip(buckets, kinds, strict=True)
             self._rooms = [
-                torch.empty(bucket.size, dtype=bucket.dtype, device=self._wire.device)
-                for bucket in buckets
+                torch.empty(b.size, dtype=k, device=device) for b, k in pairs
             ]
-        works: list[Any] = []
+        self._works = []
         for b, room in enumerate(self._rooms):
-            self._model.displacement(b, room, weight)
-            works.append(self._wire.adding(room))
-        self._wire.wait(works)
+            if self.residuals:
+                room.copy_(self._with_residual(b, weight))
+            else:
+                self._model.displacement(b, room, weight)
+            self._works.append(self._wire.adding(room))
+
+    def finish(self) -> list[torch.Tensor]:
+        """The sum, once it is there."""
+        self._wire.wait(self._works)
         return self._rooms
+
+    def settle(self, weight: float) -> None:
+        """Keep what `start` rounded off, before the model moves."""
+        for b, residual in enumerate(self.residuals):
+            whole = self._with_residual(b, weight)
+            torch.sub(whole, whole.bfloat16(), out=residual)
+
+    def _with_residual(self, b: int, weight: float) -> torch.Tensor:
+        dtype = self._model.layout.buckets[b].dtype
+        moved = torch.empty_like(self.residuals[b], dtype=dtype)
+        self._model.displacement(b, moved, weight)
+        return self.residuals[b] + moved
 
 
 @final

@@ -16,7 +16,7 @@ from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
-from hewfl.torch.rules import rule_of
+from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
 
@@ -51,7 +51,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         period: int,
         warmup_steps: int = 0,
         process_group: Any = None,
-        rule: str | Algorithm[Any] = "hom",
+        rule: str | Algorithm[Any] = DEFAULT,
         options: SyncOptions | None = None,
     ) -> None:
         """Prepare; a collective call.
@@ -74,6 +74,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if warmup_steps < 0:
             raise invalid("warmup_steps", "at least 0", warmup_steps)
         chosen, options = rule_of(rule, options)
+        if options.overlap:
+            text = "False: nothing tells an averager that the job ends"
+            raise invalid("options.overlap", text, options.overlap)
         if options.outer.measure is not None:
             text = "left out: no loop tells how to measure a loss (use HewLocalSGD)"
             raise invalid("options.outer.measure", text, options.outer.measure)
@@ -123,6 +126,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
                 if report is not None:
                     self.last = report
                     self._warn_if_lost(report)
+                    if self._replica.options.on_round is not None:
+                        self._replica.options.on_round(report)
         self.step += 1
 
     def averaged(self) -> AbstractContextManager[None]:

@@ -37,7 +37,6 @@ class Attendance:
 
     Attributes:
         instance: how many were made on the group by this rank, this one included.
-        job: a number that all ranks of this attempt share, once they have met.
     """
 
     def __init__(self, group: Any, rank: int, ranks: int) -> None:
@@ -55,7 +54,18 @@ class Attendance:
         self._name = f"hewfl/attempt {attempt}/{group.group_name}"
         self._counts["instances"] += 1
         self.instance = self._counts["instances"]
-        self.job = 0
+
+    @property
+    def job(self) -> int:
+        """A number that all ranks of the group share once they have met; zero before.
+
+        Not that of an attempt before this one, which may have left notes in the store.
+        """
+        return self._counts["job"]
+
+    @job.setter
+    def job(self, number: int) -> None:
+        self._counts["job"] = number
 
     def table(
         self, row: Float64[Array, " k"], timeout: timedelta

@@ -34,7 +34,7 @@ from hewfl.torch.optimizers import (
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
-from hewfl.torch.rules import rule_of
+from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.work import Work
 
@@ -82,7 +82,7 @@ class HewLocalSGD:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         sync_every: SupportsIndex | timedelta,
-        rule: str | Algorithm[Any] | Lane = "hom",
+        rule: str | Algorithm[Any] | Lane = DEFAULT,
         process_group: Any = None,
         options: SyncOptions | None = None,
     ) -> None:
@@ -96,8 +96,9 @@ class HewLocalSGD:
             sync_every: this rank's steps between rounds, or the time after which the
                 step under way is its last.
             rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
-                control variates), "equal", "steps", "tokens", "fednova", an algorithm
-                of hewfl or your own, or one with an outer step, such as `FedAvgM(…)`.
+                control variates), "equal", "steps", "tokens", "fednova", "agreement",
+                "disagreement", "median", an algorithm of hewfl or your own, or one
+                with an outer step, such as `FedAvgM(…)`.
             process_group: the ranks; all by default.
             options: the rest.
 
@@ -157,6 +158,8 @@ class HewLocalSGD:
                 for optimizer in self._optimizers:
                     optimizer.state.clear()
                 warn_of_buffers(self._model)
+            if self._replica.options.on_round is not None:
+                self._replica.options.on_round(report)
         return report
 
     def probe_with(self, probe: Probe) -> None:
@@ -270,6 +273,9 @@ class HewLocalSGD:
             self.sync()
             if self._replica.is_over:
                 break
+        if self._replica.options.overlap:
+            self._replica.finish()
+            self._replica.model.give()  # x to the bit, not x + (y − y)
 
     def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Let the step that begins have measured learning rates."""

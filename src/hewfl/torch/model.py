@@ -60,7 +60,8 @@ class SharedModel:
         ]
         self.memory = [_memory_of(outer, x) for x in self.anchor if outer.memory]
         self.average = [torch.zeros_like(x) for x in self.anchor if outer.average]
-        self.forget_reach()
+        self._held: list[torch.Tensor] = []
+        self._reach = self._next = (math.inf, math.inf)  # bounds on |x| and |m|
 
     # ------------------------------------------------------------------ displacements
 
@@ -129,10 +130,23 @@ class SharedModel:
         self._next = (math.inf, math.inf)
         return all(self._stays_finite(b, step) for b, step in enumerate(steps))
 
+    def capture(self) -> None:
+        """Remember y, from which steps go on while a sum travels; see `move`."""
+        self._held = [
+            torch.empty(bucket.size, dtype=bucket.dtype, device=self.device)
+            for bucket in self.layout.buckets
+        ]
+        for b, held in enumerate(self._held):
+            for y, here in self._views(b):
+                held[here] = y
+
     def move(
         self, steps: Sequence[torch.Tensor], rounds: int, *, against: bool = False
     ) -> float:
         """Move x by the outer step of s, and let y = x.
+
+        After `capture` y becomes x + (y − what was captured): steps made since then
+        are kept, on top of the new x.
 
         Args:
             steps: s, bucket by bucket, for which `fits` has said yes.
@@ -147,8 +161,10 @@ class SharedModel:
             x = self._at_hand(self.anchor[b])
             for y, here in self._views(b):
                 s, part = step[here].to(x.dtype), x[here]
+                end = self._held[b][here] if self._held else y
                 if against:
-                    product += float(torch.dot(s, (y - part.to(y.dtype)).to(s.dtype)))
+                    moved = (end - part.to(y.dtype)).to(s.dtype)
+                    product += float(torch.dot(s, moved))
                 if not self.outer.is_plain:
                     s, kept = outer_step(self.outer, s, self._memory(b, here))
                     if kept is not None:
@@ -157,10 +173,13 @@ class SharedModel:
                 if self.average:
                     mean = self.average[b]
                     mean[here] = averaged(p, mean[here], part.to(mean.device))
-                y.copy_(part)
+                if self._held:
+                    y.add_(part.to(y.dtype) - end)
+                else:
+                    y.copy_(part)
             if x is not self.anchor[b]:
                 self.anchor[b].copy_(x)
-        self._reach = self._next
+        self._reach, self._held = self._next, []
         return product
 
     def _stays_finite(self, b: int, step: torch.Tensor) -> bool:
@@ -189,7 +208,7 @@ class SharedModel:
         self.forget_reach()
 
     def forget_reach(self) -> None:
-        """Bounds on |x| and |m| are not known, or not true any more."""
+        """What was known of the size of x is not true any more."""
         self._reach = self._next = (math.inf, math.inf)
 
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:

@@ -77,7 +77,7 @@ class SyncOptions:
     """Choices that all ranks must share, but for the last three.
 
     Attributes:
-        smoothness: L for the rules "hom" and "het"; None takes it from the step sizes
+        smoothness: L for the rules "hom" and "het"; None does without
             (`hewfl.torch.rules.Rule`).
         curvature_ratio: Λ/L for the same rules.
         outer: step size and momentum on the aggregated step; DiLoCo uses
@@ -86,19 +86,26 @@ class SyncOptions:
             for models of up to 16,384 parameters, at the cost of an all-reduce. "full"
             exchanges all entries and forms all products. Rules with control variates
             and rules that ask for entries have them in either case.
+        overlap: let a round's sum travel while local steps go on; it is applied at the
+            next round, and steps made since are kept.
+        send: "bfloat16" sends sums of float32 models in half the bytes; what each rank
+            rounds off is added to what it sends next. "full" sends them as they are.
         bucket_bytes: what is exchanged at once, at most.
         anchor_on_host: keep the common model, and what the outer step remembers, in
             main memory while parameters are on a GPU.
         timeout: how long to wait for the other ranks, a time or a number of seconds.
         folder: where the first rank keeps a trace of the job for `hewfl report`; None
             keeps none.
-        on_round: called on this rank after each round, with its report.
+        on_round: called on this rank after each round, with its report; a state that
+            is saved there is that of the new model, with no step under way.
     """
 
     smoothness: float | None = None
     curvature_ratio: float = 1.25
     outer: Outer = field(default_factory=Outer)
     exact: Literal["sketch", "full"] = "sketch"
+    overlap: bool = False
+    send: Literal["full", "bfloat16"] = "full"
     bucket_bytes: int = 2**24
     anchor_on_host: bool = False
     timeout: timedelta | float | int = timedelta(minutes=10)
@@ -109,6 +116,8 @@ class SyncOptions:
         """Check that sizes and times are positive."""
         if self.exact not in ("sketch", "full"):
             raise invalid("exact", '"sketch" or "full"', repr(self.exact))
+        if self.send not in ("full", "bfloat16"):
+            raise invalid("send", '"full" or "bfloat16"', repr(self.send))
         if self.bucket_bytes < 1:
             raise invalid("bucket_bytes", "at least 1", self.bucket_bytes)
         given: Any = self.timeout

@@ -10,11 +10,9 @@ from then on is given it at once.
 """
 
 import logging
-import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
@@ -25,14 +23,15 @@ import torch.distributed as dist
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.sketched import NeedsEntriesError, NeedsProductsError, Sketches
-from hewfl.core.algorithm import Algorithm, Modelled
+from hewfl.core.algorithm import Modelled
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.server.conclude import decided
 from hewfl.server.measure import Measured
-from hewfl.torch.allreduce import ROOM, AllReduce, Solved, checked
-from hewfl.torch.faults import Attendance, RankError, ranks_named
-from hewfl.torch.layout import digest, plan_layout
+from hewfl.torch.allreduce import AllReduce, Solved, checked
+from hewfl.torch.faults import RankError, ranks_named
+from hewfl.torch.layout import Layout, digest, plan_layout
+from hewfl.torch.meetings import Meetings, Shared
 from hewfl.torch.members import Members, form_of
 from hewfl.torch.model import SharedModel
 from hewfl.torch.options import Checked, SyncOptions, SyncReport
@@ -40,21 +39,11 @@ from hewfl.torch.probing import Probe, measured_step
 from hewfl.torch.rules import Rule
 from hewfl.torch.spread import Spread
 from hewfl.torch.trace import JobTrace
+from hewfl.torch.unheeded import Unheeded
 from hewfl.torch.variates import RankVariates, SpreadVector
 from hewfl.torch.wire import Wire, check_group, ring_bytes
-from hewfl.torch.work import (
-    Arrivals,
-    Meeting,
-    Work,
-    differing,
-    disagreement,
-    from_table,
-    to_row,
-)
+from hewfl.torch.work import Arrivals, Meeting, Work
 
-SAME = ("number of parameters", "parameters", "rule and options")
-_TEXT = 1600
-"""Bytes of what a rank says of itself where ranks disagree."""
 _log = logging.getLogger("hewfl.torch")
 
 
@@ -104,6 +93,7 @@ class Replica:
         model: x and y.
         variates: control variates, None for rules without.
         server: c as rules see it, None for rules without.
+        sums: the exchange of sums.
         state: the rule's own; vectors in it are this rank's entries.
         trace: on the first rank of a job that keeps one.
         rounds: rounds done.
@@ -145,34 +135,31 @@ class Replica:
             )
             self._want, besides = _Want.ENTRIES, self.variates.server
         self._spread = Spread(self.model, self.wire, besides)
-        self._sums = AllReduce(self.model, self.wire)
+        self.sums = AllReduce(self.model, self.wire, narrow=options.send != "full")
+        self._flying: tuple[Decision, int] | None = None
+        if options.overlap:
+            if self._want is _Want.ENTRIES:
+                text = "False for rules with control variates, and with exact = full"
+                raise invalid("overlap", text, options.overlap)
+            self._want = _Want.PRODUCTS  # who is not finite must be known in time
         if self.variates is not None:
             self.server = SpreadVector(self.variates, self._spread)
         self.state = self.first_state()
-        self._attendance = Attendance(group, self.wire.rank, self.wire.ranks)
-        shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
-        chosen = (rule, options.outer, options.exact)
-        chosen = chosen if is_plain else (*chosen, "mean gradients")
-        self._texts = (str(layout.parameters), ", ".join(shapes), repr(chosen))
-        forms = [form_of(p)[:2] for p in frozen]
-        same = digest(layout.signature, forms), digest(chosen)
-        self._same = (layout.parameters, *same)
+        self._unheeded = Unheeded(self.wire.ranks, logs=self.wire.rank == 0)
+        told: Any = rule, options.outer, options.exact, options.overlap, options.send
+        self._meetings = Meetings(
+            group, self.wire, _shared(members, layout, (told, is_plain))
+        )
         self._construct(frozen)
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
             sends = self.variates is not None and not is_plain
-            of = rule.at(1.0), self.wire.ranks, layout.parameters, options.outer
+            of = rule.algorithm, self.wire.ranks, layout.parameters, options.outer
             self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
 
     def _construct(self, frozen: list[torch.Tensor]) -> None:
         """Agree on everything, and take what rank 0 has."""
-        mine = secrets.randbelow(2**48) + 1
-        if not self.wire.keeps_time:  # ranks meet in the store: before, agree on keys
-            shared = torch.tensor([mine], device=self.wire.device)
-            self.wire.copied(shared)
-            mine = self._attendance.job = int(shared)
-        with self._met(Meeting.CONSTRUCTION, Work(), mine) as (arrivals, _):
-            self._attendance.job = arrivals.job
+        with self._meetings.construction():
             self.model.take()
             for whole in self.model.anchor:
                 at_hand = whole.to(self.wire.device)
@@ -202,9 +189,13 @@ class Replica:
         if self.options.outer.measure is not None and self.probe is None:
             rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
             raise invalid("the job", rule, "an outer step with `measure` alone")
+        self.finish()
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        while True:
-            with self._met(Meeting.ROUND, work) as (arrivals, table):
+        outcome: _Outcome | None = None
+        while outcome is None:
+            with self._meetings.met(
+                Meeting.ROUND, work, self.rounds, self._product, self._sketch
+            ) as (arrivals, table):
                 met, before = time.perf_counter(), self._checked(arrivals)
                 self.is_over = bool(arrivals.leaving.all())
                 if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
@@ -214,8 +205,9 @@ class Replica:
                     return None
                 outcome = self._concluded(arrivals, table)
                 self.state = outcome.state
-            break
         self.rounds += 1
+        noted = self._unheeded.noted(outcome.decision, outcome.heard, self.rounds)
+        outcome = replace(outcome, decision=noted)
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
         report = self._report(arrivals, outcome, (bytes_sent, *seconds), before)
@@ -223,8 +215,6 @@ class Replica:
             self._trace(self.trace, outcome, report)
         if outcome.measured is not None:
             self.scale *= outcome.measured.factor
-        if self.options.on_round is not None:
-            self.options.on_round(report)
         return report
 
     def _trace(self, trace: JobTrace, outcome: _Outcome, report: SyncReport) -> None:
@@ -251,50 +241,18 @@ class Replica:
         """
         assert self.variates is not None
         finite = self.variates.take_gradients()
-        with self._met(Meeting.FIRST_STEP, Work(finite=finite)) as (arrivals, _):
+        work = Work(finite=finite)
+        with self._meetings.met(Meeting.FIRST_STEP, work, self.rounds) as (arrivals, _):
             self._start(arrivals)
 
+    @property
+    def _sketch(self) -> Callable[[], Float64[Array, " m"]] | None:
+        """Makes this rank's sketch, where the rule has asked for products."""
+        if self._want is not _Want.PRODUCTS:
+            return None
+        return lambda: self.sums.sketched(self.rounds)
+
     # -------------------------------------------------------------- parts of a round
-
-    @contextmanager
-    def _met(
-        self, meeting: Meeting, work: Work, job: int = 0
-    ) -> Iterator[tuple[Arrivals, Float64[Array, "n m"] | None]]:
-        """The work of all ranks; failures from here on name who is missing.
-
-        Sketches travel with it where a rule has asked for them. Rows are of one length
-        whatever ranks come for, so that any two can be told apart.
-        """
-        place = meeting.place
-        if meeting is Meeting.ROUND:
-            place = f"in round {self.rounds}"
-        with self._attendance.watched(place):
-            counts = self._attendance.instance, job, self.rounds
-            row = to_row(meeting, counts, work, self._product, self._same)
-            sketches = None
-            if self.wire.keeps_time:
-                wants = meeting is Meeting.ROUND and self._want is _Want.PRODUCTS
-                room = (
-                    self._sums.sketched(self.rounds) if wants and work.steps else None
-                )
-                room = np.zeros(ROOM // 8) if room is None else room
-                whole = self.wire.table(np.concatenate([row, room]))
-                table = np.ascontiguousarray(whole[:, : len(row)])
-                sketches = whole[:, len(row) :] if wants else None
-            else:
-                table = self._attendance.table(row, self.wire.timeout)
-            arrivals = from_table(table)
-            k = differing(table)
-            if k is not None:  # all ranks see it, and come along to say what they have
-                with self._attendance.watched(place):
-                    raise disagreement(SAME[k], self._said(self._texts[k]))
-            yield arrivals, sketches
-
-    def _said(self, text: str) -> list[str]:
-        """A text of each rank."""
-        mine = text.encode()[:_TEXT].ljust(_TEXT)
-        rows = self.wire.table(np.frombuffer(mine).copy())
-        return [row.tobytes().decode(errors="replace").rstrip() for row in rows]
 
     def _start(self, arrivals: Arrivals) -> None:
         """The first values of control variates; whoever has left has no gradient."""
@@ -318,6 +276,9 @@ class Replica:
             except NeedsProductsError:
                 self._want = _Want.PRODUCTS
             except NeedsEntriesError:
+                if self.options.overlap:
+                    text = "False for rules that ask for entries of displacements"
+                    raise invalid("overlap", text, self.options.overlap) from None
                 self._want = _Want.ENTRIES
         return self._by_entries(arrivals)
 
@@ -333,8 +294,8 @@ class Replica:
         heard, rows = arrivals.active, None
         if self._want is _Want.PRODUCTS:
             if table is None:
-                table = self.wire.table(self._sums.sketched(self.rounds))
-            rows = self._sums.unpacked(table)
+                table = self.wire.table(self.sums.sketched(self.rounds))
+            rows = self.sums.unpacked(table)
             heard = heard[np.isfinite(rows[heard]).all(axis=1)]
         while True:
             if len(heard) == 0:
@@ -342,24 +303,54 @@ class Replica:
             given = None if rows is None else rows[heard]
             data = Sketches(len(heard), self.model.layout.parameters, given)
             round_ = self._round(_NoAnchor(), data, heard, arrivals)
-            algorithm = self._algorithm(round_)
+            algorithm = self.rule.algorithm
             decision, following = decided(algorithm, round_, self.state)
             if decision.step is not None:
                 raise NeedsEntriesError
             own = float(decision.weights[heard == self.wire.rank].sum())
-            steps = self._sums.step(own)
+            self.sums.start(own)
+            if self.options.overlap:
+                return self._launched(round_, decision, following, own)
+            steps = self.sums.finish()
             if self.model.fits(steps):
                 break
             heard = self._finite(heard, decision)
-        is_model = isinstance(algorithm, Modelled) and decision.value is not None
-        if given is not None and is_model:  # cross-fitted weights minimise no model
-            of = decision.weights, algorithm.model(round_, self.state), given
-            self._solved = Solved(self.rounds + 1, heard, *of)
+        self.sums.settle(own)
+        if isinstance(algorithm, Modelled) and decision.value is not None:
+            model = algorithm.model(round_, self.state)
+            if given is not None:
+                of = decision.weights, model, given
+                self._solved = Solved(self.rounds + 1, heard, *of)
         measured = self._measured(steps, decision, heard)
         against = self._solved is not None and measured is None
         self._product = self.model.move(steps, self.rounds, against=against)
         self._solved = self._solved if against else None
         return _Outcome(round_.roster, decision, following, measured)
+
+    def _launched(
+        self, round_: Round, decision: Decision, following: Any, own: float
+    ) -> _Outcome:
+        """A round whose sum is under way: steps go on from here, and are kept."""
+        self.sums.settle(own)
+        if self.model.is_displacement_finite():  # else start again from the new x
+            self.model.capture()
+        self._flying = decision, self.rounds
+        return _Outcome(round_.roster, decision, following)
+
+    def finish(self) -> None:
+        """Wait for a sum that is under way, and apply it; all ranks must.
+
+        Raises:
+            RankError: ranks are missing, or the model would not be finite.
+        """
+        if self._flying is None:
+            return
+        (decision, rounds), self._flying = self._flying, None
+        with self._meetings.watched(f"after round {rounds}"):
+            steps = self.sums.finish()
+        if not self.model.fits(steps):
+            raise self._beyond(decision)
+        self.model.move(steps, rounds)
 
     def _measured(
         self,
@@ -392,7 +383,7 @@ class Replica:
         """
         fine = self.model.is_displacement_finite()
         table = self.wire.table(np.array([float(fine)]))
-        left = heard[table[heard, 0] != 0]
+        left: Ints = heard[table[heard, 0] != 0]
         if len(left) == len(heard):
             raise self._beyond(decision)
         return left
@@ -401,15 +392,15 @@ class Replica:
         """Exchange shards, so that the rule sees all entries."""
         shards = self._spread.collected(arrivals, self.server)
         heard, received = shards.members, list(shards.buckets)
-        anchor = np.empty(0)  # none of the rules known by name looks at it
+        anchor: Array = np.empty(0)  # none of the rules known by name looks at it
         if not isinstance(self.rule.choice, str):
             anchor = self._spread.own_part(self.model.anchor)
         round_ = self._round(anchor, shards, heard, arrivals)
-        decision, following = decided(self._algorithm(round_), round_, self.state)
+        decision, following = decided(self.rule.algorithm, round_, self.state)
         roster = round_.roster
         del shards, round_  # the rows of a bucket go once it is combined
         n, variates = self.wire.ranks, self.variates
-        weights = np.zeros((1, n))
+        weights: Array = np.zeros((1, n))
         weights[0, heard] = decision.weights
         far = float(arrivals.travelled[heard[heard == self.wire.rank]].sum())
         if variates is not None:
@@ -442,9 +433,6 @@ class Replica:
         n, t = self.wire.ranks, self.rounds
         roster = Roster(heard, H, np.ones_like(H), sizes, n, t)
         return Round(anchor, data, roster, LocalPlan(arrivals.travelled[heard] / H))
-
-    def _algorithm(self, round_: Round) -> Algorithm[Any]:
-        return self.rule.at(float(round_.ground.mean()))
 
     def _beyond(self, decision: Decision) -> RankError:
         text = (
@@ -489,6 +477,18 @@ class Replica:
             waited=used[2],
             measured=outcome.measured,
         )
+
+
+def _shared(members: Members, layout: Layout, chosen: Any) -> tuple[Shared, ...]:
+    """What all ranks must have alike: the model, and what is done with it."""
+    shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
+    forms = [form_of(p)[:2] for p in members.frozen]
+    d, signature = layout.parameters, digest(layout.signature, forms)
+    return (
+        Shared("number of parameters", d, str(d)),
+        Shared("parameters", signature, ", ".join(shapes)),
+        Shared("rule and options", digest(chosen), repr(chosen)),
+    )
 
 
 @final

@@ -7,9 +7,18 @@ from typing import Any, final
 import numpy as np
 
 from hewfl.aggregate.variates import ControlVariates, mapped
-from hewfl.baselines import FedAvg, FedNova, StepWeighted, UniformLocalSGD
+from hewfl.baselines import (
+    Agreement,
+    Disagreement,
+    FedAvg,
+    FedNova,
+    GeometricMedian,
+    StepWeighted,
+    UniformLocalSGD,
+)
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
+from hewfl.controllers.kappa import RATIO
 from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.checks import invalid, positive
 from hewfl.core.round import Roster
@@ -18,13 +27,26 @@ from hewfl.server.state import Lane, check_algorithm
 from hewfl.torch.options import SyncOptions
 from hewfl.torch.variates import SpreadVariates
 
-NAMED: dict[str, Callable[[float, float], Algorithm[Any]]] = {
-    "hom": lambda L, ratio: HewHom(L, 1.0, ratio),
-    "het": lambda L, ratio: HewHet(L, 1.0, ratio),
-    "equal": lambda L, _: UniformLocalSGD(L, 1.0),
-    "steps": lambda L, _: StepWeighted(L, 1.0),
-    "tokens": lambda L, _: FedAvg(L, 1.0),
-    "fednova": lambda L, _: FedNova(L, 1.0),
+DEFAULT = "hom"
+"""The rule of a job that names none."""
+KAPPA = 1.0
+"""κ of "hom" and "het" where no L is given."""
+NAMED: dict[str, Callable[[float | None, float], Algorithm[Any]]] = {
+    "hom": lambda L, ratio: (
+        HewHom(kappa=KAPPA, amplitude=1.0, by="length")
+        if L is None
+        else HewHom(L, 1.0, ratio)
+    ),
+    "het": lambda L, ratio: (
+        HewHet(kappa=KAPPA, amplitude=1.0) if L is None else HewHet(L, 1.0, ratio)
+    ),
+    "equal": lambda _L, _: UniformLocalSGD(1.0, 1.0),
+    "steps": lambda _L, _: StepWeighted(1.0, 1.0),
+    "tokens": lambda _L, _: FedAvg(1.0, 1.0),
+    "fednova": lambda _L, _: FedNova(1.0, 1.0),
+    "agreement": lambda _L, _: Agreement(1.0, 1.0),
+    "disagreement": lambda _L, _: Disagreement(1.0, 1.0),
+    "median": lambda _L, _: GeometricMedian(1.0, 1.0),
 }
 
 
@@ -35,28 +57,34 @@ class Rule:
 
     Attributes:
         choice: "hom" (Algorithm 3), "het" (Algorithm 2, control variates), "equal",
-            "steps", "tokens", "fednova", or an algorithm of hewfl or one's own.
-        smoothness: L for "hom" and "het". None takes the step sizes at their word: the
-            amplitude ϑ = L·(mean of η_iH_i) is the largest the paper's rates allow,
-            Λϑ = L/2. Weights then do not depend on the scale of the learning rates.
+            "steps", "tokens", "fednova", "agreement", "disagreement", "median" (the
+            geometric one), or an algorithm of hewfl or one's own.
+        smoothness: L for "hom" and "het". Without one their Λ is by `kappa`, which has
+            no unit, and "hom" takes displacements by their lengths: weights depend
+            neither on the scale of the learning rates nor on the optimiser.
         curvature_ratio: Λ/L for "hom" and "het".
     """
 
     choice: str | Algorithm[Any]
     smoothness: float | None = None
-    curvature_ratio: float = 1.25
+    curvature_ratio: float = RATIO
 
     def __post_init__(self) -> None:
         """Check that the rule exists and can decide in a job."""
         if self.smoothness is not None:
             positive("smoothness", self.smoothness)
-        positive("curvature_ratio", self.curvature_ratio)
+        if positive("curvature_ratio", self.curvature_ratio) <= 1:
+            rule = "above 1 (Λ > L)"
+            raise invalid("curvature_ratio", rule, self.curvature_ratio)
+        if self.smoothness is None and self.curvature_ratio != RATIO:
+            rule = "left out without `smoothness`, which it is a multiple of"
+            raise invalid("curvature_ratio", rule, self.curvature_ratio)
         if isinstance(self.choice, str) and self.choice not in NAMED:
             names = f"one of {', '.join(NAMED)} or an algorithm"
             raise invalid("rule", names, repr(self.choice))
         if not isinstance(self.choice, str):
             check_algorithm("rule", self.choice)
-        _check(self.at(1.0))
+        _check(self.algorithm)
 
     def check_plan(self, ranks: int) -> None:
         """Require that the rule leaves local steps alone.
@@ -65,7 +93,7 @@ class Rule:
             InvalidInputError: its plan has a proximal term or holds the anchor, or it
                 is not for so many ranks.
         """
-        algorithm = self.at(1.0)
+        algorithm = self.algorithm
         clients, ones = np.arange(ranks), np.ones(ranks, dtype=np.int64)
         given = np.zeros((ranks, 1)) if algorithm.demands.gradients else None
         roster = Roster(clients, ones, ones, ones, ranks)
@@ -77,16 +105,14 @@ class Rule:
     @property
     def demands(self) -> Demands:
         """What the algorithm wants of a round."""
-        return self.at(1.0).demands
+        return self.algorithm.demands
 
-    def at(self, travelled: float) -> Algorithm[Any]:
-        """The algorithm for a round in which ranks travelled η_iH_i on average."""
+    @property
+    def algorithm(self) -> Algorithm[Any]:
+        """What decides."""
         if not isinstance(self.choice, str):
             return self.choice
-        L = self.smoothness
-        if L is None:
-            L = 1 / (2 * self.curvature_ratio * travelled)
-        return NAMED[self.choice](L, self.curvature_ratio)
+        return NAMED[self.choice](self.smoothness, self.curvature_ratio)
 
     def first_state(self, ranks: int, entries: int, server: Any) -> Any:
         """The rule's state before the first round, on one rank.
@@ -96,7 +122,7 @@ class Rule:
             entries: of a vector that this rank is responsible for.
             server: c as this rank keeps it, None for rules without control variates.
         """
-        algorithm = self.at(1.0)
+        algorithm = self.algorithm
         state, demands = None, algorithm.demands
         if demands.variates:  # c and all c_i of length zero: they are kept elsewhere
             given = np.zeros((ranks, 0)) if demands.gradients else None

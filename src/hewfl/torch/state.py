@@ -30,6 +30,7 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     The parameters y as well: construction overwrites them, so that a model which was
     loaded before would be lost.
     """
+    replica.finish()  # a sum under way is applied
     started = replica.variates is None or replica.variates.started
     summed = 0 if replica.variates is None else replica.variates.steps
     own = {k: _copied(tensors) for k, tensors in _own(replica).items()}
@@ -56,16 +57,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     Raises:
         DataError: the state is damaged, or of another format, model or rule.
     """
-    if state.get("format") != FORMAT:
-        text = f"the state has format {state.get('format')}; this reads {FORMAT}"
-        raise DataError(text)
-    for what, value in _job(replica).items():
-        found = state["job"].get(what)
-        if found != value:
-            text = (
-                f"the state belongs to another job: its {what} is {found}, not {value}"
-            )
-            raise DataError(text)
+    _require_job(replica, state)
     mine = state.get(_name(replica))
     parts = [(_common(replica), state["common"])]
     rule, work = replica.first_state(), Work()
@@ -95,6 +87,24 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     return work
 
 
+def _require_job(replica: Replica, state: Mapping[str, Any]) -> None:
+    """That a state is of this format, model, rule and outer step.
+
+    Raises:
+        DataError: it is not.
+    """
+    if state.get("format") != FORMAT:
+        text = f"the state has format {state.get('format')}; this reads {FORMAT}"
+        raise DataError(text)
+    for what, value in _job(replica).items():
+        found = state["job"].get(what)
+        if found != value:
+            text = (
+                f"the state belongs to another job: its {what} is {found}, not {value}"
+            )
+            raise DataError(text)
+
+
 def _common(replica: Replica) -> dict[str, Tensors]:
     """Tensors that are the same on all ranks."""
     model, variates = replica.model, replica.variates
@@ -106,6 +116,8 @@ def _common(replica: Replica) -> dict[str, Tensors]:
 def _own(replica: Replica) -> dict[str, Tensors]:
     """Tensors that only this rank has."""
     held = {"parameters": [y.detach() for y in replica.model.parameters]}
+    if replica.sums.residuals:
+        held["residual"] = list(replica.sums.residuals)
     if replica.variates is not None:
         held["variate"] = list(replica.variates.own)
         if not replica.variates.is_plain:

@@ -11,6 +11,8 @@ from tests.problems.softmax.samples import data, split
 from hewfl.data import load
 from hewfl.errors import SolverError
 from hewfl.problems import softmax_from_arrays
+from hewfl.problems.softmax import optimum
+from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -76,3 +78,35 @@ def test_separable_data_without_penalty_has_no_optimum() -> None:
     problem = softmax_from_arrays([[1.0], [-1.0]], [0, 1], [[0, 1]], l2=0.0)
     with pytest.raises(SolverError, match=r"gradient norm .* wanted; is `l2` zero"):
         problem.optimum()
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("dense", [0, 1000])
+def test_many_samples_of_unequal_weight(
+    classes: int, dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L-BFGS looks at a part of them, and class blocks or the Hessian precondition."""
+    monkeypatch.setattr(optimum, "DENSE", dense)
+    X, y = data(4000, 2, classes)
+    rare = np.where(np.arange(4000) % 1000 == 7, 30.0, 0.0)[:, None]
+    X = np.hstack([X, rare])
+    shards = np.split(np.arange(4000), [8, 40, 900])
+    problem = softmax_from_arrays(X, y, shards, l2=1e-4)
+    f = WeightedSoftmax(
+        problem.features,
+        np.linalg.norm(problem.features, axis=1),
+        problem.labels,
+        np.repeat(1 / (4 * problem.data_sizes), problem.data_sizes),
+        classes,
+        1e-4,
+    )
+    part = optimum._part(f)
+    assert len(part.labels) < 4000
+    assert (part.norms > 30).sum() == 4  # the rare are all among them
+    assert part.weights.sum() == pytest.approx(1, rel=0.2)
+    found = problem.optimum()
+    gradient = problem.full_gradients(found.x[None, :])[0].mean(axis=0)
+    assert np.linalg.norm(gradient) <= 1e-13
+    near = problem.optimum(gap=1e-6)
+    assert found.gap < near.gap <= 1e-6
+    assert found.objective <= near.objective <= found.objective + near.gap

@@ -250,7 +250,10 @@ def _methods(*, is_deep: bool) -> tuple[MethodSpec, ...]:
 
 def _method(rule: Rule, beta: float, *, is_deep: bool) -> MethodSpec:
     given = {**rule.given, "average": "ema"} | ({"momentum": beta} if beta else {})
-    lists = {"amplitude": AMPLITUDES, "step_scale": SCALES}
+    lists: dict[str, tuple[float, ...]] = {
+        "amplitude": AMPLITUDES,
+        "step_scale": SCALES,
+    }
     name, values = rule.step, lists[rule.step]
     if "ground" in rule.given:  # a step scale over H_i is an amplitude
         values = AMPLITUDES

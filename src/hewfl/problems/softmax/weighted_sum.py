@@ -143,7 +143,7 @@ class WeightedSoftmax:
                 H[k, :, j] = H[j, :, k] = -self._product(both)
         whole = H.reshape(c * p, c * p)
         common = np.kron(np.full((c, c), 1 / c), np.eye(p))
-        return whole + np.trace(whole) / (c * p) * common
+        return np.asarray(whole + np.trace(whole) / (c * p) * common)
 
     def class_blocks(self, P: Float[Array, "c m"]) -> list[Any]:
         """Cholesky factors of H_kk, k = 1, …, c, but for samples that hardly count.
