@@ -4,12 +4,10 @@
 
 Every finished trial and seed is kept in the folder of runs, and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
-on. On a GPU the two ways to convolve are timed once, and the faster one is used from
-then on. Exit status 0: all lines are done; 3: the time was up.
+on. Exit status 0: all lines are done; 1: one failed; 3: the time was up.
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -22,17 +20,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
-from hewfl.core.atomic import read_json, write_json
-from hewfl.core.round import LocalPlan, Roster
 from hewfl.errors import HewError
 from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.problem import build_problem
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.seed import rounds_done
-from hewfl.experiments.spec import Spec
-from hewfl.experiments.workers import Task, execute
+from hewfl.experiments.workers import Task
 from hewfl.paper.specs_deep import (
     cnn_equal_spec,
     cnn_spec,
@@ -40,7 +32,6 @@ from hewfl.paper.specs_deep import (
     head_spec,
     quick_deep,
 )
-from hewfl.sim.draws import draw
 
 LINES = {
     "cnn": cnn_spec,
@@ -51,9 +42,6 @@ LINES = {
 KEPT = ("*.toml", "*.json", "trials/*.json")
 """Files of a run that its archive holds, beside those of the seeds that are done."""
 OF_SEED = ("trace.jsonl", "constants.json", "manifest.json")
-SPEED = "convolutions.json"
-LANES, STEPS = 12, 10
-"""Of the measurement that chooses how to convolve."""
 
 
 class TimeUpError(Exception):
@@ -101,7 +89,7 @@ def main() -> int:
     for archive in (*asked.before, asked.kept):
         if archive.exists():
             _unpack(archive, root)
-    # Convolutions are in TF32 on a GPU by default; as products they are to be so too.
+    # Torch convolves in TF32 on a GPU by default: other products are to be alike.
     os.environ.setdefault("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as called
@@ -115,8 +103,6 @@ def main() -> int:
         for line in asked.lines:
             spec = replace(LINES[line](), device=asked.device)
             spec = quick_deep(spec) if asked.quick else spec
-            if spec.problem.model == "medium_cnn":
-                spec = _convolved(spec, root)
             folder = folder_for(spec, root)
             folders.append(folder)
             print(f"{line}: {folder.path}", flush=True)
@@ -154,7 +140,7 @@ def _arguments() -> Any:
 
 def _pack(root: Path, kept: Path) -> None:
     """Write what is worth keeping, all of it small."""
-    files = [root / SPEED] if (root / SPEED).exists() else []
+    files: list[Path] = []
     for run in sorted(path.parent for path in root.glob("*/spec.toml")):
         for pattern in KEPT:
             files += sorted(run.glob(pattern))
@@ -180,53 +166,6 @@ def _unpack(kept: Path, root: Path) -> None:
         for member in archive.getmembers():
             if not (root / member.name).exists():
                 archive.extract(member, root, filter="data")
-
-
-# ------------------------------------------------------------------ convolutions
-
-
-def _convolved(spec: Spec, root: Path) -> Spec:
-    """The spec with the faster way to convolve here, as measured once."""
-    if spec.device != "cuda":
-        return spec
-    found = read_json(root / SPEED, missing=True)
-    if found is None:
-        found = {}
-        for way in ("library", "products"):
-            tried = _with_convolutions(spec, way)
-            task = Task("measuring", way, 1, _time_steps, (tried,))
-            try:
-                (found[way],) = execute([task], jobs=1, report=lambda *_: None)
-            except TimeUpError:
-                raise
-            except Exception as error:
-                print(f"{way}: {error!r}", flush=True)
-        write_json(root / SPEED, found)
-    print(f"milliseconds of a model's step: {json.dumps(found)}", flush=True)
-    return _with_convolutions(spec, min(found, key=found.__getitem__))
-
-
-def _with_convolutions(spec: Spec, way: Any) -> Spec:
-    return replace(spec, problem=replace(spec.problem, convolutions=way))
-
-
-def _time_steps(spec: Spec, on_step: Any) -> float:
-    """Milliseconds of one local step of one model, among many."""
-    problem = build_problem(spec, spec.tune.seeds[0])
-    n = 10
-    clients, H = np.arange(n), np.full(n, STEPS)
-    b = np.full(n, spec.clients.batch_size)
-    roster = Roster(clients, H, b, problem.data_sizes[:n], problem.n)
-    samples = draw(0, 0, roster, problem.offsets).samples
-    plans = [LocalPlan(np.full(n, 1e-3))] * LANES
-    anchors = np.tile(problem.start.astype(np.float32), (LANES, 1))
-    best = float("inf")
-    for _ in range(3):  # the first captures
-        began = time.perf_counter()
-        problem.branches(anchors, roster, plans, samples)
-        best = min(best, time.perf_counter() - began)
-    on_step(1)
-    return 1e3 * best / (n * LANES * STEPS)
 
 
 # ------------------------------------------------------------------ what came of it

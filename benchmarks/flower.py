@@ -57,6 +57,9 @@ LARGEST_CORRECTED = 10**8
 DISTINCT = 10**8
 """Numbers of replies that are all different; beyond, 20 of them come again and again,
 for the sake of memory: they are read as often."""
+LARGEST_GRAM = 2 * 10**11
+"""Multiplications of all products; beyond, one phase takes minutes, and two are for
+that."""
 TARGET = 1.5
 CACHED = 1000, 512
 """Shape of the block whose BLAS product is timed; others count by multiplications."""
@@ -177,6 +180,7 @@ def timed(n: int, d: int, rounds: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     small = n * d <= LARGEST_CORRECTED
     names = [x for x in (*METHODS, *FLOORS) if small or x not in (CORRECTED, VARIATES)]
+    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != HEW]
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for k in rng.permutation(len(names)):

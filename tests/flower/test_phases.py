@@ -1,4 +1,4 @@
-"""Two phases: weights from sketches, sums only, masked or not, and their certificate."""
+"""Two phases: weights from sketches, sums only, masked or not, and the certificate."""
 
 import tracemalloc
 from typing import Any

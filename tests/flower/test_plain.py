@@ -1,6 +1,7 @@
 """`HewStrategy` in place of FedAvg: a stock app, its habits, wrappers and mods."""
 
 import logging
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
         ({"min_replies": 0}, "`min_replies` must be at least 1"),
         ({"phases": 3}, "`phases` must be 1, or 2"),
         ({"secure": True}, "`phases` must be 1, or 2 as `secure`"),
+        ({"outer": Outer(measure=8)}, "clients are not asked for their losses"),
         ({"phases": 2, "rule": "median"}, "looks at products only"),
     ],
 )
@@ -127,7 +129,7 @@ def test_arguments_are_checked(changes: dict[str, Any], text: str) -> None:
         HewStrategy(**changes, **QUIET)
 
 
-# ------------------------------------------------------------------ the model is the model
+# ------------------------------------------------------------------ what was sent
 
 
 class Halved(HewStrategy):
@@ -195,7 +197,7 @@ def test_noise_that_a_wrapper_adds_is_part_of_the_next_round() -> None:
     models = [vector(model())]
     run(noisy, 3, evaluate_fn=lambda t, a: models.append(vector(a)) if t else None)
     mean = np.array(SIZES) @ MOVES / sum(SIZES)
-    for before, after in zip(models, models[1:], strict=False):
+    for before, after in pairwise(models):
         assert np.abs(after - before - mean).max() > 100  # noise of thousands is in it
     np.testing.assert_allclose(inner.state.anchor - mean, models[-2], rtol=1e-3)
 
@@ -209,7 +211,7 @@ def test_what_a_wrapper_hides_is_not_kept(tmp_path: Path) -> None:
             run(wrapped)
 
 
-# ------------------------------------------------------------------ optimiser, folder, logs
+# ------------------------------------------------------------------ outer, folder, log
 
 
 def test_outer_steps_by_one_argument() -> None:
@@ -241,7 +243,8 @@ def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
 
 
 def test_a_run_is_kept_goes_on_and_is_reported(tmp_path: Path) -> None:
-    folder, told = tmp_path / "run", {"rule": "agreement"}
+    folder = tmp_path / "run"
+    told: dict[str, Any] = {"rule": "agreement"}
     known = vector(run(HewStrategy(**told, **QUIET), 4).arrays)
     run(HewStrategy(**told, folder=str(folder)), 2)
     result = run(HewStrategy(**told, folder=folder, min_evaluate_nodes=3), 4)

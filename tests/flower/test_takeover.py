@@ -5,7 +5,7 @@ of them beside sixteen honest ones in each round.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jaxtyping
@@ -56,7 +56,7 @@ def honest(x: Any, rng: np.random.Generator) -> RecordDict:
 def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
     """Anything: lies, garbage, other shapes and kinds, errors, half a message."""
     kind, scale = int(rng.integers(10)), 10.0 ** rng.integers(-30, 31)
-    number = lambda: rng.choice([*HUGE, 2**53, 7, 0.5])  # noqa: E731
+    number: Callable[[], float] = lambda: rng.choice([*HUGE, 2**53, 7, 0.5])  # noqa: E731 - short
     told: dict[str, Any] = {"num_examples": 100, "num_steps": 5}
     arrays = model(x + 0.1 * rng.standard_normal(D))
     if kind == 0:
@@ -125,6 +125,7 @@ def test_after_any_reply_the_model_is_bounded_by_the_honest(
         rng.shuffle(replies)
         arrays, metrics = strategy.aggregate_train(t, replies)
         assert arrays is not None
+        assert metrics is not None
         assert metrics["accepted"] == 1
         assert len(metrics["clients"]) >= HONEST
         assert metrics["excluded"] <= BAD
@@ -147,6 +148,7 @@ def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:
             reply(question, model(moves[k]), **(told | lie if k == 0 else told))
         )
     _, metrics = strategy.aggregate_train(1, replies)
+    assert metrics is not None
     by_client = dict(zip(metrics["clients"], metrics["weights"], strict=True))
     numbers = {q.metadata.dst_node_id: k for k, q in enumerate(questions)}
     who = {numbers[node]: client for node, client in strategy._clients.items()}

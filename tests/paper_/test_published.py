@@ -15,8 +15,9 @@ from hewfl.experiments.problem import (
     start_of,
 )
 from hewfl.experiments.sections import DataSpec
-from hewfl.experiments.spec import Spec, read_spec
+from hewfl.experiments.spec import Spec, read_spec, write_spec
 from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.paper.specs import DATA, REGIMES, extended_spec, main_spec, wide_spec
 from hewfl.sim.engine import simulate
 
 ROOT = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -29,29 +30,35 @@ def name(file: Path) -> str:
     return str(file.relative_to(ROOT).parent)
 
 
+GRIDS = {"main": main_spec, "wide": wide_spec, "extended": extended_spec}
+
+
 @pytest.fixture(scope="module")
-def published() -> dict[Path, Spec]:
-    return {file: read_spec(file) for file in SPECS}
+def tuned() -> dict[Path, Spec]:
+    return {file: read_spec(file) for file in SPECS if file.name == "tuned.toml"}
 
 
-def test_specs_are_read_and_have_no_field_without_effect(
-    published: dict[Path, Spec],
-) -> None:
-    assert len(published) > 20
-    for spec in published.values():
+def test_tuned_specs_have_no_field_without_effect(tuned: dict[Path, Spec]) -> None:
+    assert len(tuned) > 20
+    for spec in tuned.values():
+        assert spec.is_tuned
         refuse_unused_fields(spec)
 
 
-def test_tuned_methods_do_one_round(published: dict[Path, Spec]) -> None:
+@pytest.mark.parametrize("part", GRIDS)
+def test_specs_of_the_grids_are_those_that_hewfl_makes(part: str) -> None:
+    """`hewfl paper` runs again what is published, to the letter."""
+    for data in DATA:
+        for regime in REGIMES:
+            file = ROOT / part / "panels" / f"{data}-{regime}" / "spec.toml"
+            assert file.read_text("utf-8") == write_spec(GRIDS[part](data, regime))
+
+
+def test_tuned_methods_do_one_round(tuned: dict[Path, Spec]) -> None:
     """Those of all softmax panels at once, on other data: they share every product."""
-    tuned = [
-        spec
-        for file, spec in published.items()
-        if file.name == "tuned.toml" and not spec.problem.is_module
-    ]
-    (first, *_) = tuned
-    assert all(spec.is_tuned for spec in tuned)
-    methods = [method for spec in tuned for method in spec.methods]
+    panels = [spec for spec in tuned.values() if not spec.problem.is_module]
+    (first, *_) = panels
+    methods = [method for spec in panels for method in spec.methods]
     clients = replace(first.clients, n=4, batch_size=2, partition="iid")
     clients = replace(clients, alpha=0.2, minimum=1)
     spec = replace(first, data=DataSpec(subsample=60), clients=clients)

@@ -13,7 +13,7 @@ def strategy_of(config: Mapping[str, Any], smoothness: float) -> AlgorithmStrate
     kind, folder = str(config["strategy"]), str(config["folder"])
     L, scale = smoothness, float(config["step-scale"])
     amplitude, ratio = float(config["amplitude"]), float(config["curvature-ratio"])
-    methods = {
+    methods: dict[str, Any] = {
         "hew": HewHom(L, amplitude, ratio),
         "hew-corrected": HewHet(L, amplitude, ratio),
         "fednova": FedNova(L, scale),

@@ -75,7 +75,6 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
             optimiser=wanted.optimiser,
             precision=wanted.precision,
             client_chunk=wanted.client_chunk,
-            convolutions=wanted.convolutions,
         ),
     )
 

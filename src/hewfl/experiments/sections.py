@@ -93,8 +93,6 @@ class ProblemSpec:
         precision: of a module's local steps: `full`, or `bfloat16` by autocast.
         client_chunk: most models of a module stepped at once; `auto` for as many as fit
             into memory.
-        convolutions: of a module's local steps: `library`, or `products` for many
-            models side by side on a GPU.
     """
 
     model: Literal["softmax", "medium_cnn", "classifier_head"] = "softmax"
@@ -109,7 +107,6 @@ class ProblemSpec:
     optimiser: Literal["sgd", "adamw"] = "sgd"
     precision: Literal["full", "bfloat16"] = "full"
     client_chunk: int | Literal["auto"] = "auto"
-    convolutions: Literal["library", "products"] = "library"
 
     def __post_init__(self) -> None:
         """Require a penalty, a rate and steps that are not negative."""

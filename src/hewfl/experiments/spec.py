@@ -25,10 +25,7 @@ from hewfl.experiments.sections import (
     check_seeds,
 )
 
-LATER: tuple[tuple[str, str, Any], ...] = (
-    ("tune", "ties", []),
-    ("problem", "convolutions", "library"),
-)
+LATER: tuple[tuple[str, str, Any], ...] = (("tune", "ties", []),)
 """Fields that came after runs had been kept under a digest: not in it at default."""
 
 

@@ -107,13 +107,12 @@ class Registry:
 
     def _introduce(self, reply: Message) -> None:
         node = int(reply.metadata.src_node_id)
+        if reply.has_error():
+            log.warning("node %d did not introduce itself: %s", node, reply.error)
+            return
         try:
-            if reply.has_error():
-                raise InvalidInputError(reply.error.reason)
             metrics, examples = weighed(reply.content, EXAMPLES)
-            client = whole(metrics, PARTITION, least=0)
-            if client >= self.population:
-                raise invalid(PARTITION, f"below {self.population}", client)
+            client = whole(metrics, PARTITION, least=0, most=self.population - 1)
             sizes = int(examples), whole(metrics, BATCH), whole(metrics, STEPS)
         except InvalidInputError as error:
             log.warning("node %d did not introduce itself: %s", node, error)

@@ -81,12 +81,14 @@ class SecondPhase:
     def _plain(self, told: Sequence[dict[str, float]]) -> tuple[Any, set[int]]:
         """Sums of what comes, and whose it is, few replies at a time."""
         messages, each, heard = [], len(self.layout.names), set()
-        for node, own in zip(self.nodes, told, strict=True):
+        places = {node: k for k, node in enumerate(self.nodes)}
+        for node, own in zip(places, told, strict=True):
             content = RecordDict({say.CONFIG: ConfigRecord(own)})
             messages.append(Message(content, node, say.TRAIN))
         totals = [np.zeros(self.layout.d) for _ in told[0]]
         for reply in self._replies(messages):
-            k = self.nodes.index(int(reply.metadata.src_node_id))
+            node = int(reply.metadata.src_node_id)
+            k = places[node]
             try:
                 record = next(iter(reply.content.array_records.values()))
                 arrays, parts = list(record.values()), []
@@ -98,9 +100,9 @@ class SecondPhase:
                     if not square <= most:
                         raise invalid("update", "as long as its sketch", square)
             except (ValueError, StopIteration) as error:
-                log.warning("node %d is lost: %s", self.nodes[k], error)
+                log.warning("node %d is lost: %s", node, error)
                 continue
-            heard.add(self.nodes[k])
+            heard.add(node)
             for total, rows in zip(totals, parts, strict=True):
                 begin = 0
                 for row in rows:
@@ -131,7 +133,7 @@ class SecondPhase:
         found = dict.fromkeys(self.nodes, float("nan"))
         for reply in self.grid.send_and_receive(asked, timeout=self.timeout):
             if reply.has_content():
-                metrics = next(iter(reply.content.metric_records.values()), {})
+                metrics: Any = next(iter(reply.content.metric_records.values()), {})
                 value = metrics.get(say.PRODUCT)
                 value = value if isinstance(value, float) else float("nan")
                 found[int(reply.metadata.src_node_id)] = value

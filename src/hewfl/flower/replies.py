@@ -148,42 +148,49 @@ def sift(
     """
     by_message = {q.metadata.message_id: q for q in opened.asked}
     by_node = {q.node: q for q in opened.asked}
-    answers: dict[int, Answer] = {}
-    excluded: dict[int, Exclusion] = {}
+    found: dict[int, list[Message]] = {}
+    answers: list[Answer] = []
+    excluded: list[Exclusion] = []
     x = flat(opened.layout, opened.arrays)
     for reply in replies:
         told = reply.metadata
-        node, question = int(told.src_node_id), by_node.get(told.src_node_id)
+        question = by_node.get(told.src_node_id)
         if told.reply_to_message_id:  # the SuperLink answers for nodes that are gone
             question = by_message.get(told.reply_to_message_id, question)
         if question is None:
-            excluded[node] = Exclusion(node, "unknown", "it was not asked")
-            continue
-        node, kind = question.node, "malformed"
-        try:
-            if reply.has_error():
-                kind = "error"
-                raise InvalidInputError(
-                    f"code {reply.error.code}: {reply.error.reason}"
-                )
-            if node in answers:
-                raise InvalidInputError("it answered twice")
-            answer = _read(question, reply.content, opened, key, steps)
-            square = _sq_norm(answer.rows, x)
-            bad = 0  # finite entries may have squares that are not
-            if not isfinite(square):
-                bad = sum(int((~np.isfinite(row)).sum()) for row in answer.rows)
-            bad += sum(int((~np.isfinite(row)).sum()) for row in answer.means or ())
-            if bad:
-                kind = "not-finite"
-                raise InvalidInputError(f"{bad} entries are not finite")
-            answers[node] = replace(answer, sq_norm=square)
-        except InvalidInputError as error:
-            answers.pop(node, None)
-            excluded[node] = Exclusion(node, kind, str(error))
-    for node in by_node.keys() - answers.keys() - excluded.keys():
-        excluded[node] = Exclusion(node, "missing", "no answer in time")
-    return sorted(answers.values(), key=lambda a: a.place), [*excluded.values()]
+            text = "it was not asked"
+            excluded.append(Exclusion(int(told.src_node_id), "unknown", text))
+        else:
+            found.setdefault(question.node, []).append(reply)
+    for question in opened.asked:
+        copies = found.get(question.node, [])
+        kind, reason = "missing", "no answer in time"
+        if len(copies) > 1:
+            kind, reason = "malformed", f"{len(copies)} answers"
+        elif copies and copies[0].has_error():
+            error = copies[0].error
+            kind, reason = "error", f"code {error.code}: {error.reason}"
+        elif copies:
+            try:
+                answer = _read(question, copies[0].content, opened, key, steps)
+                square = _sq_norm(answer.rows, x)
+                bad = 0  # finite entries may have squares that are not
+                if not isfinite(square):
+                    bad = _not_finite(answer.rows)
+                bad += _not_finite(answer.means or ())
+                if not bad:
+                    answers.append(replace(answer, sq_norm=square))
+                    continue
+                kind, reason = "not-finite", f"{bad} entries are not finite"
+            except InvalidInputError as problem:
+                kind, reason = "malformed", str(problem)
+        excluded.append(Exclusion(question.node, kind, reason))
+    return sorted(answers, key=lambda answer: answer.place), excluded
+
+
+def _not_finite(rows: Iterable[Any]) -> int:
+    """How many entries are infinite or NaN."""
+    return sum(int((~np.isfinite(row)).sum()) for row in rows)
 
 
 def _read(
@@ -223,16 +230,19 @@ def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
     return records[0], float(size)
 
 
-def whole(metrics: Mapping[str, Any], key: str, *, least: int = 1) -> int:
+def whole(
+    metrics: Mapping[str, Any], key: str, *, least: int = 1, most: int = MOST
+) -> int:
     """A whole number out of a record.
 
     Raises:
         InvalidInputError: it is missing, not whole, too small or too large.
     """
-    value = metrics.get(key)
-    number = isinstance(value, int | float) and least <= value <= MOST
+    value: Any = metrics.get(key)
+    number = isinstance(value, int | float) and least <= value <= most
     if not number or value != int(value):
-        raise invalid(f'"{key}"', f"a whole number of at least {least}", repr(value))
+        rule = f"a whole number from {least} to {most}"
+        raise invalid(f'"{key}"', rule, repr(value))
     return int(value)
 
 

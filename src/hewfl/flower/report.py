@@ -24,7 +24,7 @@ def note(
     counts = Counter(e.kind for e in excluded)
     told: dict[str, Any] = {
         "excluded": tuple(sorted({e.client for e in excluded if e.client >= 0})),
-        "observed": outcome.terms
+        "observed": dict(outcome.terms)
         | {f"excluded-{k}": float(v) for k, v in counts.items()},
     }
     if outcome.decision is None:
@@ -65,12 +65,14 @@ def means_of(
     for content in contents:
         try:
             record, _ = weighed(content, key)
-            values = np.concatenate([np.ravel(value) for value in record.values()])
-            if not np.isfinite(values.astype(np.float64)).all():
-                raise InvalidInputError("a measure is not finite")
-            taken.append((frozenset(record), content))
         except InvalidInputError as error:
             log.warning("a client is not in the mean of the measures: %s", error)
+            continue
+        values = np.concatenate([np.ravel(value) for value in record.values()])
+        if np.isfinite(values.astype(np.float64)).all():
+            taken.append((frozenset(record), content))
+        else:
+            log.warning("a client's measures are left out: a measure is not finite")
     if not taken:
         return MetricRecord()
     usual, _ = Counter(keys for keys, _ in taken).most_common(1)[0]

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict
 
 from hewfl.aggregate.sketch import CountSketch
 from hewfl.errors import DataError
@@ -90,9 +92,5 @@ def _update(context: Context) -> ArrayRecord:
 
 def _as_fit_result(parts: list[Any]) -> RecordDict:
     """Arrays as Flower's secure aggregation takes them; every client counts alike."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
-    from flwr.compat.common.recorddict_compat import fitres_to_recorddict
-
-    status = Status(Code.OK, "")
-    result = FitRes(status, ndarrays_to_parameters(parts), 1, {})
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(parts), 1, {})
     return fitres_to_recorddict(result, keep_input=False)

@@ -98,6 +98,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._needs_steps, self._needs_rate, by_entry = self._asks()
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
+        if self.lane.outer.measure is not None:
+            rule = "left out: Flower clients are not asked for their losses"
+            raise invalid("outer.measure", rule, self.lane.outer.measure)
         if phases == 2 and by_entry:
             raise invalid("rule", "one that looks at products only", self.lane.name)
         self._forget()
@@ -300,8 +303,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         )
         log.info("round %d: %s", opened.t, outcome.status)
         sent = opened.layout.d, len(opened.asked)
-        more = any(answer.means is not None for answer in answers)
-        self._state = self._charged(outcome.state, *sent, more=more)
+        has_means = any(answer.means is not None for answer in answers)
+        self._state = self._charged(outcome.state, *sent, more=has_means)
         self._moved = outcome.decision is not None
         self._note = report.note(roster, outcome, excluded)
         means = report.means_of(
@@ -342,9 +345,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             (self._clients[a.question.node], a.steps, a.question.batch_size)
             for a in answers
         ]
-        table = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        clients, steps, batches = np.array(found, dtype=np.int64).reshape(-1, 3).T
         sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
-        return Roster(*table, sizes, self._population(), opened.t - 1)
+        n = self._population()
+        return Roster(clients, steps, batches, sizes, n, opened.t - 1)
 
     def _population(self) -> int:
         return max(1, len(self._clients))
@@ -398,10 +402,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             return Outcome(state, f"rejected: {error}")
         round_ = Round(anchor, held, roster, plan, gradients=means)
         fits = opened.layout.fits
-        plain = {"average": None, "average_decay": None, "average_from": None}
+        plain: Any = {"average": None, "average_decay": None, "average_from": None}
         lane = replace(self.lane, outer=replace(self.lane.outer, **plain))
         if self.phases == 1:
-            told = {"with_terms": True, "whole_state": True}
+            told: Any = {"with_terms": True, "whole_state": True}
             came = conclude(lane, alone, round_, fits=fits, **told)
         else:
             where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
@@ -422,7 +426,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """FedAvg's messages, with the averaged model where one is kept."""
         best = self._handed_over(arrays) if self._is_running else arrays
         t = server_round + self._offset
-        return super().configure_evaluate(t, best, config, grid)
+        return list(super().configure_evaluate(t, best, config, grid))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

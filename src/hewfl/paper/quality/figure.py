@@ -10,8 +10,8 @@ from hewfl.experiments.canvas import save
 from hewfl.paper.quality.scores import Scores, is_deep
 from hewfl.paper.quality.specs import ORACLE, WORLDS
 
-RUINED = 2.0
-"""Ratios from here on have the darkest colour."""
+RUINED, LOST = 2.0, 1000.0
+"""Ratios from here on have the darkest colour, and are not worth a number."""
 
 
 def survival_figure(scores: Scores, path: Path) -> tuple[Path, Path]:
@@ -94,6 +94,6 @@ def _draw_group(axes: Any, scores: Scores, group: list[str], rules: list[str]) -
 def _text(ratio: float) -> str:
     if math.isnan(ratio):
         return ""
-    if math.isinf(ratio):
+    if ratio >= LOST:
         return "lost"
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"

@@ -8,7 +8,7 @@ from typing import Any
 from hewfl.core.atomic import write_bytes, write_json, write_text
 from hewfl.core.checks import invalid
 from hewfl.experiments.folder import Folder, open_folder
-from hewfl.paper.quality.figure import survival_figure
+from hewfl.paper.quality.figure import LOST, survival_figure
 from hewfl.paper.quality.scores import LEVEL, Scores, is_deep, quantity_of, ranked
 from hewfl.paper.quality.specs import (
     MOMENTA,
@@ -180,7 +180,7 @@ def _values_table(scores: Scores, panel: str) -> list[str]:
         cells = []
         for key in keys:
             value = scores.value(key, rule)
-            text = "lost" if math.isinf(value) else f"{value:.4f}"
+            text = f"{value:.4f}" if value < LOST else "lost"
             level = behind[key].get(rule, 0.0) >= LEVEL
             cells.append(f"**{text}**" if level else text)
         name = f"*{rule}*" if rule == ORACLE else rule
@@ -274,7 +274,7 @@ def _digits(value: float | None) -> float | None:
 
 
 def _ratio(value: float) -> str:
-    if math.isinf(value) or math.isnan(value):
+    if not value < LOST:
         return "lost"
     return f"{value:.3f}" if value < 10 else f"{value:.0f}"
 

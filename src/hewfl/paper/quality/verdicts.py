@@ -22,6 +22,8 @@ from hewfl.paper.quality.specs import (
 Answer = Literal["confirmed", "refuted", "partly", "not run"]
 FIXED = ("uniform", "horizon", "FedAvg")
 LABELS = ("labels", "many", "mirrored")
+WORST = 3
+"""Cases that a verdict names."""
 RUINED = 1.2
 """A rule whose loss is this much above the best is called ruined."""
 
@@ -52,6 +54,7 @@ def verdicts(scores: Scores) -> list[Verdict]:
         _level(scores, f"{OURS} is among the best in every convex world",
                [OURS], tuple(WORLDS), deep=False),
         _one_rule(scores, deep=False),
+        _one_rule(scores, deep=False, without=("many",)),
         _one_rule(scores, deep=True),
         _oracle(scores),
         _averaging(scores),
@@ -128,26 +131,30 @@ def _level(
     holds = [all(scores.is_level(key, rule) for rule in rules) for key in keys]
     lost = [key for key, held in zip(keys, holds, strict=True) if not held]
     told = [f"level with the best in {sum(holds)} of {len(keys)} cases"]
+    far = {key: max(scores.ratio(key, rule) for rule in rules) for key in lost}
+    worst = sorted(far, key=lambda key: -far[key])[:WORST]
     told += [
-        f"{name_of(key)}: {max(scores.ratio(key, r) for r in rules):.3f} times "
-        f"{scores.winner(key)}"
-        for key in lost
+        f"{name_of(key)}: {far[key]:.3g} times {scores.winner(key)}" for key in worst
     ]
+    more = len(lost) - len(worst)
+    told += [f"and {more} more"] if more else []
     return Verdict(statement, _answer(holds), "; ".join(told))
 
 
-def _one_rule(scores: Scores, *, deep: bool) -> Verdict:
-    panels = [p for p in scores.panels() if is_deep(p) == deep]
+def _one_rule(scores: Scores, *, deep: bool, without: Sequence[str] = ()) -> Verdict:
+    kept = {k: v for k, v in scores.summaries.items() if k[1] not in without}
+    some = Scores({k: v for k, v in kept.items() if is_deep(k[0]) == deep})
     kind = "CNN" if deep else "convex"
-    statement = f"One rule has the least worst ratio over all {kind} worlds: {OURS}"
-    if not panels:
+    but = "".join(f", without «{WORLDS[world].title}»" for world in without)
+    statement = f"{OURS} has the least worst ratio over all {kind} worlds{but}"
+    if not some.keys:
         return Verdict(statement, "not run", "")
-    rows = ranked(scores, panels)
-    told = [f"{rule} {ratio:.3f} ({name_of(key)})" for rule, ratio, key in rows[:4]]
-    first = rows[0][0]
-    return Verdict(
-        statement, _answer([first == OURS]), "worst ratios: " + "; ".join(told)
-    )
+    rows = ranked(some, some.panels())
+    told = [
+        f"{rule} {ratio:.3f} ({name_of(key)})" for rule, ratio, key in rows[: WORST + 1]
+    ]
+    answer = _answer([rows[0][0] == OURS])
+    return Verdict(statement, answer, "worst ratios: " + "; ".join(told))
 
 
 def _oracle(scores: Scores) -> Verdict:

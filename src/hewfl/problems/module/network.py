@@ -7,7 +7,6 @@ from typing import Any, final
 from jaxtyping import Float, Int
 
 from hewfl.problems.module.backend import torch
-from hewfl.problems.module.convolution import with_products
 from hewfl.problems.module.dropout import DropoutKey, with_keyed_dropout
 from hewfl.problems.module.parameters import Layout, layout_of, unflatten
 
@@ -76,9 +75,7 @@ class Network:
         return torch.func.functional_call(self.scorer, parameters, (inputs,))
 
 
-def network_of(
-    module: Any, loss: Loss, device: Any, dtype: Any, *, products: bool = False
-) -> Network:
+def network_of(module: Any, loss: Loss, device: Any, dtype: Any) -> Network:
     """A module as a network: copies of it in training mode and in evaluation mode.
 
     Args:
@@ -86,11 +83,8 @@ def network_of(
         loss: one number per sample, from outputs and labels.
         device: where the copies go.
         dtype: of all their parameters and real buffers.
-        products: whether convolutions of local steps are matrix products.
     """
     learner, key = with_keyed_dropout(module)
-    if products:
-        with_products(learner)
     learner.to(device=device, dtype=dtype).train()
     scorer, _ = with_keyed_dropout(module)
     scorer.to(device=device, dtype=dtype).eval()

@@ -291,9 +291,7 @@ class TorchModule:
     def _network(self, dtype: Any) -> Network:
         if dtype not in self._networks:
             device = self.features.device
-            products = self.training.convolutions == "products"
-            given = self.module, self.loss, device, dtype
-            self._networks[dtype] = network_of(*given, products=products)
+            self._networks[dtype] = network_of(self.module, self.loss, device, dtype)
         return self._networks[dtype]
 
     def _task(self, dtype: Any) -> Task:

@@ -8,7 +8,6 @@ import numpy as np
 from hewfl.core.checks import invalid, nonnegative, positive, shown
 
 Optimiser = Literal["sgd", "adamw"]
-Convolutions = Literal["library", "products"]
 Route = Literal["auto", "graph", "stacked", "loop"]
 
 
@@ -26,9 +25,6 @@ class Training:
             steps alone: models, gradients' sums and evaluations stay as they are.
         route: `loop` steps client by client; `stacked` steps all of a round at once;
             `graph` does so in a CUDA graph; `auto` chooses, see docs/torch_module.md.
-        convolutions: of local steps: `library`, torch's own; or `products`, the same
-            numbers to rounding by matrix products, which many models side by side on a
-            GPU want.
         client_chunk: most models, clients × methods, that are stepped at once; `auto`
             for as many as 0.4 of the device's memory holds.
 
@@ -42,19 +38,13 @@ class Training:
     precision: Literal["full", "bfloat16"] = "full"
     route: Route = "auto"
     client_chunk: int | Literal["auto"] = "auto"
-    convolutions: Convolutions = "library"
 
     def __post_init__(self) -> None:
         """Refuse negative decay, clipping at zero, and words that are not known."""
         nonnegative("weight_decay", self.weight_decay)
         if self.clip is not None:
             positive("clip", self.clip)
-        named = {
-            "optimiser": Optimiser,
-            "route": Route,
-            "convolutions": Convolutions,
-        }
-        for name, words in named.items():
+        for name, words in (("optimiser", Optimiser), ("route", Route)):
             if getattr(self, name) not in get_args(words):
                 rule = f"one of {', '.join(get_args(words))}"
                 raise invalid(name, rule, repr(getattr(self, name)))
