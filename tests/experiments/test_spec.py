@@ -26,7 +26,7 @@ from hewfl.server.client_laws import FAULTS, HORIZONS, PARTICIPATION
 from hewfl.server.methods import METHODS
 from tests.experiments.runs import TEXT, small, table
 
-DOCS = Path(__file__).parents[2] / "docs"
+EARLIER = Path(__file__).parent / "earlier"
 
 
 def test_a_spec_survives_writing_and_reading() -> None:
@@ -57,15 +57,15 @@ def test_lists_are_written_on_one_line_and_methods_as_tables() -> None:
 @pytest.mark.parametrize(
     ("file", "digest"),
     [
-        ("cnn/spec.toml", "89b4c9f0"),
-        ("head/spec.toml", "f9242587"),
-        ("main/panels/mnist-het-random/spec.toml", "10a19aea"),
-        ("extended/panels/covertype-hom-equal/spec.toml", "6a452187"),
+        ("cnn.toml", "89b4c9f0"),
+        ("head.toml", "f9242587"),
+        ("main-mnist-het-random.toml", "10a19aea"),
+        ("extended-covertype-hom-equal.toml", "6a452187"),
     ],
 )
 def test_specs_of_earlier_versions_keep_their_digest(file: str, digest: str) -> None:
     """Folders are called by it: with another one, a run would start anew."""
-    assert read_spec(DOCS / "results" / file).digest == digest
+    assert read_spec(EARLIER / file).digest == digest
     assert small().digest == "37e15beb"
 
 
