@@ -186,7 +186,8 @@ def main() -> None:
             ):
                 rows.setdefault(name, []).append(found)
             file = RESULTS / f"measured_step_{part}.json"
-            file.write_text(json.dumps(rows, indent=1) + "\n")
+            text = json.dumps(rows, indent=1).replace("Infinity", "null")  # diverged
+            file.write_text(text + "\n")
         for name, each in rows.items():
             means = {k: np.mean([found[k] for found in each]) for k in each[0]}
             text = ", ".join(f"{k} {value:.4f}" for k, value in means.items())

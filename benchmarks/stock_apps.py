@@ -290,9 +290,10 @@ def tables(known: dict[Cell, list[float]]) -> str:
                 ends = [
                     v[-1] for k, v in known.items() if k[:3] == (app, world, strategy)
                 ]
-                spread = statistics.stdev(ends) if len(ends) > 1 else 0.0
-                mean = statistics.mean(ends) if ends else float("nan")
-                cells.append(f"{mean:.3f} ± {spread:.3f}" if ends else "-")
+                cell = f"{statistics.mean(ends):.3f}" if ends else "-"
+                if len(ends) > 1:
+                    cell += f" ± {statistics.stdev(ends):.3f}"
+                cells.append(cell)
             if any(cell != "-" for cell in cells):
                 rows.append([strategy, *cells])
         if rows:

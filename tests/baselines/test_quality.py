@@ -135,7 +135,7 @@ def test_mean_cosines_need_no_common_scale() -> None:
 
     moved = np.array([[1.0, 0.0], [1.0, 1.0]])
     for scale in (1e-200, 1.0, 1e200):
-        found = mean_cosines(as_rows("moved", scale * moved))
+        found, _ = mean_cosines(as_rows("moved", scale * moved))
         np.testing.assert_allclose(found, math.sqrt(0.5), rtol=1e-12)
 
 
@@ -164,3 +164,10 @@ def test_agreement_that_only_sieves_is_fedavg_among_those_who_agree() -> None:
     np.testing.assert_allclose(decision.weights, np.array([5, 1, 2, 0]) / 8)
     assert "by_size" not in repr(Agreement(1.0, 1.0))
     assert "by_size=True" in repr(sieve)
+
+
+def test_a_step_longer_than_the_clip_counts_as_one_of_that_length() -> None:
+    moved = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [20.0, 0.0]])
+    clipped = Agreement(1.0, 1.0, power=0.0, clip=2.0)
+    decision, _ = decide(clipped, make_roster([1] * 4), moved)
+    np.testing.assert_allclose(decision.weights, [1 / 3, 0, 1 / 3, 0.1 / 3])

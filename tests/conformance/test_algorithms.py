@@ -215,7 +215,8 @@ def test_ids_and_names_are_unique() -> None:
 
 def test_every_public_algorithm_is_in_the_battery() -> None:
     tested = {type(case.algorithm).__name__ for case in of_baselines()}
-    assert tested == set(baselines.__all__)
+    wrappers = {"EqualGround"}  # around a rule: no method that a spec can name
+    assert tested == set(baselines.__all__) | wrappers
 
 
 @every_algorithm

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from hewfl import InvalidInputError
 from hewfl.cli.app import app
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.compare import holm, paired_p
-from hewfl.experiments.spec import spec_from_table, spec_table, write_spec
+from hewfl.experiments.spec import (
+    read_spec,
+    spec_from_table,
+    spec_table,
+    write_spec,
+)
 from hewfl.paper.quality.publish import finished
 from hewfl.paper.quality.scores import Scores, ranked
 from hewfl.paper.quality.specs import (
@@ -167,3 +173,12 @@ def test_panels_are_those_of_the_issue() -> None:
     assert [panel.data.name for panel in PANELS.values()] == [
         "mnist", "mnist", "covertype", "fashion_mnist"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [CLEAN, LABELS, ("mnist-het", "many"), DEEP])
+def test_what_is_published_was_made_by_these_specs(key: Key) -> None:
+    docs = Path(__file__).parents[2] / "docs" / "results" / "quality"
+    found = read_spec(docs / "panels" / "-".join(key) / "spec.toml")
+    assert replace(found, device="numpy") == SPECS[key]
+    values = json.loads((docs / "summary.json").read_text())[", ".join(key)]
+    assert set(values["methods"]) == {method.label for method in found.methods}

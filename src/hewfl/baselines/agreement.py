@@ -30,6 +30,10 @@ class Agreement:
     sieves: with `by_size` the rule is then FedAvg among the clients with a_i > 0, and
     FedAvg itself where nobody points against the others.
 
+    With `clip` = c the step of a client longer than c times the median counts as one of
+    that length: its weight is multiplied by c · median_j ‖Δ_j‖/‖Δ_i‖, and weights then
+    sum to less than one. Directions agree or not; only lengths can take a model far.
+
     A client that did not move has no direction: its cosines are taken as zero. One
     client alone weighs 1. Where nobody agrees with the others (all a_i ≤ 0, or nobody
     moved) weights are equal, and the status says so.
@@ -41,12 +45,14 @@ class Agreement:
             the prototype that the rule comes from, 1 is milder where data differ, and 0
             leaves those who agree at all as they are.
         by_size: whether clients count by their data sizes too.
+        clip: c > 0, longest step that counts in full, over the median; None: all do.
     """
 
     smoothness: float
     step_scale: float
     power: float = 2.0
     by_size: bool = False
+    clip: float | None = None
 
     name: ClassVar[str] = "Agreement"
     demands: ClassVar[Demands] = Demands()
@@ -56,10 +62,12 @@ class Agreement:
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         nonnegative("power", self.power)
+        if self.clip is not None:
+            positive("clip", self.clip)
 
     def __repr__(self) -> str:
         """Without what later versions added, where it is not used."""
-        return shown_record(self, ("by_size",))
+        return shown_record(self, ("by_size", "clip"))
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
         """There is no state."""
@@ -74,7 +82,8 @@ class Agreement:
         n = round_.displacements.n
         if n == 1:
             return Decision(np.ones(1), "one client"), state
-        agreed = np.maximum(mean_cosines(round_.displacements), 0.0)
+        cosines, lengths = mean_cosines(round_.displacements)
+        agreed = np.maximum(cosines, 0.0)
         top = float(agreed.max())
         if top == 0:
             text = "equal weights: no client agrees with the others"
@@ -83,14 +92,23 @@ class Agreement:
         weights = (agreed / top) ** self.power * (agreed > 0)  # 0⁰ is one
         if self.by_size:
             weights = weights * round_.roster.data_sizes
-        return Decision(weights / weights.sum(), "weights by agreement"), state
+        weights /= weights.sum()
+        if self.clip is not None:
+            most = self.clip * float(np.median(lengths[lengths > 0]))
+            weights *= np.minimum(1.0, most / np.maximum(lengths, most))
+        return Decision(weights, "weights by agreement"), state
 
 
-def mean_cosines(displacements: Displacements) -> Float64[Array, " n"]:
+def mean_cosines(
+    displacements: Displacements,
+) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
     """Mean cosine of each vector with the others, those of a zero vector being zero.
 
     Args:
         displacements: at least two vectors.
+
+    Returns:
+        The cosines, and the lengths up to one factor for all.
     """
     # cosines have no scale: without the common power of two squares may overflow
     G = replace(displacements.products(), exponent=0).plain()
@@ -98,4 +116,4 @@ def mean_cosines(displacements: Displacements) -> Float64[Array, " n"]:
     inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
     np.fill_diagonal(cosines, 0.0)
-    return np.asarray(cosines.sum(axis=1) / (displacements.n - 1))
+    return np.asarray(cosines.sum(axis=1) / (displacements.n - 1)), lengths

@@ -191,23 +191,24 @@ class Replica:
             raise invalid("the job", rule, "an outer step with `measure` alone")
         self.finish()
         began, sent = time.perf_counter(), self.wire.bytes_sent
-        outcome: _Outcome | None = None
-        while outcome is None:
-            with self._meetings.met(
-                Meeting.ROUND, work, self.rounds, self._product, self._sketch
-            ) as (arrivals, table):
-                met, before = time.perf_counter(), self._checked(arrivals)
-                self.is_over = bool(arrivals.leaving.all())
-                if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
-                    self._start(arrivals)
-                    continue
-                if len(arrivals.active) == 0:
-                    return None
-                outcome = self._concluded(arrivals, table)
-                self.state = outcome.state
+        with self._meetings.met(
+            Meeting.ROUND, work, self.rounds, self._product, self._sketch
+        ) as (arrivals, table):
+            met, before = time.perf_counter(), self._checked(arrivals)
+            self.is_over = bool(arrivals.leaving.all())
+            found = None
+            if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
+                self._start(arrivals)
+            elif len(arrivals.active) == 0:
+                return None
+            else:
+                found = self._concluded(arrivals, table)
+                self.state = found.state
+        if found is None:
+            return self.sync(work)
         self.rounds += 1
-        noted = self._unheeded.noted(outcome.decision, outcome.heard, self.rounds)
-        outcome = replace(outcome, decision=noted)
+        noted = self._unheeded.noted(found.decision, found.heard, self.rounds)
+        outcome = replace(found, decision=noted)
         seconds = (time.perf_counter() - began, met - began)
         bytes_sent = self.wire.bytes_sent - sent
         report = self._report(arrivals, outcome, (bytes_sent, *seconds), before)
