@@ -26,6 +26,7 @@ from hewfl.server.client_laws import FAULTS, HORIZONS, PARTICIPATION
 from hewfl.server.methods import METHODS
 from tests.experiments.runs import TEXT, small, table
 
+DOCS = Path(__file__).parents[2] / "docs"
 EARLIER = Path(__file__).parent / "earlier"
 
 
