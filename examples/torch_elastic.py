@@ -105,6 +105,8 @@ def fail(rank: int, rounds: int) -> None:
 
 
 def main() -> None:
+    if len(sys.argv) != 2 or not dist.is_torchelastic_launched():
+        sys.exit("usage: torchrun --nproc-per-node=2 torch_elastic.py FOLDER")
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     join()

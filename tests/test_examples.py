@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+ELASTIC = "torch_elastic"
+"""Run under torchrun, by tests/torch/test_restart.py."""
+FILES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+EXAMPLES = [file for file in FILES if file.stem != ELASTIC]
 SAYS = {
     "aggregate_state_dicts": "loss after the round",
     "custom_rule": "Agreeing",
@@ -21,3 +24,12 @@ def test_examples_run(example: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert SAYS[example.stem] in run.stdout
+
+
+@pytest.mark.torch
+def test_the_elastic_example_says_how_it_is_started() -> None:
+    file = next(file for file in FILES if file.stem == ELASTIC)
+    command = [sys.executable, str(file), "folder"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith("usage: torchrun")

@@ -120,7 +120,10 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
         ({"min_replies": 0}, "`min_replies` must be at least 1"),
         ({"phases": 3}, "`phases` must be 1, or 2"),
         ({"secure": True}, "`phases` must be 1, or 2 as `secure`"),
-        ({"outer": Outer(measure=8)}, "clients are not asked for their losses"),
+        (
+            {"outer": Outer(measure=8)},
+            "clients are not asked for losses along the step",
+        ),
         ({"phases": 2, "rule": "median"}, "looks at products only"),
     ],
 )

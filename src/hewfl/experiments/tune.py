@@ -326,4 +326,4 @@ def _score(spec: Spec, records: Sequence[RoundRecord], quantity: str) -> float:
     value = record.metrics.get(quantity, getattr(record, quantity, None))
     if value is None or not math.isfinite(value):
         return math.inf
-    return -value if quantity in LARGER_IS_BETTER else value
+    return float(-value if quantity in LARGER_IS_BETTER else value)
