@@ -412,3 +412,26 @@ def test_of_two_nodes_with_one_id_the_one_that_answers_is_asked(
     heard = [m["clients"] for m in result.train_metrics_clientapp.values()]
     assert heard == [[0, 1], [0, 1], [0], [0, 1]]
     assert "claims partition 1 as well" in caplog.text
+
+
+def test_a_node_that_comes_back_under_a_new_id_is_asked_at_once() -> None:
+    """Its old id is still listed as connected, as after a kill."""
+    grid = StubGrid(still(), 2)
+    strategy = AlgorithmStrategy(HewHom(1.0, 1.0), population=2, **ORDERED)
+    old = grid.node_of(1)
+    grid.tamper = lambda q, a: (
+        [] if _is_order(q) and q.metadata.dst_node_id == old else [a]
+    )
+
+    def change(server_round: int, arrays: ArrayRecord) -> None:
+        del arrays
+        if server_round == 1:
+            grid.connect(1)
+
+    result = strategy.start(grid, ArrayRecord([np.zeros(2)]), 3, evaluate_fn=change)
+    heard = [m["clients"] for m in result.train_metrics_clientapp.values()]
+    assert heard == [[0], [0, 1], [0, 1]]
+
+
+def _is_order(question: Message) -> bool:
+    return "config" in question.content

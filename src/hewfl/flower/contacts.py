@@ -2,12 +2,14 @@
 
 Flower gives every node a random id, a new one when it is restarted. Clients are known
 by partition id, which a node tells in its introduction. Several nodes may claim one
-partition: the first of them that is connected is asked, and one that does not answer
-goes behind the others. So a restarted node takes its own place again, and a stranger
-cannot take the place of a node that answers.
+partition: the first of them that is connected is asked, and one that did not answer
+when it was last asked stands behind the others, those that come later included. So a
+restarted node takes its own place again in the next round, and a stranger cannot take
+the place of a node that answers.
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -55,6 +57,7 @@ class Registry:
         self.claims: dict[int, list[Contact]] = {}
         self._connected: frozenset[int] = frozenset()
         self._silent: set[int] = set()
+        self._failing: set[int] = set()
 
     def present(self) -> dict[int, Contact]:
         """The clients that can be asked now, in client order."""
@@ -62,12 +65,20 @@ class Registry:
             i: [contact for contact in claims if contact.node in self._connected]
             for i, claims in sorted(self.claims.items())
         }
-        return {i: claims[0] for i, claims in there.items() if claims}
+        return {
+            i: min(claims, key=lambda contact: contact.node in self._failing)
+            for i, claims in there.items()
+            if claims
+        }
 
-    def failed(self, node: int) -> None:
-        """A node did not answer: others of its partition come first now."""
-        for claims in self.claims.values():
-            claims.sort(key=lambda contact: contact.node == node)
+    def asked(self, nodes: Iterable[int], heard: Iterable[int]) -> None:
+        """Remember who did not answer: others of its partition come first now.
+
+        Args:
+            nodes: that were asked.
+            heard: that answered.
+        """
+        self._failing = (self._failing | set(nodes)) - set(heard)
 
     def meet(self, grid: Grid, needed: int, seconds: float) -> None:
         """Look who is there, and let newcomers introduce themselves.

@@ -174,7 +174,5 @@ class AlgorithmStrategy(HewStrategy):
 
     def _heard(self, opened: Opened, answers: Sequence[Answer]) -> None:
         """Nodes that did not answer stand back behind others of their partition."""
-        heard = {answer.question.node for answer in answers}
-        for question in opened.asked:
-            if question.node not in heard:
-                self._registry.failed(question.node)
+        heard = [answer.question.node for answer in answers]
+        self._registry.asked([question.node for question in opened.asked], heard)
