@@ -1,6 +1,9 @@
 """Run the paper's deep-learning lines in pieces: stopped by the clock, taken up again.
 
     python benchmarks/deep_lines.py cnn head --device cuda --seconds 540
+    python benchmarks/deep_lines.py quality --device cuda --jobs 8 --seconds 540
+
+`quality` is the CNN of `hewfl study quality`, all its worlds side by side.
 
 Every finished trial and seed is kept in the folder of runs, and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
@@ -29,9 +32,10 @@ from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.known import KNOWN, Known, adopt
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.seed import rounds_done
-from hewfl.experiments.spec import spec_table
+from hewfl.experiments.spec import Spec, spec_table
 from hewfl.experiments.tune import candidates_of
 from hewfl.experiments.workers import Task
+from hewfl.paper.quality.specs import Part, quality_specs
 from hewfl.paper.specs_deep import (
     cnn_equal_spec,
     cnn_spec,
@@ -46,6 +50,7 @@ LINES = {
     "head": head_spec,
     "head-equal": head_equal_spec,
 }
+STUDY = "quality"
 KEPT = ("*.toml", "*.json", "trials/*.json")
 """Files of a run that its archive holds, beside those of the seeds that are done."""
 OF_SEED = ("trace.jsonl", "constants.json", "manifest.json")
@@ -107,17 +112,17 @@ def main() -> int:
     status, folders = 0, []
     try:
         for line in asked.lines:
-            spec = replace(LINES[line](), device=asked.device)
-            spec = quick_deep(spec) if asked.quick else spec
-            folder = folder_for(spec, root)
-            folders.append(folder)
-            for archive in asked.before:
-                _adopt(archive, folder)
-            print(f"{line}: {folder.path}, {_left(folder)}", flush=True)
+            specs = _specs(line, is_quick=asked.quick)
+            own = [folder_for(replace(s, device=asked.device), root) for s in specs]
+            folders += own
+            for folder in own:
+                for archive in asked.before:
+                    _adopt(archive, folder)
+                print(f"{line}: {folder.path}, {_left(folder)}", flush=True)
             if asked.list:
                 continue
             try:
-                run_all([folder], jobs=asked.jobs, progress=Lines(began))
+                run_all(own, jobs=asked.jobs, progress=Lines(began))
                 print(f"{line}: done", flush=True)
             except (HewError, RuntimeError):  # other lines are not to wait for it
                 traceback.print_exc()
@@ -133,9 +138,17 @@ def main() -> int:
     return status
 
 
+def _specs(line: str, *, is_quick: bool) -> list[Spec]:
+    """The runs of a line, which are done side by side."""
+    if line == STUDY:
+        return list(quality_specs(Part.cnn, is_quick=is_quick).values())
+    spec = LINES[line]()
+    return [quick_deep(spec) if is_quick else spec]
+
+
 def _arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lines", nargs="+", choices=tuple(LINES))
+    parser.add_argument("lines", nargs="+", choices=(*LINES, STUDY))
     parser.add_argument("--device", default="numpy", choices=("numpy", "cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=1e6, help="time of this call")
     parser.add_argument("--jobs", type=int, default=4, help="processes")

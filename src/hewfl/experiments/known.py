@@ -52,7 +52,7 @@ class Known:
         """Those that are still to be tried."""
         return tuple(tuple(c for c in part if not self.has(c)) for part in candidates)
 
-    def filled(self, candidates: Candidates, new: Sequence[Scores]) -> list[Scores]:
+    def filled(self, candidates: Candidates, new: Sequence[Any]) -> list[Scores]:
         """Scores of all candidates, seed by seed.
 
         Args:

@@ -90,9 +90,11 @@ def _beyond(
     return tuple(new)
 
 
-def joined(
-    old: tuple[Candidates, Sequence[Scores]], new: tuple[Candidates, Sequence[Scores]]
-) -> tuple[Candidates, list[Scores]]:
+Tried = tuple[Candidates, Sequence[Any]]
+"""Candidates and the scores of all of them, one table per seed."""
+
+
+def joined(old: Tried, new: Tried) -> tuple[Candidates, list[Scores]]:
     """Candidates of two trials and their scores, method by method, old ones first."""
     parts = [_by_method(*each) for each in (old, new)]
     candidates = tuple(a + b for a, b in zip(old[0], new[0], strict=True))
