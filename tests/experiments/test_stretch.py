@@ -104,3 +104,19 @@ def test_known_trials_are_not_done_again(tmp_path: Path, monkeypatch: Any) -> No
     tune_all([plain], jobs=0, progress=Progress())
     assert longer.choices == plain.choices
     assert len(plain.choices[0].screen) > 3  # one step of FedAvg wants more
+
+
+def test_known_scores_stand_among_new_ones() -> None:
+    """Parts of each seed come one after the other, as trials are done."""
+    candidates = spec_with({"step_scale": (0.5, 1.0, 2.0, 4.0)}).methods[0].candidates()
+    seeds, rows = (3, 4), {}
+    for seed in seeds:
+        name = f'FedAvg {{"step_scale": 1.0}}, 5 rounds, seed {seed}'
+        rows[name] = [10.0 * seed, None]
+    known = Known(rows, 5, seeds)
+    assert known.without((candidates,)) == ((candidates[0], *candidates[2:]),)
+    parts = [np.full((2, 2), 1.0), np.full((1, 2), 2.0)]
+    found = known.filled((candidates,), [*parts, *(part + 6 for part in parts)])
+    assert [table[:, 0].tolist() for table in found] == [
+        *([1.0, 30.0, 1.0, 2.0], [7.0, 40.0, 7.0, 8.0])
+    ]

@@ -162,7 +162,7 @@ def _search(
         todo = [folder for folder in folders if any(trials[folder.path])]
         if not todo:
             break
-        stage = f"{name}-{turn}" if turn else name
+        stage = f"{name}+{turn}" if turn else name
         for folder, scores in _trials(todo, trials, jobs, progress, stage):
             path, spec = folder.path, folder.spec
             now = trials[path], scores
