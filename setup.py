@@ -6,10 +6,14 @@ HEWFL_SANITIZE=1 builds them with the sanitizers of addresses and undefined beha
 
 import os
 import sys
+import sysconfig
 
 from setuptools import Extension, setup
 
-PURE = os.environ.get("HEWFL_PURE") == "1"
+# Python without the global lock has no stable interface for compiled modules
+PURE = os.environ.get("HEWFL_PURE") == "1" or bool(
+    sysconfig.get_config_var("Py_GIL_DISABLED")
+)
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 if os.environ.get("HEWFL_SANITIZE") == "1":
     FLAGS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
