@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
@@ -173,7 +173,8 @@ def _more(record: RoundRecord) -> list[str]:
 
 def to_line(record: RoundRecord) -> str:
     """One line of JSON; floats keep every bit."""
-    table = asdict(record)
+    # `asdict` copies every weight of every client: a tenth of a run's time
+    table = {entry.name: getattr(record, entry.name) for entry in fields(record)}
     if not record.world:  # as lines were before there were worlds
         del table["world"]
     return json.dumps(table, separators=(",", ":")) + "\n"
