@@ -24,12 +24,33 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(p if isinstance(p, Html) else html.escape(p) for p in parts))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> Html:
-    """A table that scrolls where the page is too narrow."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str,
+    *,
+    css: str = "cards",
+) -> Html:
+    """A table; on a narrow screen each row is a card that names its cells.
+
+    Args:
+        head: names of the columns.
+        rows: cells.
+        caption: what it shows.
+        css: "cards", or "matrix", which stays a table at any width, and scrolls;
+            "matrix long" has long texts in the last column.
+    """
     top = tag("tr", *(tag("th", name, scope="col") for name in head))
-    body = (tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
+    body = (tag("tr", *map(_cell, head, row)) for row in rows)
     parts = (tag("caption", caption), tag("thead", top), tag("tbody", *body))
-    return tag("div", tag("table", *parts), class_="scroll")
+    return tag("div", tag("table", *parts, class_=css), class_="scroll")
+
+
+def _cell(name: str, cell: str) -> Html:
+    """A cell that knows its column; a cell that is markup of its own stays it."""
+    if isinstance(cell, Html) and cell.startswith("<td"):
+        return cell
+    return tag("td", tag("span", cell), data_name=name)
 
 
 def warning(text: str) -> Html:

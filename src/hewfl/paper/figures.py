@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hewfl.experiments.canvas import legend, plain_text, save
-from hewfl.experiments.compare import Axis
+from hewfl.experiments.axes import Axis
 from hewfl.experiments.curves import QUANTITIES, draw_curves
 from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.methods import MethodSpec
