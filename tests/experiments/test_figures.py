@@ -13,7 +13,7 @@ from hewfl.errors import InvalidInputError, MissingExtraError
 from hewfl.experiments.curves import draw_curves, mean_and_spread, measured
 from hewfl.experiments.figures import figure_run
 from hewfl.experiments.results import Results
-from hewfl.experiments.styles import COLOURS
+from hewfl.core.canvas import COLOURS
 from tests.experiments.test_report import hostile_run, results_of
 
 

@@ -5,16 +5,15 @@ HEW and its best rival, have bands of one standard deviation of the seeds to eac
 and their names at the ends of their lines; the others are thin lines.
 """
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.canvas import name_ends, plain_text
 from hewfl.core.checks import Array, invalid
 from hewfl.experiments.axes import AXES, Axis, places, positions
-from hewfl.experiments.canvas import plain_text
 from hewfl.experiments.compare import final_of, half_width
 from hewfl.experiments.results import GAPS, Results
 from hewfl.experiments.styles import ADAPTIVE, MARKERS, Style, styles_of
@@ -41,8 +40,6 @@ FENCE = 3.0
 """A line that ends so many quartile distances behind the others leaves the panel."""
 FEW = 5
 """Lines up to here all stay in the panel."""
-APART = 0.075
-"""Least distance of two names, as a share of the panel."""
 
 
 def leaders(results: Results, quantity: str) -> list[str]:
@@ -61,7 +58,6 @@ def draw_curves(
     quantity: str,
     *,
     axis: Axis = "scalars",
-    labels: Sequence[str] | None = None,
     styles: Mapping[str, Style] | None = None,
     focus: Sequence[str] | None = None,
 ) -> None:
@@ -75,14 +71,16 @@ def draw_curves(
         results: of a run.
         quantity: what `Results.curve` knows.
         axis: what runs from left to right.
-        labels: methods to draw, those the run does not have left out; all by default.
         styles: of the methods, where several panels are to agree.
         focus: methods with a band and a name at their line; `leaders` by default.
     """
     styles = styles or styles_of(results.spec.methods)
     focus = leaders(results, quantity) if focus is None else focus
     means, ends = {}, {}
-    for label in _chosen(results, labels, quantity):
+    drawn = [label for label in results.labels if results.measures(label, quantity)]
+    if not drawn:
+        raise invalid("quantity", "one that was measured", repr(quantity))
+    for label in drawn:
         x = positions(results, label, axis)
         mean, spread = mean_and_spread(results.curve(label, quantity))
         if quantity in GAPS:  # rounding may put an optimal method below the optimum
@@ -149,28 +147,6 @@ def draw_difference(
         axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
     axes.set(xlabel=AXES[axis])
     axes.ticklabel_format(axis="both", style="sci", scilimits=(-3, 4))
-
-
-def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
-    """Write names beside the ends of their lines, inside, none on another.
-
-    Args:
-        axes: with its scale and limits set.
-        ends: last value and colour of each.
-    """
-    effects: Any = importlib.import_module("matplotlib.patheffects")
-    halo = [effects.withStroke(linewidth=2.2, foreground="white")]
-    scale = axes.transScale + axes.transLimits
-    free = 0.02
-    for label, (end, ink) in sorted(ends.items(), key=lambda item: item[1][0]):
-        at = float(np.clip(scale.transform((0.0, end))[1], 0.0, 0.93))
-        free = max(at + 0.015, free)
-        axes.text(
-            0.985, min(free, 0.95), plain_text(label), color=ink, ha="right",
-            fontsize=6.5, fontweight="bold", path_effects=halo,
-            transform=axes.transAxes, zorder=5,
-        )  # fmt: skip
-        free += APART
 
 
 def measured(results: Results, quantities: Iterable[str]) -> list[str]:
@@ -240,12 +216,3 @@ def _limits(
         return low / margin, high * margin
     margin = 0.04 * (high - low)
     return low - margin, high + margin
-
-
-def _chosen(results: Results, labels: Sequence[str] | None, quantity: str) -> list[str]:
-    kept = [k for k in results.labels if labels is None or k in labels]
-    kept = [k for k in kept if results.measures(k, quantity)]
-    if not kept:
-        known = ", ".join(results.labels)
-        raise invalid("labels", f"some of {known}", list(labels or ()))
-    return kept

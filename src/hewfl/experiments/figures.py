@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.experiments.canvas import legend, plain_text, save
+from hewfl.core.canvas import legend, plain_text, save
 from hewfl.experiments.axes import Axis
 from hewfl.experiments.curves import draw_curves, measured
 from hewfl.experiments.results import Group, Results

@@ -55,7 +55,7 @@ def overview(runs: Sequence[PageRun]) -> Html:
     rows = []
     for run in runs:
         cells = [
-            join((*_named(run, s), tag("small", _short_certainty(s))))
+            join((*_named(run, s), tag("small", _short_certainty(s)), _sent(run, s)))
             for s in (run.standings[q] for q in shared)
         ]
         link = tag("a", run.results.spec.name, href=f"#run-{run.number}")
@@ -103,24 +103,27 @@ def _ranking(runs: Sequence[PageRun], quantity: str) -> Html:
 
 def _is_certain(s: Standing) -> bool:
     """Whether the best is certainly ahead of all others."""
-    return len(s.split(s.best[0])["better"]) == len(s.labels) - 1
+    return len(s.split(s.best[0])["better"]) == len(s.labels) - len(s.best)
 
 
 def _sentence(s: Standing) -> str:
     name = QUANTITIES[s.quantity]
     if not s.best:
         return f"on {name} no method came through every seed"
-    (first, *ties), others = s.best, len(s.labels) - 1
-    if ties:
-        return f"on {name} {listed(s.best)} are equally good"
+    others = len(s.labels) - len(s.best)
+    first = listed(s.best) + (", equal in every seed," if len(s.best) > 1 else "")
     if others == 0:
-        return f"{first} is alone on {name}"
+        return f"on {name} there is nothing to compare {first} with"
+    many = len(s.best) > 1
     if _is_certain(s):
-        return f"{first} wins on {name}, certainly against all {others} others"
-    doubt = s.split(first)["undecided"]
+        wins = "win" if many else "wins"
+        return f"on {name} {first} {wins}, certainly against all {others} others"
+    doubt = s.split(s.best[0])["undecided"]
     if len(doubt) == others:
-        return f"on {name} {first} has the best mean, but nothing is certain"
-    return f"on {name} {first} leads, not told apart from {listed(doubt)}"
+        has = "have" if many else "has"
+        return f"on {name} {first} {has} the best mean, but nothing is certain"
+    leads = "lead" if many else "leads"
+    return f"on {name} {first} {leads}, not told apart from {listed(doubt)}"
 
 
 def _named(run: PageRun, s: Standing) -> list[str]:
@@ -135,14 +138,15 @@ def _named(run: PageRun, s: Standing) -> list[str]:
 def _short_certainty(s: Standing) -> str:
     if not s.best:
         return ""
-    ahead, others = len(s.split(s.best[0])["better"]), len(s.labels) - 1
+    ahead = len(s.split(s.best[0])["better"])
+    others = len(s.labels) - len(s.best)
     return "certain" if ahead == others else f"certain against {ahead} of {others}"
 
 
 def _certainty(s: Standing) -> str:
     """How sure the first place is, with the largest corrected p behind it."""
     others = s.split(s.best[0])
-    count = len(s.labels) - 1
+    count = len(s.labels) - len(s.best)
     if len(next(iter(s.finals.values()))) < 2:
         return "one seed: nothing can be certain"
     if not others["undecided"]:
@@ -158,14 +162,7 @@ def _certainty(s: Standing) -> str:
 def _costs(run: PageRun, s: Standing) -> list[str]:
     """What the best sent in all, and what it needed to the common target."""
     results, label = run.results, s.best[0]
-    sent = {k: positions(results, k, "scalars")[-1] for k in s.labels}
-    kept = [v for v in sent.values() if np.isfinite(v) and v > 0]
-    least = min(kept, default=np.nan)
-    ratio = sent[label] / least
-    told = f"{short(float(sent[label]))} scalars"
-    if np.isfinite(ratio) and ratio > 1.05:
-        told += f", {ratio:.2g} times the least"
-    lines = [tag("span", told)]
+    lines = [_sent(run, s)]
     target = common_target(s)
     if target is not None:
         for axis in axes_of(results):
@@ -175,3 +172,14 @@ def _costs(run: PageRun, s: Standing) -> list[str]:
                     tag("small", f"{AXES[axis]} to {target:.4g}: {when}"),
                 )
     return lines
+
+
+def _sent(run: PageRun, s: Standing) -> Html:
+    """What the best sent in all, beside the least that a method sent."""
+    if not s.best:
+        return Html("")
+    sent = {k: positions(run.results, k, "scalars")[-1] for k in s.labels}
+    least = min((v for v in sent.values() if v > 0), default=np.nan)
+    ratio = sent[s.best[0]] / least
+    more = f", {ratio:.2g} times the least" if ratio > 1.05 else ""
+    return tag("small", f"{short(float(sent[s.best[0]]))} scalars{more}")

@@ -19,11 +19,11 @@ WORDS = {"better": "▲ better", "worse": "▼ worse", "undecided": "? undecided
 """A verdict in a table. Undecided is a question: the data do not say, in no way that
 the two are equal."""
 _RULES = (
-    f"Differences are paired by seed. Intervals are {LEVEL:.0%} of Student's t, each for "
-    "itself; verdicts rest on p corrected by Holm over all pairs of methods of a "
-    "quantity. ▲ better and ▼ worse are certain in that sense. ? undecided says "
-    "that these seeds do not tell: the true difference may be anything in the interval, "
-    "not that the two are equal. All are compared after the same number of rounds, in "
+    f"Differences are paired by seed. Intervals are {LEVEL:.0%} of Student's t, each "
+    "for itself; verdicts rest on p corrected by Holm over all pairs of methods of a "
+    "quantity. ▲ better and ▼ worse are certain in that sense. ? undecided says that "
+    "these seeds do not tell: the true difference may be anything in the interval, not "
+    "that the two are equal. All are compared after the same number of rounds, in "
     "which some send more scalars than others."
 )
 
@@ -40,7 +40,9 @@ def baseline(run: PageRun) -> Html:
         found = {label: s.against(label, best) for label in others}
         scale = _scale(found.values())
         rows = [
-            [run.name(label), *_difference(c, scale, run.styles[label].colour)]
+            [run.name(label), "0", "the same in every seed", "", "—", "= equal"]
+            if s.is_equal(label, best)
+            else [run.name(label), *_difference(c, scale, run.styles[label].colour)]
             for label, c in found.items()
         ]
         better = "more" if s.quantity in LARGER_IS_BETTER else "less"
@@ -76,13 +78,16 @@ def _matrix(run: PageRun, s: Standing) -> Html:
         rows.append([name, *cells])
     better = "more" if s.quantity in LARGER_IS_BETTER else "less"
     caption = f"{QUANTITIES[s.quantity]}: row minus column, best mean first; {better} "
-    caption += "is better; ▲ ▼ certain by Holm's correction, ? undecided"
+    caption += "is better; ▲ ▼ certain by Holm's correction, ? undecided, = the same "
+    caption += "in every seed"
     return table(head, rows, caption, css="matrix")
 
 
 def _matrix_cell(s: Standing, label: str, other: str) -> Html:
     if label == other:
         return tag("td", "·", class_="self")
+    if s.is_equal(label, other):
+        return tag("td", "= 0", class_="equal", title="the same in every seed")
     c = s.against(label, other)
     text = f"{WORDS[c.verdict][0]} {_signed(c.found.mean)}"
     told = f"{label} against {other}: p = {c.p:.2g}"

@@ -18,8 +18,8 @@ from hewfl.core.atomic import write_text
 from hewfl.core.checks import invalid
 from hewfl.experiments.curves import measured
 from hewfl.experiments.folder import Folder
-from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.markup import Html, tag, warning
+from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.page_answer import overview
 from hewfl.experiments.page_data import page_data
 from hewfl.experiments.page_run import PageRun
@@ -27,7 +27,7 @@ from hewfl.experiments.page_sections import article, navigation
 from hewfl.experiments.results import Results
 from hewfl.experiments.so_far import results_so_far
 from hewfl.experiments.standing import stand
-from hewfl.experiments.styles import style_sheet, styles_of
+from hewfl.experiments.styles import page_style, styles_of
 from hewfl.experiments.summary import summarise
 from hewfl.version import __version__
 
@@ -91,8 +91,10 @@ def _results(folder: Folder) -> Results | None:
 def _judged(results: Results) -> list[str]:
     """Quantities with winners; the pooled objective only where it is another one."""
     found = measured(results, JUDGED)
-    pairs = [(results.values(k, "objective"), results.values(k, "pooled")) for k in
-             results.labels]
+    pairs = [
+        (results.values(k, "objective"), results.values(k, "pooled"))
+        for k in results.labels
+    ]
     if all(abs(a[:, -1] - b[:, -1]).max() <= 1e-9 for a, b in pairs):
         return [q for q in found if q != "pooled"]
     return found
@@ -110,7 +112,7 @@ def _write(
 ) -> None:
     """Fill the page."""
     page = resources.files("hewfl.experiments") / "page"
-    css = style_sheet() + (page / "report.css").read_text("utf-8")
+    css = page_style()
     js = "\n".join((page / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     given = [page_data(run.results, run.styles) for run in runs]
     data = json.dumps(given, separators=(",", ":"), allow_nan=False)

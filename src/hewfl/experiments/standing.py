@@ -11,7 +11,6 @@ from jaxtyping import Float64
 from hewfl.core.checks import Array
 from hewfl.experiments.compare import (
     LEVEL,
-    ROUNDING,
     Comparison,
     Verdict,
     compare_finals,
@@ -22,6 +21,8 @@ from hewfl.experiments.compare import (
 from hewfl.experiments.results import Results
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
+EQUAL = 1e-7
+"""Relative difference that single precision cannot tell from none."""
 _OTHER: dict[Verdict, Verdict] = {
     "better": "worse",
     "worse": "better",
@@ -76,12 +77,11 @@ class Standing:
 
     @property
     def best(self) -> tuple[str, ...]:
-        """Methods with the best mean, several if equal up to rounding; may be none."""
-        top = self.mean(self.labels[0])
-        if not np.isfinite(top):
+        """Methods with the best mean, several if they are equal; may be none."""
+        top = self.labels[0]
+        if not np.isfinite(self.mean(top)):
             return ()
-        near = [abs(self.mean(k) - top) <= ROUNDING * abs(top) for k in self.labels]
-        return tuple(k for k, is_near in zip(self.labels, near, strict=True) if is_near)
+        return tuple(k for k in self.labels if k == top or self.is_equal(top, k))
 
     def against(self, first: str, second: str) -> Certain:
         """One method against another, either way round."""
@@ -94,11 +94,16 @@ class Standing:
         )
         return Certain(turned, known.p)
 
+    def is_equal(self, first: str, second: str) -> bool:
+        """Whether two methods have the same value in every seed, up to rounding."""
+        a, b = self.finals[first], self.finals[second]
+        return bool((np.abs(a - b) <= EQUAL * np.abs(a)).all())
+
     def split(self, label: str) -> dict[Verdict, list[str]]:
-        """The other methods by the verdict on one against them."""
+        """The other methods by the verdict on one; those equal to it left out."""
         told: dict[Verdict, list[str]] = {"better": [], "worse": [], "undecided": []}
         for other in self.labels:
-            if other != label:
+            if other != label and not self.is_equal(label, other):
                 told[self.against(label, other).verdict].append(other)
         return told
 

@@ -7,25 +7,12 @@ the same comparison has already takes a free one, as long as there are any.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import final
 
+from hewfl.core.canvas import COLOURS
 from hewfl.experiments.methods import MethodSpec
 
-COLOURS = {
-    "vermilion": ("#d55e00", "#ff8a3d"),
-    "blue": ("#0072b2", "#58b0ec"),
-    "green": ("#00875f", "#2cc295"),
-    "amber": ("#b07a00", "#f0b83c"),
-    "purple": ("#8b3a8f", "#d18ad6"),
-    "sky": ("#2b95c8", "#8fd3f7"),
-    "pink": ("#c4588f", "#f29cc4"),
-    "grey": ("#6b6b6b", "#b4b4b4"),
-    "olive": ("#6d7a00", "#bccb4e"),
-    "brown": ("#85532f", "#d6a37f"),
-}
-"""On white and on black: the palette of Okabe and Ito, which readers with any common
-colour blindness can tell apart, darkened and lightened to a contrast of 3 to 1, and two
-more for comparisons of many algorithms."""
 DASHES: tuple[tuple[float, ...], ...] = (
     (),
     (6.0, 2.0),
@@ -131,11 +118,13 @@ def styles_of(methods: Sequence[MethodSpec]) -> dict[str, Style]:
     return found
 
 
-def style_sheet() -> str:
-    """The colours as CSS: a class of each name sets `--ink`, by the reader's scheme."""
+def page_style() -> str:
+    """The style sheet of pages: a class of each colour sets `--ink` by the scheme."""
     light = "".join(f".{name}{{--ink:{ink}}}" for name, (ink, _) in COLOURS.items())
     dark = "".join(
         f":root:not(.light) .{name}{{--ink:{ink}}}"
         for name, (_, ink) in COLOURS.items()
     )
-    return f"{light}\n@media screen and (prefers-color-scheme:dark){{{dark}}}\n"
+    own = resources.files("hewfl.experiments") / "page" / "report.css"
+    scheme = f"@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    return f"{light}\n{scheme}\n{own.read_text('utf-8')}"

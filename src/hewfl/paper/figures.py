@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.canvas import legend, plain_text, save
+from hewfl.core.canvas import legend, plain_text, save
 from hewfl.experiments.axes import Axis
 from hewfl.experiments.curves import QUANTITIES, draw_curves
 from hewfl.experiments.figures import draw_mass

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.canvas import legend, save
+from hewfl.core.canvas import legend, save
 from hewfl.experiments.curves import draw_curves
 from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.results import Results

@@ -77,7 +77,13 @@ const quoted = (cell) => {
 
 /* ------------------------------------------------------------------ tables */
 
-const said = (cell) => cell.textContent.replace(/\s+/g, " ").trim();
+/* The text of a cell; smaller lines of it come after a semicolon. */
+function said(cell) {
+  const copy = cell.cloneNode(true);
+  for (const line of copy.querySelectorAll("small, .method + .method"))
+    if (line.previousSibling || line.parentNode !== copy) line.prepend("; ");
+  return copy.textContent.replace(/\s+/g, " ").replace(/^; /, "").trim();
+}
 
 function tableExporter(table) {
   const caption = table.caption.textContent;

@@ -1,7 +1,8 @@
 /* One way to draw a panel: ticks, frame and names of the axes around an area that cuts
    off what leaves it. */
 
-/* Fills an svg; `x` and `y` have a scale, ticks as [pixel, text] and a name. */
+/* Fills an svg; `x` and `y` have ticks as [pixel, text] and a name, `y` lines across
+   unless it is `plain`. */
 function panel(svg, box, x, y) {
   const { width, height, left, right, top, bottom } = box;
   const [base, end] = [height - bottom, width - right];
@@ -15,7 +16,7 @@ function panel(svg, box, x, y) {
   svg.setAttribute("height", height);
   svg.replaceChildren(
     ...y.ticks.flatMap(([at, text]) => [
-      make("line", { class: "grid", x1: left, x2: end, y1: at, y2: at }),
+      ...(y.plain ? [] : [make("line", { class: "grid", x1: left, x2: end, y1: at, y2: at })]),
       make("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, text),
     ]),
     ...apart(x.ticks).map(([at, text]) =>

@@ -154,7 +154,7 @@ function drawWeights(place, run) {
       .map((round) => [data.rounds.indexOf(round), String(round)])
       .filter(([t]) => t >= 0)
       .map(([t, text]) => [box.left + (t + 0.5) * across, text]);
-    const area = panel(svg, box, { ticks: rounds, name: "" }, { ticks: names, name: "" });
+    const area = panel(svg, box, { ticks: rounds, name: "" }, { ticks: names, plain: true });
     const ink = inkOf(place, method.colour);
     const minus = inkOf(place, "grey");
     // The root keeps small weights visible; what was not heard has a thin veil.
