@@ -55,7 +55,7 @@ def draw_certificate(certificate: Certificate, path: Path) -> None:
                 label=f"{p.label}, {p.variant}, ϑ = {float(p.amplitude):.2g}",
             )
             if is_best:
-                ends[p.label] = (float(gaps[-1]), ink)
+                ends[p.label] = (float(rounds[-1]), float(gaps[-1]), ink)
         axes.axhline(cap, color="0.5", linewidth=0.8, label="cap LR²/2")
         axes.axhline(goal, color="k", linewidth=0.8, label="target")
         axes.set(xscale="log", yscale="log", xlabel="rounds", ylabel="certified gap")

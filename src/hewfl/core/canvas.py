@@ -32,7 +32,7 @@ colour blindness can tell apart, darkened and lightened to a contrast of 3 to 1,
 more for comparisons of many algorithms."""
 ENDINGS = (".png", ".pdf", ".svg")
 """Of files that a figure can be saved as."""
-APART = 0.075
+APART = 0.085
 """Least distance of two names, as a share of the panel."""
 _RC = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
@@ -159,23 +159,29 @@ def plain_text(name: str) -> str:
     return f" {plain}" if plain.startswith("_") else plain
 
 
-def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
-    """Write names beside the ends of their lines, inside, none on another.
+def name_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]]) -> None:
+    """Write names near the right ends of their lines, inside, none on another.
+
+    They are stacked on the side of the lines that has more room.
 
     Args:
-        axes: with its scale and limits set.
-        ends: last value and colour of each.
+        axes: with its scales and limits set.
+        ends: last point and colour of each.
     """
+    if not ends:
+        return
     effects: Any = importlib.import_module("matplotlib.patheffects")
     halo = [effects.withStroke(linewidth=2.2, foreground="white")]
     scale = axes.transScale + axes.transLimits
-    free = 0.02
-    for label, (end, ink) in sorted(ends.items(), key=lambda item: item[1][0]):
-        at = float(np.clip(scale.transform((0.0, end))[1], 0.0, 0.93))
-        free = max(at + 0.015, free)
+    found = np.clip([scale.transform((x, y)) for x, y, _ in ends.values()], 0.0, 1.0)
+    across, up = found[:, 0].max(), found[:, 1]
+    is_high = up.mean() > 0.5
+    at = up.min() - 2 * APART if is_high else up.max() + APART
+    x, side = (across + 0.02, "left") if across < 0.6 else (0.985, "right")
+    order = np.argsort(-up if is_high else up, kind="stable")
+    for label in (list(ends)[k] for k in order):
         axes.text(
-            0.985, min(free, 0.95), plain_text(label), color=ink, ha="right",
-            fontsize=6.5, fontweight="bold", path_effects=halo,
-            transform=axes.transAxes, zorder=5,
+            x, at, plain_text(label), color=ends[label][2], ha=side, fontsize=6.5,
+            fontweight="bold", path_effects=halo, transform=axes.transAxes, zorder=5,
         )  # fmt: skip
-        free += APART
+        at += -APART if is_high else APART

@@ -34,7 +34,7 @@ QUANTITIES |= {f"{AVERAGED}{k}": f"{name}, averaged" for k, name in QUANTITIES.i
 """What a page and its figures call them, in the order in which they are offered."""
 HEADROOM = 3.0
 """Lines that rise above this many times the common start leave the panel."""
-WARM_UP = 0.1
+WARM_UP = 0.2
 """Share of the rounds that need not fit in: there all methods are far from the end."""
 FENCE = 3.0
 """A line that ends so many quartile distances behind the others leaves the panel."""
@@ -92,8 +92,9 @@ def draw_curves(
             ink = styles[label].ink
             low, high = mean - spread, mean + spread
             axes.fill_between(x, low, high, color=ink, alpha=0.18, linewidth=0)
-            known = mean[np.isfinite(mean)]
-            ends |= {label: (float(known[-1]), ink)} if known.size else {}
+            known = np.flatnonzero(np.isfinite(mean))
+            if known.size:
+                ends[label] = (float(x[known[-1]]), float(mean[known[-1]]), ink)
     axes.set(xlabel=AXES[axis], ylabel=QUANTITIES.get(quantity, quantity))
     if quantity in GAPS:
         axes.set_yscale("log", nonpositive="clip")  # a band may reach below zero

@@ -50,7 +50,9 @@ def write_curves(panels: Panels, output: Path) -> None:
                     found += [r.metrics.get(name) for name in metrics]
                     sent = (r.round, r.scalars, r.paper_scalars)
                     curves.append([*who, *sent, *map(_cell, found)])
-                last = zip(own[-1].clients, own[-1].horizons, own[-1].weights, strict=True)
+                last = zip(
+                    own[-1].clients, own[-1].horizons, own[-1].weights, strict=True
+                )
                 weights += [[*who, i, h, _cell(w)] for i, h, w in last]
     _write(output / CURVES, (*_WHO, *_SENT, *_OWN, *metrics), curves)
     _write(output / WEIGHTS, (*_WHO, *_LAST), weights)
@@ -128,7 +130,9 @@ def _lane(
 
 
 def _records(results: Results) -> Iterable[RoundRecord]:
-    return (own[t] for lanes in results.records for own in lanes for t in results.rounds)
+    return (
+        own[t] for lanes in results.records for own in lanes for t in results.rounds
+    )
 
 
 def _cell(value: float | None) -> str:

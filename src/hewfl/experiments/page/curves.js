@@ -1,7 +1,7 @@
 /* Curves of a run: methods shown and hidden, differences, zoom by brush or keys. */
 
 const HEADROOM = 3; // as in curves.py: higher lines than this many starts leave the panel
-const WARM_UP = 0.1; // as in curves.py: share of the rounds that need not fit in
+const WARM_UP = 0.2; // as in curves.py: share of the rounds that need not fit in
 const FENCE = 3; // as in curves.py: lines that end so far behind leave the panel
 const HEIGHT = 430;
 
