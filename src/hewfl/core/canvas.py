@@ -162,7 +162,7 @@ def plain_text(name: str) -> str:
 def name_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]]) -> None:
     """Write names near the right ends of their lines, inside, none on another.
 
-    They are stacked on the side of the lines that has more room.
+    They lie on that side of the lines that has more room.
 
     Args:
         axes: with its scales and limits set.
@@ -175,13 +175,15 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]]) -> None:
     scale = axes.transScale + axes.transLimits
     found = np.clip([scale.transform((x, y)) for x, y, _ in ends.values()], 0.0, 1.0)
     across, up = found[:, 0].max(), found[:, 1]
-    is_high = up.mean() > 0.5
-    at = up.min() - 2 * APART if is_high else up.max() + APART
+    way = -1 if up.mean() > 0.5 else 1
     x, side = (across + 0.02, "left") if across < 0.6 else (0.985, "right")
-    order = np.argsort(-up if is_high else up, kind="stable")
-    for label in (list(ends)[k] for k in order):
+    at = -way * np.inf
+    for k in np.argsort(way * up, kind="stable"):
+        # the next beyond the last, and a little off its own line
+        beside = up[k] + (0.025 if way > 0 else -1.1 * APART)
+        at = max(beside, at + APART) if way > 0 else min(beside, at - APART)
+        label = list(ends)[k]
         axes.text(
             x, at, plain_text(label), color=ends[label][2], ha=side, fontsize=6.5,
             fontweight="bold", path_effects=halo, transform=axes.transAxes, zorder=5,
         )  # fmt: skip
-        at += -APART if is_high else APART

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from hewfl.core.atomic import read_json
+from hewfl.core.checks import Array
 from hewfl.experiments.curves import QUANTITIES, measured
 from hewfl.experiments.markup import Html, join, table, tag, warning
 from hewfl.experiments.page_answer import answer
@@ -170,7 +172,8 @@ def _masses(run: PageRun) -> Html:
     """Final weights by horizon, and what they sum to."""
     mass = {m["label"]: m["mass_by_horizon"] for m in run.summary["methods"]}
     every = sorted({h for own in mass.values() for h in own}, key=float)
-    parts = np.array_split(every, min(len(every), COLUMNS)) if every else []
+    size = max(1, -(-len(every) // COLUMNS))
+    parts = [every[k : k + size] for k in range(0, len(every), size)]
     sums = {label: statistics(_sum(own, every)) for label, own in mass.items()}
     rows = []
     for label, own in mass.items():
@@ -194,7 +197,7 @@ def _masses(run: PageRun) -> Html:
     return join((*(note if odd else ()), table(head, rows, caption)))
 
 
-def _sum(own: Mapping[str, Any], horizons: Sequence[str]) -> Any:
+def _sum(own: Mapping[str, Any], horizons: Sequence[str]) -> Float64[Array, " seeds"]:
     """Weight of several horizons together, seed by seed; NaN where there is none."""
     found = [own[h]["seeds"] for h in horizons if h in own]
     rows = np.array([[np.nan if v is None else v for v in seeds] for seeds in found])

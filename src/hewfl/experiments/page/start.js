@@ -28,7 +28,7 @@ const widths = new ResizeObserver((entries) => {
     } else for (const name of ["tabindex", "role", "aria-label"]) target.removeAttribute(name);
   }
 });
-for (const place of document.querySelectorAll(".scroll")) widths.observe(place);
+for (const place of document.querySelectorAll(".scroll:not([role])")) widths.observe(place);
 
 /* The navigation knows where the reader is. */
 const nav = document.querySelector("nav");
