@@ -104,6 +104,8 @@ class Stage:
             task = self.tasks[k]
             errand = _errand(task)
             key = f"hewfl-{_digest(errand, like)}-{self._tries[k]}"
+            while key in sent:  # another task with the same arguments
+                key += "+"
             self._numbers[key] = k
             with warnings.catch_warnings():  # of large inputs: they travel once
                 warnings.simplefilter("ignore")
