@@ -21,11 +21,16 @@ from hewfl.experiments.workers import Warned
 
 STEPS = "hewfl-steps"
 """Topic of Dask's events under which workers tell their steps."""
+KEYS = "hewfl-"
+"""How the keys of tasks begin."""
 TELL_EVERY = 0.5
 """Seconds between two such tellings of a task."""
 _WAIT_FOR_DATA = 5.0
 """Seconds that a task waits for a file that its worker has asked for already: without
 it, all tasks of the queue would run through the new worker and come back."""
+
+_WAIT_FOR_CLIENT = 10.0
+"""Seconds after which a worker does the next task though the last was not fetched."""
 
 
 @final
@@ -89,6 +94,7 @@ class DroppedError(HewError):
 # ------------------------------------------------------------------ in the worker
 
 _one_at_a_time = threading.Lock()
+_left_behind: set[str] = set()
 _asked: dict[DataPart, float] = {}
 
 
@@ -115,7 +121,31 @@ def perform(client: Mapping[str, str], errand: bytes) -> Outcome | Wanted:
         _one_at_a_time,
         tempfile.TemporaryDirectory(dir=worker.local_directory) as own,
     ):
+        _wait_until_fetched(worker)
         return _done(given, Path(own), _teller(worker))
+
+
+def _wait_until_fetched(worker: Any) -> None:
+    """Wait until the client has fetched what this worker has done before.
+
+    A worker that dies takes along what was not fetched. So it is one task at most: the
+    one that runs. Nobody fetches while the client is away: then work goes on.
+    """
+    end = time.monotonic() + _WAIT_FOR_CLIENT
+    while kept := _kept(worker) - _left_behind:
+        if time.monotonic() > end:
+            _left_behind.update(kept)
+        time.sleep(0.002)
+
+
+def _kept(worker: Any) -> set[str]:
+    """Keys of tasks of ours whose results are in this worker's memory."""
+    known = tuple(worker.state.tasks.values())
+    return {
+        task.key
+        for task in known
+        if task.state == "memory" and str(task.key).startswith(KEYS)
+    }
 
 
 def _wanted(data: tuple[DataPart, ...]) -> tuple[DataPart, ...]:

@@ -15,7 +15,8 @@ from hewfl.experiments.workers import THREADS
 from hewfl.version import __version__
 
 
-def likeness() -> dict[str, str]:
+@cache  # asked for by every task
+def likeness() -> Mapping[str, str]:
     """All of a process that its results depend on, by a name that people know."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {
@@ -26,7 +27,6 @@ def likeness() -> dict[str, str]:
     }
 
 
-@cache  # half a thousand files, the same for every task
 def code_digest() -> str:
     """Checksum of hewfl's own source: a version number alone misses an edited copy."""
     root = Path(str(hewfl.__file__)).parent

@@ -86,7 +86,9 @@ def reconnect(address: str) -> Any:
 def _connected(address: str, limit: float) -> Any:
     distributed = dask()
     # Its words on connections that break are ours to say, in one line.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in tuple(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         return distributed.Client(
             _location(address), timeout=limit, set_as_default=False, name="hewfl"

@@ -8,13 +8,14 @@ import queue
 import time
 import warnings
 from asyncio import CancelledError as AsyncCancelledError
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, final
 
 from hewfl.errors import HewError
 from hewfl.experiments.cluster.data import parts_of_data, pieces_of, receive
 from hewfl.experiments.cluster.errand import (
+    KEYS,
     STEPS,
     DroppedError,
     Errand,
@@ -29,6 +30,8 @@ from hewfl.experiments.cluster.shared import known_constants, learn_constants
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Report, Task, pass_on_warning
 
+AT_ONCE = 32
+"""Results fetched together, where many tasks ended."""
 LOOK_EVERY = 2.0
 """Seconds between two looks at who is at work."""
 
@@ -103,21 +106,20 @@ class Stage:
         for k in numbers:
             task = self.tasks[k]
             errand = _errand(task)
-            key = f"hewfl-{_digest(errand, like)}-{self._tries[k]}"
+            key = f"{KEYS}{_digest(errand, like)}-{self._tries[k]}"
             while key in sent:  # another task with the same arguments
                 key += "+"
             self._numbers[key] = k
             with warnings.catch_warnings():  # of large inputs: they travel once
                 warnings.simplefilter("ignore")
-                sent[key] = self._client.submit(
+                sent[key] = self._futures[key] = self._client.submit(
                     perform, like, pickle.dumps(errand), key=key, pure=True
                 )
         self._client.publish_dataset(override=True, **sent)
         again = [future for key, future in sent.items() if key in before]
         if again:
             self._client.retry(again)  # those that failed
-        for key, future in sent.items():
-            self._futures[key] = future
+        for future in sent.values():
             future.add_done_callback(self._news.put)
 
     def _watch(self, look: Callable[[], None]) -> None:
@@ -126,34 +128,55 @@ class Stage:
             if time.monotonic() - looked > LOOK_EVERY:
                 looked = time.monotonic()
                 look()
-            try:
-                news = self._news.get(timeout=0.5)
-            except queue.Empty:
-                if self._client.status != "running":
-                    raise LostError from None
-                continue
-            if isinstance(news, list | tuple):  # steps
-                key, done = news
-                if key in self._futures:
-                    self._report(self._numbers[key], done)
-            else:
-                self._take(news)
+            ended = self._hear()
+            if ended:
+                self._take(ended)
+            elif self._client.status != "running":
+                raise LostError
         look()
 
-    def _take(self, future: Any) -> None:
-        """Write what a task made, or do what it wants before it can be done."""
-        k = self._numbers[future.key]
-        if future.status == "error":
-            error = future.exception()
-            if not isinstance(error, DroppedError):
-                raise _plain(error, self.tasks[k]) from error
-            self._again(future)
-            return
-        found: Outcome | Wanted = future.result()
-        if isinstance(found, Wanted):
-            self._supply(found)
-            self._again(future)
-            return
+    def _hear(self) -> list[Any]:
+        """Pass on the steps that were told meanwhile; tasks that ended."""
+        ended: list[Any] = []
+        with contextlib.suppress(queue.Empty):
+            while len(ended) < AT_ONCE:
+                news = self._news.get(timeout=0 if ended else 0.5)
+                if not isinstance(news, list | tuple):
+                    ended.append(news)
+                elif news[0] in self._futures:
+                    self._report(self._numbers[news[0]], news[1])
+        return ended
+
+    def _take(self, ended: Sequence[Any]) -> None:
+        """Write what tasks made, or do what they want before they can be done."""
+        again = []
+        well = [future for future in ended if future.status != "error"]
+        for future in ended:
+            if future.status == "error":
+                self._raise_unless_dropped(future)
+                again.append(self._numbers[future.key])
+        for future, found in zip(well, self._client.gather(well), strict=True):
+            k = self._numbers[future.key]
+            if isinstance(found, Wanted):
+                self._supply(found)
+                again.append(k)
+            else:
+                self._write(k, found)
+        for future in ended:
+            del self._futures[future.key]
+            future.release()  # at once: the worker waits for it
+        self._client.unpublish_dataset([future.key for future in ended])
+        for k in again:
+            self._tries[k] += 1
+        if again:
+            self._send(again)
+
+    def _raise_unless_dropped(self, future: Any) -> None:
+        error = future.exception()
+        if not isinstance(error, DroppedError):
+            raise _plain(error, self.tasks[self._numbers[future.key]]) from error
+
+    def _write(self, k: int, found: Outcome) -> None:
         task = self.tasks[k]
         learn_constants(task.shares, found.constants)
         if task.writes is not None:
@@ -161,17 +184,6 @@ class Stage:
         for warned in found.warned:
             pass_on_warning(warned)
         self._keep(k, found.result)
-        self._forget(future)
-
-    def _again(self, future: Any) -> None:
-        k = self._numbers[future.key]
-        self._forget(future)
-        self._tries[k] += 1
-        self._send([k])
-
-    def _forget(self, future: Any) -> None:
-        del self._futures[future.key]
-        self._client.unpublish_dataset(future.key)
 
     def _supply(self, wanted: Wanted) -> None:
         """Send files to a worker that has them not; it may have gone meanwhile."""
@@ -196,8 +208,7 @@ class Stage:
     def _drop(self) -> None:
         """Let the cluster forget what is left, as far as it can be told."""
         with contextlib.suppress(Exception):
-            for key in self._futures:
-                self._client.unpublish_dataset(key)
+            self._client.unpublish_dataset(list(self._futures))
             self._client.cancel(list(self._futures.values()))
 
 
@@ -220,7 +231,7 @@ def _specs(arguments: Sequence[Any]) -> Iterator[Spec]:
             yield from _specs(value)
 
 
-def _digest(errand: Errand, like: dict[str, str]) -> str:
+def _digest(errand: Errand, like: Mapping[str, str]) -> str:
     """A name for all that a task's outcome depends on.
 
     Records show all their fields in `repr`; a pickle of equal records may differ.
