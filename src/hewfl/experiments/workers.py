@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 from hewfl.core.checks import invalid
 
@@ -58,6 +58,7 @@ class Task:
     writes: Path | None = None
 
 
+@runtime_checkable
 class Crew(Protocol):
     """Who does tasks: processes of this machine, or a cluster."""
 

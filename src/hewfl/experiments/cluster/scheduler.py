@@ -117,6 +117,7 @@ def _location(address: str) -> str:
 
 
 def _seconds(setting: str, default: float) -> float:
+    dask()  # brings its settings
     config = dask("dask.config")
     parse = dask("dask.utils").parse_timedelta
     return float(parse(config.get(setting, default)))

@@ -56,6 +56,7 @@ class Stage:
         self._client: Any = None
         self._futures: dict[str, Any] = {}
         self._numbers: dict[str, int] = {}
+        self._inherited: set[str] = set()
         self._tries = [0] * len(tasks)
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -100,7 +101,7 @@ class Stage:
 
         Published, they outlive this process.
         """
-        sent = {}
+        sent: dict[str, Any] = {}
         before = set(self._client.list_datasets())
         like = likeness()
         for k in numbers:
@@ -115,10 +116,8 @@ class Stage:
                 sent[key] = self._futures[key] = self._client.submit(
                     perform, like, pickle.dumps(errand), key=key, pure=True
                 )
+        self._inherited |= before & sent.keys()
         self._client.publish_dataset(override=True, **sent)
-        again = [future for key, future in sent.items() if key in before]
-        if again:
-            self._client.retry(again)  # those that failed
         for future in sent.values():
             future.add_done_callback(self._news.put)
 
@@ -153,7 +152,7 @@ class Stage:
         well = [future for future in ended if future.status != "error"]
         for future in ended:
             if future.status == "error":
-                self._raise_unless_dropped(future)
+                self._raise(future)
                 again.append(self._numbers[future.key])
         for future, found in zip(well, self._client.gather(well), strict=True):
             k = self._numbers[future.key]
@@ -171,9 +170,14 @@ class Stage:
         if again:
             self._send(again)
 
-    def _raise_unless_dropped(self, future: Any) -> None:
+    def _raise(self, future: Any) -> None:
+        """Raise what a task raised, unless it is to be tried again.
+
+        An error of an earlier client's time may have been mended.
+        """
         error = future.exception()
-        if not isinstance(error, DroppedError):
+        old = future.key in self._inherited
+        if not (old or isinstance(error, DroppedError)):
             raise _plain(error, self.tasks[self._numbers[future.key]]) from error
 
     def _write(self, k: int, found: Outcome) -> None:
