@@ -6,11 +6,11 @@ to come. Workers that share a disk receive it once together.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from hewfl.data import CATALOGUE
 from hewfl.data.download import fetch, progress_bar
@@ -151,10 +151,29 @@ def receive(part: DataPart, begin: int, piece: bytes, sha256: str, sender: str) 
     return False
 
 
-def localised(spec: Spec, parts: Sequence[DataPart]) -> Spec:
-    """The spec with its own data file named by where this machine has it."""
-    for part in parts:
-        place = place_of(part) if part.sha256 and part.data == spec.data.name else None
-        if place is not None:
-            return replace(spec, data=replace(spec.data, name=str(place)))
-    return spec
+def places_here(parts: Sequence[DataPart]) -> dict[str, str]:
+    """Where this machine has a user's own files, by where the client has them."""
+    return {part.data: str(place_of(part)) for part in parts if part.sha256}
+
+
+def relocated(value: Any, places: Mapping[str, str]) -> Any:
+    """A value with other places for files, wherever they are named in it.
+
+    Args:
+        value: numbers and texts, in any depth of records, mappings, lists and tuples.
+        places: new ones, by the old.
+    """
+    if isinstance(value, str):
+        file, colon, inside = value.rpartition(":")  # code is named by file and name
+        if colon and file in places:
+            return f"{places[file]}:{inside}"
+        return places.get(value, value)
+    if isinstance(value, Mapping):
+        return {key: relocated(each, places) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(relocated(each, places) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {f.name: getattr(value, f.name) for f in fields(value)}
+        new = {name: relocated(each, places) for name, each in given.items()}
+        return value if new == given else replace(value, **new)
+    return value

@@ -13,10 +13,9 @@ from typing import Any, final
 
 from hewfl.errors import HewError
 from hewfl.experiments import constants
-from hewfl.experiments.cluster.data import DataPart, localised, place_of
+from hewfl.experiments.cluster.data import DataPart, place_of, places_here, relocated
 from hewfl.experiments.cluster.files import files_of, write_files
 from hewfl.experiments.cluster.likeness import require_like
-from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Warned
 
 STEPS = "hewfl-steps"
@@ -163,7 +162,11 @@ def _done(given: Errand, own: Path, on_step: Callable[[int], None]) -> Outcome:
     if place is not None:
         write_files(place, given.files)
     constants.put_in_cache(given.constants)
-    arguments = [_here(value, given, place) for value in given.arguments]
+    places = places_here(given.data)
+    arguments = [
+        place if value == given.writes else relocated(value, places)
+        for value in given.arguments
+    ]
     with warnings.catch_warnings(record=True) as caught, constants.noted() as used:
         warnings.simplefilter("default")
         result = given.call(*arguments, on_step)
@@ -173,15 +176,6 @@ def _done(given: Errand, own: Path, on_step: Callable[[int], None]) -> Outcome:
         constants.from_cache(used),
         tuple((str(w.message), w.category, w.filename, w.lineno) for w in caught),
     )
-
-
-def _here(value: Any, given: Errand, place: Path | None) -> Any:
-    """An argument as this machine has it: its own place to write, its own data."""
-    if isinstance(value, Spec):
-        return localised(value, given.data)
-    if isinstance(value, tuple):
-        return tuple(_here(each, given, place) for each in value)
-    return place if isinstance(value, Path) and value == given.writes else value
 
 
 def _teller(worker: Any) -> Callable[[int], None]:
