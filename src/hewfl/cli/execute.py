@@ -40,7 +40,8 @@ def execute(
         is_brief: leave out what tuning chose and the last rounds.
     """
     _say_resumed(folders, console)
-    with _crew(cluster) as crew, _resumable(folders, again), Bars(console) as bars:
+    resumable = _resumable(folders, again, cluster)
+    with resumable, _crew(cluster) as crew, Bars(console) as bars:
         run_all(folders, jobs=cores(jobs), progress=bars, cluster=crew)
     for folder in () if is_brief else folders:
         show_choices(folder, console)
@@ -60,7 +61,8 @@ def tune_one(
     """
     if folder.tuned is None:
         _say_resumed([folder], console)
-        with _crew(cluster) as crew, _resumable([folder], None), Bars(console) as bars:
+        resumable = _resumable([folder], None, cluster)
+        with resumable, _crew(cluster) as crew, Bars(console) as bars:
             tune_all([folder], jobs=cores(jobs), progress=bars, cluster=crew)
     show_choices(folder, console)
 
@@ -133,14 +135,17 @@ def _say_resumed(folders: Sequence[Folder], console: Console) -> None:
 
 
 @contextmanager
-def _resumable(folders: Sequence[Folder], again: str | None) -> Iterator[None]:
+def _resumable(
+    folders: Sequence[Folder], again: str | None, cluster: str | None
+) -> Iterator[None]:
     """Ctrl-C leaves runs that can go on; say how."""
     try:
         yield
     except KeyboardInterrupt as error:
         left = [f for f in folders if not f.is_done]
         begun = [f.path for f in left if (f.path / "spec.toml").exists()]
-        commands = [f"hewfl resume {path}" for path in begun]
+        where = "" if cluster is None else f" --cluster {cluster}"
+        commands = [f"hewfl resume {path}{where}" for path in begun]
         if again is not None and left:
             commands = [again]
         for command in commands:
