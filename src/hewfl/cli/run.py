@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hewfl.cli.errors import as_change, one_line_errors
 from hewfl.cli.execute import execute, tune_one
-from hewfl.cli.options import ROOT, Chunk, Jobs, Root, chunked
+from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
 from hewfl.core.checks import invalid
 from hewfl.experiments.folder import folder_for, open_folder
 from hewfl.experiments.overrides import overridden
@@ -32,13 +32,14 @@ def run(
     *,
     root: Root = ROOT,
     jobs: Jobs = None,
+    cluster: Address = None,
     change: Changes = None,
     client_chunk: Chunk = None,
 ) -> None:
     """Tune and run an experiment; one that was begun goes on where it stopped."""
     with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
-        execute([folder_for(spec, root)], jobs, Console())
+        execute([folder_for(spec, root)], jobs, Console(), cluster=cluster)
 
 
 def tune(
@@ -46,6 +47,7 @@ def tune(
     *,
     root: Root = ROOT,
     jobs: Jobs = None,
+    cluster: Address = None,
     change: Changes = None,
     client_chunk: Chunk = None,
 ) -> None:
@@ -54,7 +56,7 @@ def tune(
     with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
         folder = folder_for(spec, root)
-        tune_one(folder, jobs, console)
+        tune_one(folder, jobs, console, cluster=cluster)
         if folder.spec.is_tuned:
             console.print("nothing to tune: no method of the spec has a grid")
         else:
@@ -68,10 +70,11 @@ def resume(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     *,
     jobs: Jobs = None,
+    cluster: Address = None,
 ) -> None:
     """Go on with a run that was stopped."""
     with one_line_errors():
-        execute([open_folder(folder)], jobs, Console())
+        execute([open_folder(folder)], jobs, Console(), cluster=cluster)
 
 
 def spec() -> None:

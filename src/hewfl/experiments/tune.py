@@ -95,9 +95,8 @@ def trial_tasks(
             done = rounds if file.exists() else 0
             call = (spec, part, rounds, seed, file)
             shares = samples_of(spec, seed)
-            tasks.append(
-                Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
-            )
+            what = (name, rounds, kept_trial, call, done, lanes, shares)
+            tasks.append(Task("tuning", *what, writes=file))
     return tasks
 
 
