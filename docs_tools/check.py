@@ -57,14 +57,17 @@ def complaints(site: Path = SITE) -> list[str]:
                 continue
             if parts.scheme:
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = (
+                (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            )
             if target.is_dir():
                 target /= "index.html"
             if not target.exists():
                 found.append(f"{name} links to {address}, which is not there")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].anchors:
-                    found.append(f"{name} links to {address}: no such anchor")
+            elif target in pages and parts.fragment:
+                if unquote(parts.fragment) in pages[target].anchors:
+                    continue
+                found.append(f"{name} links to {address}: no such anchor")
     return sorted(set(found))
 
 

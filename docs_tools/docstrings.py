@@ -1,11 +1,11 @@
 """Which public names still lack a part of their docstring.
 
-A public function has Args (every parameter), Returns, Raises where it refuses something,
-and an example. A public class has Attributes (every field of its constructor), Raises
-where the constructor refuses something, an example, and methods with Args, Returns and
-Raises; a method that an interface of the library prescribes is described there. An
-example is a doctest, or a block of code in the pages, examples or notebooks that the
-tests run.
+A public function has Args (every parameter), Returns, Raises where it refuses
+something, and an example. A public class has Attributes (every field of its
+constructor), Raises where the constructor refuses something, an example, and methods
+with Args, Returns and Raises; a method that an interface of the library prescribes is
+described there. An example is a doctest, or a block of code in the pages, examples or
+notebooks that the tests run.
 
 `docs/undocumented.txt` lists what is missing; it may only get shorter.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from docs_tools.pages import code_of_examples, code_of_notebooks, python_blocks
-from docs_tools.public import ROOT, public_methods, public_names
+from docs_tools.public import ROOT, interfaces, protocols, public_methods, public_names
 
 MISSING = ROOT / "docs" / "undocumented.txt"
 CHECKS = ROOT / "src" / "hewfl" / "core" / "checks.py"
@@ -28,7 +28,9 @@ CHECKS = ROOT / "src" / "hewfl" / "core" / "checks.py"
 def section(text: str, *titles: str) -> str:
     """What stands under the first of these titles of a docstring, indented lines."""
     for title in titles:
-        found = re.search(rf"^{title}:\n((?:[ \t]+.*\n|\n)+)", text + "\n", re.MULTILINE)
+        found = re.search(
+            rf"^{title}:\n((?:[ \t]+.*\n|\n)+)", text + "\n", re.MULTILINE
+        )
         if found:
             return textwrap.dedent(found[1])
     return ""
@@ -79,35 +81,30 @@ def lacks_of_class(cls: type, prescribed: dict[str, set[type]]) -> Iterator[str]
     if dataclasses.is_dataclass(cls):
         known = described(inspect.cleandoc(text), "Attributes", "Args")
         for field in dataclasses.fields(cls):
-            if field.init and not field.name.startswith("_") and field.name not in known:
+            if (
+                field.init
+                and not field.name.startswith("_")
+                and field.name not in known
+            ):
                 yield f"Attributes: {field.name}"
     start = vars(cls).get("__post_init__") or vars(cls).get("__init__")
+    if cls in protocols():
+        start = None  # made by typing
     if start and refuses(start) and not section(inspect.cleandoc(text), "Raises"):
         yield "Raises"
     for name, member in public_methods(cls):
         if isinstance(member, property):
             if not member.__doc__ and not prescribed.get(name):
                 yield f"{name}: text"
-        elif not prescribed.get(name, set()) - {cls}:
+        elif cls in protocols() or not (prescribed.get(name) or _inherits(cls, name)):
             for lack in lacks_of_function(member):
                 yield f"{name}: {lack}"
 
 
-def interfaces() -> dict[str, set[type]]:
-    """The methods that the library's protocols prescribe, with the protocols."""
-    from hewfl.core import algorithm  # noqa: PLC0415 - docs_tools is read without hewfl
-
-    protocols = {t for _, t in public_names() if getattr(t, "_is_protocol", False)}
-    protocols |= {t for t in vars(algorithm).values() if _is_protocol(t)}
-    methods: dict[str, set[type]] = {}
-    for protocol in protocols:
-        for name, _ in public_methods(protocol):
-            methods.setdefault(name, set()).add(protocol)
-    return methods
-
-
-def _is_protocol(thing: Any) -> bool:
-    return inspect.isclass(thing) and bool(getattr(thing, "_is_protocol", False))
+def _inherits(cls: type, name: str) -> bool:
+    """Whether a class of another library has the method, and describes it."""
+    others = (base for base in cls.__mro__[1:-1] if base.__module__[:5] != "hewfl")
+    return any(name in vars(base) for base in others)
 
 
 def words_of_examples() -> set[str]:
@@ -125,10 +122,15 @@ def words_of_examples() -> set[str]:
 def missing() -> list[str]:
     """One line for each part that a public name lacks: `hewfl.name: what`."""
     words, prescribed, lines = words_of_examples(), interfaces(), []
+    for protocol in protocols():
+        path = f"{protocol.__module__}.{protocol.__name__}"
+        lines += [f"{path}: {lack}" for lack in lacks_of_class(protocol, prescribed)]
     for path, thing in public_names():
         if not callable(thing) or not hasattr(thing, "__module__"):
             continue
-        if inspect.isclass(thing):
+        if thing in protocols():
+            lacks = []
+        elif inspect.isclass(thing):
             lacks = list(lacks_of_class(thing, prescribed))
         elif inspect.isfunction(thing):
             lacks = list(lacks_of_function(thing))

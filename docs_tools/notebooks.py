@@ -18,12 +18,12 @@ def run(path: Path) -> Any:
         The notebook with its outputs, as `nbformat` holds it.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell failed; the text has its traceback.
+        CellExecutionError: of nbclient: a cell failed; the text has its traceback.
     """
     import nbformat  # noqa: PLC0415 - slow to import, and not needed to check pages
     from nbclient import NotebookClient  # noqa: PLC0415
 
-    notebook = nbformat.read(path, as_version=4)
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     NotebookClient(
         notebook,
         timeout=LIMIT,
@@ -68,6 +68,6 @@ def _shown(output: dict[str, Any]) -> str:
 
 
 def without_outputs(path: Path) -> bool:
-    """Whether a notebook is kept without outputs and counts, as the repository wants."""
+    """Whether a notebook is kept without outputs and counts, as it should be."""
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)

@@ -1,7 +1,7 @@
 """The pictures of docs/concepts.md, drawn from what the library computes.
 
 `python -m docs_tools.pictures` writes them to docs/figures. Each picture is a function
-that returns the numbers it shows and one that draws them; the tests look at the numbers.
+that returns the numbers it shows and one that draws them; tests look at the numbers.
 """
 
 from dataclasses import dataclass
@@ -89,7 +89,9 @@ def draw_projection(axes: Any) -> None:
     plane.legend(loc="upper left")
     at = np.arange(len(shown.points))
     for k, (kappa, row) in enumerate(zip(shown.kappas, shown.weights, strict=True)):
-        bars.bar(at + 0.27 * (k - 1), row, 0.25, color=colours[k], label=f"κ = {kappa:g}")
+        bars.bar(
+            at + 0.27 * (k - 1), row, 0.25, color=colours[k], label=f"κ = {kappa:g}"
+        )
     bars.set(xticks=at, title="the weights")
     bars.set_xticklabels([f"Δ{i + 1}" for i in at])
 
@@ -140,7 +142,10 @@ def draw_ground(axes: Any) -> None:
     for panel, ends, title in zip(
         axes[:2],
         (shown.one_rate, shown.equal_ground),
-        ("one step size: long branches go far", "equal ground: long branches are quiet"),
+        (
+            "one step size: long branches go far",
+            "equal ground: long branches are quiet",
+        ),
         strict=True,
     ):
         for points, h, colour in zip(ends, shown.horizons, colours, strict=True):
@@ -194,9 +199,13 @@ def draw_promise(axes: Any) -> None:
     """The objective along the step, and the bound above it."""
     shown = promise()
     axes.plot(shown.lengths, shown.bound, color=RED, label="bound: model + mismatch")
-    axes.plot(shown.lengths, shown.objective, color=BLUE, label="objective F(x + t·step)")
+    axes.plot(
+        shown.lengths, shown.objective, color=BLUE, label="objective F(x + t·step)"
+    )
     axes.axvline(1, color=GREY, ls=":")
-    axes.annotate("the step made", (1, shown.bound.max()), (5, -8), textcoords="offset points")
+    axes.annotate(
+        "the step made", (1, shown.bound.max()), (5, -8), textcoords="offset points"
+    )
     axes.set(xlabel="t, share of the step", title="what the certificate says")
     axes.legend()
 

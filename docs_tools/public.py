@@ -1,8 +1,8 @@
 """What is public: the names in `__all__` of a few modules, and how they are called.
 
-`docs/api.txt` lists them with their parameters. A change of the list needs a line in the
-changelog that names what changed (`docs/api_policy.md`); `make api` writes the list anew
-and refuses to where that line is missing.
+`docs/api.txt` lists them with their parameters. A change of the list needs a line in
+the changelog that names what changed (`docs/api_policy.md`); `make api` writes the list
+anew and refuses to where that line is missing.
 """
 
 import importlib
@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ MODULES = (
 )
 
 
+INNER = ("Columns", "Faced", "Readable", "Sums", "Transport", "Variates")
+"""Protocols between inner parts, which no user meets."""
+
+
 def public_names() -> Iterator[tuple[str, Any]]:
     """Every public name with its module in front, and the object it stands for."""
     for module in map(importlib.import_module, MODULES):
@@ -37,12 +42,43 @@ def public_names() -> Iterator[tuple[str, Any]]:
 
 def public_methods(cls: type) -> Iterator[tuple[str, Any]]:
     """The methods and properties that a class defines itself, without `_` in front."""
+    fields = getattr(cls, "__dataclass_fields__", {})
     for name, member in vars(cls).items():
         plain = getattr(member, "__func__", member)
-        if not name.startswith("_") and (
-            isinstance(member, property) or inspect.isfunction(plain)
+        if (
+            not name.startswith("_")
+            and name not in fields
+            and (isinstance(member, property) or inspect.isfunction(plain))
         ):
             yield name, member if isinstance(member, property) else plain
+
+
+@cache
+def protocols() -> tuple[type, ...]:
+    """The library's interfaces: the protocols of all modules loaded with it."""
+    for name in MODULES:
+        importlib.import_module(name)
+    found = {
+        thing
+        for name, module in sorted(sys.modules.items())
+        if name.split(".")[0] == "hewfl"
+        for thing in vars(module).values()
+        if inspect.isclass(thing)
+        and getattr(thing, "_is_protocol", False)
+        and thing.__module__.startswith("hewfl.")
+        and thing.__name__ not in INNER
+    }
+    return tuple(sorted(found, key=lambda cls: f"{cls.__module__}.{cls.__name__}"))
+
+
+@cache
+def interfaces() -> dict[str, set[type]]:
+    """The methods that protocols prescribe, by name, with the protocols."""
+    methods: dict[str, set[type]] = {}
+    for protocol in protocols():
+        for name, _ in public_methods(protocol):
+            methods.setdefault(name, set()).add(protocol)
+    return methods
 
 
 def parameters(function: Any) -> str:
@@ -72,9 +108,13 @@ def listing() -> list[str]:
             lines.append(path + parameters(thing))
         elif inspect.isclass(thing):
             is_protocol = getattr(thing, "_is_protocol", False)
-            own = "" if is_protocol or issubclass(thing, Exception) else parameters(thing)
+            own = (
+                "" if is_protocol or issubclass(thing, Exception) else parameters(thing)
+            )
             lines.append(path + own)
             for name, member in sorted(public_methods(thing), key=lambda pair: pair[0]):
+                if not is_protocol and name in interfaces():
+                    continue  # listed with the protocol that prescribes it
                 called = "" if isinstance(member, property) else parameters(member)
                 lines.append(f"{path}.{name}{called}")
         else:

@@ -1,9 +1,9 @@
 """Put the pages of the site together in `build/pages`: `make docs` builds from there.
 
-Pages stand where readers of the repository find them (README.md and PAPER.md on top, the
-others in docs/). The site wants them in one folder, so they are copied, links follow, and
-files that pages link to (figures, example programs) come along. Notebooks are run and
-become pages with their outputs.
+Pages stand where readers of the repository find them (README.md and PAPER.md on top,
+the others in docs/). The site wants them in one folder, so they are copied, links
+follow, and files that pages link to (figures, example programs) come along. Notebooks
+are run and become pages with their outputs.
 """
 
 import re
