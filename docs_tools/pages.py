@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "PAPER.md", "CHANGELOG.md", "CONTRIBUTING.md")
 NOTEBOOKS = ROOT / "notebooks"
 FENCE = re.compile(
-    r"(?:<!-- not run: (?P<reason>.+?) -->\n+)?"
+    r"(?:<!-- (?P<mark>not run|runs after):(?P<note>(?:(?!-->).)+)-->\n+)?"
     r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -25,6 +25,8 @@ class Block:
         line: of its fence.
         language: the word after the fence, may be empty.
         code: what it holds.
+        before: what a page leaves out because every reader has it (a model, a loader):
+            a comment before the block, `<!-- runs after: … -->`.
         reason: why it is not run, if a comment before it says so.
     """
 
@@ -32,6 +34,7 @@ class Block:
     line: int
     language: str
     code: str
+    before: str
     reason: str
 
 
@@ -50,7 +53,8 @@ def blocks(page: Path) -> list[Block]:
             text.count("\n", 0, found.start("code")),
             found["language"],
             found["code"],
-            found["reason"] or "",
+            found["note"].strip() if found["mark"] == "runs after" else "",
+            found["note"].strip() if found["mark"] == "not run" else "",
         )
         for found in FENCE.finditer(text)
     ]

@@ -1,6 +1,7 @@
 """Every block of code in the pages runs, parses or names commands that exist."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def check(block: Block) -> None:
     where = f"{block.page.relative_to(ROOT)}:{block.line}"
     assert block.language in LANGUAGES, f"{where}: one of {LANGUAGES}"
     if block.language == "python" and not block.reason:
-        exec(compile(block.code, where, "exec"), {"__name__": "__main__"})
+        names: dict[str, object] = {"__name__": "__main__"}
+        exec(compile(block.before, f"before {where}", "exec"), names)
+        exec(compile(block.code, where, "exec"), names)
     elif block.language == "python":
         compile(block.code, where, "exec")
     elif block.language == "toml":
@@ -49,11 +52,14 @@ def test_blocks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     for block in blocks(WITH_CODE[name]):
         check(block)
+    jobs = sys.modules.get("torch.distributed")
+    if jobs is not None and jobs.is_initialized():
+        jobs.destroy_process_group()
 
 
 def test_few_blocks_are_not_run() -> None:
     reasons = [b.reason for page in PAGES.values() for b in blocks(page) if b.reason]
-    assert len(reasons) <= 8, reasons
+    assert len(reasons) <= 2, reasons
 
 
 @pytest.mark.parametrize("name", PAGES)
