@@ -37,8 +37,9 @@ def section(text: str, *titles: str) -> str:
 
 
 def described(text: str, *titles: str) -> set[str]:
-    """The names described under a title: `name: …`, `a, b: …`, `**options: …`."""
-    names = re.findall(r"^([\w*`, ]+):", section(text, *titles), re.MULTILINE)
+    """The names described under some titles: `name: …`, `a, b: …`, `**options: …`."""
+    under = "\n".join(section(text, title) for title in titles)
+    names = re.findall(r"^([\w*`, ]+):", under, re.MULTILINE)
     return {word.strip(" *`") for line in names for word in line.split(",")}
 
 
@@ -77,21 +78,15 @@ def lacks_of_function(function: Any) -> Iterator[str]:
 
 def lacks_of_class(cls: type, prescribed: dict[str, set[type]]) -> Iterator[str]:
     """The parts that the docstrings of a class and of its methods should have."""
-    text = cls.__doc__ or ""
-    if dataclasses.is_dataclass(cls):
-        known = described(inspect.cleandoc(text), "Attributes", "Args")
-        for field in dataclasses.fields(cls):
-            if (
-                field.init
-                and not field.name.startswith("_")
-                and field.name not in known
-            ):
-                yield f"Attributes: {field.name}"
+    text = inspect.cleandoc(cls.__doc__ or "")
     start = vars(cls).get("__post_init__") or vars(cls).get("__init__")
-    if cls in protocols():
-        start = None  # made by typing
-    if start and refuses(start) and not section(inspect.cleandoc(text), "Raises"):
-        yield "Raises"
+    if start and cls not in protocols():  # theirs is made by typing
+        text += "\n\n" + inspect.cleandoc(start.__doc__ or "")
+        if refuses(start) and not section(text, "Raises"):
+            yield "Raises"
+    for name in _taken(cls, start):
+        if name not in described(text, "Attributes", "Args"):
+            yield f"Attributes: {name}"
     for name, member in public_methods(cls):
         if isinstance(member, property):
             if not member.__doc__ and not prescribed.get(name):
@@ -99,6 +94,15 @@ def lacks_of_class(cls: type, prescribed: dict[str, set[type]]) -> Iterator[str]
         elif cls in protocols() or not (prescribed.get(name) or _inherits(cls, name)):
             for lack in lacks_of_function(member):
                 yield f"{name}: {lack}"
+
+
+def _taken(cls: type, start: Any) -> list[str]:
+    """What the constructor of a class takes: its fields, or the parameters."""
+    if dataclasses.is_dataclass(cls):
+        return [f.name for f in dataclasses.fields(cls) if f.init and f.name[0] != "_"]
+    if start is None or cls in protocols():
+        return []
+    return list(inspect.signature(start).parameters)[1:]
 
 
 def _inherits(cls: type, name: str) -> bool:
