@@ -21,9 +21,9 @@ $(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@ $(VENV)/core.stamp
 
-$(VENV)/docs.stamp: $(SOURCES) $(VENV)/dev.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs]"
-	@touch $@
+$(VENV)/docs.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs,flower]"
+	@touch $@ $(VENV)/core.stamp
 
 $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"

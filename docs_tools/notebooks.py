@@ -49,8 +49,7 @@ def as_page(path: Path) -> str:
             continue
         parts.append(f"```python\n{cell.source}\n```")
         parts += [text for output in cell.outputs if (text := _shown(output))]
-    name = path.name
-    parts.append(f"*This page is the notebook [{name}]({name}), run as it stands.*")
+    parts.append(f"*This page is `notebooks/{path.name}`, run as it stands.*")
     return "\n\n".join(parts) + "\n"
 
 
