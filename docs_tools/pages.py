@@ -11,7 +11,8 @@ TOP = ("README.md", "PAPER.md", "CHANGELOG.md", "CONTRIBUTING.md")
 NOTEBOOKS = ROOT / "notebooks"
 FENCE = re.compile(
     r"(?:<!-- (?P<mark>not run|runs after):(?P<note>(?:(?!-->).)+)-->\n+)?"
-    r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)```(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n"
+    r"(?P<code>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -28,6 +29,8 @@ class Block:
         before: what a page leaves out because every reader has it (a model, a loader):
             a comment before the block, `<!-- runs after: … -->`.
         reason: why it is not run, if a comment before it says so.
+        title: the file that readers are told to put it in; such files work together,
+            and a test of their own runs them.
     """
 
     page: Path
@@ -36,6 +39,7 @@ class Block:
     code: str
     before: str
     reason: str
+    title: str
 
 
 def pages() -> list[Path]:
@@ -55,6 +59,7 @@ def blocks(page: Path) -> list[Block]:
             found["code"],
             found["note"].strip() if found["mark"] == "runs after" else "",
             found["note"].strip() if found["mark"] == "not run" else "",
+            found["title"] or "",
         )
         for found in FENCE.finditer(text)
     ]

@@ -13,6 +13,8 @@ from typer.main import get_command
 LANGUAGES = ("python", "toml", "sh", "text", "")
 PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
 WITH_CODE = {name: page for name, page in PAGES.items() if blocks(page)}
+TOGETHER = {"docs/experiments.md": "tests/test_five_minutes.py"}
+"""Pages whose blocks are files of one project, and the test that runs it."""
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
@@ -32,7 +34,7 @@ def check_command(line: str, where: str) -> None:
 def check(block: Block) -> None:
     where = f"{block.page.relative_to(ROOT)}:{block.line}"
     assert block.language in LANGUAGES, f"{where}: one of {LANGUAGES}"
-    if block.language == "python" and not block.reason:
+    if block.language == "python" and not block.reason and not block.title:
         names: dict[str, object] = {"__name__": "__main__"}
         exec(compile(block.before, f"before {where}", "exec"), names)
         exec(compile(block.code, where, "exec"), names)
@@ -55,6 +57,13 @@ def test_blocks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     jobs = sys.modules.get("torch.distributed")
     if jobs is not None and jobs.is_initialized():
         jobs.destroy_process_group()
+
+
+def test_blocks_with_a_file_name_have_a_test() -> None:
+    titled = {p for p in PAGES if any(b.title for b in blocks(PAGES[p]))}
+    assert titled <= set(TOGETHER)
+    for page in titled:
+        assert (ROOT / TOGETHER[page]).exists(), page
 
 
 def test_few_blocks_are_not_run() -> None:
