@@ -166,7 +166,6 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
                 self._finish(t, given, best)
             return given
 
-        log.info("%r, %r", self.lane.algorithm, self.outer)
         left = max(num_rounds - self._offset, 0)
         configs = (train_config, evaluate_config)
         result = super().start(grid, arrays, left, timeout, *configs, after)
@@ -208,12 +207,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         measured = {**self._measured, **numbers(given)}
         if self.on_round is not None and measured:
             self.on_round(t, measured)
-        state, note = self.state, self._note
-        self._note, self._measured = {}, {}
+        state, note, self._note, self._measured = self.state, self._note, {}, {}
         if self._kept is not None:
-            goals = [measured.pop(key, None) for key in ("objective", "pooled")]
-            sent = (state.scalars, state.paper_scalars)
-            record = RoundRecord(t, 0, *goals, measured, *sent, **note)
+            goals: Any = [measured.pop(key, None) for key in ("objective", "pooled")]
+            goals += [measured, state.scalars, state.paper_scalars]
+            record = RoundRecord(t, 0, *goals, **note)
             self._kept.commit(record, state, model_arrays(model))
 
     # -------------------------------------------------------------- one round
@@ -312,11 +310,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """Decide and step; the state as it was where the round is rejected."""
         anchor, fits = wide(opened.arrays), opened.layout.fits
         state, base = replace(self.state, anchor=anchor), flat(read.layout, read.arrays)
+        if len(answers) < self.min_replies:
+            text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
+            return Outcome(state, text)
+        wants = self.lane.algorithm.demands
         try:
-            if len(answers) < self.min_replies:
-                raise invalid("usable replies", f"{self.min_replies}", len(answers))
-            found = (anchor, answers, roster, base)
-            round_ = round_of(*found, variates=self.lane.algorithm.demands.variates)
+            round_ = round_of(anchor, answers, roster, base, variates=wants.variates)
         except InvalidInputError as error:
             return Outcome(state, f"rejected: {error}")
         alone = replace(state, average=None)
@@ -329,8 +328,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             second = SecondPhase(*where, self.secure)
             came = conclude_in_phases(self.lane, alone, round_, second, **told)
         said = came.status if came.decision else f"rejected: {came.status}"
-        kept = replace(came.state, average=state.average)
-        return replace(came, state=kept, status=said)
+        return replace(
+            came, state=replace(came.state, average=state.average), status=said
+        )
 
     # -------------------------------------------------------------- evaluation
 
