@@ -38,6 +38,7 @@ class AllReduce:
         narrow: send bfloat16.
 
     Attributes:
+        away: Δ, where it was sketched in this round; empty where not.
         residuals: what was rounded off so far, sent with the next sum; empty where
             sums are sent as they are.
     """
@@ -46,6 +47,8 @@ class AllReduce:
         self._model, self._wire = model, wire
         self._rooms: list[torch.Tensor] = []
         self._works: list[Any] = []
+        self.away: list[torch.Tensor] = []
+        self._room_for_away: list[torch.Tensor] = []
         kept = model.layout.buckets if narrow else ()
         self.residuals = [
             torch.zeros(bucket.size, dtype=bucket.wide, device=wire.device)
@@ -58,9 +61,15 @@ class AllReduce:
         As many digits as the displacement has. Other signs in every round: what a
         sketch gets wrong does not add up.
         """
-        kind = self._kind
+        kind, buckets = self._kind, self._model.layout.buckets
         sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
-        mine = self._model.sketch(sketch).cpu().numpy().astype(kind)
+        self._room_for_away = self._room_for_away or self._room()
+        self.away = self._room_for_away
+        total: torch.Tensor = sketch.empty(self.away[0])
+        for b, (bucket, moved) in enumerate(zip(buckets, self.away, strict=True)):
+            self._model.displacement(b, moved)
+            sketch.add(total, moved, bucket.begin)
+        mine = total.cpu().numpy().astype(kind)
         packed: Array = mine.view(np.float64)
         return packed
 
@@ -80,20 +89,34 @@ class AllReduce:
         Args:
             weight: of this rank; zero leaves its displacement out, even a NaN.
         """
-        buckets, device = self._model.layout.buckets, self._wire.device
-        if not self._rooms:
-            kinds = [torch.bfloat16 if self.residuals else b.dtype for b in buckets]
-            pairs = zip(buckets, kinds, strict=True)
-            self._rooms = [
-                torch.empty(b.size, dtype=k, device=device) for b, k in pairs
-            ]
+        narrow = torch.bfloat16 if self.residuals else None
+        self._rooms = self._rooms or self._room(narrow)
         self._works = []
         for b, room in enumerate(self._rooms):
             if self.residuals:
                 room.copy_(self._with_residual(b, weight))
             else:
-                self._model.displacement(b, room, weight)
+                self._weighted(b, weight, room)
             self._works.append(self._wire.adding(room))
+
+    def _room(self, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+        """Memory for a vector, in the precision of the parameters or another."""
+        return [
+            torch.empty(
+                bucket.size, dtype=dtype or bucket.dtype, device=self._wire.device
+            )
+            for bucket in self._model.layout.buckets
+        ]
+
+    def _weighted(self, b: int, weight: float, out: torch.Tensor) -> None:
+        """The displacement on a bucket, times a weight."""
+        if weight == 0:  # whatever Δ is, NaN included
+            out.zero_()
+        elif self.away:
+            torch.mul(self.away[b], weight, out=out)
+        else:
+            self._model.displacement(b, out)
+            out.mul_(weight)
 
     def finish(self) -> list[torch.Tensor]:
         """The sum, once it is there."""
@@ -101,7 +124,7 @@ class AllReduce:
         return self._rooms
 
     def settle(self, weight: float) -> None:
-        """Keep what `start` rounded off, before the model moves."""
+        """Keep what `start` rounded off."""
         for b, residual in enumerate(self.residuals):
             whole = self._with_residual(b, weight)
             torch.sub(whole, whole.bfloat16(), out=residual)
@@ -109,7 +132,7 @@ class AllReduce:
     def _with_residual(self, b: int, weight: float) -> torch.Tensor:
         dtype = self._model.layout.buckets[b].dtype
         moved = torch.empty_like(self.residuals[b], dtype=dtype)
-        self._model.displacement(b, moved, weight)
+        self._weighted(b, weight, moved)
         return self.residuals[b] + moved
 
 

@@ -190,6 +190,7 @@ class Replica:
             rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
             raise invalid("the job", rule, "an outer step with `measure` alone")
         self.finish()
+        self.sums.away = []  # of the round before
         began, sent = time.perf_counter(), self.wire.bytes_sent
         with self._meetings.met(
             Meeting.ROUND, work, self.rounds, self._product, self._sketch
@@ -324,7 +325,8 @@ class Replica:
                 self._solved = Solved(self.rounds + 1, heard, *of)
         measured = self._measured(steps, decision, heard)
         against = self._solved is not None and measured is None
-        self._product = self.model.move(steps, self.rounds, against=against)
+        away = self.sums.away if against else ()
+        self._product = self.model.move(steps, self.rounds, away)
         self._solved = self._solved if against else None
         return _Outcome(round_.roster, decision, following, measured)
 
