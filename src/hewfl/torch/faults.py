@@ -50,7 +50,9 @@ class Attendance:
         self._rank, self._ranks = rank, ranks
         self._counts = _COUNTS.setdefault(group, Counter())
         self._store: Any = distributed_c10d._get_default_store()
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        attempt = "0"
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # it is kept
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._name = f"hewfl/attempt {attempt}/{group.group_name}"
         self._counts["instances"] += 1
         self.instance = self._counts["instances"]
