@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Any, final
 
 import torch
-import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.algorithm import Algorithm
@@ -18,6 +17,7 @@ from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.wire import group_of
 from hewfl.torch.work import Work
 
 _log = logging.getLogger("hewfl.torch")
@@ -84,7 +84,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)
         # Not ModelAverager.__init__, which would keep the process group alive.
-        group = dist.group.WORLD if process_group is None else process_group
+        group = group_of(process_group)
         self.step, self.period, self.warmup_steps = 0, period, warmup_steps
         self._named = [(f"number {k}", p) for k, p in enumerate(params)]
         self._replica = Replica(Members(self._named), group, chosen, options)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
-import torch.distributed as dist
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
@@ -36,6 +35,7 @@ from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.wire import group_of
 from hewfl.torch.work import Work
 
 _log = logging.getLogger("hewfl.torch")
@@ -108,7 +108,7 @@ class HewLocalSGD:
         """
         self._every = checked_every(sync_every)
         chosen, options = rule_of(rule, options)
-        group = dist.group.WORLD if process_group is None else process_group
+        group = group_of(process_group)
         self._model, self._optimizers = model, _several(optimizer)
         members = Members(model.named_parameters())
         members.check_optimizers(self._optimizers)
@@ -237,6 +237,16 @@ class HewLocalSGD:
         """
         self._work = load_replica_state(self._replica, state)
 
+    def drop(self) -> None:
+        """Forget the steps since the last round: back to the common model."""
+        self._replica.model.give()
+        self._work, self._since = Work(), time.monotonic()
+
+    def abandon(self) -> None:
+        """Leave the optimiser alone, without a last round: others have gone already."""
+        if self._open is not None:
+            self._open.close()
+
     def __enter__(self) -> "HewLocalSGD":
         """Follow the optimiser's steps."""
         self._open = ExitStack()
@@ -264,8 +274,7 @@ class HewLocalSGD:
         Then come along to the rounds of those whose loops have not ended yet, as
         `torch.distributed.algorithms.Join` does.
         """
-        assert self._open is not None
-        self._open.close()
+        self.abandon()
         if error is not None:
             return
         while True:

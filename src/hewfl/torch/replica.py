@@ -19,7 +19,6 @@ from typing import Any, final
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.sketched import NeedsEntriesError, NeedsProductsError, Sketches
@@ -114,7 +113,7 @@ class Replica:
         moving, frozen = list(members.shared.values()), members.frozen
         device = moving[0].device if moving else torch.device("cpu")
         check_group(group, device)
-        rule.check_plan(dist.get_world_size(group))
+        rule.check_plan(group.size())
         layout = plan_layout(moving, options.bucket_bytes)
         self.members, self.rule, self.options = members, rule, options
         self.rounds, self.is_over = 0, False
