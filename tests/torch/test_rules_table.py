@@ -65,6 +65,15 @@ def test_rules_decide_from_products_as_from_displacements() -> None:
     assert found == pytest.approx(cosines**2 / (cosines**2).sum())
 
 
+def test_a_rank_that_is_not_finite_is_left_out() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 50)) + 0.3
+    rows[2, 7] = np.nan
+    weights, _ = decided(torch_rules.rules(0.1)["equal"], rows @ rows.T, 0.1, None)
+    assert weights == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+    nobody, _ = decided(torch_rules.rules(0.1)["equal"], np.full((4, 4), np.nan), 1, 0)
+    assert np.isnan(nobody).all()
+
+
 def test_all_rules_train_side_by_side() -> None:
     """Three characters in turn: every rule must learn that in three rounds."""
     text = torch.arange(400) % 3
