@@ -7,12 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
+from hewfl.experiments.known import Known
 from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
     constants_file,
@@ -21,6 +20,7 @@ from hewfl.experiments.seed import (
     solve_constants,
 )
 from hewfl.experiments.spec import Spec, write_spec
+from hewfl.experiments.stretch import beyond, joined
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
@@ -30,7 +30,6 @@ from hewfl.experiments.tune import (
     best_of,
     candidates_of,
     choose,
-    parts_of,
     trial_tables,
     trial_tasks,
 )
@@ -115,16 +114,16 @@ def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, scores in _trials(screened, trials, jobs, progress, "screen"):
-        spec, tried = folder.spec, trials[folder.path]
+    for folder, tried, scores in _search(screened, trials, jobs, progress, "screen"):
+        spec = folder.spec
         screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
         trials[folder.path] = tuple(
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
-    for folder, scores in _trials(todo, trials, jobs, progress, "last"):
-        tried, screen = trials[folder.path], screens.get(folder.path, [])
+    for folder, tried, scores in _search(todo, trials, jobs, progress, "last"):
+        screen = screens.get(folder.path, [])
         _keep(folder, *choose(folder.spec, tried, scores, screen))
     for folder in folders:
         shutil.rmtree(folder.trials, ignore_errors=True)
@@ -150,6 +149,31 @@ def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
         _keep(folder, *choose(folder.spec, *climbs[folder.path].found()))
 
 
+def _search(
+    folders: Sequence[Folder],
+    candidates: Mapping[Path, Candidates],
+    jobs: int,
+    progress: Progress,
+    name: str,
+) -> list[tuple[Folder, Candidates, list[Scores]]]:
+    """Try candidates, and what lies beyond the ends of lists that hold the best one."""
+    trials, found = dict(candidates), dict[Path, tuple[Candidates, list[Scores]]]()
+    for turn in itertools.count():
+        todo = [folder for folder in folders if any(trials[folder.path])]
+        if not todo:
+            break
+        stage = f"{name}+{turn}" if turn else name
+        for folder, scores in _trials(todo, trials, jobs, progress, stage):
+            path, spec = folder.path, folder.spec
+            now = trials[path], scores
+            found[path] = joined(found[path], now) if path in found else now
+            trials[path] = ()
+            if turn < (spec.tune.extend or 0):
+                whole = name == "screen" or not spec.tune.screen_rounds
+                trials[path] = beyond(spec, *found[path], whole=whole)
+    return [(folder, *found[folder.path]) for folder in folders]
+
+
 def _trials(
     folders: Sequence[Folder],
     candidates: Mapping[Path, Candidates],
@@ -158,27 +182,20 @@ def _trials(
     name: str,
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
-    screen = name == "screen"
-    tasks: list[Task] = []
-    places: list[tuple[int, int]] = []  # folder and seed of each
-    for k, folder in enumerate(folders):
-        how, given = folder.spec.tune, candidates[folder.path]
-        rounds = how.screen_rounds if screen else how.rounds
-        seeds = how.screen_seeds if screen else how.seeds
-        place = folder.trials / name
-        tasks += trial_tasks(folder.spec, given, rounds, seeds, place)
-        places += [
-            (k, s) for s in range(len(seeds)) for _ in parts_of(folder.spec, given)
-        ]
-    scores = _stage(tasks, jobs, progress)
-    found: dict[tuple[int, int], list[Scores]] = {}
-    for place_, part in zip(places, scores, strict=True):
-        found.setdefault(place_, []).append(part)
-    whole = [
-        [np.concatenate(parts) for (j, _), parts in found.items() if j == k]
-        for k in range(len(folders))
-    ]
-    return list(zip(folders, whole, strict=True))
+    screen = name.startswith("screen")
+    trials, tasks = [], list[list[Task]]()
+    for folder in folders:
+        spec, given = folder.spec, candidates[folder.path]
+        rounds = spec.tune.screen_rounds if screen else spec.tune.rounds
+        seeds = spec.tune.screen_seeds if screen else spec.tune.seeds
+        known = Known.of(folder.path, rounds, seeds)
+        trials.append((known, given))
+        new, place = known.without(given), folder.trials / name
+        tasks.append(trial_tasks(spec, new, rounds, seeds, place) if any(new) else [])
+    done = iter(_stage([task for own in tasks for task in own], jobs, progress))
+    results = [[next(done) for _ in own] for own in tasks]
+    pairs = zip(folders, trials, results, strict=True)
+    return [(folder, known.filled(given, new)) for folder, (known, given), new in pairs]
 
 
 def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
