@@ -48,13 +48,14 @@ class World:
 
 
 def decided(
-    algorithm: Algorithm[Any], products: Any, rate: float, state: Any
+    name: str, algorithm: Algorithm[Any], products: Any, rate: float, state: Any
 ) -> tuple[Any, Any]:
     """What a rule gives the ranks, and its next state.
 
     A rank that is not finite is left out, as in `hewfl.torch`; NaN where all are.
 
     Args:
+        name: of the rule; one with "tokens" in it is told how many each rank has seen.
         algorithm: one that looks at products of displacements only.
         products: G, their Gram matrix, float64.
         rate: η.
@@ -68,7 +69,8 @@ def decided(
     values, vectors = np.linalg.eigh(products[np.ix_(heard, heard)])
     rows = vectors * np.sqrt(np.maximum(values, 0.0))
     H, b = STEPS[heard], BATCH[heard]
-    roster = Roster(heard, H, b, H * b, len(products))
+    sizes = H * b if "tokens" in name else np.ones_like(H)
+    roster = Roster(heard, H, b, sizes, len(products))
     plan = LocalPlan(np.full(len(heard), rate))
     round_ = matrix_round(np.zeros(len(heard)), rows, roster, plan)
     decision, state = algorithm.decide(round_, state)
@@ -142,8 +144,10 @@ class Job:
             away = y.view(len(lanes), ranks, -1) - x[:, None]
             away = optimiser.without_lost(away)
             for k, products in enumerate(products_of(away)):
-                rule = rules[lanes[k][0]]
-                seen[t, k], states[k] = decided(rule, products, self.rate, states[k])
+                name = lanes[k][0]
+                seen[t, k], states[k] = decided(
+                    name, rules[name], products, self.rate, states[k]
+                )
             given = torch.as_tensor(seen[t], dtype=away.dtype, device=device)
             finite = torch.where(away.isnan(), 0.0, away)  # 0 · NaN is NaN
             step = torch.bmm(given[:, None], finite)[:, 0]

@@ -95,10 +95,11 @@ class HewLocalSGD:
                 groups differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 step under way is its last.
-            rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
+            rule: "sieve" (equal weights among ranks that go along with the others),
+                "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
                 control variates), "equal", "steps", "tokens", "fednova", "agreement",
-                "disagreement", "median", an algorithm of hewfl or your own, or one
-                with an outer step, such as `FedAvgM(…)`.
+                "disagreement", "median", "trust", an algorithm of hewfl or your own,
+                or one with an outer step, such as `FedAvgM(…)`.
             process_group: the ranks; all by default.
             options: the rest.
 

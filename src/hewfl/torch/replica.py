@@ -431,7 +431,8 @@ class Replica:
         H, tokens = arrivals.steps[heard], arrivals.tokens[heard]
         if self.rule.choice == "tokens" and tokens.min() < 1:
             raise invalid("tokens", "counted on every rank", tokens.tolist())
-        sizes = np.where(tokens.min() > 0, tokens, 1)
+        asks = self.rule.choice == "tokens" or not isinstance(self.rule.choice, str)
+        sizes = np.where(asks and tokens.min() > 0, tokens, 1)
         n, t = self.wire.ranks, self.rounds
         roster = Roster(heard, H, np.ones_like(H), sizes, n, t)
         return Round(anchor, data, roster, LocalPlan(arrivals.travelled[heard] / H))
