@@ -21,6 +21,7 @@ from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
 from hewfl.torch.meetings import ROOM
 from hewfl.torch.model import SharedModel
+from hewfl.torch.narrow import Narrow, Send
 from hewfl.torch.options import Checked
 from hewfl.torch.wire import Wire
 
@@ -35,25 +36,20 @@ class AllReduce:
     Args:
         model: whose displacements.
         wire: the way to the other ranks.
-        narrow: send bfloat16.
+        send: how, see `Narrow`.
 
     Attributes:
         away: Δ, where it was sketched in this round; empty where not.
-        residuals: what was rounded off so far, sent with the next sum; empty where
-            sums are sent as they are.
+        narrow: where sums are not sent as they are.
     """
 
-    def __init__(self, model: SharedModel, wire: Wire, *, narrow: bool = False) -> None:
+    def __init__(self, model: SharedModel, wire: Wire, send: Send = "full") -> None:
         self._model, self._wire = model, wire
         self._rooms: list[torch.Tensor] = []
         self._works: list[Any] = []
         self.away: list[torch.Tensor] = []
         self._room_for_away: list[torch.Tensor] = []
-        kept = model.layout.buckets if narrow else ()
-        self.residuals = [
-            torch.zeros(bucket.size, dtype=bucket.wide, device=wire.device)
-            for bucket in kept
-        ]
+        self.narrow = None if send == "full" else Narrow(model, wire, send)
 
     def sketched(self, rounds: int) -> Float64[Array, " m"]:
         """The sketch of this rank's displacement: `ROOM` bytes, as a row of a table.
@@ -89,22 +85,19 @@ class AllReduce:
         Args:
             weight: of this rank; zero leaves its displacement out, even a NaN.
         """
-        narrow = torch.bfloat16 if self.residuals else None
-        self._rooms = self._rooms or self._room(narrow)
+        self._rooms = self._rooms or self._room()
         self._works = []
         for b, room in enumerate(self._rooms):
-            if self.residuals:
-                room.copy_(self._with_residual(b, weight))
+            self._weighted(b, weight, room)
+            if self.narrow is None:
+                self._works.append(self._wire.adding(room))
             else:
-                self._weighted(b, weight, room)
-            self._works.append(self._wire.adding(room))
+                self.narrow.start(b, room)
 
-    def _room(self, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-        """Memory for a vector, in the precision of the parameters or another."""
+    def _room(self) -> list[torch.Tensor]:
+        """Memory for a vector, in the precision of the parameters."""
         return [
-            torch.empty(
-                bucket.size, dtype=dtype or bucket.dtype, device=self._wire.device
-            )
+            torch.empty(bucket.size, dtype=bucket.dtype, device=self._wire.device)
             for bucket in self._model.layout.buckets
         ]
 
@@ -120,20 +113,15 @@ class AllReduce:
 
     def finish(self) -> list[torch.Tensor]:
         """The sum, once it is there."""
+        if self.narrow is not None:
+            return self.narrow.finish()
         self._wire.wait(self._works)
         return self._rooms
 
-    def settle(self, weight: float) -> None:
-        """Keep what `start` rounded off."""
-        for b, residual in enumerate(self.residuals):
-            whole = self._with_residual(b, weight)
-            torch.sub(whole, whole.bfloat16(), out=residual)
-
-    def _with_residual(self, b: int, weight: float) -> torch.Tensor:
-        dtype = self._model.layout.buckets[b].dtype
-        moved = torch.empty_like(self.residuals[b], dtype=dtype)
-        self._weighted(b, weight, moved)
-        return self.residuals[b] + moved
+    def settle(self) -> None:
+        """Keep what was rounded off, once the sum is accepted."""
+        if self.narrow is not None:
+            self.narrow.settle()
 
 
 @final

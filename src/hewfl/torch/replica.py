@@ -134,7 +134,7 @@ class Replica:
             )
             self._want, besides = _Want.ENTRIES, self.variates.server
         self._spread = Spread(self.model, self.wire, besides)
-        self.sums = AllReduce(self.model, self.wire, narrow=options.send != "full")
+        self.sums = AllReduce(self.model, self.wire, options.send)
         self._flying: tuple[Decision, int] | None = None
         if options.overlap:
             if self._want is _Want.ENTRIES:
@@ -311,12 +311,12 @@ class Replica:
             own = float(decision.weights[heard == self.wire.rank].sum())
             self.sums.start(own)
             if self.options.overlap:
-                return self._launched(round_, decision, following, own)
+                return self._launched(round_, decision, following)
             steps = self.sums.finish()
             if self.model.fits(steps):
                 break
             heard = self._finite(heard, decision)
-        self.sums.settle(own)
+        self.sums.settle()
         if isinstance(algorithm, Modelled) and decision.value is not None:
             model = algorithm.model(round_, self.state)
             if given is not None:
@@ -329,11 +329,8 @@ class Replica:
         self._solved = self._solved if against else None
         return _Outcome(round_.roster, decision, following, measured)
 
-    def _launched(
-        self, round_: Round, decision: Decision, following: Any, own: float
-    ) -> _Outcome:
+    def _launched(self, round_: Round, decision: Decision, following: Any) -> _Outcome:
         """A round whose sum is under way: steps go on from here, and are kept."""
-        self.sums.settle(own)
         if self.model.is_displacement_finite():  # else start again from the new x
             self.model.capture()
         self._flying = decision, self.rounds
@@ -352,6 +349,7 @@ class Replica:
             steps = self.sums.finish()
         if not self.model.fits(steps):
             raise self._beyond(decision)
+        self.sums.settle()
         self.model.move(steps, rounds)
 
     def _measured(

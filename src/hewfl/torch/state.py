@@ -116,8 +116,8 @@ def _common(replica: Replica) -> dict[str, Tensors]:
 def _own(replica: Replica) -> dict[str, Tensors]:
     """Tensors that only this rank has."""
     held = {"parameters": [y.detach() for y in replica.model.parameters]}
-    if replica.sums.residuals:
-        held["residual"] = list(replica.sums.residuals)
+    if replica.sums.narrow is not None:
+        held["residual"] = list(replica.sums.narrow.residuals)
     if replica.variates is not None:
         held["variate"] = list(replica.variates.own)
         if not replica.variates.is_plain:
