@@ -1,6 +1,8 @@
 """Jobs that survive: torchrun starts them again, and every rank leaves in time."""
 
+import contextlib
 import importlib.util
+import io
 import os
 import signal
 import socket
@@ -24,13 +26,40 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | quiet | own_store | more
 
 
-def undisturbed(rank: int, ranks: int, folder: str) -> bytes:
-    spec = importlib.util.spec_from_file_location("torch_elastic", EXAMPLE)
+def example(name: str) -> Any:
+    file = EXAMPLE.with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return bits(example.train(Path(folder), rank, ranks).state_dict())
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def undisturbed(rank: int, ranks: int, folder: str) -> bytes:
+    trained = example("torch_elastic").train(Path(folder), rank, ranks)
+    return bits(trained.state_dict())
+
+
+def compared(rank: int, ranks: int) -> str:
+    module, said = example("torch_local_sgd"), io.StringIO()
+    module.ROUNDS = 5
+    with contextlib.redirect_stdout(said):
+        module.compare(rank, ranks)
+    return said.getvalue()
+
+
+def test_the_example_of_unequal_ranks(pool: Pool) -> None:
+    first, *others = pool.run(compared, 4)
+    assert not any(others)
+    heads = ["equal", "step-weighted", "exact", "corrected"]
+    assert [x for x in first.splitlines() if "weights" in x] == [
+        f"{name} weights" for name in heads
+    ]
+    rows = [x.split() for x in first.splitlines() if x.strip()[:1].isdigit()]
+    losses = [float(row[2]) for row in rows]
+    assert len(losses) == len(heads)
+    assert all(0 < loss < 2.3 for loss in losses)  # log 10 at the start
 
 
 def bits(state: dict[str, Any]) -> bytes:
@@ -179,7 +208,7 @@ rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-options = SyncOptions(timeout=12)
+options = SyncOptions(timeout=5)
 local = HewLocalSGD(model, optimizer, 1, options=options)
 if rank == 1:
     time.sleep(120)

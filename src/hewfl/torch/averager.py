@@ -15,6 +15,7 @@ from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
+from hewfl.torch.rounds import sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.wire import group_of
@@ -121,7 +122,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         else:
             self._work = self._work.after_step(rate)
             if (self.step - self.warmup_steps) % self.period == 0:
-                report = self._replica.sync(self._work)
+                report = sync(self._replica, self._work)
                 self._work = Work()
                 if report is not None:
                     self.last = report

@@ -17,6 +17,7 @@ from hewfl.core.checks import invalid
 from hewfl.server.state import Lane
 from hewfl.torch import ddp
 from hewfl.torch.average import averaged_model
+from hewfl.torch.by_sums import finish
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
@@ -33,6 +34,7 @@ from hewfl.torch.optimizers import (
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
+from hewfl.torch.rounds import start_variates, sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.wire import group_of
@@ -151,7 +153,7 @@ class HewLocalSGD:
             RankError: as in `Replica.sync`.
         """
         self._replica.members.check(self._model.named_parameters())
-        report = self._replica.sync(self._work)
+        report = sync(self._replica, self._work)
         self._work, self._since = Work(), time.monotonic()
         if report is not None:
             self.last = report
@@ -284,7 +286,7 @@ class HewLocalSGD:
             if self._replica.is_over:
                 break
         if self._replica.options.overlap:
-            self._replica.finish()
+            finish(self._replica)
             self._replica.model.give()  # x to the bit, not x + (y − y)
 
     def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -311,7 +313,7 @@ class HewLocalSGD:
         if variates.is_plain:
             require_one_rate(self._groups)
         if not variates.started:
-            self._replica.start_variates()
+            start_variates(self._replica)
         if not variates.is_plain and not has_skipped(optimizer):
             variates.add()
         variates.correct()  # Alg. 2, l. 6
