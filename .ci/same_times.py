@@ -22,8 +22,8 @@ def main() -> None:
             member.uname = member.gname = ""
             member.pax_headers = {}
             new.addfile(member, old.extractfile(member) if member.isfile() else None)
-    with path.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=when) as packed:
-        packed.write(plain.getvalue())
+    with path.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=when) as out:
+        out.write(plain.getvalue())
 
 
 if __name__ == "__main__":
