@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower test-cluster check bench format clean
+.PHONY: demo test test-sweeps test-flower test-cluster check docs api bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -19,6 +19,10 @@ $(VENV)/core.stamp: $(SOURCES) | $(VENV)/bin/python
 
 $(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@ $(VENV)/core.stamp
+
+$(VENV)/docs.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs,flower]"
 	@touch $@ $(VENV)/core.stamp
 
 $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
@@ -55,6 +59,16 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# the site in build/site; notebooks are run, a warning or a link that leads nowhere fails
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m docs_tools.stage
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python -m docs_tools.check
+
+# the listing of public names, where the changelog says what changed
+api: $(VENV)/dev.stamp
+	$(BIN)/python -m docs_tools.public
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .

@@ -14,7 +14,8 @@ from hewfl.cli.execute import execute
 from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
-from hewfl.paper.parts import FOLDERS, Part, publish, require_extras, specs_of
+from hewfl.paper.curves_file import read_curves
+from hewfl.paper.parts import FOLDERS, Part, draw, publish, require_extras, specs_of
 
 OUTPUT = Path("paper")
 """Where results go, each part of the paper in a folder of its own."""
@@ -45,6 +46,12 @@ def paper(  # noqa: PLR0913 - the options of a command
         bool, typer.Option("--quick", help="Few samples, rounds and seeds.")
     ] = False,
     client_chunk: Chunk = None,
+    redraw: Annotated[
+        bool,
+        typer.Option(
+            "--redraw", help="Draw anew from curves published in --output; run nothing."
+        ),
+    ] = False,
 ) -> None:
     """Run the paper's experiments and draw their figures.
 
@@ -66,6 +73,11 @@ def paper(  # noqa: PLR0913 - the options of a command
     }
     again = _command(figure, asked, small=small)
     output = output or OUTPUT / (FOLDERS[figure] + (QUICK if small else ""))
+    if redraw:
+        with one_line_errors():
+            draw(figure, read_curves(output), output)
+        console.print(f"figures in {output}", highlight=False)
+        return
     with one_line_errors():
         specs = {
             key: chunked(_on(spec, device), client_chunk)

@@ -65,8 +65,7 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     pooled, x = _optimum(key, _pooled(spec, seed), None)
     if spec.clients.partition == "pool":
         return Constants(smoothness, pooled, pooled)
-    start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
-    objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
+    objective, _ = _optimum(_key(spec, seed, "objective"), problem, x)
     return Constants(smoothness, objective, pooled)
 
 
