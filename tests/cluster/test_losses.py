@@ -14,7 +14,7 @@ import pytest
 
 from hewfl.errors import HewError
 from hewfl.experiments.cluster.crew import Cluster, cluster_at
-from tests.cluster.processes import Processes, processes, until
+from tests.cluster.processes import PATIENCE, Processes, processes, until
 from tests.cluster.tasks import begun, marked_tasks
 
 pytestmark = pytest.mark.cluster
@@ -48,7 +48,7 @@ def while_it_runs(
     thread.start()
     until(lambda: len(list(marks.iterdir())) >= done)
     strike()
-    thread.join(timeout=60)
+    thread.join(timeout=PATIENCE)
     assert not thread.is_alive()
     return results, told
 
