@@ -225,7 +225,7 @@ def _begin(folder: Folder) -> None:
 
 def is_begun(folder: Folder) -> bool:
     """Whether a run has anything that would have to be done again without it."""
-    places = ("tuned.toml", "trials/*.json", "seed-*/manifest.json")
+    places = ("known.json", "tuned.toml", "trials/*.json", "seed-*/manifest.json")
     return any(next(folder.path.glob(place), None) for place in places)
 
 

@@ -189,6 +189,10 @@ class TuneSpec:
         search: `grid`, the default, tries all points of a method's lists; `climb` a
             few, and then the neighbours of the best until it has none untried
             (`hewfl.experiments.climb`).
+        extend: how often a list of positive numbers may be made longer, by the ratio of
+            its last two, at the end where the best value lies; never if absent.
+        over: of the seeds, the `mean` decides, which is the default, or the `worst`:
+            what diverges for one of them is then not chosen.
     """
 
     rounds: int = 20
@@ -201,6 +205,8 @@ class TuneSpec:
     screen_seeds: tuple[int, ...] = (0,)
     keep: int = 3
     search: Literal["grid", "climb"] | None = None
+    extend: int | None = None
+    over: Literal["mean", "worst"] | None = None
 
     def __post_init__(self) -> None:
         """Require trials of at least a round, and seeds that differ."""
@@ -210,6 +216,8 @@ class TuneSpec:
             raise invalid("tune.screen_rounds", "at least 0", self.screen_rounds)
         if self.keep < 1:
             raise invalid("tune.keep", "at least 1", self.keep)
+        if self.extend is not None and self.extend < 0:
+            raise invalid("tune.extend", "at least 0", self.extend)
         nonnegative("tune.tie", self.tie)
         check_seeds("tune.seeds", self.seeds)
         check_seeds("tune.screen_seeds", self.screen_seeds)
