@@ -136,6 +136,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
 
         As in `HewLocalSGD.averaged`; needs `SyncOptions(outer=Outer(average=…))`.
 
+        Returns:
+            A context manager.
+
         Raises:
             InvalidInputError: the job keeps no average.
         """
@@ -145,6 +148,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """What to save on each rank, beside its model's and optimiser's states.
 
         The parameters are in it: construction gives all ranks those of rank 0.
+
+        Returns:
+            Plain numbers and tensors, copies of what the job goes on with.
         """
         return replica_state(self._replica, self._work) | {"step": self.step}
 
@@ -155,6 +161,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         wrapper keeps the parameter groups it was made with, and hands their learning
         rates on. If it is loaded later, follow it with
         `optimizer.param_groups = optimizer.optim.param_groups`.
+
+        Args:
+            state: of `state_dict`, of this rank or any other.
 
         Raises:
             DataError: the state belongs to another rank, model, rule or job size.

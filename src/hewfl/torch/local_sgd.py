@@ -138,6 +138,9 @@ class HewLocalSGD:
     def count(self, tokens: int) -> None:
         """Add to the tokens, or samples, behind this rank's displacement.
 
+        Args:
+            tokens: worked on since the last call.
+
         Raises:
             InvalidInputError: `tokens` is negative.
         """
@@ -147,6 +150,9 @@ class HewLocalSGD:
 
     def sync(self) -> SyncReport | None:
         """Aggregate now; all ranks must. None if nobody has done a step.
+
+        Returns:
+            The report of the round, None where there was none.
 
         Raises:
             InvalidInputError: other parameters require gradients than at construction.
@@ -200,7 +206,11 @@ class HewLocalSGD:
         Those of the first rank count; `objective` and `pooled` are what reports call
         so, everything else is a metric.
 
-        >>> local.measure(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
+        Args:
+            **measured: numbers by name.
+
+        Examples:
+            >>> local.measure(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
         """
         if self._replica.trace is not None:
             self._replica.trace.measure(measured)
@@ -215,6 +225,9 @@ class HewLocalSGD:
         Needs `SyncOptions(outer=Outer(average=…))`. Afterwards the parameters are what
         they were, steps since the last round included; do not train inside.
 
+        Returns:
+            A context manager.
+
         Raises:
             InvalidInputError: the job keeps no average.
         """
@@ -224,6 +237,9 @@ class HewLocalSGD:
         """What to save on each rank, beside its model's and optimiser's states.
 
         The parameters are in it: construction gives all ranks those of rank 0.
+
+        Returns:
+            Plain numbers and tensors, copies of what the job goes on with.
         """
         return replica_state(self._replica, self._work)
 
@@ -233,6 +249,9 @@ class HewLocalSGD:
         In any order: both may be loaded before construction or after it. A state of
         another rank, or of a job with more or fewer ranks, gives what all ranks share:
         the common model, the outer step's memory, the server's control variate.
+
+        Args:
+            state: of `state_dict`, of this rank or any other.
 
         Raises:
             DataError: the state is damaged, or of another format, model or rule;

@@ -99,6 +99,15 @@ class SyncOptions:
             keeps none.
         on_round: called on this rank after each round, with its report; a state that
             is saved there is that of the new model, with no step under way.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
+
+    Examples:
+        >>> from hewfl import Outer
+        >>> options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True), timeout=60)
+        >>> options.limit.total_seconds()
+        60.0
     """
 
     smoothness: float | None = None
