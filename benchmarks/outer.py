@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from hewfl.experiments.canvas import save
+from hewfl.core.canvas import save
 from hewfl.experiments.compare import compare
 from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.results import Results

@@ -33,7 +33,7 @@ from hewfl.experiments.tune import (
     trial_tables,
     trial_tasks,
 )
-from hewfl.experiments.workers import Task, execute
+from hewfl.experiments.workers import Crew, Processes, Task
 
 MANY = 6
 """From so many runs on, their traces are read by several processes."""
@@ -48,14 +48,24 @@ class Progress:
     def step(self, task: int, done: int) -> None:
         """So many steps of a task are done."""
 
+    def note(self, words: str) -> None:
+        """What else there is to say of the stage: who works at it."""
 
-def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
+
+def run_all(
+    folders: Sequence[Folder],
+    *,
+    jobs: int,
+    progress: Progress,
+    cluster: Crew | None = None,
+) -> None:
     """Do what is left of several runs, on all cores at once: tune, solve, simulate.
 
     Args:
         folders: runs, new or begun.
         jobs: processes; 0 for none but this one.
         progress: told of every stage.
+        cluster: other machines that do the work instead; summaries stay here.
 
     Raises:
         DataError: another process is at one of them.
@@ -65,19 +75,21 @@ def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None
         todo = [folder for folder in left if not folder.is_done]
         watch = Stopwatch()
         resumed = any(map(is_begun, todo))
-        _tune(todo, jobs, progress)
+        here = Processes(jobs)
+        crew = cluster or here
+        _tune(todo, crew, progress)
         watch.lap("tuning")
-        _stage(_constant_tasks(todo), jobs, progress)
+        _stage(_constant_tasks(todo), crew, progress)
         watch.lap("constants")
-        _stage(_seed_tasks(todo), jobs, progress)
+        _stage(_seed_tasks(todo), crew, progress)
         watch.lap("rounds")
         if len(todo) < MANY:
             for folder in todo:
                 finish(folder)
         else:
-            _stage(_summary_tasks(todo), jobs, progress)
+            _stage(_summary_tasks(todo), here, progress)
         for folder in todo:
-            facts = {"resumed": resumed, "runs": len(todo), "jobs": jobs}
+            facts = {"resumed": resumed, "runs": len(todo), **crew.facts}
             found = watch.seconds | facts | environment(folder.spec)
             write_json(folder.path / "times.json", found)
 
@@ -97,24 +109,30 @@ def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
     on_step(1)
 
 
-def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
-    """Choose hyper-parameters where that is still to be done: screen, then try.
+def tune_all(
+    folders: Sequence[Folder],
+    *,
+    jobs: int,
+    progress: Progress,
+    cluster: Crew | None = None,
+) -> None:
+    """Choose hyper-parameters where that is still to be done; arguments of `run_all`.
 
     Raises:
         DataError: another process is at one of the runs.
     """
     with held([folder for folder in folders if folder.tuned is None]):
-        _tune(folders, jobs, progress)
+        _tune(folders, cluster or Processes(jobs), progress)
 
 
-def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+def _tune(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
     todo = [folder for folder in folders if folder.tuned is None]
-    _climb([f for f in todo if f.spec.tune.search == "climb"], jobs, progress)
+    _climb([f for f in todo if f.spec.tune.search == "climb"], crew, progress)
     todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, tried, scores in _search(screened, trials, jobs, progress, "screen"):
+    for folder, tried, scores in _search(screened, trials, crew, progress, "screen"):
         spec = folder.spec
         screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
@@ -122,7 +140,7 @@ def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
-    for folder, tried, scores in _search(todo, trials, jobs, progress, "last"):
+    for folder, tried, scores in _search(todo, trials, crew, progress, "last"):
         screen = screens.get(folder.path, [])
         _keep(folder, *choose(folder.spec, tried, scores, screen))
     for folder in folders:
@@ -134,7 +152,7 @@ def _keep(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
     write_text(folder.path / "tuned.toml", write_spec(tuned))
 
 
-def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+def _climb(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
     """Search long grids of all runs together, one stage after the other."""
     climbs = {folder.path: Climb.of(folder.spec) for folder in folders}
     for stage in itertools.count():
@@ -142,7 +160,7 @@ def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
         todo = [folder for folder in folders if any(trials[folder.path])]
         if not todo:
             break
-        for folder, scores in _trials(todo, trials, jobs, progress, f"climb-{stage}"):
+        for folder, scores in _trials(todo, trials, crew, progress, f"climb-{stage}"):
             path = folder.path
             climbs[path] = climbs[path].after(trials[path], scores)
     for folder in folders:
@@ -152,7 +170,7 @@ def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
 def _search(
     folders: Sequence[Folder],
     candidates: Mapping[Path, Candidates],
-    jobs: int,
+    crew: Crew,
     progress: Progress,
     name: str,
 ) -> list[tuple[Folder, Candidates, list[Scores]]]:
@@ -163,7 +181,7 @@ def _search(
         if not todo:
             break
         stage = f"{name}+{turn}" if turn else name
-        for folder, scores in _trials(todo, trials, jobs, progress, stage):
+        for folder, scores in _trials(todo, trials, crew, progress, stage):
             path, spec = folder.path, folder.spec
             now = trials[path], scores
             found[path] = joined(found[path], now) if path in found else now
@@ -177,7 +195,7 @@ def _search(
 def _trials(
     folders: Sequence[Folder],
     candidates: Mapping[Path, Candidates],
-    jobs: int,
+    crew: Crew,
     progress: Progress,
     name: str,
 ) -> list[tuple[Folder, list[Scores]]]:
@@ -192,13 +210,13 @@ def _trials(
         trials.append((known, given))
         new, place = known.without(given), folder.trials / name
         tasks.append(trial_tasks(spec, new, rounds, seeds, place) if any(new) else [])
-    done = iter(_stage([task for own in tasks for task in own], jobs, progress))
+    done = iter(_stage([task for own in tasks for task in own], crew, progress))
     results = [[next(done) for _ in own] for own in tasks]
     pairs = zip(folders, trials, results, strict=True)
     return [(folder, known.filled(given, new)) for folder, (known, given), new in pairs]
 
 
-def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
+def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
     """Do the tasks of a stage; results in their order.
 
     Runs on the same data take turns seed by seed, as a worker keeps the samples that it
@@ -209,7 +227,7 @@ def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
     order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
     turns = [tasks[k] for k in order]
     progress.begin(turns)
-    results = execute(turns, jobs=jobs, report=progress.step)
+    results = crew.execute(turns, progress.step, progress.note)
     found = dict(zip(order, results, strict=True))
     return [found[k] for k in range(len(tasks))]
 
@@ -240,6 +258,7 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
             len(parts),
             solve_constants,
             (tuple(parts.values()), key[-1]),
+            shares=samples_of(next(iter(parts.values())), key[-1]),
         )
         for key, parts in found.items()
     ]
@@ -262,8 +281,6 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
             name = f"{spec.name}, seed {seed}"
             done, cost = rounds_done(given[2]), len(spec.methods)
             shares = samples_of(spec, seed)
-            task = Task(
-                "rounds", name, spec.rounds, run_seed, given, done, cost, shares
-            )
-            tasks.append(task)
+            parts = (name, spec.rounds, run_seed, given, done, cost, shares)
+            tasks.append(Task("rounds", *parts, writes=given[2]))
     return tasks

@@ -95,9 +95,8 @@ def trial_tasks(
             done = rounds if file.exists() else 0
             call = (spec, part, rounds, seed, file)
             shares = samples_of(spec, seed)
-            tasks.append(
-                Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
-            )
+            what = (name, rounds, kept_trial, call, done, lanes, shares)
+            tasks.append(Task("tuning", *what, writes=file))
     return tasks
 
 
@@ -160,6 +159,9 @@ def try_candidates(
         checkpoint: folder that a stopped trial goes on from, None for none.
     """
     problem = build_problem(spec, seed)
+    wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
+    if not spec.problem.is_module and not any(q.startswith("test_") for q in wanted):
+        problem = replace(problem, test=None)  # nobody will look at it
     L = find_smoothness(spec, seed, problem)
     lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
     trace = simulate(
@@ -175,7 +177,6 @@ def try_candidates(
         checkpoint_every=CHECKPOINT_EVERY,
         on_round=on_round,
     )
-    wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
     own = [trace.of(k) for k in range(len(lanes))]
     rows = [[_score(spec, records, name) for name in wanted] for records in own]
     return np.array(rows)
