@@ -14,7 +14,7 @@ from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
 from hewfl.experiments.recorded import counted_constants
 from hewfl.experiments.spec import Spec
-from hewfl.server.client_laws import check_horizons
+from hewfl.server.client_laws import HORIZONS_GROUP, check_horizons, is_own_law
 from hewfl.server.federation import EpochHorizons
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
@@ -103,9 +103,10 @@ class Results:
             seed: position of the record's seed.
             record: of the round.
         """
-        law = check_horizons(self.spec.clients.horizons)
-        if not self.counts_epochs or not isinstance(law, EpochHorizons):
+        if not self.counts_epochs:
             return tuple(record.horizons)
+        law = check_horizons(self.spec.clients.horizons)
+        assert isinstance(law, EpochHorizons)
         choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
         pairs = zip(record.clients, record.horizons, strict=True)
@@ -114,7 +115,10 @@ class Results:
     @property
     def counts_epochs(self) -> bool:
         """Whether local work is a number of passes over data of known size."""
-        law = check_horizons(self.spec.clients.horizons)
+        given = self.spec.clients.horizons
+        if is_own_law(given, HORIZONS_GROUP):  # reading a run loads no code
+            return False
+        law = check_horizons(given)
         known = all(constants["samples"] for constants in self.constants)
         return known and isinstance(law, EpochHorizons)
 
