@@ -1,7 +1,8 @@
 """The problem and the clients that a spec and a seed stand for."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -15,7 +16,7 @@ from hewfl.core.conversion import errors_naming
 from hewfl.core.own_code import load as load_code
 from hewfl.core.own_code import make
 from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
-from hewfl.errors import MissingExtraError
+from hewfl.errors import MissingExtraError, RuleError
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.sections import PROBLEMS_GROUP, DataSpec
 from hewfl.experiments.spec import Spec
@@ -80,6 +81,15 @@ def lanes_of(
     """
     steps, T = spec.problem.reference_steps, spec.rounds if rounds is None else rounds
     return [method.lane(smoothness, steps, T) for method in methods]
+
+
+@contextmanager
+def naming_run(spec: Spec, seed: int) -> Iterator[None]:
+    """Let the error of a wrong rule name the run and the seed as well."""
+    try:
+        yield
+    except RuleError as error:
+        raise RuleError(f"{spec.name}, seed {seed}, {error}") from error
 
 
 def start_of(problem: Any) -> Float64[Array, " d"] | None:

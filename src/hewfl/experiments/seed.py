@@ -12,6 +12,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    naming_run,
     start_of,
 )
 from hewfl.experiments.spec import Spec
@@ -38,7 +39,7 @@ def run_seed(
     """Run one seed of a tuned spec, from where its folder says it is.
 
     Raises:
-        HewError: naming the run and the seed, where code of the user's own fails.
+        RuleError: naming run, seed, lane, round and rule, where a rule is wrong.
     """
     has_trace = (folder / "trace.jsonl").exists()
     is_over = has_trace and rounds_done(folder) == spec.rounds
@@ -51,20 +52,21 @@ def run_seed(
     observers: list[Observer] = []
     if spec.audit_every:
         observers.append(_every(spec.audit_every, pathwise_audit))
-    simulate(
-        problem,
-        build_federation(spec),
-        lanes_of(spec, spec.methods, smoothness),
-        rounds=spec.rounds,
-        seed=seed,
-        start=start_of(problem),
-        dtype=spec.dtype,
-        evaluate_every=spec.evaluate_every,
-        observers=observers,
-        checkpoint=folder,
-        checkpoint_every=CHECKPOINT_EVERY,
-        on_round=on_round,
-    )
+    with naming_run(spec, seed):
+        simulate(
+            problem,
+            build_federation(spec),
+            lanes_of(spec, spec.methods, smoothness),
+            rounds=spec.rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=spec.evaluate_every,
+            observers=observers,
+            checkpoint=folder,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
 
 
 def _drop_half_checkpoint(folder: Path) -> None:

@@ -80,8 +80,8 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Require a name for a folder, numbers in range, and different labels."""
-        is_bad = any(c in self.name for c in '/\\:*?"<>|') or self.name.endswith(" ")
-        if is_bad or not self.name or self.name[0] in ". " or len(self.name) > 100:
+        is_bad = any(c in self.name for c in "/\\") or len(self.name.encode()) > 200
+        if is_bad or not self.name or self.name[0] == ".":
             raise invalid("name", "a name for a folder", repr(self.name))
         text_field(self.name, "name")
         in_range("rounds", self.rounds, 1)

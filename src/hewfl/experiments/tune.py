@@ -19,6 +19,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    naming_run,
     samples_of,
     start_of,
 )
@@ -162,19 +163,20 @@ def try_candidates(
     problem = build_problem(spec, seed)
     L = find_smoothness(spec, seed, problem)
     lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
-    trace = simulate(
-        problem,
-        build_federation(spec),
-        lanes,
-        rounds=rounds,
-        seed=seed,
-        start=start_of(problem),
-        dtype=spec.dtype,
-        evaluate_every=rounds,
-        checkpoint=checkpoint,
-        checkpoint_every=CHECKPOINT_EVERY,
-        on_round=on_round,
-    )
+    with naming_run(spec, seed):
+        trace = simulate(
+            problem,
+            build_federation(spec),
+            lanes,
+            rounds=rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=rounds,
+            checkpoint=checkpoint,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
     wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
     own = [trace.of(k) for k in range(len(lanes))]
     rows = [[_score(spec, records, name) for name in wanted] for records in own]
