@@ -37,7 +37,7 @@ def run(
     """Tune and run an experiment; one that was begun goes on where it stopped."""
     with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
-        execute([folder_for(spec, root)], jobs, Console())
+        execute([folder_for(spec, root)], jobs, Console(), verdicts=True)
 
 
 def tune(
@@ -70,12 +70,13 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped."""
     with one_line_errors():
-        execute([open_folder(folder)], jobs, Console())
+        execute([open_folder(folder)], jobs, Console(), verdicts=True)
 
 
 def spec() -> None:
     """Print a spec with every field, its default and what it means."""
-    typer.echo(template(), nl=False)
+    # Bytes, as TOML is UTF-8 whatever the console is.
+    typer.echo(template().encode(), nl=False)
 
 
 def report(
@@ -103,6 +104,6 @@ def read(file: Path, changes: Sequence[str]) -> Spec:
         DataError: the file cannot be read or is not TOML.
         InvalidInputError: a field breaks a rule, or has no effect.
     """
-    spec = spec_from_table(overridden(read_toml(file), changes))
+    spec = spec_from_table(overridden(read_toml(file), changes), file.parent)
     refuse_unused_fields(spec)
     return spec

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64, Num
 
 from hewfl.core.checks import Array, Ints, invalid
-from hewfl.data.dataset import Dataset, Samples
+from hewfl.data.dataset import Dataset, Numbers, Samples
 from hewfl.data.partition import stream
 
 Split = Literal["shuffled", "published"]
@@ -158,6 +158,21 @@ def _somebody_each(
     short = ~np.isin(whose, dataset.clients[rows])
     back = np.sort(first[short])[: len(test_rows) - 1]
     return np.append(rows, test_rows[back]), np.delete(test_rows, back)
+
+
+def feature_rows(dataset: Dataset, rows: Int64[Ints, " m"]) -> Num[Numbers, "m p"]:
+    """Features of rows that count as in `split_rows`: bytes as bytes, else float32."""
+    first = len(dataset.labels)
+    blocks = [dataset.features[rows[rows < first]]]
+    if dataset.test is not None:
+        blocks.append(dataset.test[0][rows[rows >= first] - first])
+    inside = np.concatenate(
+        [np.flatnonzero(rows < first), np.flatnonzero(rows >= first)]
+    )
+    stacked = np.concatenate(blocks)
+    found = np.empty_like(stacked)
+    found[inside] = stacked
+    return found if found.dtype == np.uint8 else found.astype(np.float32)
 
 
 def row_clients(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"] | None:

@@ -9,6 +9,7 @@ from hewfl.core.own_code import load as load_code
 from hewfl.core.own_code import make
 from hewfl.data import Rows, load, row_clients, row_labels, share_out, split_rows
 from hewfl.data.dataset import Dataset
+from hewfl.data.prepare import feature_rows
 from hewfl.experiments.sections import MODELS, MODELS_GROUP
 from hewfl.experiments.spec import Spec
 from hewfl.problems.module.backend import torch
@@ -46,7 +47,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     validation, training = rows[:held_out], rows[held_out:]
     if spec.clients.partition == "pool":
         raise invalid("clients.partition", "one with shards for a module", "pool")
-    table, labels_ = _rows(dataset, training), row_labels(dataset, training)
+    table, labels_ = feature_rows(dataset, training), row_labels(dataset, training)
     known = Rows(labels_, table, row_clients(dataset, training))
     shards = share_out(known, spec.clients.sharing, seed)
     order = training[np.concatenate(shards)]
@@ -58,7 +59,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
         deviation[deviation == 0] = 1.0  # a constant feature becomes zero
 
     def part(chosen: Any) -> tuple[Any, Any]:
-        features = _rows(dataset, chosen)
+        features = feature_rows(dataset, chosen)
         if is_own and features.dtype != np.uint8:
             features = (features - mean) / deviation
         labels = torch.as_tensor(row_labels(dataset, chosen))
@@ -126,18 +127,3 @@ def _check_fit(spec: Spec, dataset: Dataset) -> None:
         wants = f"{spec.problem.model} is for {features} and at most {classes}"
         rule = f"one for data.name = {spec.data.name!r} ({has}; {wants})"
         raise invalid("problem.model", rule, f'"{spec.problem.model}"')
-
-
-def _rows(dataset: Any, rows: Any) -> Any:
-    """Features of rows that count through both published parts; halves made whole."""
-    first = len(dataset.labels)
-    blocks = [dataset.features[rows[rows < first]]]
-    if dataset.test is not None:
-        blocks.append(dataset.test[0][rows[rows >= first] - first])
-    inside = np.concatenate(
-        [np.flatnonzero(rows < first), np.flatnonzero(rows >= first)]
-    )
-    stacked = np.concatenate(blocks)
-    found = np.empty_like(stacked)
-    found[inside] = stacked
-    return found if found.dtype == np.uint8 else found.astype(np.float32)

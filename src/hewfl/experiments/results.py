@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
@@ -92,6 +93,19 @@ class Results:
     def final(self, label: str, quantity: str) -> Float64[Array, " seeds"]:
         """A quantity of one method after the last round, seed by seed."""
         return self.curve(label, quantity)[:, -1]
+
+    def frame(self, library: str = "pandas") -> Any:
+        """All that was measured as a DataFrame of tidy rows.
+
+        Args:
+            library: whose DataFrame: "pandas" or "polars".
+
+        Raises:
+            InvalidInputError: the library is another one.
+            MissingExtraError: it is not installed.
+        """
+        # below this module's own imports: frames are made from results
+        return import_module("hewfl.experiments.frames").frame(self, library)
 
     def groups(self, seed: int, record: RoundRecord) -> tuple[Group, ...]:
         """What the clients of a round are grouped by: local steps, or local epochs.
