@@ -28,10 +28,11 @@ app.add_typer(data, name="data")
 app.add_typer(study, name="study")
 
 
-def _show_version(*, wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         version()
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -39,9 +40,7 @@ def main(
     *,
     show: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=lambda v: _show_version(wanted=v), is_eager=True
-        ),
+        typer.Option("--version", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Exact-weight aggregation for local SGD with unequal local work.
