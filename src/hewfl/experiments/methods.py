@@ -308,7 +308,7 @@ def _grid(table: Any, where: str) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(values) for name, values in table.items()}
 
 
-def _parameters(method: str, where: str) -> tuple[str, ...]:
+def _parameters(method: str, where: str = "") -> tuple[str, ...]:
     """Names of the hyper-parameters that a spec may set."""
     own = parameters_of(_class(method, where))
     if method == "HewControl":

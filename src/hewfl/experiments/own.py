@@ -65,12 +65,12 @@ def _counted(spec: Spec) -> Spec:
 
 
 def data_digest(spec: Spec) -> str | None:
-    """Checksum of the user's own data file; None for a data set known by name.
+    """Checksum of the user's own data file; None where there is none.
 
     Raises:
         DataError: there is no such file.
     """
-    if spec.data.name in CATALOGUE:
+    if spec.data.name in CATALOGUE or spec.is_record:
         return None
     file = Path(spec.data.name)
     if not file.is_file():

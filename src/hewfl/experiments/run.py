@@ -102,7 +102,8 @@ def finish(folder: Folder) -> None:
     for seed in folder.spec.seeds:
         check_trace(folder.of_seed(seed))
     write_json(folder.path / "summary.json", summarise(folder.results))
-    write_checksums(folder.path, folder.wanted)
+    if not folder.spec.is_record:
+        write_checksums(folder.path, folder.wanted)
 
 
 def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
