@@ -50,7 +50,7 @@ def smaller(spec: Spec) -> Spec:
         replace(m, grid={name: values[:2] for name, values in m.grid.items()})
         for m in quick(spec).methods
     )
-    data = replace(spec.data, subsample=700)
+    data = replace(spec.data, subsample=1000)
     problem = replace(spec.problem, optimum=False)
     return replace(quick(spec), methods=methods, data=data, problem=problem, rounds=4)
 
@@ -62,8 +62,9 @@ def smaller_deep(spec: Spec) -> Spec:
         replace(m, grid={name: values[:1] for name, values in m.grid.items()})
         for m in known.methods
     )
-    data = replace(known.data, subsample=600)
-    return replace(known, methods=methods, data=data)
+    clients = replace(known.clients, n=3, minimum=5, participation=2, batch_size=8)
+    data = replace(known.data, subsample=200)
+    return replace(known, methods=methods, data=data, clients=clients)
 
 
 @pytest.fixture(autouse=True)

@@ -123,8 +123,9 @@ def checked_name(name: object, known: tuple[str, ...], group: str, where: str) -
 def told(error: BaseException) -> str:
     """An exception of the user's code in one line: where, what kind, which text."""
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent.parent)
-    theirs = [f for f in frames if not f.filename.startswith((here, "<frozen"))]
+    ours = str(Path(__file__).parents[2])  # hewfl and its command
+    rest = (ours, sys.prefix, sys.base_prefix, "<")
+    theirs = [f for f in frames if not f.filename.startswith(rest)]
     place = f"{theirs[-1].filename}, line {theirs[-1].lineno}: " if theirs else ""
     text = " ".join(str(error).split())[:200]
     return f"{place}{type(error).__name__}" + (f": {text}" if text else "")

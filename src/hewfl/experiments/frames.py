@@ -8,7 +8,7 @@ One row for each number: filter, group and draw it with whatever you like.
 import importlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from hewfl.core.checks import invalid
 from hewfl.errors import MissingExtraError
@@ -16,7 +16,6 @@ from hewfl.experiments.results import GAPS, Results
 
 COLUMNS = ("panel", "method", "seed", "round", "quantity", "value")
 Row = tuple[str, str, int, int, str, float]
-Library = Literal["pandas", "polars"]
 
 
 def tidy_rows(results: Results) -> Iterator[Row]:
@@ -39,7 +38,7 @@ def tidy_rows(results: Results) -> Iterator[Row]:
                         yield spec.name, label, seed, t, quantity, value
 
 
-def frame(results: Results | Sequence[Results], library: Library = "pandas") -> Any:
+def frame(results: Results | Sequence[Results], library: str = "pandas") -> Any:
     """Results of one or several runs as a DataFrame.
 
     Args:

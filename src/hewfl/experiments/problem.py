@@ -14,10 +14,11 @@ from jaxtyping import Float, Float64, Int64
 from hewfl.core.checks import Array, Ints, invalid, shown
 from hewfl.core.conversion import errors_naming
 from hewfl.core.own_code import load as load_code
-from hewfl.core.own_code import make
+from hewfl.core.own_code import make, told
 from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
-from hewfl.errors import MissingExtraError, RuleError
+from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.own import own_names
 from hewfl.experiments.sections import PROBLEMS_GROUP, DataSpec
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
@@ -85,11 +86,23 @@ def lanes_of(
 
 @contextmanager
 def naming_run(spec: Spec, seed: int) -> Iterator[None]:
-    """Let the error of a wrong rule name the run and the seed as well."""
+    """Let errors of the user's own code name the run and the seed.
+
+    Raises:
+        RuleError: of a rule, with its lane and round; or whatever else such code raised
+            in a law or a problem.
+    """
     try:
         yield
     except RuleError as error:
         raise RuleError(f"{spec.name}, seed {seed}, {error}") from error
+    except (HewError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not own_names(spec):  # a bug of ours keeps its traceback
+            raise
+        text = f"{spec.name}, seed {seed}: code of your own failed: {told(error)}"
+        raise RuleError(text) from error
 
 
 def start_of(problem: Any) -> Float64[Array, " d"] | None:
