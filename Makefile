@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower check bench format clean
+.PHONY: demo test test-sweeps test-flower test-cluster check docs api bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -19,6 +19,10 @@ $(VENV)/core.stamp: $(SOURCES) | $(VENV)/bin/python
 
 $(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@ $(VENV)/core.stamp
+
+$(VENV)/docs.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs,flower]"
 	@touch $@ $(VENV)/core.stamp
 
 $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
@@ -34,7 +38,7 @@ test test-sweeps: export OPENBLAS_NUM_THREADS = 1
 test test-sweeps: export MKL_NUM_THREADS = 1
 # a file is run by one worker, which shares its fixtures
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower" --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not flower and not cluster" --numprocesses $(WORKERS) --dist loadfile
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
 # generated cases, many more of them than in `make test`
@@ -46,11 +50,25 @@ test-sweeps: $(VENV)/dev.stamp
 test-flower: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m flower tests/flower
 
+# a Dask cluster of real processes, on this machine alone
+test-cluster: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m cluster tests/cluster
+
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# the site in build/site; notebooks are run, a warning or a link that leads nowhere fails
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m docs_tools.stage
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python -m docs_tools.check
+
+# the listing of public names, where the changelog says what changed
+api: $(VENV)/dev.stamp
+	$(BIN)/python -m docs_tools.public
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
@@ -65,6 +83,7 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/torch_engine.py
 	$(BIN)/python benchmarks/allreduce.py
 	$(BIN)/python benchmarks/flower.py
+	$(BIN)/python benchmarks/cluster.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so

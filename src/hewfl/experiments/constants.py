@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -70,8 +71,7 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     pooled, x = _optimum(key, _pooled(spec, seed), None)
     if spec.clients.partition == "pool":
         return Constants(smoothness, pooled, pooled)
-    start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
-    objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
+    objective, _ = _optimum(_key(spec, seed, "objective"), problem, x)
     return Constants(smoothness, objective, pooled)
 
 
@@ -119,6 +119,7 @@ def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str
     """
     _, samples = prepared_data(spec.data, seed, spec.dtype)
     given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
+    given["name"] = Path(spec.data.name).name  # `samples` says what a file holds
     given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
     if judged is not None:
         parts = (judged.class_labels()[0], judged.offsets, judged.data_sizes)
@@ -144,7 +145,41 @@ def _shards_digest(spec: Spec, seed: int) -> str:
 
 
 def _place(key: str) -> Path:
+    _used.add(key)
     return cache_root() / "constants" / f"{key}.json"
+
+
+_used: set[str] = set()
+"""Constants that were asked for since `noted` began."""
+
+
+@contextmanager
+def noted() -> Iterator[set[str]]:
+    """Note which constants are asked for inside: a cluster's workers share them."""
+    _used.clear()
+    yield _used
+
+
+def from_cache(keys: Iterable[str]) -> dict[str, bytes]:
+    """Files of some constants in this machine's cache, by name."""
+    root = cache_root() / "constants"
+    places = [root / f"{key}{end}" for key in keys for end in (".f64", ".json")]
+    return {file.name: file.read_bytes() for file in places if file.is_file()}
+
+
+def put_in_cache(files: Mapping[str, bytes]) -> None:
+    """Put files of constants into this machine's cache, where it has them not.
+
+    A model goes before the value that is found with it: who finds the value looks for
+    the model.
+    """
+    for name in sorted(files):  # .f64 before .json
+        place = cache_root() / "constants" / name
+        try:
+            if not place.exists():
+                write_bytes(place, files[name])
+        except OSError as error:
+            warn_of_cache(error)
 
 
 def _known(key: str) -> Mapping[str, Any] | None:

@@ -90,7 +90,11 @@ class Folder:
         """Whether all results are there."""
         if self.spec.is_record:
             return is_whole_record(self.spec, self.path)
-        return all((self.path / name).exists() for name in self.wanted)
+        return all(map(self.has, self.wanted))
+
+    def has(self, name: str) -> bool:
+        """Whether a file of the run is there."""
+        return (self.path / name).exists()
 
     @property
     def is_whole(self) -> bool:
@@ -100,7 +104,7 @@ class Folder:
         also += [CODE] if own_names(self.spec) else []
         if self.spec.is_record:
             return self.is_done
-        return self.is_done and all((self.path / name).exists() for name in also)
+        return self.is_done and all(map(self.has, also))
 
     @property
     def results(self) -> Results:
@@ -216,7 +220,7 @@ def _held(folder: Folder) -> Iterator[None]:
 
 def is_begun(folder: Folder) -> bool:
     """Whether a run has anything that would have to be done again without it."""
-    places = ("tuned.toml", "trials/*.json", "seed-*/manifest.json")
+    places = ("known.json", "tuned.toml", "trials/*.json", "seed-*/manifest.json")
     return any(next(folder.path.glob(place), None) for place in places)
 
 

@@ -268,6 +268,10 @@ class TuneSpec:
         search: `grid`, the default, tries all points of a method's lists; `climb` a
             few, and then the neighbours of the best until it has none untried
             (`hewfl.experiments.climb`).
+        extend: how often a list of positive numbers may be made longer, by the ratio of
+            its last two, at the end where the best value lies; never if absent.
+        over: of the seeds, the `mean` decides, which is the default, or the `worst`:
+            what diverges for one of them is then not chosen.
     """
 
     rounds: int = 20
@@ -280,12 +284,16 @@ class TuneSpec:
     screen_seeds: tuple[int, ...] = (0,)
     keep: int = 3
     search: Literal["grid", "climb"] | None = None
+    extend: int | None = None
+    over: Literal["mean", "worst"] | None = None
 
     def __post_init__(self) -> None:
         """Require trials of at least a round, and seeds that differ."""
         in_range("tune.rounds", self.rounds, 1)
         in_range("tune.screen_rounds", self.screen_rounds, 0)
         in_range("tune.keep", self.keep, 1)
+        if self.extend is not None:
+            in_range("tune.extend", self.extend, 0)
         nonnegative("tune.tie", self.tie)
         check_seeds("tune.seeds", self.seeds)
         check_seeds("tune.screen_seeds", self.screen_seeds)

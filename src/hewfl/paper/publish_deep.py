@@ -1,7 +1,5 @@
 """A finished deep-learning line on paper: claims at every moment, tables, curves."""
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from hewfl.experiments.results import Results
 from hewfl.experiments.summary import mean_text, statistics
 from hewfl.paper.claims import Claim
 from hewfl.paper.claims_deep import ACCURACY, LOSS
+from hewfl.paper.curves_file import write_curves
 from hewfl.paper.moments_deep import Moment, at_moment
 from hewfl.paper.publish import amount, publish_line
 
@@ -57,7 +56,7 @@ def publish_deep(
     for moment in tuple(Moment)[1:]:
         tables += [f"### {moment}", "", *_table(results, moment), ""]
     write_text(output / "results.md", "\n".join(tables))
-    write_text(output / "curves.csv", _curves(results))
+    write_curves({(folder.spec.data.name, folder.spec.name): results}, output)
     return claims
 
 
@@ -81,21 +80,3 @@ def _table(results: Results, moment: Moment) -> list[str]:
         cells = " | ".join(mean_text(statistics(value)) for value in values)
         lines.append(f"| {label} | {cells} |")
     return lines
-
-
-def _curves(results: Results) -> str:
-    """Means over seeds of every method in every evaluated round."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["method", "round", "scalars", "paper_scalars", *MEASURED])
-    for label in results.labels:
-        names = ("scalars", "paper_scalars", *MEASURED)
-        curves = [
-            results.curve(label, name).mean(axis=0)
-            if results.measures(label, name)
-            else np.full(len(results.rounds), np.nan)
-            for name in names
-        ]
-        for k, t in enumerate(results.rounds):
-            writer.writerow([label, int(t), *(f"{curve[k]:.6g}" for curve in curves)])
-    return stream.getvalue()
