@@ -32,7 +32,6 @@ def execute(
     cluster: str | None = None,
     again: str | None = None,
     is_brief: bool = False,
-    verdicts: bool = False,
 ) -> None:
     """Do what is left of runs, with bars, and show what came of them.
 
@@ -43,7 +42,6 @@ def execute(
         cluster: address of a scheduler whose workers do the work, None for none.
         again: the command that goes on after Ctrl-C; `hewfl resume` if absent.
         is_brief: leave out what tuning chose and the last rounds.
-        verdicts: say besides who is ahead of whom, and what to do next.
     """
     _say_resumed(folders, console)
     resumable = _resumable(folders, again, cluster)
@@ -52,8 +50,6 @@ def execute(
     for folder in () if is_brief else folders:
         show_choices(folder, console)
         show_summary(folder, console)
-        if verdicts:
-            show_verdicts(folder, console)
 
 
 def tune_one(

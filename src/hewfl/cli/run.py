@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hewfl.cli.errors import as_change, one_line_errors
-from hewfl.cli.execute import execute, tune_one
+from hewfl.cli.execute import execute, show_verdicts, tune_one
 from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
 from hewfl.core.checks import invalid
 from hewfl.experiments.folder import folder_for, open_folder
@@ -39,8 +39,9 @@ def run(
     """Tune and run an experiment; one that was begun goes on where it stopped."""
     with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
-        folder = folder_for(spec, root)
-        execute([folder], jobs, Console(), cluster=cluster, verdicts=True)
+        folder, console = folder_for(spec, root), Console()
+        execute([folder], jobs, console, cluster=cluster)
+        show_verdicts(folder, console)
 
 
 def tune(
@@ -75,8 +76,9 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped."""
     with one_line_errors():
-        run = open_folder(folder)
-        execute([run], jobs, Console(), cluster=cluster, verdicts=True)
+        run, console = open_folder(folder), Console()
+        execute([run], jobs, console, cluster=cluster)
+        show_verdicts(run, console)
 
 
 def spec() -> None:
