@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Print a table of the rooms in the report named first, and the files below 95 %."""
+    """Print a table of the rooms in a report, and the files below 95 %."""
     files = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["files"]
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     low = []
