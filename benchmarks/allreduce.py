@@ -1,13 +1,15 @@
 """A round with exact weights against averaging by all-reduce, on gloo over loopback.
 
     python benchmarks/allreduce.py [--quick] [--json FILE] [--markdown FILE]
+        [--ranks 2 3 4] [--sizes 1e5 1e6] [--repeats 9] [--device cpu|cuda]
 
 The peer is what `torch.distributed.algorithms.model_averaging` does: flatten, divide,
 `dist.all_reduce`, unflatten. Ours are rounds of `HewAverager`, and of `HewLocalSGD` for
 the rule with control variates. All methods of a size take turns in one run, in fresh
 random order; a round is timed on rank 0 from one barrier to the next. Bytes are those
 that the loopback interface counted in that time, headers and all, beside those that
-hewfl counts itself. Memory is what a round adds to the resident set at its peak.
+hewfl counts itself. Memory is what a round adds to the resident set at its peak. On a
+GPU (NCCL, one rank: what a round costs beside its collectives) it is not looked at.
 """
 
 import argparse
@@ -46,11 +48,11 @@ LARGE = 10**7
 Sample = dict[str, float]
 
 
-def parameters(d: int) -> list[torch.nn.Parameter]:
+def parameters(d: int, device: str) -> list[torch.nn.Parameter]:
     sizes = [int(share * d) for share in PARTS[:-1]]
     sizes.append(d - sum(sizes))
     torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(size)) for size in sizes]
+    return [torch.nn.Parameter(torch.randn(size).to(device)) for size in sizes]
 
 
 @final
@@ -62,17 +64,23 @@ class Method:
     round: Callable[[], int]
 
 
-def methods(d: int) -> dict[str, Method]:
+def methods(d: int, device: str) -> dict[str, Method]:
     """Each with parameters of its own; few of the largest, for memory's sake."""
-    plain = parameters(d)
+    plain = parameters(d, device)
+
+    def ours(rule: str, **options: Any) -> Method:
+        return averager_method(parameters(d, device), rule, **options)
+
     made = {
         PEER: Method(lambda: move(plain), lambda: average(plain)),
-        "hewfl, hom": averager_method(parameters(d), "hom"),
+        "hewfl, sieve": ours("sieve"),
     }
     if d <= LARGE:
-        made["hewfl, equal"] = averager_method(parameters(d), "equal")
-        made["hewfl, hom, full"] = averager_method(parameters(d), "hom", exact="full")
-        made["hewfl, het"] = corrected_method(parameters(d))
+        made["hewfl, hom"] = ours("hom")
+        made["hewfl, equal"] = ours("equal")
+        made["hewfl, sieve, int8"] = ours("sieve", send="int8")
+        made["hewfl, hom, full"] = ours("hom", exact="full")
+        made["hewfl, het"] = corrected_method(parameters(d, device))
     return made
 
 
@@ -144,8 +152,12 @@ def sample(method: Method) -> Sample:
     counted = method.round()
     cpu = time.process_time() - cpu
     dist.barrier()
+    on_gpu = dist.get_backend() == "nccl"
+    if on_gpu:
+        torch.cuda.synchronize()
     wall, passed = time.perf_counter() - wall, traffic() - passed
-    total = torch.tensor([cpu], dtype=torch.float64)
+    place = "cuda" if on_gpu else "cpu"
+    total = torch.tensor([cpu], dtype=torch.float64, device=place)
     dist.all_reduce(total)
     return {
         "wall": wall,
@@ -156,23 +168,31 @@ def sample(method: Method) -> Sample:
 
 
 def peak(method: Method) -> int:
-    """Bytes that a round adds to the resident set; not timed."""
+    """Bytes that a round adds to the resident set; not timed, zero if unknown."""
     method.away()
     ctypes.CDLL(None).malloc_trim(0)  # freed memory back, so that it counts again
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+    except OSError:  # not every kernel can
+        method.round()
+        return 0
     resting = memory("VmRSS")
     method.round()
     return memory("VmHWM") - resting
 
 
-def rank_main(rank: int, ranks: int, sizes: list[int], repeats: int, out: str) -> None:
+def rank_main(
+    rank: int, ranks: int, sizes: list[int], repeats: int, device: str, out: str
+) -> None:
     torch.set_num_threads(1)
-    store = f"file://{out}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    store, backend = f"file://{out}/store", "gloo" if device == "cpu" else "nccl"
+    if device != "cpu":
+        torch.cuda.set_device(0)
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks)
     rng = np.random.default_rng(0)
     found: dict[int, dict[str, Sample]] = {}
     for d in sizes:
-        calls = methods(d)
+        calls = methods(d, device)
         samples: dict[str, list[Sample]] = {name: [] for name in calls}
         for turn in range(1 + (repeats if d <= LARGE else repeats // 2)):
             for k in rng.permutation(len(calls)):
@@ -194,10 +214,10 @@ def medians(samples: list[Sample]) -> Sample:
     return {key: statistics.median(one[key] for one in samples) for key in keys}
 
 
-def measure(ranks: int, sizes: list[int], repeats: int) -> dict[str, Any]:
+def measure(ranks: int, sizes: list[int], repeats: int, device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
         multiprocessing.spawn(
-            rank_main, (ranks, sizes, repeats, out), nprocs=ranks, join=True
+            rank_main, (ranks, sizes, repeats, device, out), nprocs=ranks, join=True
         )
         found: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
     return found
@@ -213,8 +233,8 @@ def rows_of(ranks: int, d: int, found: dict[str, Sample]) -> list[list[str]]:
                 seconds(one["wall"]),
                 ratio(one["wall"] / peer["wall"]),
                 ratio(one["cpu"] / peer["cpu"]),
-                f"{one['loopback'] / peer['loopback']:.3f}",
-                f"{one['counted'] / (2 * (ranks - 1) / ranks * model):.4f}",
+                f"{one['loopback'] / max(peer['loopback'], 1):.3f}",
+                f"{one['counted'] / max(ring_bytes(model, ranks), 1):.4f}",
                 ratio(max(one["peak"], 0) / model),
             ]
         )
@@ -229,12 +249,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--sizes", type=float, nargs="+", help="numbers of parameters")
     parser.add_argument("--repeats", type=int)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     sizes = [10**5, 10**6, 10**7] + ([] if options.quick else [10**8])
     sizes = [int(d) for d in options.sizes or sizes]
     repeats = options.repeats or (3 if options.quick else 9)
     info = report.machine()
-    found = {n: measure(n, sizes, repeats) for n in options.ranks}
+    found = {n: measure(n, sizes, repeats, options.device) for n in options.ranks}
     heads = ["parameters", "wall", "wall ratio", "CPU ratio", "bytes ratio"]
     rows = [
         row

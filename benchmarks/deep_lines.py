@@ -1,20 +1,27 @@
 """Run the paper's deep-learning lines in pieces: stopped by the clock, taken up again.
 
     python benchmarks/deep_lines.py cnn head --device cuda --seconds 540
+    python benchmarks/deep_lines.py quality --device cuda --jobs 8 --seconds 540
+
+`quality` is the CNN of `hewfl study quality`, all its worlds side by side.
 
 Every finished trial and seed is kept in the folder of runs, and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
-on. Exit status 0: all lines are done; 1: one failed; 3: the time was up.
+on. Trials of an earlier run of the same line with shorter lists are taken from its
+archive (`--before`) and not done again. `--list` says how many trials are left, and
+runs nothing. Exit status 0: all lines are done; 1: one failed; 3: the time was up.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
 import tarfile
 import time
+import tomllib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -22,9 +29,13 @@ from typing import Any
 
 from hewfl.errors import HewError
 from hewfl.experiments.folder import Folder, folder_for
+from hewfl.experiments.known import KNOWN, Known, adopt
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.seed import rounds_done
+from hewfl.experiments.spec import Spec, spec_table
+from hewfl.experiments.tune import candidates_of
 from hewfl.experiments.workers import Task
+from hewfl.paper.quality.specs import Part, quality_specs
 from hewfl.paper.specs_deep import (
     cnn_equal_spec,
     cnn_spec,
@@ -39,6 +50,7 @@ LINES = {
     "head": head_spec,
     "head-equal": head_equal_spec,
 }
+STUDY = "quality"
 KEPT = ("*.toml", "*.json", "trials/*.json")
 """Files of a run that its archive holds, beside those of the seeds that are done."""
 OF_SEED = ("trace.jsonl", "constants.json", "manifest.json")
@@ -86,9 +98,8 @@ def main() -> int:
     began = time.monotonic()
     root: Path = asked.root
     root.mkdir(parents=True, exist_ok=True)
-    for archive in (*asked.before, asked.kept):
-        if archive.exists():
-            _unpack(archive, root)
+    if asked.kept.exists():
+        _unpack(asked.kept, root)
     # Torch convolves in TF32 on a GPU by default: other products are to be alike.
     os.environ.setdefault("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
 
@@ -101,13 +112,17 @@ def main() -> int:
     status, folders = 0, []
     try:
         for line in asked.lines:
-            spec = replace(LINES[line](), device=asked.device)
-            spec = quick_deep(spec) if asked.quick else spec
-            folder = folder_for(spec, root)
-            folders.append(folder)
-            print(f"{line}: {folder.path}", flush=True)
+            specs = _specs(line, is_quick=asked.quick)
+            own = [folder_for(replace(s, device=asked.device), root) for s in specs]
+            folders += own
+            for folder in own:
+                for archive in asked.before:
+                    _adopt(archive, folder)
+                print(f"{line}: {folder.path}, {_left(folder)}", flush=True)
+            if asked.list:
+                continue
             try:
-                run_all([folder], jobs=asked.jobs, progress=Lines(began))
+                run_all(own, jobs=asked.jobs, progress=Lines(began))
                 print(f"{line}: done", flush=True)
             except (HewError, RuntimeError):  # other lines are not to wait for it
                 traceback.print_exc()
@@ -116,21 +131,31 @@ def main() -> int:
         print("the time is up", flush=True)
         status = 3
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _pack(root, asked.kept)
+    if not asked.list:
+        _pack(root, asked.kept)
     for folder in folders:
         _show(folder)
     return status
 
 
+def _specs(line: str, *, is_quick: bool) -> list[Spec]:
+    """The runs of a line, which are done side by side."""
+    if line == STUDY:
+        return list(quality_specs(Part.cnn, is_quick=is_quick).values())
+    spec = LINES[line]()
+    return [quick_deep(spec) if is_quick else spec]
+
+
 def _arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("lines", nargs="+", choices=tuple(LINES))
+    parser.add_argument("lines", nargs="+", choices=(*LINES, STUDY))
     parser.add_argument("--device", default="numpy", choices=("numpy", "cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=1e6, help="time of this call")
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--root", type=Path, default=Path("runs"), help="of the runs")
     parser.add_argument("--kept", type=Path, default=Path("deep.tar.gz"))
     parser.add_argument("--before", type=Path, nargs="*", default=(), help="archives")
+    parser.add_argument("--list", action="store_true", help="say what is left")
     parser.add_argument("--quick", action="store_true", help="a first look")
     return parser.parse_args()
 
@@ -166,6 +191,59 @@ def _unpack(kept: Path, root: Path) -> None:
         for member in archive.getmembers():
             if not (root / member.name).exists():
                 archive.extract(member, root, filter="data")
+
+
+# ------------------------------------------------------------------ earlier runs
+
+
+def _adopt(archive: Path, folder: Folder) -> None:
+    """Take the trials of the same line with other lists from its archive."""
+    if folder.tuned is not None or (folder.path / KNOWN).exists():
+        return
+    with tarfile.open(archive) as packed:
+        for member in packed.getmembers():
+            if not member.name.endswith("/spec.toml"):
+                continue
+            earlier = tomllib.loads(_text(packed, member.name))
+            if _but_lists(earlier) == _but_lists(spec_table(folder.spec)):
+                tuning = member.name.replace("spec.toml", "tuning.json")
+                found = adopt(
+                    folder.path, folder.spec, json.loads(_text(packed, tuning))
+                )
+                print(f"{folder.spec.name}: {found} trials known from {archive}")
+
+
+def _text(packed: tarfile.TarFile, name: str) -> str:
+    file = packed.extractfile(name)
+    assert file is not None, "a plain file"
+    return file.read().decode()
+
+
+def _but_lists(table: Mapping[str, Any]) -> Any:
+    """A spec without what its trials do not depend on.
+
+    `convolutions`, at its default, was a field of modules that is gone since.
+    """
+    found = json.loads(json.dumps(table))
+    found["problem"].pop("convolutions", None)
+    found["tune"].pop("extend", None)
+    for method in found["methods"]:
+        method.pop("grid")
+    return found
+
+
+def _left(folder: Folder) -> str:
+    """How many candidates are to be tried, before lists grow."""
+    if folder.tuned is not None:
+        return "tuned"
+    how = folder.spec.tune
+    given = (how.screen_rounds, how.screen_seeds)
+    given = given if how.screen_rounds else (how.rounds, how.seeds)
+    every = candidates_of(folder.spec)
+    new = Known.of(folder.path, *given).without(every)
+    counts = [sum(map(len, part)) for part in (new, every)]
+    climbed = ", of which it climbs to some" if how.search == "climb" else ""
+    return f"{counts[0]} of {counts[1]} candidates to try{climbed}"
 
 
 # ------------------------------------------------------------------ what came of it

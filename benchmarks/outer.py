@@ -1,11 +1,12 @@
 """Averages and measured steps against tuned momentum: four panels, two ways to judge.
 
-    python benchmarks/outer.py [--seeds 3] [--jobs 2] [--root runs]
+    python benchmarks/outer.py [--seeds 7] [--jobs 2] [--root runs]
 
 Runs docs/results/outer/*/spec.toml, which look for their data in HEWFL_DATA, with that
 many seeds. What a run under --root has finished is kept, so that a command that was
 stopped goes on. Written into docs/results/outer: results.md, curves.png and curves.pdf,
-and of each run tuned.toml and summary.json.
+and of each run tuned.toml and summary.json; the first table of results.md is also put
+between the two marks in docs/outer.md.
 """
 
 import argparse
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from hewfl.experiments.canvas import save
+from hewfl.core.canvas import save
 from hewfl.experiments.compare import compare
 from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.results import Results
@@ -54,6 +55,8 @@ ROWS = (
 )
 DRAWN = {0: "-", 2: "-", 5: "--", 8: ":"}
 """Rows of the figure, and their lines."""
+BEGIN, END = "<!-- table of outer.py -->", "<!-- end of the table -->"
+"""What stands around the table in docs/outer.md."""
 Runs = Mapping[tuple[str, str], Results]
 
 
@@ -68,27 +71,75 @@ def finished(seeds: int, jobs: int, root: Path) -> dict[tuple[str, str], Folder]
     return folders
 
 
-def text_of(runs: Runs) -> str:
-    """Tables of final values and of paired differences."""
+def table_of(runs: Runs) -> str:
+    """Final values, mean over seeds."""
     first = next(iter(runs.values())).spec
-    lines = ["# Averages and measured steps", ""]
     many = len(first.seeds)
-    lines += [f"Objective after {first.rounds} rounds, mean over {many} seeds.", ""]
-    lines += ["| horizon weights |" + "".join(f" {p} |" for p in PANELS)]
-    lines += ["|---|" + "--:|" * len(PANELS)]
+    lines = [f"Objective after {first.rounds} rounds, mean over {many} seeds.", ""]
+    lines += head("horizon weights")
     for judge, label, quantity, name in ROWS:
         values = [runs[p, judge].final(label, quantity).mean() for p in PANELS]
         lines += [f"| {name} |" + "".join(f" {value:.4f} |" for value in values)]
-    lines += ["", "Minus the tuned iterate, paired by seed, with 95 % intervals:", ""]
-    lines += ["| |" + "".join(f" {p} |" for p in PANELS), "|---|" + "--:|" * 4]
-    for judge, label, quantity, name in ROWS[1:]:
+    return "\n".join(lines) + "\n"
+
+
+def head(corner: str) -> list[str]:
+    return [f"| {corner} |" + "".join(f" {p} |" for p in PANELS), "|---|" + "--:|" * 4]
+
+
+def differences_of(runs: Runs, base: int) -> str:
+    """Each row minus one of them, paired by seed."""
+    judge_of, label_of, quantity_of, name_of = ROWS[base]
+    lines = [f"Minus '{name_of}', paired by seed, with 95 % intervals:", ""]
+    lines += head("")
+    for k, (judge, label, quantity, name) in enumerate(ROWS):
+        if k == base:
+            continue
         cells = []
         for panel in PANELS:
-            base = runs[panel, "iterate"].final(HORIZON, "objective")
-            c = compare(runs[panel, judge].final(label, quantity), base)
+            subtracted = runs[panel, judge_of].final(label_of, quantity_of)
+            c = compare(runs[panel, judge].final(label, quantity), subtracted)
             cells.append(f" {c.mean:+.4f} [{c.low:+.4f}, {c.high:+.4f}] |")
         lines += [f"| {name} |" + "".join(cells)]
     return "\n".join(lines) + "\n"
+
+
+def intervals_of(runs: Runs) -> str:
+    """How often the measured interval was above zero, and how often nothing moved."""
+    lines = [
+        "Rounds of 'measured' whose interval lay above zero, and that stood still:"
+    ]
+    lines += ["", *head("")]
+    above, still = [], []
+    for panel in PANELS:
+        results = runs[panel, "averaged"]
+        lane = results.labels.index("horizon, measured")
+        rounds = [r.observed for by_lane in results.records for r in by_lane[lane]]
+        seen = [r for r in rounds if "measured_low" in r]
+        above.append(f" {sum(r['measured_low'] > 0 for r in seen)} of {len(seen)} |")
+        still.append(f" {sum(r['measured_step'] == 0 for r in seen)} |")
+    lines += ["| above zero |" + "".join(above), "| stood still |" + "".join(still)]
+    return "\n".join(lines) + "\n"
+
+
+def edges_of(folders: Mapping[tuple[str, str], Folder]) -> str:
+    """Choices at the end of their lists."""
+    found = [
+        f"- {panel}, {judge}: {choice.label} ({', '.join(choice.at_edge)})"
+        for (panel, judge), folder in folders.items()
+        for choice in folder.choices
+        if choice.at_edge
+    ]
+    text = "\n".join(found) if found else "None."
+    return f"Choices at the end of their lists:\n\n{text}\n"
+
+
+def into_page(table: str) -> None:
+    """Put the table between the marks of docs/outer.md."""
+    page = OUT.parents[1] / "outer.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
 
 
 def figure(runs: Runs) -> None:
@@ -113,7 +164,7 @@ def figure(runs: Runs) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--root", type=Path, default=Path("runs"))
     given = parser.parse_args()
@@ -123,7 +174,11 @@ def main() -> None:
     for (panel, judge), folder in folders.items():
         for name in ("tuned.toml", "summary.json"):
             shutil.copy(folder.path / name, OUT / f"{panel}-{judge}" / name)
-    text = text_of(runs)
+    table = table_of(runs)
+    into_page(table)
+    parts = [table, differences_of(runs, 0), differences_of(runs, 2)]
+    parts += [intervals_of(runs), edges_of(folders)]
+    text = "# Averages and measured steps\n\n" + "\n".join(parts)
     (OUT / "results.md").write_text(text, encoding="utf-8")
     print(text)
     figure(runs)

@@ -47,21 +47,35 @@ class World:
         return 1 if rank == self.noisy else int(BATCH[rank])
 
 
-def weights_of(algorithm: Algorithm[Any], rows: Any, rate: float) -> Any:
-    """What a rule gives the ranks; None where displacements are not finite.
+def decided(
+    name: str, algorithm: Algorithm[Any], products: Any, rate: float, state: Any
+) -> tuple[Any, Any]:
+    """What a rule gives the ranks, and its next state.
+
+    A rank that is not finite is left out, as in `hewfl.torch`; NaN where all are.
 
     Args:
-        algorithm: without a state of its own.
-        rows: displacements.
+        name: of the rule; one with "tokens" in it is told how many each rank has seen.
+        algorithm: one that looks at products of displacements only.
+        products: G, their Gram matrix, float64.
         rate: η.
+        state: of the algorithm.
     """
-    if not np.isfinite(rows).all():
-        return None
-    n, tokens = len(rows), STEPS * BATCH
-    roster = Roster(np.arange(n), STEPS, BATCH, tokens, n)
-    plan = LocalPlan(np.full(n, rate))
-    round_ = matrix_round(np.zeros(1), rows, roster, plan)
-    return algorithm.decide(round_, None)[0].weights
+    weights = np.zeros(len(products))
+    heard = np.flatnonzero(np.isfinite(np.diagonal(products)))
+    if len(heard) == 0:
+        return weights * np.nan, state
+    # n vectors of n numbers with these products: the model itself stays where it is
+    values, vectors = np.linalg.eigh(products[np.ix_(heard, heard)])
+    rows = vectors * np.sqrt(np.maximum(values, 0.0))
+    H, b = STEPS[heard], BATCH[heard]
+    sizes = H * b if "tokens" in name else np.ones_like(H)
+    roster = Roster(heard, H, b, sizes, len(products))
+    plan = LocalPlan(np.full(len(heard), rate))
+    round_ = matrix_round(np.zeros(len(heard)), rows, roster, plan)
+    decision, state = algorithm.decide(round_, state)
+    weights[heard] = decision.weights
+    return weights, state
 
 
 class Optimiser:
@@ -85,6 +99,14 @@ class Optimiser:
         scaled = (m / (1 - 0.9**t)) / ((v / (1 - 0.99**t)).sqrt() + 1e-8)
         rows[chosen] -= self.rate * (scaled + 0.01 * rows[chosen])
 
+    def without_lost(self, away: Tensor) -> Tensor:
+        """Displacements, NaN for a rank that is not finite; its state is dropped."""
+        lost = ~away.isfinite().all(dim=-1)
+        for held in (self.first, self.second, self.count):
+            if held is not None:
+                held[lost.flatten()] = 0
+        return torch.where(lost[..., None], torch.nan, away)
+
 
 @final
 @dataclass(frozen=True)
@@ -104,27 +126,34 @@ class Job:
         outers: Mapping[str, Outer],
         device: str,
     ) -> dict[str, dict[str, Any]]:
-        """Test scores, and the weights given, of every rule under every outer step."""
-        lanes = [(rule, outer) for rule in rules for outer in outers]
-        ranks = len(STEPS)
+        """Test scores, and the weights given, of every rule under every outer step.
+
+        All of them train side by side, as lanes of one stack.
+        """
+        ranks, each = len(STEPS), len(rules)
+        lanes = [(rule, outer) for outer in outers for rule in rules]
+        spans = [slice(k * each, (k + 1) * each) for k in range(len(outers))]
         x = self.model.start(self.seed).to(device).repeat(len(lanes), 1)
         y = x.repeat_interleave(ranks, dim=0)
         memory, average = torch.zeros_like(x), x
         optimiser = Optimiser(self.optimiser, self.rate, y)
+        states = [rules[rule].init(ranks, ranks, None) for rule, _ in lanes]
         seen = np.full((self.rounds, len(lanes), ranks), np.nan)
         for t in range(self.rounds):
             self._local(y, optimiser, t)
             away = y.view(len(lanes), ranks, -1) - x[:, None]
-            rows = away.cpu().numpy()
-            for k, (rule, outer) in enumerate(lanes):
-                w = weights_of(rules[rule], rows[k], self.rate)
-                if w is None:
-                    x[k] = torch.nan
-                    continue
-                seen[t, k] = w
-                given = torch.as_tensor(w, dtype=away.dtype, device=device)
-                move, memory[k] = outer_step(outers[outer], given @ away[k], memory[k])
-                x[k] += move
+            away = optimiser.without_lost(away)
+            for k, products in enumerate(products_of(away)):
+                name = lanes[k][0]
+                seen[t, k], states[k] = decided(
+                    name, rules[name], products, self.rate, states[k]
+                )
+            given = torch.as_tensor(seen[t], dtype=away.dtype, device=device)
+            finite = torch.where(away.isnan(), 0.0, away)  # 0 · NaN is NaN
+            step = torch.bmm(given[:, None], finite)[:, 0]
+            for span, outer in zip(spans, outers.values(), strict=True):
+                moved, memory[span] = outer_step(outer, step[span], memory[span])
+                x[span] += moved
             average = averaged(average_weight(AVERAGE, t), average, x)
             y = x.repeat_interleave(ranks, dim=0)
         scores = [self.model.scores(z).cpu().numpy() for z in (x, average)]
@@ -142,8 +171,8 @@ class Job:
             bad = torch.tensor([i == self.world.bad for i in group], device=device)
             share = torch.as_tensor(self._shares(group), device=device)
             torch.manual_seed(1_000_003 * self.seed + 64 * t + step)  # of bad labels
-            places = torch.arange(len(y), device=device).view(-1, ranks)
-            places = places[:, group].flatten()
+            places = np.arange(len(y)).reshape(-1, ranks)[:, group].ravel()
+            places = torch.as_tensor(places, device=device)
             rows = y[places].requires_grad_()
             losses = self.model.losses(rows, samples, bad)
             total = (losses * share.repeat(len(rows) // len(group), 1)).sum()
@@ -167,6 +196,12 @@ class Job:
         sizes = np.array([self.world.batch(i) for i in group])[:, None]
         counts = np.arange(BATCH.max()) < sizes
         return (counts / sizes).astype(np.float32)
+
+
+def products_of(away: Tensor) -> Any:
+    """Gram matrix of each lane's displacements, summed in float64, on the host."""
+    wide = away.double()
+    return torch.bmm(wide, wide.transpose(1, 2)).cpu().numpy()
 
 
 def _told(last: Any, average: Any, weights: Any) -> dict[str, Any]:

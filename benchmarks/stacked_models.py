@@ -75,6 +75,15 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias[:, None], flat, weight).view(*x.shape[:-1], -1)
 
 
+def _patches(x: Tensor) -> Tensor:
+    """Patches of 5 × 5 around every pixel, (m, pixels, 25 channels).
+
+    In one copy: on a GPU `F.unfold` starts a kernel for every image.
+    """
+    views = F.pad(x, (2, 2, 2, 2)).unfold(2, 5, 1).unfold(3, 5, 1)
+    return views.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
 def _entropies(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropies of each replica, shape (r, predictions)."""
     flat = logits.flatten(0, -2), targets.flatten()
@@ -172,7 +181,6 @@ class CharTransformer:
         p, (r, b, T) = parts(rows, self.shapes), inputs.shape
         each = torch.arange(r, device=rows.device)[:, None, None]
         x = p["embed"][each, inputs] + p["place"][:, None]
-        mask = torch.ones(T, T, device=rows.device, dtype=torch.bool).tril()
         for k in range(self.blocks):
             y = self._normed(x, p[f"{k}.one.scale"])
             qkv = _linear(y, p[f"{k}.qkv"], p[f"{k}.qkv.bias"])
@@ -180,9 +188,8 @@ class CharTransformer:
                 part.reshape(r * b, T, self.heads, -1).transpose(1, 2)
                 for part in qkv.split(self.width, dim=-1)
             )
-            seen = q @ key.transpose(-1, -2) / math.sqrt(self.width // self.heads)
-            share = seen.masked_fill(~mask, -math.inf).softmax(dim=-1)
-            y = (share @ v).transpose(1, 2).reshape(r, b, T, self.width)
+            y = F.scaled_dot_product_attention(q, key, v, is_causal=True)
+            y = y.transpose(1, 2).reshape(r, b, T, self.width)
             x = x + _linear(y, p[f"{k}.out"], p[f"{k}.out.bias"])
             y = self._normed(x, p[f"{k}.two.scale"])
             y = F.gelu(_linear(y, p[f"{k}.up"], p[f"{k}.up.bias"]))
@@ -257,9 +264,8 @@ class SmallCNN:
         p, (r, b) = parts(rows, self.shapes), images.shape[:2]
         x = images.flatten(0, 1)
         for name in ("one", "two"):
-            patches = F.unfold(x, 5, padding=2).unflatten(0, (r, b))  # (r, b, k, l)
             side = x.shape[-1]
-            y = _linear(patches.transpose(2, 3), p[name], p[f"{name}.bias"])
+            y = _linear(_patches(x).unflatten(0, (r, b)), p[name], p[f"{name}.bias"])
             maps = y.transpose(2, 3).reshape(r * b, -1, side, side)
             x = F.max_pool2d(F.relu(maps), 2)
         x = x.reshape(r, b, -1)

@@ -13,7 +13,10 @@ strategies are driven through a Grid in this process; nothing but the strategy d
 between two runs of one app, world and seed.
 
 Every finished run is a line of benchmarks/results/stock_apps.jsonl: stopped at any
-time, the same command goes on. `--table` prints the tables of what is there.
+time, the same command goes on. First come the seeds on which the numbers of the default
+rule are chosen, then all seeds of the strategies that matter most. `--table` puts
+tables and sentences of what is there into docs/flower.md. Delete the file when a rule
+has changed: a line does not know the code it comes from.
 """
 
 import argparse
@@ -21,7 +24,6 @@ import json
 import logging
 import os
 import random
-import statistics
 import sys
 import time
 import zlib
@@ -37,19 +39,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from benchmarks.report import RESULTS, table
+from benchmarks.stock_table import (
+    CANDIDATES,
+    FILE,
+    TUNING,
+    WORLDS,
+    Cell,
+    known,
+    publish,
+)
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.supercore.task_identity import TaskIdentity
 
+from hewfl.baselines import Sieve
 from hewfl.data import ag_news_texts, dirichlet_partition, load, prepare
 from hewfl.flower import HewStrategy
 
-FILE = RESULTS / "stock_apps.jsonl"
+QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+RULES = (
+    *("fedavg", "mean", "agreement", "disagreement", "geometric-median"),
+    *("multi-krum", "trimmed-mean", "centred-clipping"),
+)
 ROUNDS, BATCH, WORDS, NEWS = 15, 32, 2048, 6000
-WORLDS = ("clean", "labels", "sign", "scale")
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "FedAvg": lambda: flower.FedAvg(**QUIET),
     "FedAvgM": lambda: flower.FedAvgM(
@@ -59,17 +73,19 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "FedMedian": lambda: flower.FedMedian(**QUIET),
     "Krum": lambda: flower.Krum(num_malicious_nodes=1, **QUIET),
     "FedTrimmedAvg": lambda: flower.FedTrimmedAvg(**QUIET),
+    **{name: partial(HewStrategy, rule=name, **QUIET) for name in RULES},
     **{
-        name: partial(HewStrategy, rule=name, fraction_evaluate=0.0)
-        for name in (
-            *("fedavg", "sieve", "mean", "agreement", "disagreement"),
-            *("geometric-median", "multi-krum", "trimmed-mean", "centred-clipping"),
-        )
+        name: partial(HewStrategy, rule=Sieve(1.0, 1.0, *numbers), **QUIET)
+        for name, numbers in CANDIDATES.items()
     },
 }
 """Steps of FedAvgM and FedAdam are a tenth of their defaults: FedAvgM with momentum 0.9
 then moves as far as FedAvg in the long run, and with its default ends at chance."""
-QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+FIRST = (
+    *("FedAvg", *CANDIDATES, "agreement", "geometric-median", "mean", "disagreement"),
+    *("FedAvgM", "FedAdam", "FedMedian", "Krum", "FedTrimmedAvg"),
+)
+"""Run before the others: all seeds, apps and worlds of these."""
 
 
 @final
@@ -236,16 +252,13 @@ class OneProcess(Grid):  # type: ignore[misc]  # checked without flwr
 # ------------------------------------------------------------------ runs
 
 
-Cell = tuple[str, str, str, int]
-
-
 def run(cell: Cell) -> dict[str, Any]:
     """One app under one strategy in one world with one seed."""
     name, world, strategy, seed = cell
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-    began, app = time.perf_counter(), APPS[name]
+    began, app = time.process_time(), APPS[name]
     data = app.data(seed)
     torch.manual_seed(seed)
     random.seed(seed)  # Flower samples nodes by it
@@ -262,43 +275,8 @@ def run(cell: Cell) -> dict[str, Any]:
 
     begin = ArrayRecord(model.state_dict())
     STRATEGIES[strategy]().start(grid, begin, ROUNDS, evaluate_fn=evaluate)
-    seconds = round(time.perf_counter() - began, 1)
+    seconds = round(time.process_time() - began, 1)
     return {"cell": list(cell), "accuracy": curve, "seconds": seconds}
-
-
-def done() -> dict[Cell, list[float]]:
-    """Finished runs; a line that was cut short is none."""
-    found = {}
-    if FILE.exists():
-        for line in FILE.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            found[tuple(row["cell"])] = row["accuracy"]
-    return found
-
-
-def tables(known: dict[Cell, list[float]]) -> str:
-    """Final accuracy, mean ± standard deviation over seeds, for each app."""
-    parts = []
-    for app in APPS:
-        rows = []
-        for strategy in STRATEGIES:
-            cells = []
-            for world in WORLDS:
-                ends = [
-                    v[-1] for k, v in known.items() if k[:3] == (app, world, strategy)
-                ]
-                cell = f"{statistics.mean(ends):.3f}" if ends else "-"
-                if len(ends) > 1:
-                    cell += f" ± {statistics.stdev(ends):.3f}"
-                cells.append(cell)
-            if any(cell != "-" for cell in cells):
-                rows.append([strategy, *cells])
-        if rows:
-            parts.append(table([app, *WORLDS], rows))
-    return "\n\n".join(parts)
 
 
 def main() -> None:
@@ -308,32 +286,38 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of app/world/rule")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
+    rest = [name for name in STRATEGIES if name not in FIRST]
+    order = [
+        (TUNING, ["FedAvg", *CANDIDATES]),
+        (range(options.seeds), FIRST),
+        (range(options.seeds), rest),
+    ]
     cells: list[Cell] = [
         (app, world, strategy, seed)
-        for seed in range(options.seeds)
+        for seeds, strategies in order
+        for seed in seeds
         for app in APPS
         for world in WORLDS
-        for strategy in STRATEGIES
+        for strategy in strategies
     ]
+    if options.table:
+        print(publish())
+        return
     wanted = [c for c in cells if all(part in "/".join(c[:3]) for part in options.only)]
-    known = done()
-    if not options.table:
-        FILE.parent.mkdir(exist_ok=True)
-        left = [cell for cell in wanted if cell not in known]
-        with (
-            ProcessPoolExecutor(options.jobs) as pool,
-            FILE.open("a", encoding="utf-8") as file,
-        ):
-            for k, future in enumerate(
-                as_completed([pool.submit(run, cell) for cell in left])
-            ):
-                row = future.result()
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                print(
-                    k + 1, len(left), row["cell"], row["accuracy"][-1], row["seconds"]
-                )
-    print(tables(done()))
+    found = known()
+    left = [cell for cell in wanted if cell not in found]
+    FILE.parent.mkdir(exist_ok=True)
+    with (
+        ProcessPoolExecutor(options.jobs) as pool,
+        FILE.open("a", encoding="utf-8") as file,
+    ):
+        futures = [pool.submit(run, cell) for cell in left]
+        for k, future in enumerate(as_completed(futures)):
+            row = future.result()
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            end = row["accuracy"][-1]
+            print(k + 1, len(left), *row["cell"], end, row["seconds"], flush=True)
 
 
 if __name__ == "__main__":

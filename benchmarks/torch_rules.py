@@ -1,7 +1,8 @@
 """Which rule a job of unequal ranks should use: every rule in every world.
 
     python benchmarks/torch_rules.py --cells FOLDER [--jobs N] [--device cpu|cuda]
-        [--models transformer cnn] [--seeds 5] [--rounds N] [--json FILE]
+        [--models transformer cnn] [--seeds 5] [--rounds N]
+        [--json FILE [--docs docs/torch.md]]
 
 Rules x outer steps x worlds x models x seeds, at equal wall-clock: `stacked_job.py`
 says how a round is made. Every finished cell (model, world, seed; all rules in it) is a
@@ -25,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from benchmarks import rules_table
 from benchmarks.stacked_job import STEPS, Job, Local, World
 from benchmarks.stacked_models import Stacked, char_transformer, small_cnn
 
@@ -38,10 +40,11 @@ from hewfl import (
     HewMean,
     Outer,
     StepWeighted,
+    Trust,
     UniformLocalSGD,
 )
+from hewfl.baselines import Sieve
 from hewfl.core.algorithm import Algorithm
-from hewfl.experiments.compare import compare
 
 MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
     "transformer": (char_transformer, "adamw", 2e-3, 100),
@@ -78,6 +81,9 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
         "agreement, power 1": Agreement(*eta, power=1.0),
         "disagreement": Disagreement(*eta),
         "geometric median": GeometricMedian(*eta),
+        "sieve": Sieve(*eta, tolerance=0.0),
+        "sieve by tokens": Sieve(*eta, tolerance=0.0),
+        "trust": Trust(*eta),
     }
 
 
@@ -87,106 +93,69 @@ def made(model: str, device: str) -> Stacked:
     return MODELS[model][0](device)
 
 
+def _named(device: str) -> str:
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"CPU, torch {torch.__version__}"
+
+
 def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     """All rules under all outer steps in one world, written to its file."""
     model, world, seed, rounds, device, folder = task
     torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = True  # as jobs on such GPUs do
     began = time.perf_counter()
     _, optimiser, rate, usual = MODELS[model]
     rounds = rounds or usual
     job = Job(made(model, device), optimiser, rate, rounds, WORLDS[world], seed)
     found = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
     found["seconds"] = round(time.perf_counter() - began, 1)
-    path = Path(folder, f"{model}-{world.replace(' ', '')}-{seed}.json")
+    found["device"] = _named(device)
+    path = _cell(Path(folder), model, world, seed)
     draft = path.with_suffix(".part")
     draft.write_text(json.dumps(found))
     draft.rename(path)
     return f"{path.name}: {found['seconds']} s"
 
 
-def table(cells: dict[str, dict[int, Any]], outer: str, score: str) -> list[str]:
-    """Markdown: one row a rule, one column a world; the mean, and if it differs.
-
-    Args:
-        cells: scores of one model by world and seed.
-        outer: which outer step.
-        score: which number; more is better for accuracies.
-    """
-    more = "accuracy" in score
-    names = list(rules(1.0))
-    lines = [f"| rule | {' | '.join(cells)} |", "|---" * (len(cells) + 1) + "|"]
-    for name in names:
-        row = []
-        for seeds in cells.values():
-            values, equal = (
-                [cell[f"{rule} | {outer}"][score] for cell in seeds.values()]
-                for rule in (name, names[0])
-            )
-            mean = sum(values) / len(values)
-            mark = ""
-            if name != names[0]:
-                found = compare(values, equal, larger_is_better=more)
-                mark = {"better": " +", "worse": " −", "undecided": ""}[found.verdict]
-            row.append(f"{mean:.3f}{mark}")
-        lines.append(f"| {name} | {' | '.join(row)} |")
-    return lines
-
-
-def given(cells: dict[str, dict[int, Any]], outer: str) -> list[str]:
-    """Markdown: mean weight of each rank, and in how many rounds it was zero."""
-    lines = [f"| rule | {' | '.join(cells)} |", "|---" * (len(cells) + 1) + "|"]
-    for name in rules(1.0):
-        row = []
-        for seeds in cells.values():
-            told = [cell[f"{name} | {outer}"]["weights"] for cell in seeds.values()]
-            told = [w for w in told if w]
-            means = [sum(w[i] for w in told) / max(1, len(told)) for i in range(4)]
-            row.append(" ".join(f"{w:.2f}" for w in means))
-        lines.append(f"| {name} | {' | '.join(row)} |")
-    return lines
-
-
-def safety(everything: dict[str, dict[str, dict[int, Any]]], score: str) -> list[str]:
-    """Markdown: how often a rule was better or worse than equal weights, by world.
-
-    Over models and outer steps, each judged on its seeds; and the mean difference.
-    """
-    kinds = list(dict.fromkeys(world.split()[0] for world in WORLDS))
-    lines = [f"| rule | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
-    for name in list(rules(1.0))[1:]:
-        row = []
-        for kind in kinds:
-            found = [
-                compare(
-                    *(
-                        [cell[f"{rule} | {outer}"][score] for cell in seeds.values()]
-                        for rule in (name, "equal")
-                    )
-                )
-                for cells in everything.values()
-                for world, seeds in cells.items()
-                for outer in OUTERS
-                if world.split()[0] == kind
+def gathered(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
+    """Finished cells of whole seeds, as lists over seeds by model, world and lane."""
+    found: dict[str, Any] = {"rounds": {}, "seeds": 0, "seconds": {}, "cells": {}}
+    whole = [
+        seed
+        for seed in range(seeds)
+        if all(_cell(folder, m, w, seed).exists() for m in models for w in WORLDS)
+    ]
+    found["seeds"] = len(whole)
+    for model in models if whole else []:
+        for world in WORLDS:
+            told = [
+                json.loads(_cell(folder, model, world, k).read_text()) for k in whole
             ]
-            better, worse = (
-                sum(one.verdict == verdict for one in found)
-                for verdict in ("better", "worse")
-            )
-            mean = sum(one.mean for one in found) / max(1, len(found))
-            row.append(f"{better} better, {worse} worse of {len(found)}, {mean:+.3f}")
-        lines.append(f"| {name} | {' | '.join(row)} |")
-    return lines
-
-
-def read(folder: Path, model: str) -> dict[str, dict[int, Any]]:
-    """Finished cells of a model by world and seed."""
-    found: dict[str, dict[int, Any]] = {}
-    for world in WORLDS:
-        for path in sorted(folder.glob(f"{model}-{world.replace(' ', '')}-*.json")):
-            seed = int(path.stem.rsplit("-", 1)[1])
-            scores = json.loads(path.read_text())["scores"]
-            found.setdefault(world, {})[seed] = scores
+            found["rounds"][model] = told[0]["rounds"]
+            found["device"] = told[0]["device"]
+            found["seconds"][f"{model}, {world}"] = [one["seconds"] for one in told]
+            found["cells"].setdefault(model, {})[world] = {
+                lane: _over_seeds([one["scores"][lane] for one in told])
+                for lane in told[0]["scores"]
+            }
     return found
+
+
+def _over_seeds(told: list[dict[str, Any]]) -> dict[str, Any]:
+    """Scores as lists; weights, and shares of rounds with weight zero, as means."""
+    found: dict[str, Any] = {}
+    for key in ("loss", "average loss", "accuracy", "average accuracy"):
+        found[key] = [round(one[key], 5) for one in told]
+    for key in ("weights", "zero"):
+        known = [one[key] for one in told if one[key]]
+        each = zip(*known, strict=True)
+        found[key] = [round(sum(part) / len(known), 4) for part in each]
+    return found
+
+
+def _cell(folder: Path, model: str, world: str, seed: int) -> Path:
+    return folder / f"{model}-{world.replace(' ', '')}-{seed}.json"
 
 
 def main() -> None:
@@ -200,6 +169,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", type=Path, help="page to write the table into")
     told = parser.parse_args()
     told.cells.mkdir(parents=True, exist_ok=True)
     tasks = [
@@ -207,24 +177,21 @@ def main() -> None:
         for seed in range(told.seeds)  # whole seeds first: a stopped run has tables
         for model in told.models
         for world in told.worlds
-        if not (told.cells / f"{model}-{world.replace(' ', '')}-{seed}.json").exists()
+        if not _cell(told.cells, model, world, seed).exists()
     ]
     with mp.get_context("spawn").Pool(told.jobs) as pool:
         for done, line in enumerate(pool.imap_unordered(run_cell, tasks), 1):
             print(f"{done}/{len(tasks)} {line}", flush=True)
-    everything = {model: read(told.cells, model) for model in told.models}
-    for model, cells in everything.items():
-        for outer in OUTERS:
-            for score in ("loss", "average loss", "accuracy"):
-                print(f"\n{model}, {outer}: test {score}\n")
-                print("\n".join(table(cells, outer, score)))
-            print(f"\n{model}, {outer}: mean weights of the ranks\n")
-            print("\n".join(given(cells, outer)))
-    for score in ("loss", "average loss"):
-        print(f"\nagainst equal weights, all models and outer steps: test {score}\n")
-        print("\n".join(safety(everything, score)))
+    found = gathered(told.cells, told.models, told.seeds)
+    if found["seeds"] == 0:
+        print("no seed has all its worlds yet")
+        return
+    print(rules_table.rendered(found))
     if told.json is not None:
-        told.json.write_text(json.dumps(everything, indent=1) + "\n")
+        text = json.dumps(found).replace('"cells": ', '\n"cells": ')
+        told.json.write_text(text.replace('}, "', '},\n"') + "\n")
+        if told.docs is not None:
+            rules_table.write(told.json, told.docs)
 
 
 if __name__ == "__main__":

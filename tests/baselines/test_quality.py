@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from tests.conformance.rounds import decide, make_roster, step_of
 
-from hewfl.baselines import Agreement, Disagreement
+from hewfl.baselines import Agreement, Disagreement, Sieve
 from hewfl.baselines.agreement import mean_cosines
+from hewfl.errors import InvalidInputError
 
 ROUNDING = 1e-14
 THREE = make_roster([1] * 3)
@@ -156,18 +157,54 @@ def test_weights_have_no_unit(
     np.testing.assert_allclose(step, scale * step_of(one, moved), rtol=1e-9)
 
 
-def test_agreement_that_only_sieves_is_fedavg_among_those_who_agree() -> None:
-    moved = np.array([[1.0, 0.0], [0.8, 0.1], [0.9, -0.2], [-1.0, 0.1]])
-    roster = replace(make_roster([1] * 4), data_sizes=np.array([5, 1, 2, 7]))
-    sieve = Agreement(1.0, 1.0, power=0.0, by_size=True)
-    decision, _ = decide(sieve, roster, moved)
-    np.testing.assert_allclose(decision.weights, np.array([5, 1, 2, 0]) / 8)
-    assert "by_size" not in repr(Agreement(1.0, 1.0))
-    assert "by_size=True" in repr(sieve)
+# ------------------------------------------------------------------ sieve
+
+SIZES = replace(make_roster([1] * 4), data_sizes=np.array([5, 1, 2, 7]))
+
+
+def test_a_sieve_is_fedavg_where_nobody_turns_back() -> None:
+    moved = np.array([[1.0, 0.0], [0.8, 0.1], [0.9, -0.2], [1.0, 0.1]])
+    decision, _ = decide(Sieve(1.0, 1.0), SIZES, moved)
+    np.testing.assert_allclose(decision.weights, np.array([5, 1, 2, 7]) / 15)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "kept"),
+    [(0.0, 0.0), (0.5, 0.0), (2.0, 0.5), (1e9, 1.0), (None, 0.0)],
+)
+def test_a_client_that_turns_back_loses_weight_by_its_cosine(
+    tolerance: float | None, kept: float
+) -> None:
+    moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    decision, _ = decide(Sieve(1.0, 1.0, tolerance), SIZES, moved)
+    sizes = np.array([5, 1, 2, 7 * kept])
+    np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
 
 
 def test_a_step_longer_than_the_clip_counts_as_one_of_that_length() -> None:
-    moved = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [20.0, 0.0]])
-    clipped = Agreement(1.0, 1.0, power=0.0, clip=2.0)
-    decision, _ = decide(clipped, make_roster([1] * 4), moved)
-    np.testing.assert_allclose(decision.weights, [1 / 3, 0, 1 / 3, 0.1 / 3])
+    moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [20.0, 0.0]])
+    decision, _ = decide(Sieve(1.0, 1.0, clip=2.0), make_roster([1] * 4), moved)
+    np.testing.assert_allclose(decision.weights, [1 / 4, 1 / 4, 1 / 4, 0.1 / 4])
+
+
+def test_a_sieve_that_leaves_nobody_is_fedavg() -> None:
+    two = replace(make_roster([1] * 2), data_sizes=np.array([1, 3]))
+    for moved in ([[1.0], [-1.0]], [[0.0], [0.0]]):
+        decision, _ = decide(Sieve(1.0, 1.0, 0.2), two, moved)
+        np.testing.assert_allclose(decision.weights, [0.25, 0.75])
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_steps_that_cancel_keep_fedavgs_weights(n: int) -> None:
+    """At the end of a training: the corners of a simplex around its centre."""
+    sizes = np.arange(1, n + 1)
+    roster = replace(make_roster([1] * n), data_sizes=sizes)
+    decision, _ = decide(Sieve(1.0, 1.0), roster, np.eye(n) - 1 / n)
+    np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
+    one_apart, _ = decide(Sieve(1.0, 1.0), roster, np.eye(n) - 0.9 / n)
+    assert one_apart.weights.min() > 0.9 / sizes.sum()
+
+
+def test_a_tolerance_is_checked() -> None:
+    with pytest.raises(InvalidInputError, match="tolerance"):
+        Sieve(1.0, 1.0, tolerance=-0.1)

@@ -68,6 +68,7 @@ def of_baselines() -> list[Case]:
         Case("qfedavg-half", b.QFedAvg(L, 0.4, q=0.5), averages=False),
         Case("disagreement", b.Disagreement(L, 0.4)),
         Case("agreement", b.Agreement(L, 0.4)),
+        Case("sieve", b.Sieve(L, 0.4), averages=False),
         Case("agreement-half", b.Agreement(L, 0.4, power=0.5)),
         Case("geometric-median", b.GeometricMedian(L, 0.4)),
         Case("geometric-median-sizes", b.GeometricMedian(L, 0.4, by_size=True)),

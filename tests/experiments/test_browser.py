@@ -1,10 +1,13 @@
 """The page in a real browser, by the WebDriver protocol itself: JSON over HTTP."""
 
+import importlib.resources
 import json
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for a reference
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-LEFT, RIGHT = "\ue012", "\ue014"  # arrow keys
+LEFT, RIGHT, ENTER, ESCAPE, TAB = "\ue012", "\ue014", "\ue007", "\ue00c", "\ue004"
 CURVES, WEIGHTS = '[data-view="curves"]', '[data-view="weights"]'
 
 
@@ -62,6 +65,10 @@ class Browser:
         return str(found[ELEMENT])
 
     def click(self, css: str) -> None:
+        middle = (
+            "document.querySelector(arguments[0]).scrollIntoView({block: 'center'})"
+        )
+        self.run(middle, css)  # else the navigation may lie on it
         self.send(f"/element/{self.find(css)}/click")
 
     def text(self, css: str) -> str:
@@ -69,6 +76,41 @@ class Browser:
 
     def keys(self, css: str, text: str) -> None:
         self.send(f"/element/{self.find(css)}/value", {"text": text})
+
+    def control(self, command: str, **given: Any) -> None:
+        """A command of the browser's own protocol."""
+        self.send("/goog/cdp/execute", {"cmd": command, "params": given})
+
+    def show(self, page: Path, *, width: int = 1300, scheme: str = "light") -> None:
+        """Load a page at a width, for a reader of dark or light pages."""
+        wanted = {"name": "prefers-color-scheme", "value": scheme}
+        self.control("Emulation.setEmulatedMedia", features=[wanted])
+        size = {"width": width, "height": 1400, "deviceScaleFactor": 1, "mobile": False}
+        self.control("Emulation.setDeviceMetricsOverride", **size)
+        self.send("/url", {"url": page.as_uri()})
+
+    def violations(self) -> list[Any]:
+        """What axe-core finds wrong for readers who cannot see or point."""
+        axe = importlib.resources.files("axe_core_python") / "axe.min.js"
+        self.run(f"{axe.read_text('utf-8')}; window.axe = axe;")
+        script = """
+          const done = arguments[arguments.length - 1];
+          const said = (v) => [v.id, v.nodes.map((n) => n.html)];
+          axe.run().then((found) => done(found.violations.map(said)));
+        """
+        return list(self.send("/execute/async", {"script": script, "args": []}))
+
+    def drag(self, css: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Draw a brush between two places, from the middle of an element."""
+        origin = {ELEMENT: self.find(css)}
+        at = [
+            {"type": "pointerMove", "x": x, "y": y, "origin": origin, "duration": 20}
+            for x, y in (start, end)
+        ]
+        ends = [{"type": f"pointer{way}", "button": 0} for way in ("Down", "Up")]
+        actions = [at[0], ends[0], at[1], ends[1]]
+        mouse = {"type": "pointer", "id": "mouse", "actions": actions}
+        self.send("/actions", {"actions": [mouse]})
 
     def hover(self, css: str, x: int = 0, y: int = 0) -> None:
         """Move the pointer to a place from the middle of an element."""
@@ -109,7 +151,7 @@ def session() -> Iterator[Browser]:
 @pytest.fixture
 def browser(session: Browser, page: Path) -> Iterator[Browser]:
     """The page, freshly loaded; whatever is done with it, the console stays empty."""
-    session.send("/url", {"url": page.as_uri()})
+    session.show(page)
     yield session
     assert session.complaints() == []
 
@@ -145,13 +187,15 @@ def test_all_methods_are_hidden_and_shown(browser: Browser) -> None:
     "control",
     [
         'option[value="test_accuracy"]',
-        'input[value="scalars"]',
-        'input[value="paper_scalars"]',
+        'option[value="scalars"]',
+        'option[value="paper_scalars"]',
+        'label:nth-child(3) option[value="0"]',
         'input[type="checkbox"]',
+        "label ~ button",
     ],
 )
 def test_every_control_redraws(browser: Browser, control: str) -> None:
-    drawing = "return document.querySelector('.plot > svg').innerHTML"
+    drawing = "return document.querySelector('svg.chart').innerHTML"
     before = browser.run(drawing)
     browser.click(f"{CURVES} {control}")
     assert len(browser.paths()) == 3
@@ -161,20 +205,44 @@ def test_every_control_redraws(browser: Browser, control: str) -> None:
 def test_accuracies_fit_the_panel(browser: Browser) -> None:
     browser.click(f'{CURVES} option[value="test_accuracy"]')
     ends = [float(path.rsplit(",", 1)[1]) for path in browser.paths()]
-    assert all(12 <= end <= 374 for end in ends)  # PLOT in report.js
+    assert all(10 <= end <= 386 for end in ends)  # HEIGHT and margins in curves.js
 
 
 def test_seeds_are_shown_one_by_one(browser: Browser) -> None:
     count = "return document.querySelectorAll(arguments[0]).length"
+    assert browser.run(count, "path.band") == 2  # of the leaders
+    browser.click(f'{CURVES} option[value="band"]')
     assert browser.run(count, "path.band") == 3
     browser.click(f'{CURVES} option[value="seeds"]')
     assert browser.run(count, "path.seed") == 6
     assert browser.run(count, "path.band") == 0
 
 
-def test_the_first_rounds_can_be_left_out(browser: Browser) -> None:
-    browser.keys(f"{CURVES} input[type=range]", RIGHT + RIGHT)
-    assert all(path.count("L") == 4 for path in browser.paths())
+def test_a_brush_zooms_and_escape_shows_all(browser: Browser) -> None:
+    plot = f"{CURVES} svg.chart"
+    ticks = (
+        "return [...document.querySelectorAll(arguments[0])].map(t => t.textContent)"
+    )
+    names = f"{plot} > text[text-anchor=middle]"
+    before = browser.run(ticks, names)
+    browser.drag(plot, (-200, 0), (100, 5))
+    zoomed = browser.run(ticks, names)
+    assert zoomed != before
+    browser.keys(plot, ESCAPE)
+    assert browser.run(ticks, names) == before
+    browser.keys(plot, RIGHT + RIGHT + ENTER + RIGHT + RIGHT + ENTER)  # by keys alone
+    assert browser.run(ticks, names) not in (before, zoomed)
+
+
+def test_lines_have_names_that_do_not_lie_on_each_other(browser: Browser) -> None:
+    script = (
+        "return [...document.querySelectorAll('text.end')].map(t => [t.textContent, "
+    )
+    found = browser.run(f"{script} Number(t.getAttribute('y'))])")
+    assert len(found) == 3
+    assert {name for name, _ in found} >= {"HEW", "HewHet"}
+    heights = sorted(y for _, y in found)
+    assert min(b - a for a, b in pairwise(heights)) >= 12.9
 
 
 def test_the_pointer_shows_values(browser: Browser) -> None:
@@ -188,7 +256,7 @@ def test_the_pointer_shows_values(browser: Browser) -> None:
 
 
 def test_the_arrow_keys_show_values(browser: Browser) -> None:
-    plot = f"{CURVES} .plot > svg"
+    plot = f"{CURVES} svg.chart"
     browser.keys(plot, RIGHT + RIGHT)
     assert browser.text(f"{CURVES} .tip").startswith("round 1")
     browser.keys(plot, LEFT)
@@ -196,8 +264,8 @@ def test_the_arrow_keys_show_values(browser: Browser) -> None:
 
 
 def test_weights_change_with_the_choices(browser: Browser) -> None:
-    canvas = f"{WEIGHTS} canvas"
-    image = "return document.querySelector(arguments[0]).toDataURL()"
+    canvas = f"{WEIGHTS} .map svg"
+    image = "return document.querySelector(arguments[0]).innerHTML"
     words, pictures = [], []
 
     def look() -> None:
@@ -218,7 +286,7 @@ def test_weights_change_with_the_choices(browser: Browser) -> None:
 
 
 def test_the_pointer_shows_a_weight(browser: Browser) -> None:
-    browser.hover(f"{WEIGHTS} canvas")
+    browser.hover(f"{WEIGHTS} .map svg", y=-40)
     assert "client" in browser.text(f"{WEIGHTS} .tip")
 
 
@@ -226,3 +294,99 @@ def test_labels_stay_text(browser: Browser) -> None:
     assert browser.run("return document.querySelectorAll('body b').length") == 0
     assert HOSTILE in browser.text(f"{CURVES} .legend")
     assert HOSTILE in browser.text("article table")
+
+
+def test_the_map_has_a_key(browser: Browser) -> None:
+    texts = browser.text(f"{WEIGHTS} .map svg")
+    assert "weight" in texts
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert browser.run(count, f"{WEIGHTS} .map image") == 2  # the map and its key
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1300, 320])
+def test_anybody_can_read_it(
+    browser: Browser, page: Path, width: int, scheme: str
+) -> None:
+    """No violation of axe-core, nothing beyond the edge of a phone."""
+    browser.show(page, width=width, scheme=scheme)
+    assert browser.violations() == []
+    wide = "return document.documentElement.scrollWidth - innerWidth"
+    assert browser.run(wide) <= 0
+    verdict = """
+      const css = "span.better, span.worse, span.undecided";
+      const cells = [...document.querySelectorAll(css)];
+      return cells.filter((c) => c.getBoundingClientRect().right > innerWidth).length;
+    """
+    assert browser.run(verdict) == 0
+
+
+def test_keys_alone_reach_every_control(browser: Browser) -> None:
+    """Tab visits what can be used, and each shows that it has the focus."""
+    wanted = browser.run("""
+      const css = "a[href], button, select, input, summary, [tabindex]";
+      const own = (e) => (e.tagName === "SUMMARY" ? e.parentNode.parentNode : e);
+      const open = (e) => !own(e).closest("details:not([open])");
+      const seen = (e) => open(e) && e.getClientRects().length;
+      window.wanted = [...document.querySelectorAll(css)].filter(seen);
+      window.order = [];
+      return wanted.length;
+    """)
+    where = """
+      order.push(document.activeElement);
+      return getComputedStyle(document.activeElement).outlineStyle;
+    """
+    styles = []
+    for _ in range(wanted):
+        browser.send("/actions", {"actions": [key(TAB)]})
+        styles.append(browser.run(where))
+    missed = "return wanted.filter((e) => !order.includes(e)).map((e) => e.outerHTML)"
+    assert browser.run(missed) == []
+    assert set(styles) <= {"solid", "auto"}
+
+
+def key(text: str) -> dict[str, Any]:
+    strokes = [{"type": f"key{way}", "value": text} for way in ("Down", "Up")]
+    return {"type": "key", "id": "keyboard", "actions": strokes}
+
+
+def test_figures_and_tables_are_saved(browser: Browser, tmp_path: Path) -> None:
+    browser.control(
+        "Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path)
+    )
+    places = (f"{CURVES} .export", f"{WEIGHTS} .map .export", "#run-0-finals .export")
+    for css in places:
+        browser.click(f"{css} summary")
+        for k in range(1, 5):
+            browser.click(f"{css} button:nth-of-type({k})")
+    endings = sorted([".svg", ".png", ".csv", ".tex"] * len(places))
+    for _ in range(100):
+        files = sorted(tmp_path.iterdir())
+        if sorted(file.suffix for file in files) == endings:
+            break
+        time.sleep(0.1)
+    assert sorted(file.suffix for file in files) == endings
+    found = {file.suffix: file for file in files if "gap-over-rounds" in file.name}
+    drawing = found[".svg"].read_text("utf-8")
+    assert drawing.startswith("<svg")
+    assert "var(" not in drawing
+    assert 'fill="#ffffff"' in drawing
+    assert found[".png"].read_bytes().startswith(b"\x89PNG")
+    assert found[".csv"].read_text("utf-8").startswith("method,round,rounds,mean,")
+    assert "\\addplot" in found[".tex"].read_text("utf-8")
+    (table,) = [f for f in files if f.suffix == ".tex" and f.name.startswith("After")]
+    text = table.read_text("utf-8")
+    assert "\\textbf{" in text
+    assert "\\&amp;" in text  # as the label has it
+    assert text.count(" & ") == 4 * text.splitlines()[6].count(" & ")
+
+
+def test_the_navigation_stays_and_knows_where_it_is(browser: Browser) -> None:
+    browser.click('nav a[href="#run-0-weights"]')
+    script = "return document.querySelector('nav').getBoundingClientRect().top"
+    for _ in range(50):
+        if browser.run("return !!document.querySelector('nav a[aria-current]')"):
+            break
+        time.sleep(0.05)
+    assert browser.run(script) == 0
+    assert browser.text("nav a[aria-current]") == "Weights"

@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hewfl.core.canvas import COLOURS, name_ends, save
 from hewfl.errors import InvalidInputError, MissingExtraError
-from hewfl.experiments.curves import draw_curves, mean_and_spread, measured
+from hewfl.experiments.compare import compare
+from hewfl.experiments.curves import (
+    draw_curves,
+    draw_difference,
+    mean_and_spread,
+    measured,
+)
 from hewfl.experiments.figures import figure_run
 from hewfl.experiments.results import Results
-from hewfl.experiments.styles import COLOURS
 from tests.experiments.test_report import hostile_run, results_of
 
 
@@ -63,8 +69,10 @@ def test_lines_are_means_over_seeds(
 
 
 def test_bands_are_one_deviation_wide(results: Results, axes: Any) -> None:
-    draw_curves(axes, results, "objective", axis="rounds", labels=["HEW"])
+    draw_curves(axes, results, "objective", axis="rounds", focus=["HEW"])
     (band,) = axes.collections
+    assert [text.get_text() for text in axes.texts] == ["HEW"]
+    assert [line.get_linewidth() for line in axes.lines] == [2.0, 0.8, 0.8]
     values = results.curve("HEW", "objective")
     mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
     heights = band.get_paths()[0].vertices[:, 1]
@@ -84,8 +92,8 @@ def test_a_diverged_method_leaves_the_others_readable(
 
 def test_a_gap_below_zero_is_left_out(results: Results, axes: Any) -> None:
     least = results.constants[0]["objective"]
-    draw_curves(axes, with_last(results, 0, objective=least - 1), "gap", labels=["HEW"])
-    (line,) = axes.lines
+    draw_curves(axes, with_last(results, 0, objective=least - 1), "gap")
+    line, *_ = axes.lines
     assert np.isnan(line.get_ydata()[-1])
     assert (line.get_ydata()[:-1] > 0).all()
     assert axes.get_ylim()[0] > 0
@@ -100,9 +108,33 @@ def test_a_line_ends_where_a_seed_diverged() -> None:
     np.testing.assert_array_equal(spread, [0, 0])
 
 
-def test_unknown_methods_are_refused(results: Results, axes: Any) -> None:
-    with pytest.raises(InvalidInputError, match="`labels` must be some of HEW"):
-        draw_curves(axes, results, "gap", labels=["nobody"])
+def test_a_quantity_nobody_measured_is_refused(results: Results, axes: Any) -> None:
+    with pytest.raises(InvalidInputError, match="`quantity` must be one that was"):
+        draw_curves(axes, results, "nothing")
+
+
+def test_differences_are_paired(results: Results, axes: Any) -> None:
+    pair = ("HEW", results.labels[2])
+    draw_difference(axes, results, pair, "objective", axis="rounds", ink="black")
+    line, _ = axes.lines
+    ours, theirs = (results.curve(label, "objective") for label in pair)
+    np.testing.assert_allclose(line.get_ydata()[::2], (ours - theirs).mean(axis=0))
+    last = axes.collections[0].get_paths()[0].vertices
+    found = compare(ours[:, -1], theirs[:, -1])
+    ends = last[last[:, 0] == results.rounds[-1], 1]
+    assert ends.min() == pytest.approx(found.low)
+    assert ends.max() == pytest.approx(found.high)
+
+
+def test_names_at_ends_do_not_lie_on_each_other(axes: Any) -> None:
+    axes.set_ylim(0, 1)
+    for high in (0.1, 0.9):
+        name_ends(axes, dict.fromkeys("abc", (1.0, high, "black")))
+        at = sorted(text.get_position()[1] for text in axes.texts)
+        assert np.diff(at).min() > 0.05
+        assert 0 <= at[0] <= at[-1] <= 1
+        for text in list(axes.texts):
+            text.remove()
 
 
 def test_measured_keeps_what_the_run_has(results: Results) -> None:
@@ -115,8 +147,11 @@ def test_measured_keeps_what_the_run_has(results: Results) -> None:
 def test_figures_have_the_same_bytes_every_time(
     results: Results, tmp_path: Path
 ) -> None:
-    first = figure_run(results, tmp_path / "a.v1")
-    second = figure_run(results, tmp_path / "b.pdf")
+    def draw(figure: Any) -> None:
+        draw_curves(figure.subplots(), results, "gap")
+
+    first = save(draw, (3, 2), tmp_path / "a.v1")
+    second = save(draw, (3, 2), tmp_path / "b.pdf")
     assert [file.name for file in first] == ["a.v1.pdf", "a.v1.png"]
     assert [file.name for file in second] == ["b.pdf", "b.png"]
     for one, other in zip(first, second, strict=True):

@@ -17,7 +17,7 @@ import pytest
 
 from hewfl.core.atomic import read_json, write_json
 from hewfl.core.checks import Array
-from hewfl.errors import DataError, InvalidInputError
+from hewfl.errors import InvalidInputError
 from hewfl.experiments.compare import compare
 from hewfl.experiments.folder import Folder, folder_for, open_folder
 from hewfl.experiments.page_data import ABSENT
@@ -25,6 +25,7 @@ from hewfl.experiments.report import write_report
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.spec import Spec
+from hewfl.experiments.standing import stand
 from tests.experiments.runs import small
 
 HOSTILE = """<b>&amp;"'</b></script><script>alert(1)</script>"""
@@ -93,6 +94,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 def copy(run: Folder, tmp_path: Path) -> Folder:
     """One whose files may be changed."""
     shutil.copytree(run.path, tmp_path / "copy")
+    (tmp_path / "copy" / "checksums.json").unlink()  # they would notice
     return open_folder(tmp_path / "copy")
 
 
@@ -111,7 +113,7 @@ def read(folder: Folder, place: Path) -> Reader:
 def test_the_page_refers_to_nothing_outside(run: Folder, tmp_path: Path) -> None:
     page = read(run, tmp_path)
     links = [a[k] for _, a in page.tags for k in ("src", "href") if k in a]
-    assert links == ["data:,"]
+    assert [link for link in links if not str(link).startswith("#")] == ["data:,"]
     assert not re.search(r"@import|url\(", page_of([run], tmp_path))
 
 
@@ -163,7 +165,7 @@ def test_curves_are_those_of_the_run(run: Folder, tmp_path: Path) -> None:
             there = np.array(method["curves"][key])
             np.testing.assert_allclose(there, results.curve(label, key), rtol=5e-6)
         sent = results.curve(label, "scalars").mean(axis=0)
-        np.testing.assert_allclose(method["scalars"], sent, rtol=5e-6)
+        np.testing.assert_allclose(method["at"]["scalars"], sent, rtol=5e-6)
 
 
 def unpacked(text: str, shape: tuple[int, int]) -> Array:
@@ -295,17 +297,38 @@ def test_a_method_that_diverged_everywhere_is_worse(
         }  # HEW, the first of three, after the last round
         trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = "".join(read(copy, tmp_path).text)
-    assert "HEW—no seed in common▼ worse" in text
+    assert "HEW—no seed in common—▼ worse" in text
+
+
+def masses(copy: Folder, mass: dict[str, float], tmp_path: Path) -> str:
+    """The page of a run whose first method ends with such weights by horizon."""
+    file = copy.path / "summary.json"
+    summary = read_json(file)
+    for method in summary["methods"]:
+        found = {h: {"mean": w, "std": None, "seeds": [w]} for h, w in mass.items()}
+        method["mass_by_horizon"] = found
+    write_json(file, summary)
+    return "".join(read(copy, tmp_path).text)
 
 
 def test_parts_of_epochs_have_columns(copy: Folder, tmp_path: Path) -> None:
-    file = copy.path / "summary.json"
-    summary = read_json(file)
-    one = {"mean": 0.25, "std": None, "seeds": [0.25]}
-    for method in summary["methods"]:
-        method["mass_by_horizon"] = {"2": one, "10": one, "0.5": one}
-    write_json(file, summary)
-    assert "H = 0.5H = 2H = 10" in "".join(read(copy, tmp_path).text)
+    text = masses(copy, {"2": 0.25, "10": 0.25, "0.5": 0.5}, tmp_path)
+    assert "H = 0.5H = 2H = 10sum" in text
+    assert "0.50.250.251" in text
+    assert "do not sum to one" not in text
+
+
+def test_weights_that_do_not_sum_to_one_are_explained(
+    copy: Folder, tmp_path: Path
+) -> None:
+    text = masses(copy, {"1": 0.75, "2": 0.75}, tmp_path)
+    assert f"The weights of HEW, HewHet and {HOSTILE} do not sum to one" in text
+
+
+def test_many_horizons_share_columns(copy: Folder, tmp_path: Path) -> None:
+    text = masses(copy, {str(h): 0.0625 for h in range(1, 17)}, tmp_path)
+    assert "H = 1 to 2H = 3 to 4" in text
+    assert text.count(" to ") >= 8
 
 
 def test_divergence_is_said(copy: Folder, tmp_path: Path) -> None:
@@ -327,15 +350,77 @@ def test_several_runs_share_a_page(run: Folder, copy: Folder, tmp_path: Path) ->
     page = Reader(page_of([run, copy], tmp_path))
     assert len(page.data) == 2
     links = [a["href"] for tag, a in page.tags if tag == "a"]
-    assert links == ["#run-0", "#run-1"]
-    ids = [a["id"] for tag, a in page.tags if tag == "article"]
-    assert ids == ["run-0", "run-1"]
+    ids = {a["id"] for _, a in page.tags if "id" in a}
+    assert {str(link)[1:] for link in links} <= ids
+    assert {"run-0", "run-1", "short", "run-1-matrix"} <= ids
+    text = "".join(page.text)
+    assert "Of 2 panels: best training objective: " in text
+    assert "Ranking by training objective over panels" in text
 
 
-def test_an_unfinished_run_is_refused(copy: Folder, tmp_path: Path) -> None:
+def test_the_page_begins_with_the_answer(run: Folder, tmp_path: Path) -> None:
+    page = page_of([run], tmp_path)
+    text = "".join(Reader(page).text)
+    best = stand(results_of(run), "objective")
+    told = f"training objective{best.labels[0]}"
+    assert f"On training objective {best.labels[0]}" in text
+    assert page.index('class="answer"') < page.index('id="run-0-curves"')
+    assert told in text
+    assert "scalars" in text[text.index(told) : text.index(told) + 300]
+
+
+def test_every_pair_is_in_the_matrix(run: Folder, tmp_path: Path) -> None:
+    page = page_of([run], tmp_path)
+    cells = re.findall(r'<td class="(better|worse|undecided|equal|self)"', page)
+    quantities = len(results_of(run).labels) and page.count("row minus column")
+    assert len(cells) == 9 * quantities
+    assert cells.count("self") == 3 * quantities
+    assert "? undecided" in page
+    assert "= undecided" not in page
+
+
+def test_equal_means_are_all_bold(copy: Folder, tmp_path: Path) -> None:
+    for seed in copy.spec.seeds:
+        trace = copy.of_seed(seed) / "trace.jsonl"
+        lines = [json.loads(line) for line in trace.read_text().splitlines()]
+        for line in lines[-3:]:
+            line["metrics"]["test_accuracy"] = 0.75 + 0.1 * seed
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = page_of([copy], tmp_path)
+    assert page.count("<strong>0.800 ± 0.071</strong>") == 3
+    assert "HEW, HewHet and &lt;b&gt;" in page
+    assert "the same in every seed" in page
+
+
+def test_a_target_is_asked_for(run: Folder, tmp_path: Path) -> None:
+    write_report([run], tmp_path / "a.html", targets={"objective": 1.5})
+    text = (tmp_path / "a.html").read_text("utf-8")
+    assert "training objective of 1.5, as asked" in text
+    with pytest.raises(InvalidInputError, match="`targets` must be of objective, "):
+        write_report([run], tmp_path / "a.html", targets={"speed": 1.0})
+
+
+def test_an_unfinished_run_is_told_as_far_as_it_is(
+    copy: Folder, tmp_path: Path
+) -> None:
     (copy.path / "summary.json").unlink()
-    with pytest.raises(DataError, match="is not finished"):
-        write_report([copy], tmp_path / "report.html")
+    trace = copy.of_seed(1) / "trace.jsonl"
+    lines = trace.read_text(encoding="utf-8").splitlines(keepends=True)
+    trace.write_text("".join(lines[:14]) + lines[14][:9], encoding="utf-8")
+    file = tmp_path / "report.html"
+    assert write_report([copy], file, refresh=3.0) is False
+    page = Reader(file.read_text("utf-8"))
+    told = "Not finished. So far: 6 of 6 rounds of 1 of 2 seeds."
+    assert told in "".join(page.text)
+    assert page.data[0]["seeds"] == [0]
+    assert [a["data-refresh"] for tag, a in page.tags if tag == "body"] == ["3"]
+    shutil.rmtree(copy.of_seed(0))
+    write_report([copy], file)
+    text = "".join(Reader(file.read_text("utf-8")).text)
+    assert "So far: 3 of 6 rounds of 1 of 2 seeds." in text
+    (copy.path / "tuned.toml").unlink()
+    write_report([copy], file)
+    assert "nothing to show yet. It is being tuned." in file.read_text("utf-8")
 
 
 def test_a_page_needs_a_run(tmp_path: Path) -> None:

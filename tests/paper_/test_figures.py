@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hewfl.core.canvas import plain_text
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.results import Results
 from hewfl.experiments.styles import styles_of
@@ -45,13 +46,15 @@ def test_figure_1_has_the_layout_of_the_paper(
     found = drawn(monkeypatch)
     figure_1(panels(results), tmp_path / "figure1")
     axes = found[0].axes
-    assert len(axes) == 4 * 3
+    assert len(axes) == 6 * 3
     titles = [a.get_title() for a in axes[:3]]
     assert titles[0] == "homogeneous, equal H"
     assert titles[2] == "heterogeneous, random H"
-    rows = [axes[3 * k].get_ylabel() for k in range(4)]
+    rows = [axes[3 * k].get_ylabel() for k in range(6)]
     assert rows[0] == "Covertype\ntest accuracy"
-    assert rows[3] in ("MNIST\ntraining gap", "")
+    assert rows[2] == "Covertype\nobjective of HEW\nless best rival's"
+    assert axes[6].get_title() == plain_text(f"less {results.labels[2]}")
+    assert len(axes[6].lines) == 2  # the difference, and zero
     assert [len(a.lines) for a in axes[:3]] == [3, 3, 0]  # the third was not run
     assert axes[2].texts[0].get_text() == "no run"
     (legend,) = found[0].legends
@@ -79,9 +82,16 @@ def test_figure_2_shows_weights_by_horizon(
 def test_methods_of_a_comparison_look_different() -> None:
     methods = (*main_methods(), *rivals(), MethodSpec("HewControl", "HEW (Alg. 1)"))
     styles = styles_of(methods)
-    assert len({(style.colour, style.dash) for style in styles.values()}) == len(
-        methods
-    )
+    assert len({(s.colour, s.dash, s.marker) for s in styles.values()}) == len(methods)
+    colours = [styles[m.label].colour for m in main_methods()]
+    assert len(set(colours)) == len({m.method for m in main_methods()})
+
+
+def test_variants_of_one_method_are_told_apart() -> None:
+    methods = [MethodSpec("FedAvg", f"FedAvg {k}") for k in range(40)]
+    styles = styles_of(methods)
+    assert {style.colour for style in styles.values()} == {"amber"}
+    assert len({(style.dash, style.marker) for style in styles.values()}) == 40
 
 
 def test_a_method_looks_the_same_in_other_company() -> None:

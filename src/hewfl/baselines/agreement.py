@@ -9,30 +9,21 @@ from jaxtyping import Float64
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, nonnegative, positive
 from hewfl.core.displacements import Displacements
-from hewfl.core.provenance import shown_record
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Agreement:
     """Clients that point where the others point weigh more, whatever their length.
 
         a_i = (1/(n − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
-        w_i = s_i max(0, a_i)^p / Σ_j s_j max(0, a_j)^p
+        w_i = max(0, a_i)^p / Σ_j max(0, a_j)^p
 
     A rule of this library. A client is judged by the others alone (j ≠ i): its cosine
     with itself is 1 whatever it sent, and so is, in part, its cosine with a mean that
     contains it (as `FedAdp` takes it). Lengths do not matter, so a client is neither
     favoured nor punished for the number of its steps or the size of its noise alone.
-
-    s_i is one, or with `by_size` the client's data size m_i. At p = 0 agreement only
-    sieves: with `by_size` the rule is then FedAvg among the clients with a_i > 0, and
-    FedAvg itself where nobody points against the others.
-
-    With `clip` = c the step of a client longer than c times the median counts as one of
-    that length: its weight is multiplied by c · median_j ‖Δ_j‖/‖Δ_i‖, and weights then
-    sum to less than one. Directions agree or not; only lengths can take a model far.
 
     A client that did not move has no direction: its cosines are taken as zero. One
     client alone weighs 1. Where nobody agrees with the others (all a_i ≤ 0, or nobody
@@ -42,17 +33,15 @@ class Agreement:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         power: p ≥ 0, how sharply agreement counts; 2 did best among equal workers in
-            the prototype that the rule comes from, 1 is milder where data differ, and 0
-            leaves those who agree at all as they are.
-        by_size: whether clients count by their data sizes too.
-        clip: c > 0, longest step that counts in full, over the median; None: all do.
+            the prototype that the rule comes from, and 1 is milder where data differ.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float
     step_scale: float
     power: float = 2.0
-    by_size: bool = False
-    clip: float | None = None
 
     name: ClassVar[str] = "Agreement"
     demands: ClassVar[Demands] = Demands()
@@ -62,12 +51,6 @@ class Agreement:
         positive("smoothness", self.smoothness)
         positive("step_scale", self.step_scale)
         nonnegative("power", self.power)
-        if self.clip is not None:
-            positive("clip", self.clip)
-
-    def __repr__(self) -> str:
-        """Without what later versions added, where it is not used."""
-        return shown_record(self, ("by_size", "clip"))
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
         """There is no state."""
@@ -82,7 +65,7 @@ class Agreement:
         n = round_.displacements.n
         if n == 1:
             return Decision(np.ones(1), "one client"), state
-        cosines, lengths = mean_cosines(round_.displacements)
+        cosines, _ = mean_cosines(round_.displacements)
         agreed = np.maximum(cosines, 0.0)
         top = float(agreed.max())
         if top == 0:
@@ -90,13 +73,7 @@ class Agreement:
             return Decision(np.full(n, 1 / n), text), state
         # over the largest, so that a large power leaves someone
         weights = (agreed / top) ** self.power * (agreed > 0)  # 0⁰ is one
-        if self.by_size:
-            weights = weights * round_.roster.data_sizes
-        weights /= weights.sum()
-        if self.clip is not None:
-            most = self.clip * float(np.median(lengths[lengths > 0]))
-            weights *= np.minimum(1.0, most / np.maximum(lengths, most))
-        return Decision(weights, "weights by agreement"), state
+        return Decision(weights / weights.sum(), "weights by agreement"), state
 
 
 def mean_cosines(

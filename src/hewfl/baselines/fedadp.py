@@ -47,6 +47,9 @@ class FedAdp:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         alpha: α > 0, how sharply f falls; 5 in the paper.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float

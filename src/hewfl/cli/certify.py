@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 
 from hewfl.cli.certify_page import write_page
-from hewfl.cli.certify_plot import draw_certificate, figure_class
+from hewfl.cli.certify_plot import draw_certificate
 from hewfl.cli.certify_report import show
 from hewfl.cli.certify_words import headline, verdict
 from hewfl.cli.errors import one_line_errors
+from hewfl.core.canvas import require_canvas
 from hewfl.core.checks import invalid
 from hewfl.core.conversion import from_table, is_whole
 from hewfl.theory.case import Case
@@ -200,7 +201,7 @@ def certify(  # noqa: PLR0913 - options of a command
         bool, typer.Option("--json", help="Print JSON, for machines.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the bounds here (.png or .pdf).")
+        Path | None, typer.Option(help="Draw the bounds here (.png, .pdf or .svg).")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write the report with its curves as a page.")
@@ -233,7 +234,7 @@ def certify(  # noqa: PLR0913 - options of a command
         table = _overruled(_read(config), options)
         _require_wholes(table)
         if plot is not None:
-            figure_class(plot)  # before the work, not after it
+            require_canvas("plot", plot)  # before the work, not after it
         if html is not None and not html.parent.is_dir():
             raise invalid("html", "a path in a folder that exists", html)
         question = from_table(Question, table, "")

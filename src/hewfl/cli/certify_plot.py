@@ -1,6 +1,5 @@
 """A certificate as a figure: certified gap over rounds."""
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, invalid
-from hewfl.errors import MissingExtraError
+from hewfl.core.canvas import COLOURS, legend, name_ends, save_as
+from hewfl.core.checks import Array
 from hewfl.theory.arrival import MOST_STEPS, single_path
 from hewfl.theory.certificates import Certificate, Promise
 from hewfl.theory.post_local import PostLocal
@@ -19,62 +18,72 @@ _STYLES = {"printed": ":", "paper": "-", "sharp": "--", "absorbed": "-."}
 _POINTS = 400
 
 
-def figure_class(path: Path) -> Any:
-    """The class of figures, once it is clear that one can be saved at the path.
-
-    Raises:
-        InvalidInputError: the path does not end in .png or .pdf, or has no folder.
-        MissingExtraError: matplotlib is not installed.
-    """
-    if path.suffix not in (".png", ".pdf"):
-        raise invalid("plot", "a path ending in .png or .pdf", path)
-    if not path.parent.is_dir():
-        raise invalid("plot", "a path in a folder that exists", path)
-    try:
-        return importlib.import_module("matplotlib.figure").Figure
-    except ImportError as error:
-        text = "figures need matplotlib: pip install 'hewfl[report]'"
-        raise MissingExtraError(text) from error
+def colour_of(label: str) -> str:
+    """The name in `COLOURS` that stands for a theorem, in pictures and pages."""
+    return tuple(COLOURS)[list(THEOREMS).index(label) % len(COLOURS)]
 
 
 def draw_certificate(certificate: Certificate, path: Path) -> None:
     """Save the bounds of all theorems that hold, beside cap and target.
 
-    A bound above the cap is drawn at the cap, which lem:gap gives for nothing.
+    A bound above the cap is drawn at the cap, which lem:gap gives for nothing. The best
+    row of each theorem is a thick line with its name; the others are thin.
 
     Args:
         certificate: of one configuration.
-        path: ending in .png or .pdf.
+        path: ending in .png, .pdf or .svg.
     """
-    figure = figure_class(path)(figsize=(8, 5), layout="constrained")
     c, cap = certificate, float(certificate.case.system.cap)
-    axes = figure.add_subplot()
-    colours = {label: f"C{k}" for k, label in enumerate(THEOREMS)}
-    drawn = [p for p in c.promises if p.holds]
+    goal, drawn, best = (
+        float(c.target),
+        [p for p in c.promises if p.holds],
+        best_rows(c),
+    )
     rounds = rounds_shown(c, drawn)
-    for p in drawn:
-        axes.plot(
-            rounds,
-            certified_gaps(c, p, rounds),
-            color=colours[p.label],
-            linestyle=_STYLES[p.variant],
-            label=f"{p.label}, {p.variant}, ϑ = {float(p.amplitude):.2g}",
-        )
-    axes.axhline(cap, color="0.5", linewidth=0.8, label="cap LR²/2")
-    axes.axhline(float(c.target), color="k", linewidth=0.8, label="target")
-    axes.set(xscale="log", yscale="log", xlabel="rounds", ylabel="certified gap")
-    axes.set_ylim(bottom=float(c.target) / 30)  # a bound may tend to zero
-    axes.set_title("no theorem holds" if not drawn else "what the theorems promise")
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
-    # Without a date the same certificate gives the same bytes.
-    undated = {"CreationDate": None} if path.suffix == ".pdf" else {}
-    figure.savefig(path, dpi=150, metadata=undated)
+
+    def draw(figure: Any) -> None:
+        axes, ends = figure.add_subplot(), {}
+        for p in drawn:
+            ink, is_best = COLOURS[colour_of(p.label)][0], p in best
+            gaps = certified_gaps(c, p, rounds)
+            axes.plot(
+                rounds,
+                gaps,
+                color=ink,
+                linestyle=_STYLES[p.variant],
+                linewidth=1.8 if is_best else 0.9,
+                label=f"{p.label}, {p.variant}, ϑ = {float(p.amplitude):.2g}",
+            )
+            if is_best:
+                ends[p.label] = (float(rounds[-1]), float(gaps[-1]), ink)
+        axes.axhline(cap, color="0.5", linewidth=0.8, label="cap LR²/2")
+        axes.axhline(goal, color="k", linewidth=0.8, label="target")
+        axes.set(xscale="log", yscale="log", xlabel="rounds", ylabel="certified gap")
+        axes.set_ylim(bottom=goal / 30)  # a bound may tend to zero
+        axes.set_title("what the theorems promise" if drawn else "no theorem holds")
+        name_ends(axes, ends)
+        legend(figure, [axes], columns=2)
+
+    save_as(draw, (7.0, 3.4 + 0.09 * len(drawn)), path)
+
+
+def best_rows(c: Certificate) -> list[Promise]:
+    """Of each theorem that holds and says something the row with the best constants."""
+    held = [p for p in c.promises if p.holds and not p.vacuous]
+    best = {}
+    for p in sorted(held, key=lambda p: (-float(p.rounds_to_target), -float(p.floor))):
+        best[p.label] = p
+    return [best[label] for label in THEOREMS if label in best]
 
 
 def rounds_shown(c: Certificate, drawn: Sequence[Promise]) -> Float64[Array, " points"]:
-    """Rounds to draw, from 1 to twice the last at which a target is met."""
+    """Rounds to draw, from 1 to twice the last at which a target is met.
+
+    Not beyond `MOST_STEPS`, up to where recursions are iterated, if that shows all.
+    """
     needed = [float(p.rounds_to_target) for p in drawn]
-    last = 2 * max([c.rounds, *(t for t in needed if np.isfinite(t))])
+    most = max([c.rounds, *(t for t in needed if np.isfinite(t))])
+    last = min(2 * most, max(most, MOST_STEPS))
     return np.unique(np.geomspace(1, last, _POINTS).round())
 
 

@@ -11,10 +11,11 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.execute import execute
-from hewfl.cli.options import ROOT, Chunk, Jobs, Root, chunked
+from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
-from hewfl.paper.parts import FOLDERS, Part, publish, require_extras, specs_of
+from hewfl.paper.curves_file import read_curves
+from hewfl.paper.parts import FOLDERS, Part, draw, publish, require_extras, specs_of
 
 OUTPUT = Path("paper")
 """Where results go, each part of the paper in a folder of its own."""
@@ -27,6 +28,7 @@ def paper(  # noqa: PLR0913 - the options of a command
     *,
     root: Root = ROOT,
     jobs: Jobs = None,
+    cluster: Address = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -44,6 +46,12 @@ def paper(  # noqa: PLR0913 - the options of a command
         bool, typer.Option("--quick", help="Few samples, rounds and seeds.")
     ] = False,
     client_chunk: Chunk = None,
+    redraw: Annotated[
+        bool,
+        typer.Option(
+            "--redraw", help="Draw anew from curves published in --output; run nothing."
+        ),
+    ] = False,
 ) -> None:
     """Run the paper's experiments and draw their figures.
 
@@ -59,11 +67,17 @@ def paper(  # noqa: PLR0913 - the options of a command
         "--device": device,
         "--client-chunk": client_chunk,
         "--jobs": jobs,
+        "--cluster": cluster,
         "--root": None if root == ROOT else root,
         "--output": output,
     }
     again = _command(figure, asked, small=small)
     output = output or OUTPUT / (FOLDERS[figure] + (QUICK if small else ""))
+    if redraw:
+        with one_line_errors():
+            draw(figure, read_curves(output), output)
+        console.print(f"figures in {output}", highlight=False)
+        return
     with one_line_errors():
         specs = {
             key: chunked(_on(spec, device), client_chunk)
@@ -71,7 +85,8 @@ def paper(  # noqa: PLR0913 - the options of a command
         }
         folders = {key: folder_for(spec, root) for key, spec in specs.items()}
         require_extras(figure, list(specs.values()))
-        execute(list(folders.values()), jobs, console, again=again)
+        runs = list(folders.values())
+        execute(runs, jobs, console, cluster=cluster, again=again)
         claims = publish(figure, folders, output, is_quick=small)
     if claims:
         note = ", by a --quick run, which decides nothing" if small else ""

@@ -7,46 +7,49 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from hewfl.core.checks import Ints, invalid
-from hewfl.errors import MissingExtraError
+from hewfl.core.canvas import COLOURS, legend, plain_text, require_canvas, save_as
+from hewfl.core.checks import Ints
+
+LISTED = 30
+"""Classes that the legend names; of more a few, evenly spaced."""
 
 
 def draw_partition(
     counts: Int64[Ints, "n c"], classes: tuple[str, ...], title: str, path: Path
 ) -> None:
-    """Save a picture of who holds how much of what, as PNG or PDF.
+    """Save a picture of who holds how much of what, as PNG, PDF or SVG.
 
     Args:
         counts: from `class_counts`.
         classes: names for the legend.
         title: above the bars.
-        path: ending in .png or .pdf.
+        path: ending in .png, .pdf or .svg.
 
     Raises:
         InvalidInputError: the path has another ending.
         MissingExtraError: matplotlib is not installed.
     """
-    if path.suffix not in (".png", ".pdf"):
-        raise invalid("output", "a path ending in .png or .pdf", path)
-    try:
-        figures: Any = importlib.import_module("matplotlib.figure")
-        colours: Any = importlib.import_module("matplotlib").colormaps
-    except ImportError as error:
-        text = "pictures need matplotlib: pip install 'hewfl[report]'"
-        raise MissingExtraError(text) from error
+    require_canvas("output", path)
     n, c = counts.shape
-    colour = colours["tab10" if c <= 10 else "turbo"].resampled(max(c, 10 * (c <= 10)))
-    figure = figures.Figure(figsize=(8, 1.6 + 0.22 * min(n, 100)), layout="constrained")
-    axes = figure.add_subplot()
-    left = np.zeros(n)
-    for k, name in enumerate(classes):
-        axes.barh(np.arange(n), counts[:, k], left=left, color=colour(k), label=name)
-        left += counts[:, k]
-    axes.set(xlabel="samples", ylabel="client", title=title)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.invert_yaxis()
-    axes.margins(y=0.01)
-    figure.legend(loc="outside right upper", title="class", fontsize="small")
-    # Without a date the same partition gives the same bytes.
-    undated = {"CreationDate": None} if path.suffix == ".pdf" else {}
-    figure.savefig(path, dpi=150, metadata=undated)
+    inks = [light for light, _ in COLOURS.values()]
+    if c > len(inks):
+        maps: Any = importlib.import_module("matplotlib").colormaps
+        inks = list(maps["turbo"].resampled(c)(np.arange(c)))
+    named = set(np.linspace(0, c - 1, min(c, LISTED)).round().astype(int).tolist())
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        left = np.zeros(n)
+        for k, name in enumerate(classes):
+            text = plain_text(name) if k in named else None
+            bar = {"left": left, "color": inks[k], "label": text, "height": 0.82}
+            axes.barh(np.arange(n), counts[:, k], linewidth=0, **bar)
+            left += counts[:, k]
+        axes.set(xlabel="samples", ylabel="client", title=plain_text(title))
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.invert_yaxis()
+        axes.margins(y=0.01)
+        axes.grid(visible=False, axis="y")
+        legend(figure, [axes], columns=min(8, c))
+
+    save_as(draw, (7.0, 1.7 + 0.2 * min(n, 100) + 0.16 * (len(named) // 8)), path)

@@ -4,7 +4,8 @@ A grid that holds its optimum well inside is long, and all its points are many. 
 lists are only the lattice: every third value of the first list is tried with two of
 each of the others, then the neighbours of the best point, and again, until all
 neighbours of the best point were tried. What is chosen is then better than its
-neighbours on every side, which a point at the end of a list is not known to be.
+neighbours on every side, which a point at the end of a list is not known to be: there
+lists go on where the spec says so (`tune.extend`).
 
 Neighbours are one place up or down in one list, or up in one and down in another: step
 size and momentum make up for each other, and valleys run across the axes.
@@ -19,7 +20,8 @@ import numpy as np
 
 from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.tune import Candidates, Scores
+from hewfl.experiments.stretch import value_at
+from hewfl.experiments.tune import Candidates, Scores, over_seeds
 
 Point = tuple[int, ...]
 """A place in each list of a grid, in their order."""
@@ -35,37 +37,52 @@ def first_points(method: MethodSpec) -> list[Point]:
     return list(itertools.product(steps, *starts))
 
 
-def neighbours(method: MethodSpec, point: Point) -> list[Point]:
-    """The points next to one: up or down in one list, or up in one and down in one."""
-    lengths = [len(values) for values in method.grid.values()]
-    places = range(len(lengths))
+def neighbours(method: MethodSpec, point: Point, extend: int = 0) -> list[Point]:
+    """The points next to one: up or down in one list, or up in one and down in one.
+
+    Args:
+        method: with its grid.
+        point: whose neighbours are asked for.
+        extend: places that a list may go on beyond its ends.
+    """
+    lists = list(method.grid.items())
+    places = range(len(lists))
     moves = [{k: step} for k in places for step in (1, -1)]
     moves += [{j: 1, k: -1} for j, k in itertools.permutations(places, 2)]
     found = [tuple(p + move.get(k, 0) for k, p in enumerate(point)) for move in moves]
     return [
         each
         for each in found
-        if all(0 <= p < n for p, n in zip(each, lengths, strict=True))
+        if all(
+            -extend <= p < len(values) + extend
+            and value_at(name, values, p) is not None
+            for p, (name, values) in zip(each, lists, strict=True)
+        )
     ]
 
 
-def next_points(method: MethodSpec, tried: Mapping[Point, float]) -> list[Point]:
+def next_points(
+    method: MethodSpec, tried: Mapping[Point, float], extend: int = 0
+) -> list[Point]:
     """What to try next; nothing where the best point has no untried neighbour.
 
     Args:
         method: with its grid.
-        tried: mean scores of points, less is better; infinite where they diverged.
+        tried: scores of points over the seeds, less is better; infinite where they
+            diverged.
+        extend: places that a list may go on beyond its ends.
     """
     if not tried:
         return first_points(method)
     best = min(tried, key=lambda point: tried[point])
-    return [point for point in neighbours(method, best) if point not in tried]
+    around = neighbours(method, best, extend)
+    return [point for point in around if point not in tried]
 
 
 def candidate(method: MethodSpec, point: Point) -> MethodSpec:
     """The method at one point of its grid."""
     lists = zip(method.grid.items(), point, strict=True)
-    chosen = {name: values[k] for (name, values), k in lists}
+    chosen = {name: value_at(name, values, k) for (name, values), k in lists}
     return MethodSpec(method.method, method.label, dict(method.parameters) | chosen)
 
 
@@ -75,10 +92,12 @@ class Climb:
     """Where the search of one run stands.
 
     Attributes:
+        spec: of the run.
         methods: those with a grid.
         tried: scores of each method's points: one row per seed, as `Scores` has them.
     """
 
+    spec: Spec
     methods: tuple[MethodSpec, ...]
     tried: tuple[Mapping[Point, Scores], ...]
 
@@ -86,7 +105,7 @@ class Climb:
     def of(spec: Spec) -> "Climb":
         """A search that has tried nothing yet."""
         methods = tuple(method for method in spec.methods if method.grid)
-        return Climb(methods, tuple({} for _ in methods))
+        return Climb(spec, methods, tuple({} for _ in methods))
 
     def next(self) -> Candidates:
         """What to try next, method by method; nothing is left when all are empty."""
@@ -110,7 +129,7 @@ class Climb:
             {**known, **dict(zip(points, rows, strict=True))}
             for known, points, rows in every
         )
-        return Climb(self.methods, tried)
+        return Climb(self.spec, self.methods, tried)
 
     def found(self) -> tuple[Candidates, list[Scores]]:
         """All that was tried, in the order of the lists, and the scores by seed."""
@@ -124,9 +143,10 @@ class Climb:
         return candidates, list(np.swapaxes(rows, 0, 1))
 
     def _points(self) -> list[list[Point]]:
+        how = self.spec.tune
         means = (
-            {point: float(rows[:, 0].mean()) for point, rows in known.items()}
+            {p: float(over_seeds(how, rows)[0]) for p, rows in known.items()}
             for known in self.tried
         )
         pairs = zip(self.methods, means, strict=True)
-        return [next_points(method, known) for method, known in pairs]
+        return [next_points(method, known, how.extend or 0) for method, known in pairs]

@@ -9,12 +9,11 @@ import scipy.special
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array, ArrayLike, invalid
+from hewfl.experiments.axes import Axis, places
 from hewfl.experiments.results import Results
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
 Verdict = Literal["better", "worse", "undecided"]
-Axis = Literal["rounds", "scalars", "paper_scalars"]
-"""What a comparison is at equal amounts of."""
 LEVEL = 0.95
 """Of the confidence intervals."""
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
@@ -54,24 +53,26 @@ def compare(
     a, b = _values("first", first), _values("second", second)
     if a.shape != b.shape:
         raise invalid("second", f"of shape {a.shape} like `first`", b.shape)
-    both = np.isfinite(a) & np.isfinite(b)
-    a, b = a[both], b[both]
-    d = a - b
+    d, varies = _differences(a, b)
     count = len(d)
     if count == 0:
         return Comparison(math.nan, math.nan, math.nan, 0, "undecided")
     mean = float(d.mean())
     if count == 1:
         return Comparison(mean, -math.inf, math.inf, 1, "undecided")
-    deviation = float(d.std(ddof=1))
-    error = deviation / math.sqrt(count)
-    half = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    half = half_width(d)
     low, high = mean - half, mean + half
     verdict: Verdict = "undecided"
-    scale = float(np.abs([a, b]).max())
-    if deviation > ROUNDING * scale and (high < 0 or low > 0):
+    if varies and (high < 0 or low > 0):
         verdict = "better" if (mean < 0) != larger_is_better else "worse"
     return Comparison(mean, low, high, count, verdict)
+
+
+def half_width(values: Float64[Array, " seeds"]) -> float:
+    """Half the confidence interval of the mean of two values or more: Student's t."""
+    count = len(values)
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    return float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
 
 
 def pair(
@@ -93,13 +94,13 @@ def pair(
         first: label of a method.
         second: label of another.
         quantity: what `Results.curve` knows.
-        axis: what is equal: rounds, or scalars sent by our count or the paper's.
+        axis: what is equal: rounds, scalars sent by our count or the paper's, seconds.
     """
     both = (first, second)
     if axis == "rounds":
         a, b = (final_of(results, label, quantity) for label in both)
     else:
-        sent = [results.curve(label, axis) for label in both]
+        sent = [places(results, label, axis) for label in both]
         budget = np.minimum(sent[0][:, -1], sent[1][:, -1])
         a, b = (_after(results, label, quantity, axis, budget) for label in both)
     return compare_finals(a, b, quantity)
@@ -137,7 +138,7 @@ def _after(
 ) -> Float64[Array, " seeds"]:
     """A quantity when so much has been sent, seed by seed; NaN where it diverged."""
     values = results.values(label, results.judged(label, quantity))
-    rows = zip(budget, results.curve(label, axis), values, strict=True)
+    rows = zip(budget, places(results, label, axis), values, strict=True)
     found = []
     for most, sent, curve in rows:
         known = np.isfinite(curve)
@@ -155,10 +156,9 @@ def paired_p(first: ArrayLike, second: ArrayLike) -> float:
     >>> round(paired_p([1.0, 1.2, 1.1], [2.0, 2.1, 2.2]), 3)
     0.003
     """
-    a, b = _values("first", first), _values("second", second)
-    d = (a - b)[np.isfinite(a) & np.isfinite(b)]
+    d, varies = _differences(_values("first", first), _values("second", second))
     count = len(d)
-    if count < 2 or d.std(ddof=1) == 0:
+    if not varies:
         return 1.0
     t = float(d.mean() / (d.std(ddof=1) / math.sqrt(count)))
     return float(2 * scipy.special.stdtr(count - 1, -abs(t)))
@@ -179,6 +179,21 @@ def holm(p: ArrayLike) -> Float64[Array, " tests"]:
     found = np.empty(m)
     found[order] = np.minimum(stepped, 1.0)
     return found
+
+
+def _differences(
+    first: Float64[Array, " seeds"], second: Float64[Array, " seeds"]
+) -> tuple[Float64[Array, " pairs"], bool]:
+    """Differences where both are finite, and whether they vary by more than rounding.
+
+    What does not vary has no error to judge by.
+    """
+    both = np.isfinite(first) & np.isfinite(second)
+    a, b = first[both], second[both]
+    if len(a) < 2:
+        return a - b, False
+    scale = float(np.abs([a, b]).max())
+    return a - b, float((a - b).std(ddof=1)) > ROUNDING * scale
 
 
 def _values(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:

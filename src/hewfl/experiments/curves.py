@@ -1,7 +1,8 @@
-"""Curves of a run's quantities: means over seeds, with bands, on axes of matplotlib.
+"""Curves of a run's quantities on axes of matplotlib: the leaders, and the rest.
 
-Lines are means over seeds, bands one standard deviation of the seeds to each side. A
-line ends where one of its seeds diverged.
+Lines are means over seeds; a line ends where one of its seeds diverged. The leaders,
+HEW and its best rival, have bands of one standard deviation of the seeds to each side
+and their names at the ends of their lines; the others are thin lines.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +11,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.core.canvas import name_ends, plain_text
 from hewfl.core.checks import Array, invalid
-from hewfl.experiments.canvas import plain_text
-from hewfl.experiments.compare import Axis
+from hewfl.experiments.axes import AXES, Axis, places, positions
+from hewfl.experiments.compare import final_of, half_width
 from hewfl.experiments.results import GAPS, Results
-from hewfl.experiments.styles import Style, styles_of
+from hewfl.experiments.styles import ADAPTIVE, MARKERS, Style, styles_of
 from hewfl.experiments.tune import LARGER_IS_BETTER
 from hewfl.server.trace import AVERAGED
 
-AXES = {
-    "rounds": "rounds",
-    "scalars": "scalars sent",
-    "paper_scalars": "scalars sent, paper's count",
-}
 QUANTITIES = {
     "gap": "training gap",
     "objective": "training objective",
@@ -37,8 +34,22 @@ QUANTITIES |= {f"{AVERAGED}{k}": f"{name}, averaged" for k, name in QUANTITIES.i
 """What a page and its figures call them, in the order in which they are offered."""
 HEADROOM = 3.0
 """Lines that rise above this many times the common start leave the panel."""
-WARM_UP = 0.1
-"""Share of the rounds whose accuracies need not fit in: all methods start at chance."""
+WARM_UP = 0.2
+"""Share of the rounds that need not fit in: there all methods are far from the end."""
+FENCE = 3.0
+"""A line that ends so many quartile distances behind the others leaves the panel."""
+FEW = 5
+"""Lines up to here all stay in the panel."""
+
+
+def leaders(results: Results, quantity: str) -> list[str]:
+    """The best method with exact weights and the best without, by their last means."""
+    adaptive = {m.label for m in results.spec.methods if m.method in ADAPTIVE}
+    sign = -1 if quantity in LARGER_IS_BETTER else 1
+    ends = {k: sign * final_of(results, k, quantity).mean() for k in results.labels}
+    ends = {k: end for k, end in ends.items() if np.isfinite(end)}
+    sides = ([k for k in ends if (k in adaptive) is own] for own in (True, False))
+    return [min(side, key=ends.__getitem__) for side in sides if side]
 
 
 def draw_curves(
@@ -47,10 +58,10 @@ def draw_curves(
     quantity: str,
     *,
     axis: Axis = "scalars",
-    labels: Sequence[str] | None = None,
     styles: Mapping[str, Style] | None = None,
+    focus: Sequence[str] | None = None,
 ) -> None:
-    """Draw a quantity of each method, with bands, on axes of matplotlib.
+    """Draw a quantity of each method on axes of matplotlib.
 
     Gaps are on a logarithmic scale. Where participation is random, seeds differ in what
     they send, and a point is at the mean of that.
@@ -60,46 +71,89 @@ def draw_curves(
         results: of a run.
         quantity: what `Results.curve` knows.
         axis: what runs from left to right.
-        labels: methods to draw, those the run does not have left out; all by default.
         styles: of the methods, where several panels are to agree.
+        focus: methods with a band and a name at their line; `leaders` by default.
     """
     styles = styles or styles_of(results.spec.methods)
-    means = {}
-    for label in _chosen(results, labels, quantity):
+    focus = leaders(results, quantity) if focus is None else focus
+    means, ends = {}, {}
+    drawn = [label for label in results.labels if results.measures(label, quantity)]
+    if not drawn:
+        raise invalid("quantity", "one that was measured", repr(quantity))
+    for label in drawn:
         x = positions(results, label, axis)
         mean, spread = mean_and_spread(results.curve(label, quantity))
         if quantity in GAPS:  # rounding may put an optimal method below the optimum
             mean = np.where(mean > 0, mean, np.nan)
-        style, means[label] = styles[label], mean
-        line = {
-            "color": style.ink,
-            "linewidth": style.width,
-            "label": plain_text(label),
-        }
-        dashes = (0, style.dash) if style.dash else "-"
-        # Wide lines lie on the others; narrow ones are many, and their bands fainter.
-        over, alpha = (3, 0.16) if style.width > 1.5 else (2, 0.06)
-        axes.plot(x, mean, linestyle=dashes, zorder=over, **line)
-        low, high = mean - spread, mean + spread
-        axes.fill_between(x, low, high, color=style.ink, alpha=alpha, linewidth=0)
+        means[label] = mean
+        is_leader = label in focus
+        _draw_line(axes, x, mean, (label, styles[label]), is_leader=is_leader)
+        if is_leader:
+            ink = styles[label].ink
+            low, high = mean - spread, mean + spread
+            axes.fill_between(x, low, high, color=ink, alpha=0.18, linewidth=0)
+            known = np.flatnonzero(np.isfinite(mean))
+            if known.size:
+                ends[label] = (float(x[known[-1]]), float(mean[known[-1]]), ink)
     axes.set(xlabel=AXES[axis], ylabel=QUANTITIES.get(quantity, quantity))
     if quantity in GAPS:
         axes.set_yscale("log", nonpositive="clip")  # a band may reach below zero
-    axes.set_ylim(*_limits(list(means.values()), results, quantity))
+    axes.set_ylim(*_limits(means, results, quantity, focus))
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
+    name_ends(axes, ends)
+
+
+def draw_difference(
+    axes: Any,
+    results: Results,
+    pair: tuple[str, str],
+    quantity: str,
+    *,
+    axis: Axis = "scalars",
+    ink: str,
+) -> None:
+    """Draw one method less another over an axis, with its 95 % interval.
+
+    Differences are paired by seed and taken at equal amounts of the axis, between two
+    evaluations by a straight line; the axis ends where the thriftier of the two does.
+
+    Args:
+        axes: to draw on.
+        results: of a run.
+        pair: labels of the two.
+        quantity: of the model by which each is judged.
+        axis: what runs from left to right, and is equal.
+        ink: colour of the line.
+    """
+    at = [places(results, label, axis) for label in pair]
+    values = [results.values(k, results.judged(k, quantity)) for k in pair]
+    ends = np.min([sent[:, -1] for sent in at], axis=0)
+    share = np.linspace(0.0, 1.0, 2 * len(results.rounds) - 1)
+    curves = (
+        [np.interp(share * end, *own) for end, *own in zip(ends, x, y, strict=True)]
+        for x, y in zip(at, values, strict=True)
+    )
+    first, second = (np.array(curve) for curve in curves)
+    found, x = first - second, share * ends.mean()
+    mean = found.mean(axis=0)
+    if len(found) > 1:
+        half = np.array([half_width(column) for column in found.T])
+        axes.fill_between(x, mean - half, mean + half, color=ink, alpha=0.2, lw=0)
+    axes.plot(x, mean, color=ink, linewidth=1.6)
+    axes.axhline(0.0, color="0.25", linewidth=0.8)
+    late = share >= WARM_UP  # the first rounds differ much, and say little
+    shown = mean[late & np.isfinite(mean)]
+    if shown.size and np.ptp(shown) > 0:
+        low, high = min(0.0, shown.min()), max(0.0, shown.max())
+        axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
+    axes.set(xlabel=AXES[axis])
+    axes.ticklabel_format(axis="both", style="sci", scilimits=(-3, 4))
 
 
 def measured(results: Results, quantities: Iterable[str]) -> list[str]:
     """Those of some quantities that a run has, of at least one of its methods."""
     labels = results.labels
     return [q for q in quantities if any(results.measures(k, q) for k in labels)]
-
-
-def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:
-    """Where a method's points lie from left to right."""
-    if axis == "rounds":
-        return results.rounds.astype(np.float64)
-    return np.asarray(results.curve(label, axis).mean(axis=0))
 
 
 def mean_and_spread(
@@ -112,16 +166,48 @@ def mean_and_spread(
     return kept.mean(axis=0), kept.std(axis=0, ddof=1)
 
 
+def _draw_line(
+    axes: Any,
+    x: Float64[Array, " points"],
+    mean: Float64[Array, " points"],
+    named: tuple[str, Style],
+    *,
+    is_leader: bool,
+) -> None:
+    label, style = named
+    axes.plot(
+        x,
+        mean,
+        color=style.ink,
+        linestyle=(0, style.dash) if style.dash else "-",
+        linewidth=style.width if is_leader else 0.8,
+        marker=MARKERS[style.marker],
+        markersize=3,
+        markevery=max(1, len(x) // 6),
+        alpha=1.0 if is_leader else 0.8,
+        zorder=3 if is_leader else 2,
+        label=plain_text(label),
+    )
+
+
 def _limits(
-    means: Sequence[Float64[Array, " points"]], results: Results, quantity: str
+    means: Mapping[str, Float64[Array, " points"]],
+    results: Results,
+    quantity: str,
+    focus: Sequence[str],
 ) -> tuple[float | None, float | None]:
-    """Ends of the vertical axis: means fit in, but for what has diverged."""
-    every = np.stack(means)
-    if quantity in LARGER_IS_BETTER:
-        every = every[:, results.rounds >= WARM_UP * results.spec.rounds]
-    elif np.nanmax(every[:, 0]) > 0:
-        every = np.where(every > HEADROOM * np.nanmax(every[:, 0]), np.nan, every)
-    is_log = quantity in GAPS
+    """Ends of the vertical axis: what differs fits in, what is far behind does not."""
+    every = np.stack(list(means.values()))
+    is_log, sign = quantity in GAPS, -1 if quantity in LARGER_IS_BETTER else 1
+    start = np.nanmax(every[:, 0], initial=-np.inf)
+    every = every[:, results.rounds >= WARM_UP * results.spec.rounds]
+    ends = sign * (np.log(every[:, -1]) if is_log else every[:, -1])
+    if np.isfinite(ends).sum() > FEW:
+        middle, high = np.nanquantile(ends, [0.5, 0.75])
+        near = ends <= middle + FENCE * max(high - middle, 1e-3)
+        every = every[near | [label in focus for label in means]]
+    if start > 0 and sign > 0:
+        every = np.where(every > HEADROOM * start, np.nan, every)
     seen = every[np.isfinite(every) & ((every > 0) | (not is_log))]
     if seen.size == 0 or seen.min() == seen.max():
         return None, None
@@ -131,12 +217,3 @@ def _limits(
         return low / margin, high * margin
     margin = 0.04 * (high - low)
     return low - margin, high + margin
-
-
-def _chosen(results: Results, labels: Sequence[str] | None, quantity: str) -> list[str]:
-    kept = [k for k in results.labels if labels is None or k in labels]
-    kept = [k for k in kept if results.measures(k, quantity)]
-    if not kept:
-        known = ", ".join(results.labels)
-        raise invalid("labels", f"some of {known}", list(labels or ()))
-    return kept

@@ -1,14 +1,18 @@
 """Final weights by local work, and any run on one sheet."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hewfl.experiments.canvas import legend, plain_text, save
-from hewfl.experiments.compare import Axis
+from hewfl.core.canvas import legend, plain_text, save
+from hewfl.experiments.axes import Axis
 from hewfl.experiments.curves import draw_curves, measured
 from hewfl.experiments.results import Group, Results
+
+MOST_TICKS = 10
+"""Horizons that are named below a panel; of more every second or third."""
 
 
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
@@ -64,8 +68,7 @@ def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
     axes.hlines(
         marks, at - 0.36, at + 0.36, color="black", linewidth=1.4, label="equal weights"
     )
-    axes.set_xticks(at, [str(h) for h in mass])
-    axes.set_xlabel(_work(results))
+    _name_horizons(axes, results, list(mass))
     axes.grid(visible=False, axis="x")
 
 
@@ -80,7 +83,8 @@ def _draw_weight_map(axes: Any, results: Results) -> None:
     shares = [_share_of_clients(results, label) for label in results.labels]
     equal = {h: value for found in shares for h, value in found.items()}
     values = np.array([[equal[h] for h in horizons], *rows])
-    axes.imshow(values, cmap="Blues", vmin=0, aspect="auto")
+    image = axes.imshow(values, cmap="Blues", vmin=0, aspect="auto")
+    axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, label="weight")
     dark = 0.6 * np.nanmax(values, initial=0.0)
     if len(horizons) <= 6:  # more do not leave room for numbers
         for (i, j), value in np.ndenumerate(values):
@@ -88,11 +92,11 @@ def _draw_weight_map(axes: Any, results: Results) -> None:
             text = f"{value:.2f}" if np.isfinite(value) else ""
             axes.text(j, i, text, ha="center", va="center", fontsize=7, color=ink)
     axes.axhline(0.5, color="white", linewidth=3)
-    axes.set_xticks(range(len(horizons)), [str(h) for h in horizons])
+    _name_horizons(axes, results, horizons)
     axes.set_yticks(
         range(len(values)), ["(equal weights)", *map(_short, results.labels)]
     )
-    axes.set(xlabel=_work(results), title="weight by horizon, last round")
+    axes.set_title("weight by horizon, last round")
     axes.grid(visible=False)
 
 
@@ -111,8 +115,12 @@ def _share_of_clients(results: Results, label: str) -> dict[Group, float]:
     }
 
 
-def _work(results: Results) -> str:
-    return "local epochs H" if results.counts_epochs else "local steps H"
+def _name_horizons(axes: Any, results: Results, horizons: Sequence[Group]) -> None:
+    """Ticks at horizons, as many as have room."""
+    step = -(-len(horizons) // MOST_TICKS)
+    at = range(0, len(horizons), step)
+    axes.set_xticks(at, [str(horizons[k]) for k in at])
+    axes.set_xlabel("local epochs H" if results.counts_epochs else "local steps H")
 
 
 def _short(name: str) -> str:

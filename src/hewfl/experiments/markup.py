@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterable, Sequence
+from itertools import starmap, zip_longest
 
 
 class Html(str):
@@ -24,12 +25,41 @@ def join(parts: Iterable[str]) -> Html:
     return Html("".join(p if isinstance(p, Html) else html.escape(p) for p in parts))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> Html:
-    """A table that scrolls where the page is too narrow."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str,
+    *,
+    css: str = "cards",
+) -> Html:
+    """A table; on a narrow screen each row is a card that names its cells.
+
+    Args:
+        head: names of the columns.
+        rows: cells.
+        caption: what it shows.
+        css: "cards", or "matrix", which stays a table at any width, and scrolls;
+            "matrix long" has long texts in the last column.
+    """
     top = tag("tr", *(tag("th", name, scope="col") for name in head))
-    body = (tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
+    body = (tag("tr", *starmap(_cell, _named(head, row))) for row in rows)
     parts = (tag("caption", caption), tag("thead", top), tag("tbody", *body))
-    return tag("div", tag("table", *parts), class_="scroll")
+    look = {"class_": "scroll"}
+    if css != "cards":  # who cannot point scrolls by keys
+        look |= {"tabindex": "0", "role": "region", "aria_label": caption}
+    return tag("div", tag("table", *parts, class_=css), **look)
+
+
+def _named(head: Sequence[str], row: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Cells with the names of their columns; a row may be longer than the head."""
+    return zip_longest(head[: len(row)], row, fillvalue="")
+
+
+def _cell(name: str, cell: str) -> Html:
+    """A cell that knows its column; a cell that is markup of its own stays it."""
+    if isinstance(cell, Html) and cell.startswith("<td"):
+        return cell
+    return tag("td", tag("span", cell), data_name=name)
 
 
 def warning(text: str) -> Html:

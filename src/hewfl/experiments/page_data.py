@@ -2,15 +2,17 @@
 
 import base64
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt16
 
 from hewfl.core.checks import Array, Ints
-from hewfl.experiments.curves import AXES, QUANTITIES, measured, positions
+from hewfl.experiments.axes import AXES, axes_of, positions
+from hewfl.experiments.curves import QUANTITIES, leaders, measured
 from hewfl.experiments.results import GAPS, Results
-from hewfl.experiments.styles import styles_of
+from hewfl.experiments.styles import Style
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
 POINTS = 400
@@ -21,20 +23,28 @@ ABSENT = 65535
 """Code of a client that was not heard in a round."""
 
 
-def page_data(results: Results) -> dict[str, Any]:
-    """What the script draws of one run, at six significant digits."""
+def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
+    """What the script draws of one run, at six significant digits.
+
+    Args:
+        results: of the run.
+        styles: of its methods.
+    """
+    axes = axes_of(results)
     kept = _spread_out(0, len(results.rounds) - 1, POINTS)
     offered = measured(results, QUANTITIES)
     return {
         "seeds": list(results.spec.seeds),
         "rounds": results.rounds[kept].tolist(),
-        "axes": [{"key": key, "name": name} for key, name in AXES.items()],
+        "name": results.spec.name,
+        "axes": [{"key": axis, "name": AXES[axis]} for axis in axes],
         "quantities": [
             {
                 "key": key,
                 "name": QUANTITIES[key],
                 "log": key in GAPS,
                 "up": key in LARGER_IS_BETTER,
+                "leaders": leaders(results, key),
             }
             for key in offered
         ],
@@ -43,17 +53,15 @@ def page_data(results: Results) -> dict[str, Any]:
                 "label": label,
                 "colour": style.colour,
                 "dash": [style.width * part for part in style.dash],
+                "marker": style.marker,
                 "width": style.width,
-                "scalars": _rounded(positions(results, label, "scalars")[kept]),
-                "paper_scalars": _rounded(
-                    positions(results, label, "paper_scalars")[kept]
-                ),
+                "at": {a: _rounded(positions(results, label, a)[kept]) for a in axes},
                 "curves": {
                     key: [_rounded(row[kept]) for row in results.values(label, key)]
                     for key in offered
                 },
             }
-            for label, style in styles_of(results.spec.methods).items()
+            for label, style in ((k, styles[k]) for k in results.labels)
         ],
         "weights": _weights(results),
     }

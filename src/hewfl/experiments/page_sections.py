@@ -1,59 +1,85 @@
-"""Sections of a report page: final values, comparisons, weights, certificate, spec."""
+"""Sections of a report page: final values, weights, certificate, spec."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from hewfl.core.atomic import read_json
-from hewfl.experiments.compare import LEVEL, Comparison, pair
+from hewfl.core.checks import Array
 from hewfl.experiments.curves import QUANTITIES, measured
 from hewfl.experiments.markup import Html, join, table, tag, warning
-from hewfl.experiments.page_run import PageRun, plus_minus, values
+from hewfl.experiments.page_answer import answer
+from hewfl.experiments.page_pairs import baseline, matrix, targets
+from hewfl.experiments.page_run import PageRun, listed, plus_minus, values
 from hewfl.experiments.page_tuning import tuning
-from hewfl.experiments.sections import ClientsSpec
 from hewfl.experiments.spec import write_spec
-from hewfl.experiments.styles import is_hew
-from hewfl.experiments.summary import COMPARED
+from hewfl.experiments.summary import statistics
 from hewfl.experiments.tune import LARGER_IS_BETTER
 
-_WORDS = {"better": "▲ better", "worse": "▼ worse", "undecided": "= undecided"}
-_NOTHING = {"mean": None, "std": None}
+COLUMNS = 8
+"""Horizons that have a column of their own; of more, neighbours share one."""
 _SMOOTHNESS = {"estimate": "an estimate", "bound": "a proven bound"}
+SECTIONS = {
+    "answer": "Answer",
+    "curves": "Curves",
+    "finals": "Final values",
+    "baseline": "Against the best baseline",
+    "matrix": "All pairs",
+    "target": "To a target",
+    "weights": "Weights",
+    "certificate": "Certificate",
+    "tuning": "Tuning",
+    "spec": "Spec and environment",
+}
+"""Of a run, as the navigation calls them."""
 
 
-def contents(runs: Sequence[PageRun]) -> Html:
-    """An overview of several runs, with links."""
-    compared = [q for q in COMPARED if any(measured(r.results, [q]) for r in runs)]
-    rows = []
-    for k, run in enumerate(runs):
-        link = tag("a", run.results.spec.name, href=f"#run-{k}")
-        labels, judged = run.results.labels, run.results.judged
-        found = [(q, run.best(q, labels, judged=True)) for q in compared]
-        cells = [
-            join((run.name(b), ": ", run.final(b, judged(b, q)))) if b else "none"
-            for q, b in found
-        ]
-        rows.append([link, *cells])
-    head = ["run", *(f"best {QUANTITIES[q]}" for q in compared)]
-    return tag("nav", table(head, rows, "The runs of this page"), class_="contents")
+def article(run: PageRun, asked: Mapping[str, float]) -> Html:
+    """All about one run.
 
-
-def article(k: int, run: PageRun) -> Html:
-    """All about one run."""
-    sections = (
-        ("Curves", _view(k, "curves")),
-        ("Final values", _finals(run)),
-        ("Against the best baseline", _comparisons(run)),
-        ("Weights", join((_view(k, "weights"), _masses(run)))),
-        ("Certificate", _audit(run)),
-        ("Tuning", tuning(run)),
-        ("Spec and environment", _environment(run)),
-    )
-    parts = [tag("section", tag("h3", title), inside) for title, inside in sections]
+    Args:
+        run: of the page.
+        asked: targets by quantity.
+    """
+    k = run.number
+    inside = {
+        "answer": answer(run),
+        "curves": _view(k, "curves"),
+        "finals": _finals(run),
+        "baseline": baseline(run),
+        "matrix": matrix(run),
+        "target": targets(run, asked),
+        "weights": join((_view(k, "weights"), _masses(run))),
+        "certificate": _audit(run),
+        "tuning": tuning(run),
+        "spec": _environment(run),
+    }
+    parts = [
+        tag("section", tag("h3", name), inside[key], id=f"run-{k}-{key}")
+        for key, name in SECTIONS.items()
+    ]
+    note = [warning(run.so_far)] if run.so_far else []
     name = tag("h2", run.results.spec.name)
-    return tag("article", name, _lead(run), *parts, id=f"run-{k}")
+    return tag("article", name, *note, _lead(run), *parts, id=f"run-{k}")
+
+
+def navigation(runs: Sequence[PageRun]) -> Html:
+    """Links that stay in sight: runs, and the sections of the one being read."""
+    items = []
+    for run in runs:
+        own = [
+            tag("li", tag("a", name, href=f"#run-{run.number}-{key}"))
+            for key, name in SECTIONS.items()
+        ]
+        inside = tag("ul", *own)
+        if len(runs) > 1:
+            name = tag("a", run.results.spec.name, href=f"#run-{run.number}")
+            inside = join((name, inside))
+        items.append(tag("li", inside, class_="run", data_run=run.number))
+    top = [tag("li", tag("a", "In short", href="#short"))] if len(runs) > 1 else []
+    return tag("nav", tag("ul", *top, *items), aria_label="Contents")
 
 
 def _view(k: int, kind: str) -> Html:
@@ -64,7 +90,7 @@ def _view(k: int, kind: str) -> Html:
 def _lead(run: PageRun) -> Html:
     """One sentence on the set-up; of a job's record only what is sure."""
     spec, known = run.results.spec, run.results.constants[0]
-    told = [f"{spec.data.name}: {known['n']} clients", _partition(spec.clients)]
+    told = [f"{spec.data.name}: {known['n']} clients", spec.clients.shared_out]
     if not spec.is_record:
         told.append(_horizons(spec.clients.horizons))
         told.append(f"batches of {spec.clients.batch_size}")
@@ -77,17 +103,6 @@ def _lead(run: PageRun) -> Html:
     return tag("p", ", ".join(told) + ".", class_="lead")
 
 
-def _partition(clients: ClientsSpec) -> str:
-    if clients.partition == "dirichlet":
-        return f"Dirichlet partition with α = {clients.alpha:g}"
-    words = {
-        "iid": "shuffled even shards",
-        "pool": "one pool for all",
-        "nodes": "data as the nodes hold them",
-    }
-    return words[clients.partition]
-
-
 def _horizons(given: Any) -> str:
     if isinstance(given, Mapping):
         rest = ", ".join(f"{k} = {v}" for k, v in given.items() if k != "kind")
@@ -98,102 +113,83 @@ def _horizons(given: Any) -> str:
 def _finals(run: PageRun) -> Html:
     """Mean and deviation of everything measured, after the last round."""
     offered = measured(run.results, QUANTITIES)
-    best = {q: run.best(q, run.results.labels) for q in offered}
+    texts = {
+        q: {label: run.final(label, q) for label in run.results.labels} for q in offered
+    }
+    best = {q: _best(run, q) for q in offered}
     rows = []
     for method in run.summary["methods"]:
         label = method["label"]
-        texts = {q: run.final(label, q) for q in offered}
-        cells = [tag("strong", t) if best[q] == label else t for q, t in texts.items()]
+        cells = [
+            tag("strong", texts[q][label]) if label in best[q] else texts[q][label]
+            for q in offered
+        ]
         sent = run.final(label, "scalars")
         given = values(method["parameters"], method["parameters"])
         rows.append([run.name(label), *cells, sent, given])
     head = ["method", *(QUANTITIES[q] for q in offered), "scalars sent", "parameters"]
     last = run.results.spec.rounds
-    caption = f"After round {last}: mean ± standard deviation over seeds; best in bold"
+    caption = (
+        f"After round {last}: mean ± standard deviation over seeds; best in bold, all "
+        "of those that are equal to the digits shown"
+    )
     lost = [
         f"{m['label']} diverged, left out of its mean: seeds {seeds}."
         for m in run.summary["methods"]
         if (seeds := ", ".join(map(str, m["diverged"])))
     ]
-    return join((*map(warning, lost), table(head, rows, caption)))
+    return join((*map(warning, lost), table(head, rows, caption, css="matrix long")))
 
 
-def _comparisons(run: PageRun) -> Html:
-    """Every method against the best baseline, paired by seed."""
-    results, tables = run.results, []
-    baselines = [m.label for m in results.spec.methods if not is_hew(m)]
-    for quantity in measured(results, COMPARED):
-        best = run.best(quantity, baselines, judged=True)
-        others = [label for label in results.labels if label != best]
-        if best is None or not others:
-            continue
-        up = quantity in LARGER_IS_BETTER
-        found = {label: pair(results, label, best, quantity) for label in others}
-        scale = _scale(found.values())
-        rows = [
-            [run.name(label), *_difference(c, scale, run.styles[label].colour)]
-            for label, c in found.items()
-        ]
-        better = "more" if up else "less"
-        caption = f"{QUANTITIES[quantity]} minus that of {best}; {better} is better"
-        if results.spec.judge == "averaged":
-            caption += "; by the averaged model of methods that keep one"
-        head = ["method", "difference", "interval", "", "verdict"]
-        tables.append(table(head, rows, caption))
-    if not tables:
-        return tag("p", "There is no baseline to compare with.")
-    note = (
-        f"Differences are paired by seed, with {LEVEL:.0%} intervals of Student's t, "
-        "each for itself: no correction is made for their number. The baseline is the "
-        "one with the best mean over these same seeds. All are compared after the same "
-        "number of rounds, in which some send more scalars than others."
-    )
-    return join((tag("p", note, class_="note"), *tables))
+def _best(run: PageRun, quantity: str) -> set[str]:
+    """Methods whose mean is the best, or reads the same beside its deviation."""
+    found = {k: run.results.values(k, quantity)[:, -1] for k in run.results.labels}
+    means = {k: float(v.mean()) for k, v in found.items() if np.isfinite(v).all()}
+    if not means:
+        return set()
+    top = (max if quantity in LARGER_IS_BETTER else min)(means, key=means.__getitem__)
 
+    def read(label: str) -> str:
+        own = statistics(found[top])
+        return plus_minus(own | {"mean": means[label]}).partition(" ±")[0]
 
-def _difference(found: Comparison, scale: float, colour: str) -> list[str]:
-    """A comparison as cells of a row: numbers, a small picture, a word."""
-    if not math.isfinite(found.high):
-        known = f"{found.mean:+.4g}" if found.seeds else "—"
-        why = "needs two seeds" if found.seeds else "no seed in common"
-        return [known, why, "", _WORDS[found.verdict]]
-    low, mean, high = (
-        90 + 85 * max(-1.0, min(1.0, v / scale))
-        for v in (found.low, found.mean, found.high)
-    )
-    picture = tag(
-        "svg",
-        tag("line", x1=90, y1=0, x2=90, y2=16, class_="zero"),
-        tag("line", x1=f"{low:.1f}", y1=8, x2=f"{high:.1f}", y2=8, class_="interval"),
-        tag("circle", cx=f"{mean:.1f}", cy=8, r=3.5, class_="mean"),
-        class_=f"forest {colour}",
-        viewBox="0 0 180 16",
-        aria_hidden="true",
-    )
-    interval = f"[{found.low:+.3g}, {found.high:+.3g}]"
-    verdict = tag("span", _WORDS[found.verdict], class_=found.verdict)
-    rounding = 1e-9 * (found.high - found.low)
-    shown = 0.0 if abs(found.mean) < rounding else found.mean
-    return [f"{shown:+.4g}", interval, picture, verdict]
-
-
-def _scale(found: Iterable[Comparison]) -> float:
-    """Half the width of the pictures: far outliers end at the border."""
-    ends = [max(abs(c.low), abs(c.high)) for c in found]
-    kept = [end for end in ends if math.isfinite(end)]
-    return min(max(kept), 3 * float(np.median(kept))) or 1.0 if kept else 1.0
+    return {label for label in means if read(label) == read(top)}
 
 
 def _masses(run: PageRun) -> Html:
-    """Final weights by horizon."""
+    """Final weights by horizon, and what they sum to."""
     mass = {m["label"]: m["mass_by_horizon"] for m in run.summary["methods"]}
-    found = sorted({h for own in mass.values() for h in own}, key=float)
-    rows = [
-        [run.name(label), *(plus_minus(own.get(h, _NOTHING)) for h in found)]
-        for label, own in mass.items()
+    every = sorted({h for own in mass.values() for h in own}, key=float)
+    size = max(1, -(-len(every) // COLUMNS))
+    parts = [every[k : k + size] for k in range(0, len(every), size)]
+    sums = {label: statistics(_sum(own, every)) for label, own in mass.items()}
+    rows = []
+    for label, own in mass.items():
+        cells = [plus_minus(statistics(_sum(own, part))) for part in parts]
+        rows.append([run.name(label), *cells, plus_minus(sums[label])])
+    heads = [f"H = {p[0]}" + (f" to {p[-1]}" if len(p) > 1 else "") for p in parts]
+    head = ["method", *heads, "sum"]
+    caption = "Weight by horizon in the last round, over seeds"
+    means = {k: found["mean"] for k, found in sums.items()}
+    odd = [k for k, m in means.items() if m is not None and abs(m - 1) > 1e-6]
+    note = [
+        tag(
+            "p",
+            f"The weights of {listed(odd)} do not sum to one. Weights are factors of "
+            "the clients' displacements in the step of the server: with a sum of 1 it "
+            "is their weighted mean, with a sum of 2 twice that, a longer step; less "
+            "than 1 is a shorter one.",
+            class_="note",
+        )
     ]
-    head = ["method", *(f"H = {h}" for h in found)]
-    return table(head, rows, "Weight by horizon in the last round, over seeds")
+    return join((*(note if odd else ()), table(head, rows, caption)))
+
+
+def _sum(own: Mapping[str, Any], horizons: Sequence[str]) -> Float64[Array, " seeds"]:
+    """Weight of several horizons together, seed by seed; NaN where there is none."""
+    found = [own[h]["seeds"] for h in horizons if h in own]
+    rows = np.array([[np.nan if v is None else v for v in seeds] for seeds in found])
+    return rows.sum(axis=0) if found else np.array([np.nan])
 
 
 def _audit(run: PageRun) -> Html:
@@ -227,4 +223,4 @@ def _environment(run: PageRun) -> Html:
     spec = tag("details", tag("summary", "Spec (TOML)"), tag("pre", text))
     times = read_json(run.folder.path / "times.json", missing=True) or {}
     rows = [["folder", run.folder.path.name], *([k, str(v)] for k, v in times.items())]
-    return join((spec, table(["", ""], rows, "Environment")))
+    return join((spec, table(["field", "value"], rows, "Environment")))

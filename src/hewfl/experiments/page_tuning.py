@@ -59,7 +59,7 @@ def _trials(run: PageRun, trials: Mapping[str, Trials], *, first: bool) -> Html:
     head = ["method", "parameters"]
     head += [f"{quantity}, seed {seed}" for quantity in asked for seed in seeds]
     summary = f"{len(rows)} {'first trials' if first else 'trials'}"
-    scores = table(head, rows, f"After {rounds} rounds")
+    scores = table(head, rows, f"After {rounds} rounds", css="matrix")
     return tag("details", tag("summary", summary), scores)
 
 

@@ -36,7 +36,7 @@ def read_folder_spec(folder: Path) -> Spec:
     found |= {"seeds": seeds} if seeds else {}
     lanes = len(table.get("methods", ()))
     if seeds and lanes:
-        lines = [_lines(folder / f"seed-{seed}") for seed in seeds]
+        lines = [whole_lines(folder / f"seed-{seed}") for seed in seeds]
         found["rounds"] = max(min(lines) // lanes - 1, 1)
     return spec_from_table(found | table)
 
@@ -44,7 +44,7 @@ def read_folder_spec(folder: Path) -> Spec:
 def is_whole_record(spec: Spec, folder: Path) -> bool:
     """Whether the trace of every seed has all rounds of a job's spec."""
     least = len(spec.methods) * (spec.rounds + 1)
-    return all(_lines(folder / f"seed-{seed}") >= least for seed in spec.seeds)
+    return all(whole_lines(folder / f"seed-{seed}") >= least for seed in spec.seeds)
 
 
 def counted_constants(lanes: Sequence[Sequence[RoundRecord]]) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ def counted_constants(lanes: Sequence[Sequence[RoundRecord]]) -> Mapping[str, An
     return dict.fromkeys(names) | {"n": 1 + max(every, default=0), "samples": []}
 
 
-def _lines(folder: Path) -> int:
-    """Whole lines of the trace in a seed's folder."""
+def whole_lines(folder: Path) -> int:
+    """Count the whole lines of the trace in a folder of a seed."""
     trace = folder / "trace.jsonl"
     return trace.read_bytes().count(b"\n") if trace.exists() else 0

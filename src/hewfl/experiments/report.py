@@ -1,4 +1,4 @@
-"""Runs as one HTML page: curves, weights, certificates, comparisons, tuning, spec.
+"""Runs as one HTML page: who wins, curves, comparisons, weights, tuning, spec.
 
 The page needs nothing but itself: style, script and data are inside, and a content
 policy keeps it from loading or running anything else. Tables are plain HTML and remain
@@ -10,60 +10,126 @@ import hashlib
 import html
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from hewfl.core.atomic import write_text
 from hewfl.core.checks import invalid
-from hewfl.errors import DataError
+from hewfl.experiments.curves import measured
 from hewfl.experiments.folder import Folder
+from hewfl.experiments.markup import Html, tag, warning
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.page_answer import overview
 from hewfl.experiments.page_data import page_data
 from hewfl.experiments.page_run import PageRun
-from hewfl.experiments.page_sections import article, contents
-from hewfl.experiments.styles import style_sheet, styles_of
+from hewfl.experiments.page_sections import article, navigation
+from hewfl.experiments.results import Results
+from hewfl.experiments.so_far import results_so_far
+from hewfl.experiments.standing import stand
+from hewfl.experiments.styles import page_style, styles_of
+from hewfl.experiments.summary import summarise
 from hewfl.version import __version__
 
+SCRIPTS = ("elements", "numbers", "plot", "curves", "weights", "export", "start")
+"""Of the page, in the order in which they build on each other."""
+JUDGED = ("objective", "pooled", "validation_accuracy", "test_accuracy")
+"""Quantities on which there are winners."""
 
-def write_report(folders: Sequence[Folder], path: Path) -> None:
-    """Write the page of one or several runs.
+
+def write_report(
+    folders: Sequence[Folder],
+    path: Path,
+    *,
+    targets: Mapping[str, float] | None = None,
+    refresh: float | None = None,
+) -> bool:
+    """Write the page of one or several runs, finished or not.
 
     Args:
-        folders: of finished runs, in the order of the page.
+        folders: of the runs, in the order of the page.
         path: of the file.
+        targets: values to be reached, by quantity; others are chosen.
+        refresh: seconds after which an unfinished page loads itself again.
+
+    Returns:
+        Whether all of the runs are finished.
 
     Raises:
-        InvalidInputError: no run is given.
-        DataError: a run is not finished, or its files are damaged.
+        InvalidInputError: no run is given, or a target is of no known quantity.
+        DataError: files of a run are damaged.
     """
     if not folders:
         raise invalid("folders", "at least one run", "none")
-    runs = [_read(folder) for folder in folders]
+    for quantity in targets or {}:
+        if quantity not in JUDGED:
+            raise invalid("targets", f"of {', '.join(JUDGED)}", repr(quantity))
+    is_done = all(folder.is_done for folder in folders)
+    found = [(folder, _results(folder)) for folder in folders]
+    begun = [(folder, results) for folder, results in found if results is not None]
+    methods: dict[str, MethodSpec] = {}
+    for _, results in begun:  # one look for a label on the whole page
+        methods |= {m.label: m for m in results.spec.methods if m.label not in methods}
+    styles = styles_of(tuple(methods.values()))
+    runs = []
+    for k, (folder, results) in enumerate(begun):
+        summary = folder.summary if folder.is_done else summarise(results)
+        standings = {q: stand(results, q) for q in _judged(results)}
+        runs.append(PageRun(folder, results, summary, styles, standings, k))
+    waiting = [_waiting(folder) for folder, results in found if results is None]
+    body = [article(run, targets or {}) for run in runs]
+    if len(runs) > 1:
+        body.insert(0, overview(runs))
+    _write(path, runs, [*waiting, *body], None if is_done else refresh)
+    return is_done
+
+
+def _results(folder: Folder) -> Results | None:
+    return folder.results if folder.is_done else results_so_far(folder)
+
+
+def _judged(results: Results) -> list[str]:
+    """Quantities with winners; the pooled objective only where it is another one."""
+    found = measured(results, JUDGED)
+    pairs = [
+        (results.values(k, "objective"), results.values(k, "pooled"))
+        for k in results.labels
+    ]
+    if all(abs(a[:, -1] - b[:, -1]).max() <= 1e-9 for a, b in pairs):
+        return [q for q in found if q != "pooled"]
+    return found
+
+
+def _waiting(folder: Folder) -> Html:
+    """A run of which there is nothing to show yet."""
+    what = "It is being tuned." if folder.tuned is None else "Its rounds have begun."
+    name = tag("h2", folder.spec.name)
+    return tag("article", name, warning(f"Not finished: nothing to show yet. {what}"))
+
+
+def _write(
+    path: Path, runs: Sequence[PageRun], body: Sequence[str], refresh: float | None
+) -> None:
+    """Fill the page."""
     page = resources.files("hewfl.experiments") / "page"
-    kinds = ("html", "css", "js")
-    text = {kind: (page / f"report.{kind}").read_text("utf-8") for kind in kinds}
-    css, js = style_sheet() + text["css"], text["js"]
-    names = [run.results.spec.name for run in runs]
-    given = [page_data(run.results) for run in runs]
+    css = page_style()
+    js = "\n".join((page / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
+    given = [page_data(run.results, run.styles) for run in runs]
     data = json.dumps(given, separators=(",", ":"), allow_nan=False)
-    filled = string.Template(text["html"]).substitute(
-        title=html.escape(f"Report: {', '.join(names)}"),
+    names = ", ".join(run.results.spec.name for run in runs)
+    template = string.Template((page / "report.html").read_text("utf-8"))
+    filled = template.substitute(
+        title=html.escape(f"Report: {names}" if names else "Report"),
         policy=_policy(css, js),
         css=css,
         js=js,
-        contents=contents(runs) if len(runs) > 1 else "",
-        body="\n".join(article(k, run) for k, run in enumerate(runs)),
+        refresh="" if refresh is None else f"{refresh:g}",
+        navigation=navigation(runs) if runs else "",
+        body="\n".join(body),
         data=data.replace("<", "\\u003c"),  # no text can close the script element
         version=html.escape(__version__),
     )
     write_text(path, filled)
-
-
-def _read(folder: Folder) -> PageRun:
-    if folder.tuned is None or not folder.is_done:
-        raise DataError(f"{folder.path} is not finished: run it again to resume it")
-    results = folder.results
-    return PageRun(folder, results, folder.summary, styles_of(results.spec.methods))
 
 
 def _policy(css: str, js: str) -> str:

@@ -1,28 +1,18 @@
 """How a method looks, the same in every figure and page.
 
 The algorithm gives the colour, so that a method keeps it from panel to panel; variants
-of one algorithm, and algorithms that share a colour, differ in their dashes. Lines that
-coincide stay visible, as no two baselines of the paper are both solid.
+of one algorithm differ in dashes and markers. An algorithm whose colour another one of
+the same comparison has already takes a free one, as long as there are any.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import final
 
+from hewfl.core.canvas import COLOURS
 from hewfl.experiments.methods import MethodSpec
 
-COLOURS = {
-    "vermilion": ("#d55e00", "#ff8a3d"),
-    "blue": ("#0072b2", "#58b0ec"),
-    "green": ("#00875f", "#2cc295"),
-    "amber": ("#b07a00", "#f0b83c"),
-    "purple": ("#8b3a8f", "#d18ad6"),
-    "sky": ("#2b95c8", "#8fd3f7"),
-    "pink": ("#c4588f", "#f29cc4"),
-    "grey": ("#6b6b6b", "#b4b4b4"),
-}
-"""On white and on black: the palette of Okabe and Ito, which readers with any common
-colour blindness can tell apart, darkened and lightened to a contrast of 3 to 1."""
 DASHES: tuple[tuple[float, ...], ...] = (
     (),
     (6.0, 2.0),
@@ -32,6 +22,18 @@ DASHES: tuple[tuple[float, ...], ...] = (
     (4.0, 1.5, 1.5, 1.5, 1.5, 1.5),
 )
 """Lengths of strokes and gaps, in line widths; the first is solid."""
+
+MARKERS = {
+    "": "",
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "cross": "x",
+    "plus": "+",
+    "wedge": "v",
+}
+"""What a page calls them, and what matplotlib does; the first is none."""
 
 ADAPTIVE = ("HewHom", "HewHet", "HewMean", "HewControl")
 """The methods with exact weights."""
@@ -74,11 +76,13 @@ class Style:
     Attributes:
         colour: a name in `COLOURS`.
         dash: one of `DASHES`.
+        marker: one of `MARKERS`.
         width: in points; exact weights are the wider ones.
     """
 
     colour: str
     dash: tuple[float, ...]
+    marker: str
     width: float
 
     @property
@@ -93,21 +97,34 @@ def is_hew(method: MethodSpec) -> bool:
 
 
 def styles_of(methods: Sequence[MethodSpec]) -> dict[str, Style]:
-    """A style for each label; no two alike until a colour has used up its dashes."""
+    """A style for each label; variants of one algorithm share the colour alone."""
     found: dict[str, Style] = {}
-    taken: set[tuple[str, int]] = set()
+    colours: dict[str, str] = {}
+    taken: set[tuple[str, int, str]] = set()
+    markers = tuple(MARKERS)
     for method in methods:
-        colour, first = _FAMILIES.get(method.method, ("grey", 3))
-        turns = [(first + k) % len(DASHES) for k in range(len(DASHES))]
-        dash = next((k for k in turns if (colour, k) not in taken), first)
-        taken.add((colour, dash))
+        wanted, first = _FAMILIES.get(method.method, ("grey", 3))
+        free = [name for name in (wanted, *COLOURS) if name not in colours.values()]
+        colour = colours.setdefault(method.method, free[0] if free else wanted)
+        # 42 looks, each once: 6 dashes and 7 markers have no common divisor; the
+        # first variant has no marker
+        looks = [(first, "")]
+        looks += [((first + k) % len(DASHES), markers[1 + k % 7]) for k in range(1, 43)]
+        fresh = (look for look in looks if (colour, *look) not in taken)
+        dash, marker = next(fresh, looks[0])
+        taken.add((colour, dash, marker))
         width = 2.0 if method.method in ADAPTIVE else 1.3
-        found[method.label] = Style(colour, DASHES[dash], width)
+        found[method.label] = Style(colour, DASHES[dash], marker, width)
     return found
 
 
-def style_sheet() -> str:
-    """The colours as CSS: a class of each name sets `--ink`, by the reader's scheme."""
+def page_style() -> str:
+    """The style sheet of pages: a class of each colour sets `--ink` by the scheme."""
     light = "".join(f".{name}{{--ink:{ink}}}" for name, (ink, _) in COLOURS.items())
-    dark = "".join(f".{name}{{--ink:{ink}}}" for name, (_, ink) in COLOURS.items())
-    return f"{light}\n@media screen and (prefers-color-scheme:dark){{{dark}}}\n"
+    dark = "".join(
+        f":root:not(.light) .{name}{{--ink:{ink}}}"
+        for name, (_, ink) in COLOURS.items()
+    )
+    own = resources.files("hewfl.experiments") / "page" / "report.css"
+    scheme = f"@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    return f"{light}\n{scheme}\n{own.read_text('utf-8')}"

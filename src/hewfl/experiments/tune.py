@@ -19,6 +19,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    naming_run,
     samples_of,
     start_of,
 )
@@ -95,9 +96,8 @@ def trial_tasks(
             done = rounds if file.exists() else 0
             call = (spec, part, rounds, seed, file)
             shares = samples_of(spec, seed)
-            tasks.append(
-                Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
-            )
+            what = (name, rounds, kept_trial, call, done, lanes, shares)
+            tasks.append(Task("tuning", *what, writes=file))
     return tasks
 
 
@@ -161,23 +161,24 @@ def try_candidates(
     """
     problem = build_problem(spec, seed)
     wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
-    if not spec.problem.is_module and not any(q.startswith("test_") for q in wanted):
+    if spec.problem.is_softmax and not any(q.startswith("test_") for q in wanted):
         problem = replace(problem, test=None)  # nobody will look at it
     L = find_smoothness(spec, seed, problem)
     lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
-    trace = simulate(
-        problem,
-        build_federation(spec),
-        lanes,
-        rounds=rounds,
-        seed=seed,
-        start=start_of(problem),
-        dtype=spec.dtype,
-        evaluate_every=rounds,
-        checkpoint=checkpoint,
-        checkpoint_every=CHECKPOINT_EVERY,
-        on_round=on_round,
-    )
+    with naming_run(spec, seed):
+        trace = simulate(
+            problem,
+            build_federation(spec),
+            lanes,
+            rounds=rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=rounds,
+            checkpoint=checkpoint,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
     own = [trace.of(k) for k in range(len(lanes))]
     rows = [[_score(spec, records, name) for name in wanted] for records in own]
     return np.array(rows)
@@ -187,7 +188,7 @@ def best_of(
     spec: Spec, candidates: Candidates, scores: Sequence[Scores], keep: int
 ) -> list[tuple[int, ...]]:
     """Indices of the best candidates of each method, best first."""
-    means = np.mean(np.stack(scores), axis=0)
+    means = over_seeds(spec.tune, np.stack(scores))
     found, first = [], 0
     for part in candidates:
         own = means[first : first + len(part)]
@@ -203,13 +204,21 @@ def best_of(
     return found
 
 
+def over_seeds(
+    how: TuneSpec, rows: Float64[Array, "seeds *candidates k"]
+) -> Float64[Array, "*candidates k"]:
+    """What decides of the scores of all seeds: their mean, or the worst of them."""
+    found = rows.max(axis=0) if how.over == "worst" else rows.mean(axis=0)
+    return np.asarray(found)
+
+
 def choose(
     spec: Spec,
     candidates: Candidates,
     scores: Sequence[Scores],
     screen: Sequence[Trials] = (),
 ) -> tuple[Spec, tuple[Choice, ...]]:
-    """The spec with the best candidate of each method, by the mean over the seeds.
+    """The spec with the best candidate of each method over the seeds.
 
     Args:
         spec: with grids.
@@ -224,7 +233,8 @@ def choose(
     choices = {}
     for k, (method, (best,)) in enumerate(zip(grids, winners, strict=True)):
         given = candidates[k][best].parameters
-        edges = _edges(method, given)
+        tried = [trial["parameters"] for trial in (*first[k], *last[k])]
+        edges = edges_of(lists_of(method, tried), given)
         choices[method.label] = Choice(method.label, given, edges, first[k], last[k])
     methods = tuple(
         MethodSpec(m.method, m.label, choices[m.label].parameters)
@@ -276,17 +286,28 @@ def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
     return {"parameters": trial["parameters"], "scores": scores, "tie_scores": []}
 
 
-def _edges(method: MethodSpec, chosen: Mapping[str, Any]) -> tuple[str, ...]:
-    """Parameters at the end of their list; words, true and false have none.
+def lists_of(
+    method: MethodSpec, tried: Sequence[Mapping[str, Any]]
+) -> dict[str, list[float]]:
+    """The method's lists of numbers, with what was tried beyond their ends.
 
-    Nor has a list an end where the parameter itself has one.
+    Words, true and false have no order, and a list of one value was not searched.
     """
+    return {
+        name: sorted({*values, *(each[name] for each in tried)})
+        for name, values in method.grid.items()
+        if len(values) > 1 and not isinstance(values[0], str | bool)
+    }
+
+
+def edges_of(
+    lists: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Parameters at the end of their list, unless the parameter itself ends there."""
     return tuple(
         name
-        for name, values in method.grid.items()
-        if len(values) > 1
-        and not isinstance(values[0], str | bool)
-        and chosen[name] in (min(values), max(values))
+        for name, values in lists.items()
+        if chosen[name] in (values[0], values[-1])
         and LEAST.get(name, -math.inf) < chosen[name] < MOST.get(name, math.inf)
     )
 

@@ -16,7 +16,8 @@ from typing import Literal, final
 
 import numpy as np
 
-from hewfl.experiments.compare import Axis, Comparison, compare, pair
+from hewfl.experiments.axes import Axis
+from hewfl.experiments.compare import Comparison, compare, pair
 from hewfl.experiments.results import Results
 from hewfl.paper.specs import (
     DATA,

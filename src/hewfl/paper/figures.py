@@ -4,34 +4,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.canvas import legend, plain_text, save
-from hewfl.experiments.compare import Axis
-from hewfl.experiments.curves import QUANTITIES, draw_curves
+from hewfl.core.canvas import legend, plain_text, save
+from hewfl.experiments.axes import Axis
+from hewfl.experiments.curves import QUANTITIES, draw_curves, draw_difference, leaders
 from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.results import Results
 from hewfl.experiments.styles import Style, styles_of
 from hewfl.paper.claims import Panels
-from hewfl.paper.specs import DATA, FIGURE_1, FIGURE_2, TITLES
+from hewfl.paper.specs import (
+    DATA,
+    FIGURE_1,
+    FIGURE_2,
+    TITLES,
+    hew_of,
+)
 
 NAMES = {"covertype": "Covertype", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 
 
 def figure_1(
-    panels: Panels,
-    path: Path,
-    *,
-    labels: Sequence[str] | None = None,
-    axis: Axis = "scalars",
+    panels: Panels, path: Path, *, axis: Axis = "scalars"
 ) -> tuple[Path, Path]:
     """Figure 1: what accuracy and training gap cost in scalars (fig:main-exp-grid).
 
     Columns are regimes: the paper's three, and heterogeneous data with equal horizons
-    if it is given; for each data set a row of accuracies and one of gaps.
+    if it is given. Each data set has a row of accuracies, one of gaps, and one of
+    differences: HEW less its best rival, with 95 % paired intervals. These two have
+    bands and names; the others are thin lines.
 
     Args:
         panels: results by data set and regime; a panel not given stays empty.
         path: of the files, without the ending.
-        labels: methods to show; all by default.
         axis: what runs from left to right: scalars by our count or by the paper's,
             which sends Δc_i along (erratum E-17), or rounds.
 
@@ -43,30 +47,55 @@ def figure_1(
     """
     data = _in_order((d for d, _ in panels), DATA)
     regimes = _in_order((r for _, r in panels), (*FIGURE_1, "het-equal"))
-    rows = [(d, q) for d in data for q in ("test_accuracy", "gap")]
+    kinds = ("test_accuracy", "gap", "difference")
+    rows = [(d, kind) for d in data for kind in kinds]
     styles = _common_styles(panels)
+    focus = {key: _focus(results, hew_of(key[1])) for key, results in panels.items()}
 
     def draw(figure: Any) -> None:
-        grid = figure.subplots(len(rows), len(regimes), squeeze=False)
-        for (d, quantity), row in zip(rows, grid, strict=True):
+        heights = [0.72 if kind == "difference" else 1.0 for _, kind in rows]
+        shape = {"squeeze": False, "height_ratios": heights}
+        grid = figure.subplots(len(rows), len(regimes), **shape)
+        for (d, kind), row in zip(rows, grid, strict=True):
             for regime, axes in zip(regimes, row, strict=True):
                 if (d, regime) not in panels:
                     _leave_empty(axes)
                     continue
-                results = panels[d, regime]
-                draw_curves(
-                    axes, results, quantity, axis=axis, labels=labels, styles=styles
-                )
-            _label_outside(
-                row, plain_text(f"{NAMES.get(d, d)}\n{QUANTITIES[quantity]}")
-            )
+                found, chosen = panels[d, regime], focus[d, regime]
+                _draw_panel(axes, found, (kind, axis), chosen, styles)
+            name = QUANTITIES.get(kind, "objective of HEW\nless best rival's")
+            _label_outside(row, plain_text(f"{NAMES.get(d, d)}\n{name}"))
         for regime, axes in zip(regimes, grid[0], strict=True):
             axes.set_title(TITLES.get(regime, regime))
         for axes in grid[:-1].flat:
             axes.set_xlabel("")
         legend(figure, grid.flat, columns=5 if len(regimes) > 2 else 3)
 
-    return save(draw, (2.5 * len(regimes) + 0.4, 1.75 * len(rows) + 0.6), path)
+    return save(draw, (2.5 * len(regimes) + 0.4, 1.62 * len(rows) + 0.6), path)
+
+
+def _draw_panel(
+    axes: Any,
+    results: Results,
+    what: tuple[str, Axis],
+    focus: Sequence[str],
+    styles: Mapping[str, Style],
+) -> None:
+    """One panel: curves of all methods, or HEW less its best rival."""
+    kind, axis = what
+    if kind != "difference":
+        quantity = results.judged(focus[0], kind)
+        draw_curves(axes, results, quantity, axis=axis, styles=styles, focus=focus)
+    elif len(focus) == 2:
+        pair, ink = (focus[0], focus[1]), styles[focus[0]].ink
+        draw_difference(axes, results, pair, "objective", axis=axis, ink=ink)
+        axes.set_title(plain_text(f"less {focus[1]}"), fontsize=6.5, pad=2)
+
+
+def _focus(results: Results, hew: str) -> list[str]:
+    """The algorithm that stands for HEW, and the best rival by the last objective."""
+    own, *rivals = leaders(results, "objective")
+    return [hew if hew in results.labels else own, *rivals]
 
 
 def figure_2(

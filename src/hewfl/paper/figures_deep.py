@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.canvas import legend, save
-from hewfl.experiments.curves import draw_curves
+from hewfl.core.canvas import legend, save
+from hewfl.experiments.curves import draw_curves, draw_difference, leaders
 from hewfl.experiments.figures import draw_mass
 from hewfl.experiments.results import Results
 from hewfl.experiments.styles import styles_of
@@ -27,15 +27,17 @@ def draw_cnn(results: Results, output: Path) -> None:
 
 
 def figure_3(results: Results, path: Path) -> tuple[Path, Path]:
-    """Validation and test accuracy by scalars sent (fig:distilbert_head_only_acc)."""
+    """Validation and test accuracy by scalars sent (fig:distilbert_head_only_acc).
+
+    Below, HEW less its best rival, with 95 % paired intervals over the seeds.
+    """
 
     def draw(figure: Any) -> None:
-        row = figure.subplots(1, 2)
-        for axes, quantity in zip(row, ACCURACY, strict=True):
-            draw_curves(axes, results, quantity)
-        legend(figure, row[:1], columns=4)
+        grid = figure.subplots(2, 2, height_ratios=[1.0, 0.6])
+        _accuracies(grid, results)
+        legend(figure, grid[0][:1], columns=4)
 
-    return save(draw, (6.6, 3.0), path)
+    return save(draw, (6.6, 4.2), path)
 
 
 def figure_4(results: Results, labels: Sequence[str], path: Path) -> tuple[Path, Path]:
@@ -48,20 +50,37 @@ def figure_4(results: Results, labels: Sequence[str], path: Path) -> tuple[Path,
 
 
 def figure_5(results: Results, path: Path) -> tuple[Path, Path]:
-    """Accuracy by scalars sent, and over seeds at the end (fig:medium_cnn_hew_acc)."""
+    """Accuracy by scalars sent, and over seeds at the end (fig:medium_cnn_hew_acc).
+
+    Between them, HEW less its best rival, with 95 % paired intervals over the seeds.
+    """
 
     def draw(figure: Any) -> None:
-        top, bottom = figure.subplots(2, 2)
-        for axes, quantity in zip(top, ACCURACY, strict=True):
-            draw_curves(axes, results, quantity)
-        for axes, quantity in zip(bottom, ACCURACY, strict=True):
+        grid = figure.subplots(3, 2, height_ratios=[1.0, 0.6, 0.8])
+        _accuracies(grid, results)
+        for axes, quantity in zip(grid[2], ACCURACY, strict=True):
             values = [results.final(label, quantity) for label in results.labels]
-            axes.boxplot(values, tick_labels=results.labels)
+            ink = {"color": "black", "linewidth": 1.0}
+            axes.boxplot(values, tick_labels=results.labels, medianprops=ink)
             axes.tick_params(axis="x", labelrotation=30)
             axes.set_ylabel(f"final {quantity.replace('_', ' ')}")
-        legend(figure, top[:1], columns=4)
+        legend(figure, grid[0][:1], columns=4)
 
-    return save(draw, (6.6, 5.2), path)
+    return save(draw, (6.6, 6.2), path)
+
+
+def _accuracies(grid: Any, results: Results) -> None:
+    """A row of accuracies, and one of what HEW's are above those of the best rival."""
+    for column, quantity in zip(grid.T, ACCURACY, strict=True):
+        draw_curves(column[0], results, quantity)
+        pair = leaders(results, quantity)
+        if len(pair) == 2:
+            ink = styles_of(results.spec.methods)[pair[0]].ink
+            draw_difference(column[1], results, (pair[0], pair[1]), quantity, ink=ink)
+            column[1].set_title(f"{pair[0]} less {pair[1]}", fontsize=7, pad=2)
+            column[1].set_ylabel("difference")
+        else:
+            column[1].set_axis_off()
 
 
 def figure_6(results: Results, labels: Sequence[str], path: Path) -> tuple[Path, Path]:

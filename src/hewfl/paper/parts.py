@@ -12,7 +12,7 @@ from hewfl.experiments.folder import Folder
 from hewfl.experiments.report import write_report
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
-from hewfl.paper.claims import Claim
+from hewfl.paper.claims import Claim, Panels
 from hewfl.paper.claims_deep import judge_cnn, judge_head
 from hewfl.paper.figures import figure_1, figure_2
 from hewfl.paper.figures_deep import draw_cnn, draw_head
@@ -109,7 +109,7 @@ def require_extras(part: Part, specs: Sequence[Spec]) -> None:
     Raises:
         MissingExtraError: matplotlib or PyTorch is not installed.
     """
-    if part not in MADE and find_spec("matplotlib") is None:
+    if find_spec("matplotlib") is None:
         raise MissingExtraError("figures need matplotlib: pip install 'hewfl[report]'")
     (spec, *_) = specs
     needs_torch = spec.problem.is_module or spec.device != "numpy"
@@ -140,20 +140,37 @@ def publish(
     panels = panels_of(folders)
     claims: list[Claim] = []
     if part in LINES:
-        (folder,), (results,) = folders.values(), panels.values()
+        (folder,) = folders.values()
         judge = LINES[part].judge
         claims = publish_deep(folder, output, judge, is_quick=is_quick)
-        LINES[part].draw(results, output)
     elif part in MADE:
         publish_extended(folders, output, is_quick=is_quick)
     else:
         claims = publish_grid(folders, output, is_quick=is_quick)
-    if part in (Part.fig1, Part.all):
+    draw(part, panels, output)
+    write_report(list(folders.values()), output / "report.html")
+    return claims
+
+
+def draw(part: Part, panels: Panels, output: Path) -> None:
+    """Draw the figures of a part into a folder.
+
+    Args:
+        part: what to make.
+        panels: its results, by data set and regime; of runs or of published curves.
+        output: folder to write to.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    if part in LINES:
+        (results,) = panels.values()
+        LINES[part].draw(results, output)
+    elif part != Part.fig2:
         figure_1(panels, output / "figure1")
+    if part in (Part.fig1, Part.all):
         figure_1(panels, output / "figure1_paper_count", axis="paper_scalars")
     if part in (Part.fig2, Part.all):
         chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
         labels = {key: hew_of(key[1]) for key in chosen}
         figure_2(chosen, labels, output / "figure2")
-    write_report(list(folders.values()), output / "report.html")
-    return claims

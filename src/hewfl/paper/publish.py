@@ -13,6 +13,7 @@ from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import mean_text
 from hewfl.experiments.tune import LARGER_IS_BETTER
 from hewfl.paper.claims import EQUAL, Claim, Panels, against_others, judge
+from hewfl.paper.curves_file import write_curves
 from hewfl.paper.extended import edges_text, extended_text
 from hewfl.paper.specs import TITLES, hew_of
 
@@ -131,7 +132,7 @@ def publish_line(
 def _write_numbers(
     folders: Mapping[Key, Folder], output: Path, *, without: Sequence[str]
 ) -> None:
-    """The table, the summaries but for some of their fields, and the kept files."""
+    """The table, the curves, the summaries but for some fields, and the kept files."""
     summaries = {}
     for (data, regime), folder in folders.items():
         found = folder.summary
@@ -139,6 +140,7 @@ def _write_numbers(
         summaries[f"{data}, {regime}"] = kept
     _write_table(folders, output)
     write_json(output / "summary.json", summaries)
+    write_curves(panels_of(folders), output)
     for (data, regime), folder in folders.items():
         _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
 

@@ -21,6 +21,7 @@ Equal ground, by which Algorithms 2 and 3 set their step sizes, is an ablation: 
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from hewfl.experiments.methods import MethodSpec
@@ -39,10 +40,14 @@ HEW_FIXED = "HEW-Fixed"
 MINIBATCH = "minibatch SGD"
 RATES = (0.25, 0.5, 1.0, 1.5, 2.0, 4.0)
 """Multipliers of the learning rate; the paper selects from 1.25 to 2."""
-WIDE = (*RATES, 8.0, 16.0)
+WIDE = (*RATES, 8.0, 16.0, 32.0, 64.0)
 """Those of line 2: short trials want larger ones."""
 KAPPAS = (0.1, 0.25, 0.5, 1.0, 1.75)
 """κ of HEW; the paper's selected value is 1.75."""
+KAPPAS_EQUAL = (*KAPPAS, 3.5, 7.0)
+"""At equal ground, where larger ones are chosen."""
+EXTEND = 4
+"""How often a list may grow at the end where its best value lies."""
 EPOCHS = {"epochs": [1.0, 2.0, 3.0, 4.0], "probabilities": [0.4, 0.35, 0.1, 0.15]}
 PLAIN = {"pace": "plain"}
 IN_EPOCHS = {"pace_unit": "epochs"}
@@ -52,42 +57,44 @@ MEAN_EPOCHS, MEAN_STEPS = 2.0, 4.0
 """About the means of H: there the step of equal ground is the plain one."""
 TIES: tuple[Quantity, ...] = ("test_accuracy", "scalars", "local_steps")
 """What decides after validation accuracy and loss, in the paper's order."""
-Grid = Mapping[str, tuple[Any, ...]]
+Rates = tuple[float, ...]
 
 
 def cnn_spec() -> Spec:
     """Line 1: Figures 5 and 6."""
-    more = (_one_step({"rate_scale": RATES}),)
-    return _cnn("fashion-cnn", {**PLAIN, **IN_EPOCHS}, more)
+    pace = {**PLAIN, **IN_EPOCHS}
+    methods = (
+        _hew("HewHom", HEW_PLAIN, pace, RATES),
+        _scaled("UniformLocalSGD", "FedAvg", pace, RATES),
+        _scaled("MinibatchSGD", MINIBATCH, ONE_STEP, RATES),
+    )
+    return _cnn("fashion-cnn", methods)
 
 
 def cnn_equal_spec() -> Spec:
-    """Line 1 with step sizes of equal ground, H counted in epochs."""
+    """Line 1 with step sizes of equal ground, H counted in epochs.
+
+    Its lists are climbed by trials of 40 rounds; no longer trial follows.
+    """
     pace = {"pace": "equal", **IN_EPOCHS, "pace_reference": MEAN_EPOCHS}
-    return _cnn("fashion-cnn-equal-ground", pace, ())
+    methods = (
+        _hew("HewHom", HEW_PLAIN, pace, RATES, KAPPAS_EQUAL),
+        _scaled("UniformLocalSGD", "FedAvg", pace, RATES),
+    )
+    spec = _cnn("fashion-cnn-equal-ground", methods)
+    how = replace(spec.tune, rounds=40, screen_rounds=0, search="climb")
+    return replace(spec, tune=how)
 
 
-def _cnn(name: str, pace: Mapping[str, Any], more: tuple[MethodSpec, ...]) -> Spec:
-    rates = {"rate_scale": RATES}
+def _cnn(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
     return Spec(
         name=name,
-        methods=(
-            _hew("HewHom", HEW_PLAIN, pace, rates),
-            MethodSpec("UniformLocalSGD", "FedAvg", {"step_scale": 1.0, **pace}, rates),
-            *more,
-        ),
+        methods=methods,
         rounds=160,
         seeds=SEEDS,
         evaluate_every=5,
         data=DataSpec("fashion_mnist", split="published", validation_fraction=0.1),
-        problem=ProblemSpec(
-            model="medium_cnn",
-            learning_rate=1e-3,
-            weight_decay=1e-4,
-            clip=5.0,
-            dropout=0.15,
-            optimiser="adamw",
-        ),
+        problem=_problem("medium_cnn", 1e-3, weight_decay=1e-4, clip=5.0, dropout=0.15),
         clients=ClientsSpec(
             n=40,
             partition="dirichlet",
@@ -97,37 +104,34 @@ def _cnn(name: str, pace: Mapping[str, Any], more: tuple[MethodSpec, ...]) -> Sp
             horizons={"kind": "EpochHorizons", **EPOCHS},
             participation=10,
         ),
-        tune=TuneSpec(
-            rounds=160,
-            seeds=(46, 47),
-            by="validation_accuracy",
-            tie=0.002,
-            tie_by="validation_loss",
-            ties=TIES,
-            screen_rounds=40,
-            screen_seeds=(46, 47),
-            keep=2,
-        ),
+        tune=_tune(160, (46, 47), screen_rounds=40, screen_seeds=(46, 47), keep=2),
     )
 
 
 def head_spec() -> Spec:
-    """Line 2: Figures 3 and 4; two-stage tuning as in the text."""
-    rates = {"rate_scale": WIDE}
-    scale = {"step_scale": 1.0, **PLAIN}
-    proximal = {**rates, "proximal": (0.01, 0.05, 0.1)}
+    """Line 2: Figures 3 and 4; two-stage tuning as in the text.
+
+    FedProx with μ = 0, the bound of its list, is FedAvg.
+    """
+    plain = {
+        "UniformLocalSGD": "Uniform",
+        "FedAvg": "FedAvg",
+        "FedProx": "FedProx",
+        "FedNova": "FedNova",
+        "Scaffold": "SCAFFOLD",
+    }
+    more = {"FedProx": {"proximal": (0.0, 0.01, 0.05, 0.1)}}
     return _head(
         "agnews-head",
         (
-            _hew("HewHom", HEW_PLAIN, PLAIN, rates),
-            _hew("HewHet", HEW_CORRECTED, PLAIN, rates),
-            _fixed(PLAIN, rates),
-            MethodSpec("UniformLocalSGD", "Uniform", scale, rates),
-            MethodSpec("FedAvg", "FedAvg", scale, rates),
-            MethodSpec("FedProx", "FedProx", scale, proximal),
-            MethodSpec("FedNova", "FedNova", scale, rates),
-            MethodSpec("Scaffold", "SCAFFOLD", scale, rates),
-            _one_step(rates),
+            _hew("HewHom", HEW_PLAIN, PLAIN, WIDE),
+            _hew("HewHet", HEW_CORRECTED, PLAIN, WIDE),
+            _fixed(PLAIN),
+            *(
+                _scaled(method, label, PLAIN, WIDE, more.get(method, {}))
+                for method, label in plain.items()
+            ),
+            _scaled("MinibatchSGD", MINIBATCH, ONE_STEP, WIDE),
         ),
     )
 
@@ -135,16 +139,13 @@ def head_spec() -> Spec:
 def head_equal_spec() -> Spec:
     """Line 2 with step sizes of equal ground, H counted in steps."""
     pace = {"pace": "equal", "pace_reference": MEAN_STEPS}
-    rates = {"rate_scale": WIDE}
     return _head(
         "agnews-head-equal-ground",
         (
-            _hew("HewHom", HEW_PLAIN, pace, rates),
-            _hew("HewHet", HEW_CORRECTED, pace, rates),
-            _fixed(pace, rates),
-            MethodSpec(
-                "UniformLocalSGD", "Uniform", {"step_scale": 1.0, **pace}, rates
-            ),
+            _hew("HewHom", HEW_PLAIN, pace, WIDE, KAPPAS_EQUAL),
+            _hew("HewHet", HEW_CORRECTED, pace, WIDE, KAPPAS_EQUAL),
+            _fixed(pace),
+            _scaled("UniformLocalSGD", "Uniform", pace, WIDE),
         ),
     )
 
@@ -156,13 +157,8 @@ def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
         rounds=30,
         seeds=SEEDS,
         data=DataSpec("ag_news", split="published", validation_fraction=0.1),
-        problem=ProblemSpec(
-            model="classifier_head",
-            learning_rate=5e-4,
-            weight_decay=1e-2,
-            clip=1.0,
-            dropout=0.2,
-            optimiser="adamw",
+        problem=_problem(
+            "classifier_head", 5e-4, weight_decay=1e-2, clip=1.0, dropout=0.2
         ),
         clients=ClientsSpec(
             n=30,
@@ -173,35 +169,53 @@ def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             horizons={"kind": "PoissonHorizons", "clipped": True},
             participation=10,
         ),
-        tune=TuneSpec(
-            rounds=8,
-            seeds=(42, 43),
-            by="validation_accuracy",
-            tie=0.002,
-            tie_by="validation_loss",
-            ties=TIES,
-            screen_rounds=4,
-            screen_seeds=(42,),
-            keep=3,
-        ),
+        tune=_tune(8, (42, 43), screen_rounds=4, screen_seeds=(42,), keep=3),
     )
 
 
-def _hew(method: str, label: str, pace: Mapping[str, Any], rates: Grid) -> MethodSpec:
-    given = {"amplitude": 1.0, **pace}
-    return MethodSpec(method, label, given, {**rates, "kappa": KAPPAS})
+def _problem(model: Any, rate: float, **more: float) -> ProblemSpec:
+    return ProblemSpec(model=model, learning_rate=rate, optimiser="adamw", **more)  # type: ignore[arg-type]  # all are numbers
 
 
-def _fixed(pace: Mapping[str, Any], rates: Grid) -> MethodSpec:
-    given = {"amplitude": 1.0, **pace}
-    return MethodSpec(
-        "HewFixed", HEW_FIXED, given, {**rates, "power": (0.5, 1.0, 1.75)}
+def _tune(rounds: int, seeds: tuple[int, ...], **screen: Any) -> TuneSpec:
+    """By validation accuracy, with the tie-breaks of the text; lists without edges."""
+    return TuneSpec(
+        rounds=rounds,
+        seeds=seeds,
+        by="validation_accuracy",
+        tie=0.002,
+        tie_by="validation_loss",
+        ties=TIES,
+        extend=EXTEND,
+        **screen,
     )
 
 
-def _one_step(rates: Grid) -> MethodSpec:
-    given = {"step_scale": 1.0, **ONE_STEP}
-    return MethodSpec("MinibatchSGD", MINIBATCH, given, rates)
+def _hew(
+    method: str,
+    label: str,
+    pace: Mapping[str, Any],
+    rates: Rates,
+    kappas: Rates = KAPPAS,
+) -> MethodSpec:
+    grid = {"rate_scale": rates, "kappa": kappas}
+    return MethodSpec(method, label, {"amplitude": 1.0, **pace}, grid)
+
+
+def _fixed(pace: Mapping[str, Any]) -> MethodSpec:
+    grid = {"rate_scale": WIDE, "power": (0.5, 1.0, 1.75)}
+    return MethodSpec("HewFixed", HEW_FIXED, {"amplitude": 1.0, **pace}, grid)
+
+
+def _scaled(
+    method: str,
+    label: str,
+    pace: Mapping[str, Any],
+    rates: Rates,
+    more: Mapping[str, Rates] = MappingProxyType({}),
+) -> MethodSpec:
+    grid = {"rate_scale": rates, **more}
+    return MethodSpec(method, label, {"step_scale": 1.0, **pace}, grid)
 
 
 def quick_deep(spec: Spec) -> Spec:
@@ -225,5 +239,6 @@ def quick_deep(spec: Spec) -> Spec:
             seeds=spec.seeds[:1],
             screen_rounds=0,
             screen_seeds=(0,),
+            extend=1,
         ),
     )

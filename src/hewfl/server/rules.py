@@ -23,7 +23,7 @@ from hewfl.server.state import check_algorithm
 RULES: dict[str, Callable[[], Algorithm[Any]]] = {
     "fedavg": lambda: baselines.FedAvg(1.0, 1.0),
     "mean": lambda: HewMean(1.0, 1.0, kappa=1.0, cross_fit=True),
-    "sieve": lambda: baselines.Agreement(1.0, 1.0, 0.0, by_size=True, clip=2.0),
+    "sieve": lambda: baselines.Sieve(1.0, 1.0),
     "agreement": lambda: baselines.Agreement(1.0, 1.0, power=1.0),
     "disagreement": lambda: baselines.Disagreement(1.0, 1.0),
     "geometric-median": lambda: baselines.GeometricMedian(1.0, 1.0),

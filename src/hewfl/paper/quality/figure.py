@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.experiments.canvas import save
+from hewfl.core.canvas import save
 from hewfl.paper.quality.scores import Scores, is_deep
 from hewfl.paper.quality.specs import ORACLE, WORLDS
 

@@ -1,0 +1,122 @@
+"""Lists grow until the best lies inside, and what is known is not tried again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl.experiments.climb import Climb
+from hewfl.experiments.folder import folder_for
+from hewfl.experiments.known import Known, adopt
+from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.run import Progress, tune_all
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.stretch import beyond, joined, value_at
+from hewfl.experiments.tune import Candidates, choose
+from tests.experiments.runs import small
+
+RATES = (0.5, 1.0, 2.0)
+
+
+def spec_with(grid: dict[str, tuple[Any, ...]], **how: Any) -> Spec:
+    plain = small()
+    method = MethodSpec("FedAvg", "FedAvg", {}, grid)
+    return replace(plain, methods=(method,), tune=replace(plain.tune, **how))
+
+
+def scored(candidates: Any, best: float) -> list[Any]:
+    """Scores of two seeds: the distance to the best step, by factors."""
+    away = [abs(np.log2(c.parameters["step_scale"] / best)) for c in candidates]
+    return [np.array([[a, 0.0] for a in away]) + seed for seed in (0.0, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "place", "found"),
+    [
+        ("step_scale", RATES, 1, 1.0),
+        ("step_scale", RATES, 3, 4.0),
+        ("step_scale", RATES, 5, 16.0),
+        ("step_scale", RATES, -2, 0.125),
+        ("kappa", (1.0, 1.75), 2, 3.062),
+        ("curvature_ratio", (1.1, 2.0), -1, None),  # its bound is 1.01
+        ("momentum", (0.0, 0.5), 2, None),  # no ratio from zero
+        ("average", ("none", "ema"), 2, None),
+        ("step_scale", (1.0,), 1, None),
+    ],
+)
+def test_lists_go_on_by_the_ratio_of_their_last_two(
+    name: str, values: Any, place: int, found: Any
+) -> None:
+    assert value_at(name, values, place) == found
+
+
+@pytest.mark.parametrize("best", [0.1, 1.0, 30.0])
+def test_a_list_grows_until_the_best_lies_inside(best: float) -> None:
+    spec = spec_with({"step_scale": RATES, "momentum": (0.0, 0.5)}, extend=9)
+    tried: Candidates = (spec.methods[0].candidates(),)
+    scores = scored(tried[0], best)
+    while any(new := beyond(spec, tried, scores, whole=True)):
+        assert len(new[0]) == 2  # with both momenta
+        tried, scores = joined((tried, scores), (new, scored(new[0], best)))
+    _, (choice,) = choose(spec, tried, scores)
+    assert choice.at_edge == ()
+    assert abs(np.log2(choice.parameters["step_scale"] / best)) <= 0.5
+    (narrow,) = beyond(spec, tried, scored(tried[0], 1e9), whole=False)
+    assert len(narrow) == 1  # beyond the list, with the best momentum alone
+
+
+def test_a_climb_goes_on_beyond_its_lists() -> None:
+    for extend, found, edges in ((0, 2.0, ("step_scale",)), (9, 32.0, ())):
+        climb = Climb.of(spec_with({"step_scale": RATES}, extend=extend))
+        while any(trials := climb.next()):
+            climb = climb.after(trials, scored(trials[0], 30.0))
+        _, (choice,) = choose(climb.spec, *climb.found())
+        assert choice.parameters["step_scale"] == found
+        assert choice.at_edge == edges
+
+
+def test_the_worst_seed_may_decide() -> None:
+    spec = spec_with({"step_scale": RATES})
+    tried = (spec.methods[0].candidates(),)
+    scores = [np.array([[v, 0.0] for v in row]) for row in ((3, 1, 0), (3, 2, 2.5))]
+    for over, found in (("mean", 2.0), ("worst", 1.0)):
+        how = spec_with({"step_scale": RATES}, over=over)
+        _, (choice,) = choose(how, tried, scores)
+        assert choice.parameters["step_scale"] == found
+
+
+def test_known_trials_are_not_done_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    how = {"rounds": 1, "seeds": (0,), "screen_rounds": 2, "keep": 2}
+    short = folder_for(spec_with({"step_scale": RATES[:2]}, **how), tmp_path)
+    tune_all([short], jobs=0, progress=Progress())
+    spec = spec_with({"step_scale": RATES}, **how, extend=2)
+    longer = folder_for(spec, tmp_path)
+    entries = json.loads((short.path / "tuning.json").read_text())
+    assert adopt(longer.path, spec, entries) == 4  # two screened, two kept
+    (new,) = Known.of(longer.path, 2, (0,)).without((spec.methods[0].candidates(),))
+    assert [c.parameters["step_scale"] for c in new] == [2.0]
+    tune_all([longer], jobs=0, progress=Progress())
+    plain = folder_for(replace(spec, name="plain"), tmp_path)
+    tune_all([plain], jobs=0, progress=Progress())
+    assert longer.choices == plain.choices
+    assert len(plain.choices[0].screen) > 3  # one step of FedAvg wants more
+
+
+def test_known_scores_stand_among_new_ones() -> None:
+    """Parts of each seed come one after the other, as trials are done."""
+    candidates = spec_with({"step_scale": (0.5, 1.0, 2.0, 4.0)}).methods[0].candidates()
+    seeds, rows = (3, 4), {}
+    for seed in seeds:
+        name = f'FedAvg {{"step_scale": 1.0}}, 5 rounds, seed {seed}'
+        rows[name] = [10.0 * seed, None]
+    known = Known(rows, 5, seeds)
+    assert known.without((candidates,)) == ((candidates[0], *candidates[2:]),)
+    parts = [np.full((2, 2), 1.0), np.full((1, 2), 2.0)]
+    found = known.filled((candidates,), [*parts, *(part + 6 for part in parts)])
+    assert [table[:, 0].tolist() for table in found] == [
+        *([1.0, 30.0, 1.0, 2.0], [7.0, 40.0, 7.0, 8.0])
+    ]
