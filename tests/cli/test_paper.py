@@ -51,8 +51,7 @@ def smaller(spec: Spec) -> Spec:
         for m in quick(spec).methods
     )
     data = replace(spec.data, subsample=1000)
-    problem = replace(spec.problem, optimum=False)
-    return replace(quick(spec), methods=methods, data=data, problem=problem, rounds=4)
+    return replace(quick(spec), methods=methods, data=data, rounds=4)
 
 
 def smaller_deep(spec: Spec) -> Spec:

@@ -80,14 +80,15 @@ def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m 
     return np.asarray(features, wanted)
 
 
-def _row(row: int) -> str:
+def row_place(row: int) -> str:
+    """What errors call a row where the source has no lines."""
     return f"row {row} (from 0)"
 
 
 def coded_labels(
     where: str,
     parts: Sequence[Any],
-    place: Callable[[int], str] = _row,
+    place: Callable[[int], str] = row_place,
     what: str = "labels",
 ) -> tuple[list[Int64[Ints, " _"]], tuple[str, ...]]:
     """Labels of any kind as whole numbers from 0, and the names they stand for.

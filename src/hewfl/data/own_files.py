@@ -16,7 +16,7 @@ import numpy as np
 
 from hewfl.data.cache import Parsed
 from hewfl.data.csv_files import is_number, read_csv, text_columns
-from hewfl.data.dataset import checked_features, coded_labels
+from hewfl.data.dataset import checked_features, coded_labels, row_place
 from hewfl.errors import DataError, MissingExtraError
 
 VERSION = 2
@@ -59,11 +59,15 @@ def read_own_file(
 
 
 def _labelled(
-    path: Path, features: Any, labels: Any, clients: Any, *place: Callable[[int], str]
+    path: Path,
+    features: Any,
+    labels: Any,
+    clients: Any,
+    place: Callable[[int], str] = row_place,
 ) -> Parsed:
     """One part with its labels and clients coded as whole numbers from 0."""
     features = checked_features(str(path), features, labels)
-    (codes,), classes = coded_labels(str(path), [_numbers(labels)], *place)
+    (codes,), classes = coded_labels(str(path), [_numbers(labels)], place)
     return Parsed((features, codes), None, classes, *_coded_clients(path, clients))
 
 

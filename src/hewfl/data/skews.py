@@ -53,7 +53,7 @@ def class_partition(labels: ArrayLike, n: int, per_client: int, seed: int) -> Pa
     rng = stream(seed, "classes")
     owners: list[list[int]] = [[] for _ in classes]
     for client in rng.permutation(n):
-        crowd = [len(own) for own in owners]
+        crowd = np.array([len(own) for own in owners])
         for j in np.lexsort((rng.permutation(c), crowd))[:k]:
             owners[j].append(int(client))
     held: list[list[Int64[Ints, " _"]]] = [[] for _ in range(n)]
