@@ -247,7 +247,7 @@ def show(  # noqa: PLR0913 - options of a command
     seed: Annotated[int, typer.Option(min=0, help="Of split and partition.")] = 0,
     label: Label = None,
     output: Annotated[
-        Path | None, typer.Option(help="Save a picture here (.png or .pdf).")
+        Path | None, typer.Option(help="Save a picture here (.png, .pdf or .svg).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
