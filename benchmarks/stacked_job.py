@@ -48,27 +48,34 @@ class World:
 
 
 def decided(
-    algorithm: Algorithm[Any], products: Any, rate: float, state: Any
+    name: str, algorithm: Algorithm[Any], products: Any, rate: float, state: Any
 ) -> tuple[Any, Any]:
-    """What a rule gives the ranks, and its next state; NaN where nothing is finite.
+    """What a rule gives the ranks, and its next state.
+
+    A rank that is not finite is left out, as in `hewfl.torch`; NaN where all are.
 
     Args:
+        name: of the rule; one with "tokens" in it is told how many each rank has seen.
         algorithm: one that looks at products of displacements only.
         products: G, their Gram matrix, float64.
         rate: η.
         state: of the algorithm.
     """
-    n = len(products)
-    if not np.isfinite(products).all():
-        return np.full(n, np.nan), state
+    weights = np.zeros(len(products))
+    heard = np.flatnonzero(np.isfinite(np.diagonal(products)))
+    if len(heard) == 0:
+        return weights * np.nan, state
     # n vectors of n numbers with these products: the model itself stays where it is
-    values, vectors = np.linalg.eigh(products)
+    values, vectors = np.linalg.eigh(products[np.ix_(heard, heard)])
     rows = vectors * np.sqrt(np.maximum(values, 0.0))
-    tokens = STEPS * BATCH
-    roster = Roster(np.arange(n), STEPS, BATCH, tokens, n)
-    round_ = matrix_round(np.zeros(n), rows, roster, LocalPlan(np.full(n, rate)))
+    H, b = STEPS[heard], BATCH[heard]
+    sizes = H * b if "tokens" in name else np.ones_like(H)
+    roster = Roster(heard, H, b, sizes, len(products))
+    plan = LocalPlan(np.full(len(heard), rate))
+    round_ = matrix_round(np.zeros(len(heard)), rows, roster, plan)
     decision, state = algorithm.decide(round_, state)
-    return decision.weights, state
+    weights[heard] = decision.weights
+    return weights, state
 
 
 class Optimiser:
@@ -91,6 +98,14 @@ class Optimiser:
         self.second[chosen] = v = 0.99 * self.second[chosen] + 0.01 * gradient**2
         scaled = (m / (1 - 0.9**t)) / ((v / (1 - 0.99**t)).sqrt() + 1e-8)
         rows[chosen] -= self.rate * (scaled + 0.01 * rows[chosen])
+
+    def without_lost(self, away: Tensor) -> Tensor:
+        """Displacements, NaN for a rank that is not finite; its state is dropped."""
+        lost = ~away.isfinite().all(dim=-1)
+        for held in (self.first, self.second, self.count):
+            if held is not None:
+                held[lost.flatten()] = 0
+        return torch.where(lost[..., None], torch.nan, away)
 
 
 @final
@@ -127,11 +142,15 @@ class Job:
         for t in range(self.rounds):
             self._local(y, optimiser, t)
             away = y.view(len(lanes), ranks, -1) - x[:, None]
+            away = optimiser.without_lost(away)
             for k, products in enumerate(products_of(away)):
-                rule = rules[lanes[k][0]]
-                seen[t, k], states[k] = decided(rule, products, self.rate, states[k])
+                name = lanes[k][0]
+                seen[t, k], states[k] = decided(
+                    name, rules[name], products, self.rate, states[k]
+                )
             given = torch.as_tensor(seen[t], dtype=away.dtype, device=device)
-            step = torch.bmm(given[:, None], away)[:, 0]
+            finite = torch.where(away.isnan(), 0.0, away)  # 0 · NaN is NaN
+            step = torch.bmm(given[:, None], finite)[:, 0]
             for span, outer in zip(spans, outers.values(), strict=True):
                 moved, memory[span] = outer_step(outer, step[span], memory[span])
                 x[span] += moved

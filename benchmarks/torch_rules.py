@@ -43,6 +43,7 @@ from hewfl import (
     Trust,
     UniformLocalSGD,
 )
+from hewfl.baselines import Sieve
 from hewfl.core.algorithm import Algorithm
 
 MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
@@ -80,8 +81,8 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
         "agreement, power 1": Agreement(*eta, power=1.0),
         "disagreement": Disagreement(*eta),
         "geometric median": GeometricMedian(*eta),
-        "sieve": Agreement(*eta, 0.0, clip=2.0),
-        "sieve by tokens": Agreement(*eta, 0.0, by_size=True, clip=2.0),
+        "sieve": Sieve(*eta, tolerance=0.0),
+        "sieve by tokens": Sieve(*eta, tolerance=0.0),
         "trust": Trust(*eta),
     }
 

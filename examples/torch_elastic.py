@@ -1,16 +1,29 @@
 """Local SGD that survives: kill a rank, or take a machine away, and it goes on.
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --standalone --nproc-per-node=2 --max-restarts=3 \
         examples/torch_elastic.py FOLDER
 
 Every rank keeps its state of the last two rounds in the folder, which all machines must
 see. When a process dies torchrun starts all of them again, and they go on from the last
 round: to the same bits where as many ranks come back, and with the common model and the
-outer momentum where there are more or fewer of them (`--nnodes=1:4`).
+outer momentum where there are more or fewer of them. On several machines, which may
+come and go, the same command on each of them:
+
+    torchrun --nnodes=1:4 --nproc-per-node=2 --max-restarts=100 --rdzv-backend=c10d \
+        --rdzv-id=job --rdzv-endpoint=MACHINE:29400 --rdzv-conf=\
+    last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3 \
+        examples/torch_elastic.py FOLDER
+
+MACHINE keeps the rendezvous: it must stay. The exported setting gives every attempt a
+store of its own. Without it torch 2.13 does not let a machine in once the job runs, for
+the first one tells where the store is only in its first round; and after a restart gloo
+may read there where a rank was before ("Connection refused").
 """
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +38,22 @@ from hewfl.torch import HewLocalSGD, SyncOptions
 ROUNDS, STEPS = 6, 4
 
 
-def join() -> None:
-    """Make the process group, apart from those of earlier attempts.
-
-    torchrun keeps its store when it starts ranks again, and torch 2.13 may read there
-    at which address a rank was before: "Connection refused".
-    """
-    store, rank, ranks = next(dist.rendezvous("env://"))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = dist.PrefixStore(f"attempt {attempt} of {ranks}", store)
-    dist.init_process_group("gloo", store=own, rank=rank, world_size=ranks)
-
-
 def latest(folder: Path, rank: int, ranks: int) -> Path | None:
-    """The state to go on from: of this rank, of the last round that all have kept.
+    """The state to go on from: of the last round that all ranks of its time have kept.
 
-    Where a rank's files are lost, or there are more ranks than before, all take the
-    last round of anybody: what ranks share is in every state.
+    This rank's own where there are as many ranks now; else the first one's, for what
+    ranks share is in every state. Where files are lost with a machine, the last round
+    of anybody counts.
     """
-    rounds: dict[int, list[Path]] = {}
+    kept: dict[tuple[int, int], list[Path]] = {}
     for path in sorted(folder.glob("round-*/rank-*.pt")):
-        rounds.setdefault(int(path.parent.name.split("-")[1]), []).append(path)
-    for t in sorted(rounds, reverse=True):
-        names = {path.name for path in rounds[t]}
-        if names >= {f"rank-{k}-of-{ranks}.pt" for k in range(ranks)}:
-            return folder / f"round-{t}" / f"rank-{rank}-of-{ranks}.pt"
-    return rounds[max(rounds)][0] if rounds else None
+        key = int(path.parent.name.split("-")[1]), int(path.stem.split("-")[3])
+        kept.setdefault(key, []).append(path)
+    whole = [(t, n) for (t, n), paths in kept.items() if len(paths) == n]
+    if not kept:
+        return None
+    t, n = max(whole or kept)
+    return kept[t, n][rank if n == ranks and (t, n) in whole else 0]
 
 
 def keep(folder: Path, t: int, name: str, state: Any) -> None:
@@ -62,7 +65,9 @@ def keep(folder: Path, t: int, name: str, state: Any) -> None:
     (folder / f"round-{t - 2}" / name).unlink(missing_ok=True)
 
 
-def train(folder: Path, rank: int, ranks: int) -> nn.Module:
+def train(
+    folder: Path, rank: int, ranks: int, rounds: Callable[[], float] = lambda: ROUNDS
+) -> nn.Module:
     digits = load("digits")
     X = torch.tensor(digits.features, dtype=torch.float32)[rank::ranks] / 16
     y = torch.tensor(digits.labels)[rank::ranks]
@@ -85,7 +90,7 @@ def train(folder: Path, rank: int, ranks: int) -> nn.Module:
             optimizer.load_state_dict(states["optimizer"])
         print(f"rank {rank} of {ranks} goes on after round {local.rounds}", flush=True)
     with local:
-        while local.rounds < ROUNDS:
+        while local.rounds < rounds():
             draws = torch.Generator().manual_seed(1000 * rank + local.rounds)
             for _ in range(STEPS):
                 rows = torch.randint(len(X), (16,), generator=draws)
@@ -107,9 +112,11 @@ def fail(rank: int, rounds: int) -> None:
 def main() -> None:
     if len(sys.argv) != 2 or not dist.is_torchelastic_launched():
         sys.exit("usage: torchrun --nproc-per-node=2 torch_elastic.py FOLDER")
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        sys.exit("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun")
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    join()
+    dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     fail(rank, -1)
     model = train(folder, rank, ranks)

@@ -61,10 +61,8 @@ def train(rule: str, rank: int, ranks: int) -> list[tuple[float, int, Any]]:
     return points
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+def compare(rank: int, ranks: int) -> None:
+    """Train by each rule in turn; the first rank prints how it went."""
     features, labels, _ = shards(ranks)
     for name, rule in RULES.items():
         points = train(rule, rank, ranks)
@@ -76,6 +74,12 @@ def main() -> None:
                 print(
                     f"{seconds:8.2f} {sent / 1e3:8.0f} {float(loss):8.4f}", flush=True
                 )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    compare(dist.get_rank(), dist.get_world_size())
     dist.destroy_process_group()
 
 

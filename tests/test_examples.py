@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 ELASTIC = "torch_elastic"
-"""Run under torchrun, by tests/torch/test_restart.py."""
+ELSEWHERE = (ELASTIC, "torch_local_sgd")
+"""Several ranks: run by tests/torch/test_restart.py."""
 FILES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-EXAMPLES = [file for file in FILES if file.stem != ELASTIC]
+EXAMPLES = [file for file in FILES if file.stem not in ELSEWHERE]
 SAYS = {
     "aggregate_state_dicts": "loss after the round",
     "custom_rule": "Agreeing",
     "quickstart": "HEW (corrected)",
-    "torch_local_sgd": "exact weights",
 }
 
 

@@ -1,21 +1,60 @@
-"""The exceptions of hewfl: one root, four children."""
+"""The exceptions of hewfl: one root, four children and a grandchild."""
 
 
 class HewError(Exception):
-    """Root of all errors raised on purpose by hewfl."""
+    """Root of all errors raised on purpose by hewfl.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl import combine
+        >>> try:
+        ...     combine(np.ones((2, 3)), [0.5])
+        ... except HewError as error:
+        ...     print(type(error).__name__)
+        InvalidInputError
+    """
 
 
 class InvalidInputError(HewError, ValueError):
-    """An argument breaks a rule; the text names argument, rule and value."""
+    """An argument breaks a rule; the text names argument, rule and value.
+
+    Examples:
+        >>> from hewfl import FedAvg
+        >>> try:
+        ...     FedAvg(-1.0, 0.1)
+        ... except InvalidInputError as error:
+        ...     print(error)
+        `smoothness` must be a positive finite number; got -1.0
+    """
 
 
 class SolverError(HewError, ArithmeticError):
-    """A solver missed its tolerance; the text gives the residual and likely causes."""
+    """A solver missed its tolerance; the text gives the residual and likely causes.
+
+    Examples:
+        >>> issubclass(SolverError, ArithmeticError)  # so that it is caught as one
+        True
+    """
 
 
 class DataError(HewError):
-    """A data set is absent, damaged or not what it claims to be."""
+    """A data set is absent, damaged or not what it claims to be.
+
+    Examples:
+        >>> from hewfl.data import load
+        >>> load("no-such-file.npz")
+        Traceback (most recent call last):
+        hewfl.errors.DataError: ...
+    """
 
 
 class MissingExtraError(HewError, ImportError):
     """An optional package is needed; the text names the extra to install."""
+
+
+class RuleError(InvalidInputError):
+    """A rule broke the contract of an algorithm, or raised what it should not.
+
+    The text names the lane, the round and the rule. It is a mistake in the rule's code,
+    not a round that cannot be decided: nothing can go on.
+    """

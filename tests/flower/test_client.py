@@ -12,25 +12,18 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from hewfl import InvalidInputError
+from hewfl.core.branch import Local, Moment, Order, run_branch
 from hewfl.core.round import LocalPlan, Roster
-from hewfl.flower.client import Local, Moment, run_branch
 from hewfl.flower.layout import flat, layout_of, record_of, views
 from hewfl.flower.protocol import START
-from hewfl.flower.torch_local import torch_local
 from hewfl.sim import engine
 from hewfl.sim.branches_reference import run_branches_reference
 from hewfl.sim.draws import draw
+from hewfl.torch.objective import torch_local
 from tests.flower.federation import local_of
 from tests.sim.toy import least_squares
 
 PROBLEM = least_squares(9, n=4, d=5)
-
-
-def order(
-    done: int, steps: int, eta: float, proximal: float = 0.0, *, hold: bool = False
-) -> dict[str, Any]:
-    told = {"server-round": done + 1, "local-steps": steps, "step-size": eta}
-    return told | {"proximal-mu": proximal, "hold": hold}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -54,9 +47,9 @@ def test_the_branch_is_the_reference_to_the_bit(
     drawn = draw(0, 6, roster, PROBLEM.offsets)
     known = run_branches_reference(PROBLEM, anchor, roster, plan, drawn)
     for i in range(4):
-        told = order(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold=hold)
+        told = Order(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
         own = None if shift is None else shift[i].astype(dtype)
-        found = run_branch(local_of(PROBLEM, 0, i, 4).gradient, anchor, told, own)
+        found, _ = run_branch(local_of(PROBLEM, 0, i, 4), anchor, told, own)
         np.testing.assert_array_equal(found - anchor, known[i])
 
 
@@ -109,10 +102,10 @@ def test_torch_and_numpy_run_the_same_branch(rng: np.random.Generator) -> None:
 
     local = torch_local(net, loss, examples=8)
     anchor, shift = rng.standard_normal(4), rng.standard_normal(4)
-    told = order(2, 5, 0.1, 0.3)
+    told = Order(2, 5, 0.1, 0.3)
     lifted = (local.lift(anchor), told, local.lift(shift))
-    found = local.lower(local.finish(run_branch(local.gradient, *lifted)))
-    known = run_branch(gradient, anchor, told, shift)
+    found = local.lower(local.finish(run_branch(local, *lifted)[0]))
+    known, _ = run_branch(Local(gradient, 8), anchor, told, shift)
     np.testing.assert_allclose(found, known, rtol=1e-12)
 
 
@@ -128,14 +121,14 @@ def test_running_statistics_and_shared_weights_travel_too() -> None:
     assert "1.num_batches_tracked" not in layout.names
     anchor = flat(layout, record)
     begin = anchor.copy()
-    branch = run_branch(local.gradient, local.lift(anchor), order(0, 4, 0.1))
+    branch, _ = run_branch(local, local.lift(anchor), Order(0, 4, 0.1))
     moved = local.lower(local.finish(branch)) - anchor
     parts = {name: moved[place] for name, _, place, _ in layout.parts()}
     for name in ("0.weight", "1.weight", "1.running_mean", "1.running_var"):
         assert np.abs(parts[name]).max() > 1e-4
     np.testing.assert_array_equal(parts["0.weight"], parts["again.weight"])
     np.testing.assert_array_equal(anchor, begin)
-    again = run_branch(local.gradient, local.lift(anchor), order(0, 4, 0.1))
+    again, _ = run_branch(local, local.lift(anchor), Order(0, 4, 0.1))
     repeated = local.lower(local.finish(again)) - anchor
     np.testing.assert_array_equal(repeated, moved)
 

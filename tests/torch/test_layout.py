@@ -11,7 +11,6 @@ from hewfl import InvalidInputError, Outer
 from hewfl.aggregate.gram import vector_products, weight_problem
 from hewfl.aggregate.post_local import post_local_weights
 from hewfl.aggregate.rows import as_rows, matrix_round
-from hewfl.aggregate.sketch import CountSketch
 from hewfl.aggregate.variates import ControlVariates, variate_weights
 from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum, RoundProducts
@@ -65,12 +64,9 @@ def test_displacements_and_models_go_through_any_memory_format() -> None:
         for parameter in parameters:
             parameter.add_(1)
     for b, bucket in enumerate(layout.buckets):
-        for weight in (1.0, 0.5, 0.0):
-            moved = torch.full((bucket.size,), torch.nan, dtype=bucket.dtype)
-            shared.displacement(b, moved, weight)
-            assert (moved.float() - weight).abs().max() < 0.01
-    ones = CountSketch(64, 3).of([torch.ones(layout.parameters)])
-    assert (shared.sketch(CountSketch(64, 3)) - ones).abs().max() < 0.2
+        moved = torch.full((bucket.size,), torch.nan, dtype=bucket.dtype)
+        shared.displacement(b, moved)
+        assert (moved.float() - 1).abs().max() < 0.01
     shared.give()
     for parameter, value in zip(parameters, start, strict=True):
         assert torch.equal(parameter, value)

@@ -56,13 +56,28 @@ def test_rules_decide_from_products_as_from_displacements() -> None:
     """The stand-in has as many numbers as there are ranks."""
     rows = np.random.default_rng(0).normal(size=(4, 50)) + 0.3
     rule = torch_rules.rules(0.1)["tokens"]
-    weights, _ = decided(rule, rows @ rows.T, 0.1, None)
+    weights, _ = decided("tokens", rule, rows @ rows.T, 0.1, None)
     tokens = STEPS * BATCH
     assert weights == pytest.approx(tokens / tokens.sum())
-    found, _ = decided(torch_rules.rules(0.1)["agreement"], rows @ rows.T, 0.1, None)
+    found, _ = decided(
+        "agreement", torch_rules.rules(0.1)["agreement"], rows @ rows.T, 0.1, None
+    )
     unit = rows / np.linalg.norm(rows, axis=1)[:, None]
     cosines = ((unit @ unit.T).sum(axis=1) - 1) / 3
     assert found == pytest.approx(cosines**2 / (cosines**2).sum())
+
+
+def test_a_rank_that_is_not_finite_is_left_out() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 50)) + 0.3
+    rows[2, 7] = np.nan
+    weights, _ = decided(
+        "equal", torch_rules.rules(0.1)["equal"], rows @ rows.T, 0.1, None
+    )
+    assert weights == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+    nobody, _ = decided(
+        "equal", torch_rules.rules(0.1)["equal"], np.full((4, 4), np.nan), 1, 0
+    )
+    assert np.isnan(nobody).all()
 
 
 def test_all_rules_train_side_by_side() -> None:

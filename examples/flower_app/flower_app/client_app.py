@@ -5,7 +5,7 @@ from flwr.app import Context
 from flower_app.dataset import federated
 from flower_app.model import build, minibatch_loss
 from hewfl.flower import Local, client_app
-from hewfl.flower.torch_local import torch_local
+from hewfl.torch.objective import torch_local
 
 
 def local(context: Context) -> Local:

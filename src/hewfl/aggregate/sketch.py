@@ -147,9 +147,8 @@ class CountSketch:
         self, first: int, last: int
     ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
         """b_r and s_r of some rows."""
-        bits = _mixed(self.seed, 1, np.arange(first, last, dtype=np.uint64))
-        shifts = (bits >> np.uint64(1)) % np.uint64((_SPREAD - 1) * self.size)
-        return _sign(bits), shifts.astype(np.int64)
+        found = _all_rows(self.size, self.seed, 1 << (last - 1).bit_length())
+        return found[0][first:last], found[1][first:last]
 
     def _table(self, like: Any) -> Any:
         """The signs h, long enough for every shift."""
@@ -181,6 +180,16 @@ def _add_on_device(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -
     for lo in range(0, len(rows), _DEVICE_ROWS):
         part = slice(lo, lo + _DEVICE_ROWS)
         total += b[part] @ (rows[part] * shifted[s[part]]).to(total.dtype).view(-1, k)
+
+
+@lru_cache(maxsize=2)
+def _all_rows(
+    size: int, seed: int, rows: int
+) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
+    """b_r and s_r of all rows, which every piece of a model asks for anew."""
+    bits = _mixed(seed, 1, np.arange(rows, dtype=np.uint64))
+    shifts = (bits >> np.uint64(1)) % np.uint64((_SPREAD - 1) * size)
+    return _sign(bits), shifts.astype(np.int64)
 
 
 @lru_cache(maxsize=4)

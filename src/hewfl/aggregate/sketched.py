@@ -8,6 +8,7 @@ and asks again, which is safe because a decision changes nothing.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +19,9 @@ from hewfl.aggregate.rows import Rows
 from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum, RoundProducts
 from hewfl.errors import HewError
+
+_SAFE = 1e-100
+"""Squares within this and its inverse can be multiplied without leaving the range."""
 
 
 @final
@@ -37,7 +41,7 @@ class NeedsEntriesError(HewError):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sketches:
     """n vectors of d numbers as a rule sees them where only sketches are at hand.
 
@@ -51,15 +55,22 @@ class Sketches:
     d: int
     rows: Float64[Array, "n k"] | None = None
 
-    @property
-    def _rows(self) -> Rows:
+    @cached_property
+    def _found(self) -> RoundProducts:
+        """Products for g = 0 and Λ = 1: rules ask for several problems made of them."""
         if self.rows is None:
             raise NeedsProductsError
-        return Rows(self.rows, np, *self.rows.shape)
+        lengths = np.einsum("ij,ij->i", self.rows, self.rows)
+        if not (lengths.min() > _SAFE and lengths.max() < 1 / _SAFE):
+            return Rows(self.rows, np, *self.rows.shape).products()  # minds the range
+        r = self.rows[np.argmin(lengths)]  # around one of them, as all products here
+        apart = self.rows - r
+        G = apart @ apart.T
+        return RoundProducts(G, apart @ r, 0.5 * float(r @ r), 0)
 
     def gram(self) -> Float64[Array, "n n"]:
         """All pairwise products, from the sketches."""
-        return self._rows.gram()
+        return self._found.plain()
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference, which must be a sum of displacements.
@@ -67,9 +78,11 @@ class Sketches:
         Raises:
             NeedsEntriesError: the reference is another vector.
         """
-        if reference is not None and not isinstance(reference, OwnSum):
+        if reference is None:
+            reference = OwnSum(np.zeros(self.n))
+        if not isinstance(reference, OwnSum):
             raise NeedsEntriesError
-        return self._rows.products(reference, curvature)
+        return self._found.against_sum(reference.weights, curvature)
 
     def take(self, members: NDArray[np.int64]) -> "Sketches":
         """Some of the vectors, in that order."""

@@ -22,6 +22,9 @@ class EqualGround:
 
     Attributes:
         rule: any method without control variates.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     rule: Algorithm[Any]

@@ -53,6 +53,9 @@ class FedAWARE:
             in the authors' scripts.
         server_step: η_g > 0; 1 in the authors' scripts.
         unit: whether memories are normalised.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float

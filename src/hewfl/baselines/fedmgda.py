@@ -40,6 +40,9 @@ class FedMGDAPlus:
         server_step: > 0, the global step size; 1 as in FLGo.
         relative: whether `server_step` is in units of the mean displacement.
         by_size: λ⁰_i = m_i/Σ_{j∈S} m_j; otherwise 1/S.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float

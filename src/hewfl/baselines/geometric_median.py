@@ -51,6 +51,9 @@ class GeometricMedian:
             length.
         iterations: Weiszfeld steps at most.
         by_size: α_i = m_i/Σ_{j∈S} m_j as in the paper; otherwise 1/S.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float

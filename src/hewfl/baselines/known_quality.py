@@ -27,6 +27,9 @@ class KnownQuality:
     Attributes:
         smoothness: L > 0.
         amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float

@@ -22,6 +22,9 @@ class UniformLocalSGD:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L, so that a client
             with more steps moves further.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float

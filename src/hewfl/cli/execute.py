@@ -1,7 +1,8 @@
 """Do what is left of runs, with bars, and show what came of them."""
 
+import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import typer
@@ -16,7 +17,11 @@ from hewfl.cli.progress import Bars
 from hewfl.experiments.folder import Folder
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.summary import mean_text
+from hewfl.experiments.workers import Crew
 from hewfl.server.lock import holder_of
+
+MOST_PAIRS = 10
+"""That the terminal shows; the report has all of them."""
 
 
 def execute(
@@ -24,6 +29,7 @@ def execute(
     jobs: int | None,
     console: Console,
     *,
+    cluster: str | None = None,
     again: str | None = None,
     is_brief: bool = False,
 ) -> None:
@@ -33,30 +39,45 @@ def execute(
         folders: the runs.
         jobs: processes.
         console: where to.
+        cluster: address of a scheduler whose workers do the work, None for none.
         again: the command that goes on after Ctrl-C; `hewfl resume` if absent.
         is_brief: leave out what tuning chose and the last rounds.
     """
     _say_resumed(folders, console)
-    with _resumable(folders, again), Bars(console) as bars:
-        run_all(folders, jobs=cores(jobs), progress=bars)
+    resumable = _resumable(folders, again, cluster)
+    with resumable, _crew(cluster) as crew, Bars(console) as bars:
+        run_all(folders, jobs=cores(jobs), progress=bars, cluster=crew)
     for folder in () if is_brief else folders:
         show_choices(folder, console)
         show_summary(folder, console)
 
 
-def tune_one(folder: Folder, jobs: int | None, console: Console) -> None:
+def tune_one(
+    folder: Folder, jobs: int | None, console: Console, *, cluster: str | None = None
+) -> None:
     """Choose the hyper-parameters of a run, with bars, and show them.
 
     Args:
         folder: the run.
         jobs: processes.
         console: where to.
+        cluster: address of a scheduler whose workers do the work, None for none.
     """
     if folder.tuned is None:
         _say_resumed([folder], console)
-        with _resumable([folder], None), Bars(console) as bars:
-            tune_all([folder], jobs=cores(jobs), progress=bars)
+        resumable = _resumable([folder], None, cluster)
+        with resumable, _crew(cluster) as crew, Bars(console) as bars:
+            tune_all([folder], jobs=cores(jobs), progress=bars, cluster=crew)
     show_choices(folder, console)
+
+
+def _crew(cluster: str | None) -> AbstractContextManager[Crew | None]:
+    """The workers at an address; without one, nothing of Dask is imported."""
+    if cluster is None:
+        return nullcontext()
+    from hewfl.experiments.cluster.crew import cluster_at  # noqa: PLC0415 - as said
+
+    return cluster_at(cluster)
 
 
 def show_choices(folder: Folder, console: Console) -> None:
@@ -98,6 +119,23 @@ def show_summary(folder: Folder, console: Console) -> None:
     console.print(f"in {folder.path}", highlight=False)
 
 
+def show_verdicts(folder: Folder, console: Console) -> None:
+    """Who is ahead of whom in the objective, by paired intervals; what to do next."""
+    pairs = [p for p in folder.summary["pairs"] if p["quantity"] == "objective"]
+    for pair in pairs[:MOST_PAIRS]:
+        told = f"{pair['first']} against {pair['second']}: {pair['verdict']}"
+        if pair["low"] is not None:
+            told += f" (objective {pair['mean']:+.4g}, 95 % interval "
+            told += f"{pair['low']:+.4g} to {pair['high']:+.4g})"
+        console.print(f"  {told}", highlight=False, soft_wrap=True, markup=False)
+    if len(pairs) > MOST_PAIRS:
+        left = f"  and {len(pairs) - MOST_PAIRS} pairs more, in summary.json"
+        console.print(left, highlight=False)
+    name = shlex.quote(str(folder.path))
+    next_ = f"look at it: hewfl report {name} -o report.html"
+    console.print(next_, highlight=False, soft_wrap=True, markup=False)
+
+
 def _cell(key: str, value: Any) -> str:
     if value is None:
         return "-"
@@ -118,14 +156,17 @@ def _say_resumed(folders: Sequence[Folder], console: Console) -> None:
 
 
 @contextmanager
-def _resumable(folders: Sequence[Folder], again: str | None) -> Iterator[None]:
+def _resumable(
+    folders: Sequence[Folder], again: str | None, cluster: str | None
+) -> Iterator[None]:
     """Ctrl-C leaves runs that can go on; say how."""
     try:
         yield
     except KeyboardInterrupt as error:
         left = [f for f in folders if not f.is_done]
         begun = [f.path for f in left if (f.path / "spec.toml").exists()]
-        commands = [f"hewfl resume {path}" for path in begun]
+        where = "" if cluster is None else f" --cluster {cluster}"
+        commands = [f"hewfl resume {path}{where}" for path in begun]
         if again is not None and left:
             commands = [again]
         for command in commands:

@@ -19,6 +19,14 @@ Jobs = Annotated[
         min=0, help="Processes; one per core if absent, 0 for this one alone."
     ),
 ]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Do the work on a Dask cluster: its scheduler's address, as in "
+        "tcp://host:8786, or file:scheduler.json.",
+    ),
+]
 Chunk = Annotated[
     str | None,
     typer.Option(

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.execute import execute
-from hewfl.cli.options import ROOT, Chunk, Jobs, Root, chunked
+from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 from hewfl.paper.curves_file import read_curves
@@ -28,6 +28,7 @@ def paper(  # noqa: PLR0913 - the options of a command
     *,
     root: Root = ROOT,
     jobs: Jobs = None,
+    cluster: Address = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -66,6 +67,7 @@ def paper(  # noqa: PLR0913 - the options of a command
         "--device": device,
         "--client-chunk": client_chunk,
         "--jobs": jobs,
+        "--cluster": cluster,
         "--root": None if root == ROOT else root,
         "--output": output,
     }
@@ -83,7 +85,8 @@ def paper(  # noqa: PLR0913 - the options of a command
         }
         folders = {key: folder_for(spec, root) for key, spec in specs.items()}
         require_extras(figure, list(specs.values()))
-        execute(list(folders.values()), jobs, console, again=again)
+        runs = list(folders.values())
+        execute(runs, jobs, console, cluster=cluster, again=again)
         claims = publish(figure, folders, output, is_quick=small)
     if claims:
         note = ", by a --quick run, which decides nothing" if small else ""

@@ -62,6 +62,12 @@ class Bars(Progress):
         if not self._console.is_terminal:
             self._speak(self._bars.tasks[-1])
 
+    def note(self, words: str) -> None:
+        """Say beside the bar who is at work."""
+        assert self._bar is not None
+        told = f"{self._tasks[0].stage} ({words})"
+        self._bars.update(self._bar, description=told)
+
     def _speak(self, bar: rich.progress.Task) -> None:
         """A line for a log, if the last one is a while ago."""
         now = time.monotonic()

@@ -1,8 +1,9 @@
 """`hewfl study quality`: who survives which world."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.execute import execute
-from hewfl.cli.options import ROOT, Jobs, Root
+from hewfl.cli.options import ROOT, Address, Jobs, Root
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 from hewfl.paper.quality.publish import finished, publish_quality
@@ -33,6 +34,7 @@ def quality(  # noqa: PLR0913 - the options of a command
     *,
     root: Root = ROOT,
     jobs: Jobs = None,
+    cluster: Address = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for figure and tables.")
     ] = OUTPUT,
@@ -58,8 +60,15 @@ def quality(  # noqa: PLR0913 - the options of a command
         if not only_publish:
             specs = quality_specs(part, is_quick=small).values()
             folders = [folder_for(_on(spec, device), root) for spec in specs]
-            again = _command(part, root, jobs, device, output, small=small)
-            execute(folders, jobs, console, again=again, is_brief=True)
+            asked = {
+                "--root": root,
+                "--jobs": jobs,
+                "--cluster": cluster,
+                "--device": device,
+                "--output": output,
+            }
+            again = _command(part, asked, small=small)
+            execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
         judged = publish_quality(finished(root, is_quick=small), output)
     for verdict in judged:
         told = f"  {escape(verdict.statement)}: [bold]{verdict.answer}[/]"
@@ -74,19 +83,10 @@ def _on(spec: Spec, device: str | None) -> Spec:
     return spec_from_table(spec_table(spec) | {"device": device})
 
 
-def _command(
-    part: Part | None,
-    root: Path,
-    jobs: int | None,
-    device: str | None,
-    output: Path,
-    *,
-    small: bool,
-) -> str:
+def _command(part: Part | None, asked: Mapping[str, Any], *, small: bool) -> str:
     """The command that goes on with what was stopped."""
     words = ["hewfl", "study", "quality", *([part.value] if part else [])]
     words += ["--quick"] if small else []
-    asked = {"--root": root, "--jobs": jobs, "--device": device, "--output": output}
     for option, value in asked.items():
         words += [] if value is None else [option, str(value)]
     return shlex.join(words)

@@ -88,6 +88,9 @@ class HewControl:
             clients may differ by any amount: there is no certificate until each client
             has taken part once, or a number is given.
         start: control variates start at zero or at a minibatch gradient.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     bounds: ProblemBounds

@@ -52,6 +52,9 @@ class HewHet:
         kappa: κ > 0, a number or a function of t: Λ_t = κ (−⟨c_t, m⟩)/‖m‖² with m the
             mean displacement; the shortest combination of displacements is taken where
             that is no positive number (`hewfl.controllers.kappa`).
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float | None = None

@@ -54,6 +54,9 @@ class HewHom:
             local optimisers with momentum or step sizes of their own, under which
             Δ_i/(η_iH_i) lets slow clients dominate; every client then counts as one
             direction. Only with `kappa`: it has no unit that L could be given in.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float | None = None

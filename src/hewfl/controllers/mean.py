@@ -45,6 +45,9 @@ class HewMean:
         by: shares p_i of the mean: data sizes ("size"), local steps ("steps"), or equal
             ones ("uniform").
         cross_fit: judge each client by the others alone.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: float
@@ -78,7 +81,14 @@ class HewMean:
         return LocalPlan(np.full(len(roster.clients), eta))
 
     def shares(self, roster: Roster) -> Float64[Array, " s"]:
-        """p_i, which sum to one; equal where all are zero."""
+        """p_i, which sum to one; equal where all are zero.
+
+        Args:
+            roster: who takes part.
+
+        Returns:
+            One share for each, summing to one.
+        """
         worth = {
             "size": roster.data_sizes,
             "uniform": np.ones_like(roster.horizons),

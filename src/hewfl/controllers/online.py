@@ -38,6 +38,9 @@ class OnlineCurvature:
         curvature_memory: β in [0, 1) of the estimate; 0 takes each secant as it comes.
         curvature_floor: φ; ℓ̂_t ≥ φL, a share in (0, 1] of the guess. Without one a flat
             stretch would leave the linear term alone, and one client would get all.
+
+    Raises:
+        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     rule: HewHom | HewHet

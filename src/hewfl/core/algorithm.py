@@ -33,6 +33,11 @@ class Traffic:
         up_scalars: numbers from each active client besides (step counts, losses).
         common_scalars: numbers broadcast once besides (a common amplitude).
         samples: on which each active client measures losses, beside its local steps.
+
+    Examples:
+        >>> from hewfl import FedAvg, Scaffold
+        >>> [method(1.0, 0.1).demands.traffic.down for method in (FedAvg, Scaffold)]
+        [1, 2]
     """
 
     down: int = 1
@@ -80,13 +85,39 @@ class Algorithm(Protocol[State]):
         """What it wants and sends."""
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> State:
-        """The state before the first round."""
+        """The state before the first round.
+
+        Args:
+            n: clients in all.
+            d: parameters.
+            gradients: one minibatch gradient of every client at x_0 where `demands`
+                asks for them, else None.
+
+        Returns:
+            The state, a value that `plan` and `decide` are given.
+        """
 
     def plan(self, roster: Roster, state: State) -> LocalPlan:
-        """What the clients of the roster are told."""
+        """What the clients of the roster are told.
+
+        Args:
+            roster: who takes part, with how many steps.
+            state: of the method before the round.
+
+        Returns:
+            Step sizes, and a correction where the method has one.
+        """
 
     def decide(self, round_: Round, state: State) -> tuple[Decision, State]:
-        """Weights for the displacements, and the state of the next round."""
+        """Weights for the displacements, and the state of the next round.
+
+        Args:
+            round_: all that the rule may look at.
+            state: of the method before the round.
+
+        Returns:
+            The decision, and the state after the round.
+        """
 
 
 # ------------------------------------------------------------------ what some have
@@ -125,6 +156,13 @@ class Modelled(Protocol[State_contra]):
 
         A rule with cross-fitted slopes minimises another function of the weights: its
         model is then only the bound that holds for its step as for any other.
+
+        Args:
+            round_: what the rule saw.
+            state: before the round.
+
+        Returns:
+            The quadratic, with L where a bound on the objective follows from it.
         """
 
 
@@ -133,7 +171,14 @@ class Corrected(Protocol[State_contra]):
     """A method whose state holds control variates."""
 
     def variates(self, state: State_contra) -> Any:
-        """The control variates in a state, None where this state has none."""
+        """The control variates in a state, None where this state has none.
+
+        Args:
+            state: of the method.
+
+        Returns:
+            The variates, or None.
+        """
 
 
 @runtime_checkable
@@ -141,7 +186,15 @@ class Informed(Protocol[State]):
     """A method that can be told where the run truly stands."""
 
     def told(self, state: State, upper: UpperState) -> State:
-        """The state with the true (U_t, Q_t)."""
+        """The state with the true (U_t, Q_t).
+
+        Args:
+            state: of the method.
+            upper: (U_t, Q_t) as they truly are.
+
+        Returns:
+            The state that believes them.
+        """
 
 
 @runtime_checkable
@@ -152,6 +205,13 @@ class Started(Protocol[State]):
         """The first state, told of how many samples each gradient is the mean.
 
         Zero stands for a client without a gradient: it started at the others' mean.
+
+        Args:
+            state: as `init` made it.
+            samples: in each client's gradient.
+
+        Returns:
+            The state that knows them.
         """
 
 
@@ -166,6 +226,13 @@ class Acquainted(Protocol[State]):
         """The first state, told the true batch size of honest clients, 0 of bad ones.
 
         The number stands for how much a sample mean of that client is worth.
+
+        Args:
+            state: as `init` made it.
+            quality: of each client, 0 for a bad one.
+
+        Returns:
+            The state that knows it.
         """
 
 
@@ -176,4 +243,13 @@ class Certified(Protocol[State_contra]):
     def certified(
         self, round_: Round, state: State_contra, weights: Float64[Array, " s"]
     ) -> tuple[Float64[Array, " s"], float]:
-        """The amplitudes of the round, and the bound J on the expected next gap."""
+        """The amplitudes of the round, and the bound J on the expected next gap.
+
+        Args:
+            round_: what the rule saw.
+            state: before the round.
+            weights: that were played.
+
+        Returns:
+            θ_i of the participants, and J.
+        """

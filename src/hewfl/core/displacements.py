@@ -107,7 +107,18 @@ class OwnSum:
 
 @runtime_checkable
 class Displacements(Protocol):
-    """n vectors of d numbers, and all that a rule may do with them."""
+    """n vectors of d numbers, and all that a rule may do with them.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.aggregate.rows import as_rows
+        >>> moves = as_rows("displacements", np.array([[1.0, 2.0], [3.0, 4.0]]))
+        >>> moves.gram()
+        array([[ 5., 11.],
+               [11., 25.]])
+        >>> moves.combine(np.array([0.5, 0.5]))
+        array([2., 3.])
+    """
 
     @property
     def n(self) -> int:
@@ -118,18 +129,39 @@ class Displacements(Protocol):
         """Length of a whole vector, all ranks' parts together."""
 
     def gram(self) -> Float64[Array, "n n"]:
-        """All pairwise products ⟨Δ_i, Δ_j⟩."""
+        """All pairwise products ⟨Δ_i, Δ_j⟩.
+
+        Returns:
+            A symmetric matrix in float64.
+        """
 
     def against(self, vector: Any) -> Float64[Array, " n"]:
-        """⟨Δ_i, v⟩ for a vector of the same space."""
+        """⟨Δ_i, v⟩ for a vector of the same space.
+
+        Args:
+            vector: v.
+
+        Returns:
+            One product for each Δ_i.
+        """
 
     def combine(self, weights: Float64[Array, " n"]) -> Any:
-        """Σ_i w_iΔ_i as a vector of the same space, rounded once."""
+        """Σ_i w_iΔ_i as a vector of the same space, rounded once.
+
+        Args:
+            weights: w_i, of any sign and sum.
+
+        Returns:
+            The sum, as the transport keeps vectors.
+        """
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:
         """Columns in float64, some at a time and in order, for coordinate-wise rules.
 
         On a rank of a torch job these are the columns that the rank is responsible for.
+
+        Returns:
+            An iterator of blocks, all n vectors in each.
         """
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
@@ -142,19 +174,52 @@ class Displacements(Protocol):
         Args:
             reference: g, a vector of the same space, an `OwnSum`, or None for zero.
             curvature: Λ.
+
+        Returns:
+            What a solver needs, with a common power of two taken out.
         """
 
     def dot(self, u: Any, v: Any) -> float:
-        """⟨u, v⟩ of two vectors of the same space."""
+        """⟨u, v⟩ of two vectors of the same space.
+
+        Args:
+            u: a vector.
+            v: another.
+
+        Returns:
+            The product, all ranks' parts together.
+        """
 
     def take(self, members: NDArray[np.int64]) -> "Displacements":
-        """Some of the vectors, in that order."""
+        """Some of the vectors, in that order.
+
+        Args:
+            members: places of the vectors, in the order wanted.
+
+        Returns:
+            Those vectors.
+        """
 
     def with_null(self) -> "Displacements":
-        """The vectors and Δ = 0 after them: standing still."""
+        """The vectors and Δ = 0 after them: standing still.
+
+        Returns:
+            One vector more.
+        """
 
     def like(self, rows: Float64[Array, "m k"]) -> "Displacements":
-        """Other vectors of the same space, such as a rule's memory of its clients."""
+        """Other vectors of the same space, such as a rule's memory of its clients.
+
+        Args:
+            rows: the vectors, or on a rank the part of them that it is responsible for.
+
+        Returns:
+            The vectors, with all that a rule may do with them.
+        """
 
     def matrix(self) -> Float64[Array, "n k"]:
-        """All vectors as a matrix of float64, for rules that keep them: n·d numbers."""
+        """All vectors as a matrix of float64, for rules that keep them: n·d numbers.
+
+        Returns:
+            A matrix; on a rank of a torch job its own columns.
+        """

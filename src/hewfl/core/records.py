@@ -41,6 +41,15 @@ class SimplexSolution:
         support: which weights are positive.
         iterations: pivots (factorisations or exchanges of the active set).
         status: one sentence.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl import solve_simplex_qp
+        >>> solution = solve_simplex_qp(np.eye(2), np.array([0.0, 3.0]))
+        >>> solution.weights, solution.support
+        (array([1., 0.]), array([ True, False]))
+        >>> float(solution.gap)
+        0.0
     """
 
     weights: Float64[Array, "*batch n"]
@@ -64,6 +73,18 @@ class ControlSolution:
         lower_bound: D(λ) ≤ min J by weak duality; value − lower_bound bounds the miss.
         sweeps: steps of the dual search, or sweeps of Algorithm 4.
         status: one sentence.
+
+    Examples:
+        >>> from hewfl import predictive_control
+        >>> found = predictive_control(
+        ...     ClientProfile([1, 8], 8, 1e-4),
+        ...     UpperState(gap=0.5, tracking=1e-4),
+        ...     ProblemBounds(1.0, 1.0, 1e-6, 1.0),
+        ... )
+        >>> bool(found.weights[1] > found.weights[0])
+        True
+        >>> bool(found.value - found.lower_bound < 1e-12)
+        True
     """
 
     weights: Float64[Array, " n"]
@@ -86,6 +107,9 @@ class ClientProfile:
         horizon: H_i ≥ 1, local steps (a whole number).
         batch_size: b_i ≥ 1, samples per step (a whole number).
         variance: v_i² ≥ 0, or an executable proxy not below it.
+
+    Raises:
+        InvalidInputError: a field is out of its range, or fields do not broadcast.
     """
 
     horizon: ArrayLike
@@ -126,6 +150,10 @@ class ProblemBounds:
         radius: R > 0, of the ball around a minimiser that holds all iterates.
         amplitude_min: θ lower end, positive.
         amplitude_max: θ upper end; at most 1, where the certificate is proved (E-03).
+
+    Raises:
+        InvalidInputError: a constant is not positive, or the box is empty or ends
+            above 1.
     """
 
     smoothness: float
@@ -154,6 +182,13 @@ class UpperState:
     Attributes:
         gap: U_t ≥ F(x_t) − F*.
         tracking: Q_t ≥ max_i ‖c_i − ∇F_i(x_t)‖².
+
+    Raises:
+        InvalidInputError: a bound is negative or not finite.
+
+    Examples:
+        >>> UpperState(gap=0.5, tracking=0.0)
+        UpperState(gap=0.5, tracking=0.0)
     """
 
     gap: float

@@ -37,7 +37,14 @@ class Roster:
     round: int = 0
 
     def only(self, members: Int64[Ints, " k"]) -> "Roster":
-        """Some of those present, told by their places in the roster."""
+        """Some of those present, told by their places in the roster.
+
+        Args:
+            members: places, not indices of clients.
+
+        Returns:
+            The roster of those alone.
+        """
         return replace(
             self,
             clients=self.clients[members],
@@ -65,7 +72,14 @@ class LocalPlan:
     hold: bool = False
 
     def only(self, members: Int64[Ints, " k"]) -> "LocalPlan":
-        """What some of the clients are told, by their places in the roster."""
+        """What some of the clients are told, by their places in the roster.
+
+        Args:
+            members: places in the roster.
+
+        Returns:
+            The plan of those alone.
+        """
         own = None if self.correction is None else self.correction[members]
         return replace(self, step_sizes=self.step_sizes[members], correction=own)
 

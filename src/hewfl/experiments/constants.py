@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -13,7 +14,7 @@ from jaxtyping import Float64
 from hewfl.core.atomic import read_json, write_bytes, write_json
 from hewfl.core.checks import Array
 from hewfl.data.places import cache_root, warn_of_cache
-from hewfl.experiments.problem import build_federation, prepared_data
+from hewfl.experiments.problem import build_federation, prepared_data, shards_of
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool
 
@@ -44,6 +45,10 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
     """The L that normalises step sizes; an estimate is kept in the cache."""
     if spec.problem.is_module:
         return 1 / spec.problem.learning_rate
+    if spec.problem.make is not None:
+        estimate = getattr(problem, "smoothness_estimate", None)
+        is_wanted = spec.problem.smoothness == "estimate" and estimate is not None
+        return float(estimate() if is_wanted else problem.smoothness)
     if spec.problem.smoothness == "bound":
         return float(problem.smoothness)
     key = _key(spec, seed, "smoothness")
@@ -55,6 +60,8 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     smoothness = find_smoothness(spec, seed, problem)
     if not spec.problem.optimum or spec.problem.is_module:
         return Constants(smoothness, None, None)
+    if spec.problem.make is not None:
+        return _own_constants(spec, problem, smoothness)
     if spec.clients.world is not None:
         judged = _judged(spec, seed, problem)
         pooled, x = _optimum(_key(spec, seed, "pooled", judged), judged, None)
@@ -64,9 +71,19 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     pooled, x = _optimum(key, _pooled(spec, seed), None)
     if spec.clients.partition == "pool":
         return Constants(smoothness, pooled, pooled)
-    start = x if spec.clients.partition == "iid" else None  # a skewed one is far away
-    objective, _ = _optimum(_key(spec, seed, "objective"), problem, start)
+    objective, _ = _optimum(_key(spec, seed, "objective"), problem, x)
     return Constants(smoothness, objective, pooled)
+
+
+def _own_constants(spec: Spec, problem: Any, smoothness: float) -> Constants:
+    """Optima of a problem of the user's own; the cache knows nothing of its code.
+
+    Where some clients are bad, the optimum of the others is not known.
+    """
+    if spec.clients.world is not None:
+        return Constants(smoothness, None, None)
+    least = (problem.optimum().objective, problem.pooled_optimum().objective)
+    return Constants(smoothness, *map(float, least))
 
 
 def _judged(spec: Spec, seed: int, problem: Softmax) -> Softmax:
@@ -102,6 +119,7 @@ def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str
     """
     _, samples = prepared_data(spec.data, seed, spec.dtype)
     given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
+    given["name"] = Path(spec.data.name).name  # `samples` says what a file holds
     given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
     if judged is not None:
         parts = (judged.class_labels()[0], judged.offsets, judged.data_sizes)
@@ -111,12 +129,57 @@ def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str
         given["clients"] = [c.n, c.partition]
         if c.partition == "dirichlet":
             given["clients"] += [c.alpha, c.minimum]
+        elif c.partition not in ("iid", "pool"):
+            given["shards"] = _shards_digest(spec, seed)
     text = json.dumps(given, sort_keys=True)
     return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
+def _shards_digest(spec: Spec, seed: int) -> str:
+    """What a partition gave whom: code of the user's own may change under its name."""
+    digest = hashlib.sha256()
+    for shard in shards_of(spec, seed):
+        digest.update(shard.tobytes())
+        digest.update(b"next")
+    return digest.hexdigest()
+
+
 def _place(key: str) -> Path:
+    _used.add(key)
     return cache_root() / "constants" / f"{key}.json"
+
+
+_used: set[str] = set()
+"""Constants that were asked for since `noted` began."""
+
+
+@contextmanager
+def noted() -> Iterator[set[str]]:
+    """Note which constants are asked for inside: a cluster's workers share them."""
+    _used.clear()
+    yield _used
+
+
+def from_cache(keys: Iterable[str]) -> dict[str, bytes]:
+    """Files of some constants in this machine's cache, by name."""
+    root = cache_root() / "constants"
+    places = [root / f"{key}{end}" for key in keys for end in (".f64", ".json")]
+    return {file.name: file.read_bytes() for file in places if file.is_file()}
+
+
+def put_in_cache(files: Mapping[str, bytes]) -> None:
+    """Put files of constants into this machine's cache, where it has them not.
+
+    A model goes before the value that is found with it: who finds the value looks for
+    the model.
+    """
+    for name in sorted(files):  # .f64 before .json
+        place = cache_root() / "constants" / name
+        try:
+            if not place.exists():
+                write_bytes(place, files[name])
+        except OSError as error:
+            warn_of_cache(error)
 
 
 def _known(key: str) -> Mapping[str, Any] | None:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hewfl.core.atomic import write_json, write_text
+from hewfl.experiments.checksums import NAME as CHECKSUMS
+from hewfl.experiments.checksums import verify, write_checksums
 from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
 from hewfl.experiments.known import Known
+from hewfl.experiments.own import check_own, check_own_code
 from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
     constants_file,
@@ -33,7 +36,8 @@ from hewfl.experiments.tune import (
     trial_tables,
     trial_tasks,
 )
-from hewfl.experiments.workers import Task, execute
+from hewfl.experiments.workers import Crew, Processes, Task
+from hewfl.server.checkpoint import check_trace
 
 MANY = 6
 """From so many runs on, their traces are read by several processes."""
@@ -48,47 +52,72 @@ class Progress:
     def step(self, task: int, done: int) -> None:
         """So many steps of a task are done."""
 
+    def note(self, words: str) -> None:
+        """What else there is to say of the stage: who works at it."""
 
-def run_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
+
+def run_all(
+    folders: Sequence[Folder],
+    *,
+    jobs: int,
+    progress: Progress,
+    cluster: Crew | None = None,
+) -> None:
     """Do what is left of several runs, on all cores at once: tune, solve, simulate.
 
     Args:
         folders: runs, new or begun.
         jobs: processes; 0 for none but this one.
         progress: told of every stage.
+        cluster: other machines that do the work instead; summaries stay here.
 
     Raises:
         DataError: another process is at one of them.
     """
-    left = [folder for folder in folders if not folder.is_done]
+    left = [folder for folder in folders if not folder.is_whole]
+    for folder in folders:
+        verify(folder.path, [name for name in folder.wanted if folder.has(name)])
+    for folder in left:
+        check_own_code(folder.spec)
     with held(left):
-        todo = [folder for folder in left if not folder.is_done]
+        todo = [folder for folder in left if not folder.is_whole]
         watch = Stopwatch()
         resumed = any(map(is_begun, todo))
-        _tune(todo, jobs, progress)
+        here = Processes(jobs)
+        crew = cluster or here
+        _tune(todo, crew, progress)
         watch.lap("tuning")
-        _stage(_constant_tasks(todo), jobs, progress)
+        _stage(_constant_tasks(todo), crew, progress)
         watch.lap("constants")
-        _stage(_seed_tasks(todo), jobs, progress)
+        _stage(_seed_tasks(todo), crew, progress)
         watch.lap("rounds")
+        for folder in todo:  # somebody may have edited a rule meanwhile
+            check_own(folder.path, folder.spec)
         if len(todo) < MANY:
             for folder in todo:
                 finish(folder)
         else:
-            _stage(_summary_tasks(todo), jobs, progress)
+            _stage(_summary_tasks(todo), here, progress)
         for folder in todo:
-            facts = {"resumed": resumed, "runs": len(todo), "jobs": jobs}
+            facts = {"resumed": resumed, "runs": len(todo), **crew.facts}
             found = watch.seconds | facts | environment(folder.spec)
             write_json(folder.path / "times.json", found)
 
 
 def finish(folder: Folder) -> None:
-    """Write the summary of a run whose seeds are all done.
+    """Write the summary of a run whose seeds are all done, and all checksums.
 
     Raises:
         DataError: files of a seed are missing or damaged.
     """
+    for seed in folder.spec.seeds:
+        check_trace(folder.of_seed(seed))
+    # Those of an earlier end: what was made again since may differ in a last digit, as
+    # by another version, and is what counts now.
+    (folder.path / CHECKSUMS).unlink(missing_ok=True)
     write_json(folder.path / "summary.json", summarise(folder.results))
+    if not folder.spec.is_record:
+        write_checksums(folder.path, folder.wanted)
 
 
 def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
@@ -97,24 +126,42 @@ def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
     on_step(1)
 
 
-def tune_all(folders: Sequence[Folder], *, jobs: int, progress: Progress) -> None:
-    """Choose hyper-parameters where that is still to be done: screen, then try.
+def tune_all(
+    folders: Sequence[Folder],
+    *,
+    jobs: int,
+    progress: Progress,
+    cluster: Crew | None = None,
+) -> None:
+    """Choose hyper-parameters where that is still to be done; arguments of `run_all`.
 
     Raises:
         DataError: another process is at one of the runs.
     """
-    with held([folder for folder in folders if folder.tuned is None]):
-        _tune(folders, jobs, progress)
+    todo = [folder for folder in folders if _is_untuned(folder)]
+    for folder in todo:
+        check_own_code(folder.spec)
+    with held(todo):
+        _tune(folders, cluster or Processes(jobs), progress)
+        for folder in todo:
+            check_own(folder.path, folder.spec)
 
 
-def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
-    todo = [folder for folder in folders if folder.tuned is None]
-    _climb([f for f in todo if f.spec.tune.search == "climb"], jobs, progress)
+def _is_untuned(folder: Folder) -> bool:
+    """Whether hyper-parameters are to be chosen, or how they were is not known."""
+    if folder.spec.is_tuned:
+        return False
+    return folder.tuned is None or not (folder.path / "tuning.json").exists()
+
+
+def _tune(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
+    todo = [folder for folder in folders if _is_untuned(folder)]
+    _climb([f for f in todo if f.spec.tune.search == "climb"], crew, progress)
     todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, tried, scores in _search(screened, trials, jobs, progress, "screen"):
+    for folder, tried, scores in _search(screened, trials, crew, progress, "screen"):
         spec = folder.spec
         screens[folder.path] = trial_tables(spec, tried, scores)
         kept = best_of(spec, tried, scores, spec.tune.keep)
@@ -122,7 +169,7 @@ def _tune(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
         )
-    for folder, tried, scores in _search(todo, trials, jobs, progress, "last"):
+    for folder, tried, scores in _search(todo, trials, crew, progress, "last"):
         screen = screens.get(folder.path, [])
         _keep(folder, *choose(folder.spec, tried, scores, screen))
     for folder in folders:
@@ -134,7 +181,7 @@ def _keep(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
     write_text(folder.path / "tuned.toml", write_spec(tuned))
 
 
-def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
+def _climb(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
     """Search long grids of all runs together, one stage after the other."""
     climbs = {folder.path: Climb.of(folder.spec) for folder in folders}
     for stage in itertools.count():
@@ -142,7 +189,7 @@ def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
         todo = [folder for folder in folders if any(trials[folder.path])]
         if not todo:
             break
-        for folder, scores in _trials(todo, trials, jobs, progress, f"climb-{stage}"):
+        for folder, scores in _trials(todo, trials, crew, progress, f"climb-{stage}"):
             path = folder.path
             climbs[path] = climbs[path].after(trials[path], scores)
     for folder in folders:
@@ -152,7 +199,7 @@ def _climb(folders: Sequence[Folder], jobs: int, progress: Progress) -> None:
 def _search(
     folders: Sequence[Folder],
     candidates: Mapping[Path, Candidates],
-    jobs: int,
+    crew: Crew,
     progress: Progress,
     name: str,
 ) -> list[tuple[Folder, Candidates, list[Scores]]]:
@@ -163,7 +210,7 @@ def _search(
         if not todo:
             break
         stage = f"{name}+{turn}" if turn else name
-        for folder, scores in _trials(todo, trials, jobs, progress, stage):
+        for folder, scores in _trials(todo, trials, crew, progress, stage):
             path, spec = folder.path, folder.spec
             now = trials[path], scores
             found[path] = joined(found[path], now) if path in found else now
@@ -177,7 +224,7 @@ def _search(
 def _trials(
     folders: Sequence[Folder],
     candidates: Mapping[Path, Candidates],
-    jobs: int,
+    crew: Crew,
     progress: Progress,
     name: str,
 ) -> list[tuple[Folder, list[Scores]]]:
@@ -192,13 +239,13 @@ def _trials(
         trials.append((known, given))
         new, place = known.without(given), folder.trials / name
         tasks.append(trial_tasks(spec, new, rounds, seeds, place) if any(new) else [])
-    done = iter(_stage([task for own in tasks for task in own], jobs, progress))
+    done = iter(_stage([task for own in tasks for task in own], crew, progress))
     results = [[next(done) for _ in own] for own in tasks]
     pairs = zip(folders, trials, results, strict=True)
     return [(folder, known.filled(given, new)) for folder, (known, given), new in pairs]
 
 
-def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
+def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
     """Do the tasks of a stage; results in their order.
 
     Runs on the same data take turns seed by seed, as a worker keeps the samples that it
@@ -209,7 +256,7 @@ def _stage(tasks: Sequence[Task], jobs: int, progress: Progress) -> list[Any]:
     order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
     turns = [tasks[k] for k in order]
     progress.begin(turns)
-    results = execute(turns, jobs=jobs, report=progress.step)
+    results = crew.execute(turns, progress.step, progress.note)
     found = dict(zip(order, results, strict=True))
     return [found[k] for k in range(len(tasks))]
 
@@ -223,14 +270,14 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
     found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
     for folder in folders:
         spec, c = folder.spec, folder.spec.clients
-        if spec.problem.is_module:  # nothing to solve for
+        if not spec.problem.is_softmax:  # nothing to share
             continue
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
             part: tuple[Any, ...] = ()  # L alone does not depend on the partition
             if spec.problem.optimum:
-                part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
+                part = (repr(c.sharing), repr(c.world))
             parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
             parts.setdefault(part, spec)
     return [
@@ -240,6 +287,7 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
             len(parts),
             solve_constants,
             (tuple(parts.values()), key[-1]),
+            shares=samples_of(next(iter(parts.values())), key[-1]),
         )
         for key, parts in found.items()
     ]
@@ -262,8 +310,6 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
             name = f"{spec.name}, seed {seed}"
             done, cost = rounds_done(given[2]), len(spec.methods)
             shares = samples_of(spec, seed)
-            task = Task(
-                "rounds", name, spec.rounds, run_seed, given, done, cost, shares
-            )
-            tasks.append(task)
+            parts = (name, spec.rounds, run_seed, given, done, cost, shares)
+            tasks.append(Task("rounds", *parts, writes=given[2]))
     return tasks

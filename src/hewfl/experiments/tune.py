@@ -19,6 +19,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    naming_run,
     samples_of,
     start_of,
 )
@@ -95,9 +96,8 @@ def trial_tasks(
             done = rounds if file.exists() else 0
             call = (spec, part, rounds, seed, file)
             shares = samples_of(spec, seed)
-            tasks.append(
-                Task("tuning", name, rounds, kept_trial, call, done, lanes, shares)
-            )
+            what = (name, rounds, kept_trial, call, done, lanes, shares)
+            tasks.append(Task("tuning", *what, writes=file))
     return tasks
 
 
@@ -160,22 +160,25 @@ def try_candidates(
         checkpoint: folder that a stopped trial goes on from, None for none.
     """
     problem = build_problem(spec, seed)
+    wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
+    if spec.problem.is_softmax and not any(q.startswith("test_") for q in wanted):
+        problem = replace(problem, test=None)  # nobody will look at it
     L = find_smoothness(spec, seed, problem)
     lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
-    trace = simulate(
-        problem,
-        build_federation(spec),
-        lanes,
-        rounds=rounds,
-        seed=seed,
-        start=start_of(problem),
-        dtype=spec.dtype,
-        evaluate_every=rounds,
-        checkpoint=checkpoint,
-        checkpoint_every=CHECKPOINT_EVERY,
-        on_round=on_round,
-    )
-    wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
+    with naming_run(spec, seed):
+        trace = simulate(
+            problem,
+            build_federation(spec),
+            lanes,
+            rounds=rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=rounds,
+            checkpoint=checkpoint,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
     own = [trace.of(k) for k in range(len(lanes))]
     rows = [[_score(spec, records, name) for name in wanted] for records in own]
     return np.array(rows)

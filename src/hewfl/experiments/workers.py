@@ -6,12 +6,13 @@ import queue
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Protocol, final, runtime_checkable
 
 from hewfl.core.checks import invalid
 
@@ -20,6 +21,10 @@ _warned: dict[Any, int] = {}
 Report = Callable[[int, int], None]
 """Told of progress, in the main process: which piece, how many of its steps are done.
 """
+Note = Callable[[str], None]
+"""Told what else there is to say of a stage: who works at it."""
+Warned = tuple[str, type[Warning], str, int]
+"""A warning of another process: text, category, file, line."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Set to one in every worker: processes share the cores, and bits do not depend on
 how many cores there are."""
@@ -39,6 +44,7 @@ class Task:
         done: steps that were done before, by a run that was stopped.
         cost: of a step, against steps of other tasks of the stage.
         shares: what it has in common with others that had better follow each other.
+        writes: the one of its arguments that is a file or folder it writes, if any.
     """
 
     stage: str
@@ -49,6 +55,53 @@ class Task:
     done: int = 0
     cost: int = 1
     shares: str = ""
+    writes: Path | None = None
+
+
+@runtime_checkable
+class Crew(Protocol):
+    """Who does tasks: processes of this machine, or a cluster."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What `times.json` says of it."""
+        ...
+
+    def execute(self, tasks: Sequence[Task], report: Report, note: Note) -> list[Any]:
+        """Do all tasks; results in their order; raise what the first failed raised.
+
+        Args:
+            tasks: what to do.
+            report: told of progress.
+            note: told who is at work, in words.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Processes of this machine.
+
+    Attributes:
+        jobs: how many; 0 does everything in this one.
+    """
+
+    jobs: int
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What `times.json` says of it."""
+        return {"jobs": self.jobs}
+
+    def execute(
+        self,
+        tasks: Sequence[Task],
+        report: Report,
+        note: Note,  # noqa: ARG002 - nobody comes or goes
+    ) -> list[Any]:
+        """Do all tasks; results in their order; errors of `execute`."""
+        return execute(tasks, jobs=self.jobs, report=report)
 
 
 def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
@@ -108,20 +161,22 @@ def _watch(
 
 
 def _pass_on(news: Any, report: Report, over: set[int]) -> None:
-    """Report steps of tasks that are not over; give warnings as if they were our own.
-
-    Several workers may give the same one: it is shown once.
-    """
+    """Report steps of tasks that are not over, and pass warnings on."""
     while True:
         try:
             task, told = news.get_nowait()
         except queue.Empty:
             return
         if task is None:
-            text, category, file, line = told
-            warnings.warn_explicit(text, category, file, line, registry=_warned)
+            pass_on_warning(told)
         elif task not in over:
             report(task, told)
+
+
+def pass_on_warning(told: Warned) -> None:
+    """Give a warning of another process as if it were our own, once."""
+    text, category, file, line = told
+    warnings.warn_explicit(text, category, file, line, registry=_warned)
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:

@@ -56,19 +56,14 @@ class Registry:
         self.population = population
         self.claims: dict[int, list[Contact]] = {}
         self._connected: frozenset[int] = frozenset()
-        self._silent: set[int] = set()
-        self._failing: set[int] = set()
+        self._silent, self._failing = set[int](), set[int]()
 
     def present(self) -> dict[int, Contact]:
         """The clients that can be asked now, in client order."""
-        there = {
-            i: [contact for contact in claims if contact.node in self._connected]
-            for i, claims in sorted(self.claims.items())
-        }
         return {
-            i: min(claims, key=lambda contact: contact.node in self._failing)
-            for i, claims in there.items()
-            if claims
+            i: min(here, key=lambda contact: contact.node in self._failing)
+            for i, claims in sorted(self.claims.items())
+            if (here := [c for c in claims if c.node in self._connected])
         }
 
     def asked(self, nodes: Iterable[int], heard: Iterable[int]) -> None:
@@ -93,12 +88,9 @@ class Registry:
             InvalidInputError: no node can introduce itself.
         """
         self._connected = frozenset(_waited(grid, needed, seconds))
-        new = self._connected - self._known() - self._silent
-        failed = False
-        for nodes, limit in (
-            (new, seconds),
-            (self._connected & self._silent, min(seconds, BRIEF)),
-        ):
+        new, failed = self._connected - self._known() - self._silent, False
+        late = self._connected & self._silent
+        for nodes, limit in ((new, seconds), (late, min(seconds, BRIEF))):
             asked = [Message(RecordDict(), node, INTRODUCE) for node in sorted(nodes)]
             replies = list(grid.send_and_receive(asked, timeout=limit)) if asked else []
             for reply in sorted(replies, key=lambda r: int(r.metadata.src_node_id)):
@@ -118,10 +110,9 @@ class Registry:
 
     def _introduce(self, reply: Message) -> None:
         node = int(reply.metadata.src_node_id)
-        if reply.has_error():
-            log.warning("node %d did not introduce itself: %s", node, reply.error)
-            return
         try:
+            if reply.has_error():
+                raise invalid("the node", "one that answers", reply.error)
             metrics, examples = weighed(reply.content, EXAMPLES)
             client = whole(metrics, PARTITION, least=0, most=self.population - 1)
             sizes = int(examples), whole(metrics, BATCH), whole(metrics, STEPS)
@@ -138,15 +129,13 @@ class Registry:
 def _waited(grid: Grid, needed: int, seconds: float) -> list[int]:
     """The connected nodes, once there are enough or the time is up."""
     end, said = time.monotonic() + seconds, -1
-    while True:
-        nodes = list(grid.get_node_ids())
+    while len(nodes := list(grid.get_node_ids())) < needed:
         left = end - time.monotonic()
-        if len(nodes) >= needed or left <= 0:
+        if left <= 0:
+            log.warning("%d nodes of %d came in %g s", len(nodes), needed, seconds)
             break
         if len(nodes) != said:
             log.info("waiting for nodes: %d of %d connected", len(nodes), needed)
         said = len(nodes)
         time.sleep(min(1.0, left))
-    if len(nodes) < needed:
-        log.warning("%d nodes of %d came in %g s", len(nodes), needed, seconds)
     return nodes

@@ -4,62 +4,18 @@ Arrays of real numbers, in the record's order, make up the vector. Other arrays,
 the batch counters of a normalisation layer, are no parameters: they stay as they were.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from io import BytesIO
-from math import prod
-from typing import Any, final
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from hewfl.core import npy
 from hewfl.core.checks import Array as Vector
 from hewfl.core.checks import invalid
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the arrays of a model lie in its vector.
-
-    Attributes:
-        names: of the arrays of real numbers, in order.
-        shapes: of each.
-        kinds: of each, such as "float32".
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    kinds: tuple[str, ...]
-
-    @property
-    def d(self) -> int:
-        """Length of the vector."""
-        return sum(prod(shape) for shape in self.shapes)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Precision of a local branch: of the finest array, at least float32."""
-        return np.result_type(np.float32, *map(np.dtype, self.kinds))
-
-    def parts(self) -> Iterator[tuple[str, tuple[int, ...], slice, str]]:
-        """Name, shape, place and kind of each array."""
-        begin = 0
-        for name, shape, kind in zip(self.names, self.shapes, self.kinds, strict=True):
-            end = begin + prod(shape)
-            yield name, shape, slice(begin, end), kind
-            begin = end
-
-    def fits(self, vector: Float[Vector, " d"]) -> bool:
-        """Whether a vector is finite in the precision it is sent in."""
-        for _, _, place, kind in self.parts():
-            held, most = vector[place], np.finfo(kind).max
-            if held.size and not (held.max() <= most and -held.min() <= most):
-                return False
-        return True
+from hewfl.core.layout import Layout
 
 
 def layout_of(record: ArrayRecord) -> Layout:
@@ -83,12 +39,12 @@ def flat(layout: Layout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
     Raises:
         InvalidInputError: an array is missing or of another shape.
     """
-    vector = np.empty(layout.d, dtype=layout.dtype)
-    for view, (_, _, place, _) in zip(
-        views(layout, record), layout.parts(), strict=True
-    ):
-        vector[place] = view
-    return vector
+    return np.concatenate(views(layout, record), dtype=layout.dtype)
+
+
+def wide(record: ArrayRecord) -> Float[Vector, " d"]:
+    """The vector of a model, in float64."""
+    return flat(layout_of(record), record).astype(np.float64)
 
 
 def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
@@ -106,9 +62,7 @@ def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
             raise invalid(name, "among the arrays", f"{list(record)}"[:80])
         try:
             array = viewed(record[name])
-        except (
-            Exception
-        ) as error:  # a parser's own failures on bytes of others are many
+        except Exception as error:  # of a parser of bytes of others: there are many
             raise invalid(name, "an array in NumPy's format", error) from error
         if array.shape != shape:
             raise invalid(name, f"of shape {shape}", array.shape)
@@ -135,42 +89,12 @@ def record_of(
     arrays = {} if like is None else dict(like.items())
     with np.errstate(over="ignore"):  # whoever makes a vector sees that it fits
         for name, shape, place, kind in layout.parts():
-            arrays[name] = packed(vector[place].reshape(shape).astype(kind, copy=False))
+            own = vector[place].reshape(shape).astype(kind, copy=False)
+            arrays[name] = Array(kind, shape, "numpy.ndarray", npy.packed(own))
     return ArrayRecord(arrays)
 
 
-def packed(array: Float[Vector, "..."]) -> Array:
-    """An array in Flower's form, copied once; Flower's own way copies three times."""
-    head = BytesIO()
-    facts = np.lib.format.header_data_from_array_1_0(array)
-    np.lib.format.write_array_header_1_0(head, facts)
-    data = b"".join((head.getvalue(), np.ascontiguousarray(array).data))
-    return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
-
-
 def viewed(array: Array) -> NDArray[Any]:
-    """The numbers of a Flower array where they lie; read-only."""
-    data = array.data
-    end = 10 + int.from_bytes(data[8:10], "little")
-    shape, dtype = _head(data[:end])
-    if shape is None:
-        return np.asarray(array.numpy())
-    return np.frombuffer(data, dtype, prod(shape), end).reshape(shape)
-
-
-@lru_cache(maxsize=4096)
-def _head(head: bytes) -> tuple[tuple[int, ...] | None, Any]:
-    """Shape and kind of an array in NumPy's format; None for what is not plain.
-
-    All clients send the same heads, and reading one takes longer than a small array.
-
-    Raises:
-        ValueError: a size is negative, which NumPy would take for "whatever fits".
-    """
-    stream = BytesIO(head)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        return None, None
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if any(size < 0 for size in shape):
-        raise ValueError(f"a header of shape {shape}")
-    return (None, None) if fortran or dtype.hasobject else (shape, dtype)
+    """The numbers of a Flower array, where they lie if that can be; read-only."""
+    found = npy.viewed(array.data)
+    return np.asarray(array.numpy()) if found is None else found

@@ -19,16 +19,10 @@ from hewfl.core.checks import invalid, positive, whole
 from hewfl.core.round import Roster
 from hewfl.flower import protocol as say
 from hewfl.flower.contacts import Registry
-from hewfl.flower.layout import flat, layout_of, record_of
+from hewfl.flower.layout import flat, layout_of, record_of, wide
 from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.flower.strategy import HewStrategy
-from hewfl.server.federation import (
-    Federation,
-    FixedHorizons,
-    FullParticipation,
-    Horizons,
-    Law,
-)
+from hewfl.server import federation as world
 from hewfl.server.first import first_state
 from hewfl.server.state import ServerState, check_algorithm
 
@@ -55,30 +49,26 @@ class AlgorithmStrategy(HewStrategy):
         algorithm: Algorithm[Any],
         *,
         population: int,
-        horizons: Horizons | None = None,
-        participation: Law | None = None,
+        horizons: world.Horizons | None = None,
+        participation: world.Law | None = None,
         wait_seconds: float = 600.0,
         **plain: Any,
     ) -> None:
         self.population = whole("population", population, least=1)
         self.wait_seconds = positive("wait_seconds", wait_seconds)
         self.horizons = horizons
-        self.participation = participation or FullParticipation()
+        self.participation = participation or world.FullParticipation()
         plain.setdefault("min_available_nodes", self.population)
         super().__init__(rule=algorithm, **plain)
 
-    def _accepted(self, rule: str | Algorithm[Any]) -> Algorithm[Any]:
+    def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
         check_algorithm("algorithm", rule)
-        assert not isinstance(rule, str), "`check_algorithm` refuses names"
         if rule.demands.losses or rule.demands.oracle:
             text = "a method that needs neither losses nor the true state"
             raise invalid("algorithm", text, rule.name)
         given = np.zeros((self.population, 1)) if rule.demands.gradients else None
         rule.init(self.population, 1, given)  # takes another number of clients ill
-        return rule
-
-    def _asks(self) -> tuple[bool, bool, bool]:
-        return False, False, True
+        return rule, (False, False, True)
 
     def _forget(self) -> None:
         super()._forget()
@@ -96,10 +86,10 @@ class AlgorithmStrategy(HewStrategy):
     def _blank(self, arrays: ArrayRecord, gradients: Any = None) -> ServerState:
         """The state before the first round, whose control variates change in place."""
         rule, n = self.lane.algorithm, self.population
-        anchor = flat(layout_of(arrays), arrays).astype(np.float64)
+        anchor = wide(arrays)
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
         given = given if rule.demands.gradients else None
-        first = first_state(rule, anchor, n, given, outer=self.lane.outer)
+        first = first_state(rule, anchor, n, given, outer=self.outer)
         return replace(first, algorithm=kept(first.algorithm))
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
@@ -109,21 +99,21 @@ class AlgorithmStrategy(HewStrategy):
         if not self.lane.algorithm.demands.gradients:
             return self._blank(arrays)
         content = RecordDict({self.arrayrecord_key: arrays})
-        clients = self._registry.present().items()
-        messages = [Message(content, c.node, say.GRADIENT) for _, c in clients]
-        asked = [
-            Asked(m.metadata, i, 1) for m, (i, _) in zip(messages, clients, strict=True)
-        ]
+        clients = self._registry.present()
+        messages = [Message(content, c.node, say.GRADIENT) for c in clients.values()]
+        asked = [Asked(message.metadata, 1) for message in messages]
         opened = Opened(0, arrays, layout_of(arrays), grid, asked)
         replies = grid.send_and_receive(messages, timeout=self._timeout)
-        answers, excluded = sift(opened, replies, self.weighted_by_key)
+        known = {contact.node: i for i, contact in clients.items()}
+        answers, excluded = sift(opened, replies, (self.weighted_by_key, False), known)
         answers, more = self._plausible(answers)
         for exclusion in (*excluded, *more):
             log.warning("start: %s", exclusion)
         x = flat(opened.layout, arrays)
         gradients = np.full((self.population, len(x)), np.nan)
         for a in answers:  # the endpoint of one step of size one is y = x − g
-            gradients[a.question.client] = x - np.concatenate(a.rows, dtype=np.float64)
+            own = np.concatenate(a.rows, dtype=np.float64)
+            gradients[known[a.question.node]] = x - own
         return self._blank(arrays, gradients)
 
     # -------------------------------------------------------------- one round
@@ -137,11 +127,9 @@ class AlgorithmStrategy(HewStrategy):
         self._registry.meet(grid, self.min_replies, self.wait_seconds)
         roster, absent = self._drawn(t - 1)
         messages, asked, present = [], [], self._registry.present()
-        plan = None
-        if len(roster.clients) > 0:
-            plan = self.lane.algorithm.plan(roster, self.state.algorithm)
         for k, client in enumerate(map(int, roster.clients)):
-            assert plan is not None, "there is a client"
+            if k == 0:  # a method may have no plan for nobody
+                plan = self.lane.algorithm.plan(roster, self.state.algorithm)
             steps, eta = int(roster.horizons[k]), float(plan.step_sizes[k])
             order = {say.ROUND: t, say.STEPS: steps, say.STEP_SIZE: eta}
             order |= {say.PROXIMAL: plan.proximal, say.HOLD: plan.hold}
@@ -149,11 +137,10 @@ class AlgorithmStrategy(HewStrategy):
             content = {self.arrayrecord_key: arrays, self.configrecord_key: told}
             if plan.correction is not None:
                 content[say.CORRECTION] = record_of(layout, plan.correction[k])
-            message = Message(RecordDict(content), present[client].node, say.TRAIN)
-            batch = int(roster.batch_sizes[k])
-            asked.append(Asked(message.metadata, client, steps, eta, batch))
-            messages.append(message)
-        self._clients = {q.node: q.client for q in asked if q.client is not None}
+            node, batch = present[client].node, int(roster.batch_sizes[k])
+            messages.append(Message(RecordDict(content), node, say.TRAIN))
+            asked.append(Asked(messages[-1].metadata, steps, eta, batch))
+        self._clients = {present[int(i)].node: int(i) for i in roster.clients}
         self._opened = Opened(t, arrays, layout, grid, asked, absent)
         log.info("round %d: %d clients asked", t, len(asked))
         return messages
@@ -164,12 +151,12 @@ class AlgorithmStrategy(HewStrategy):
         sizes, batches, offers = np.ones((3, n), dtype=np.int64)
         for i, c in there.items():
             sizes[i], batches[i], offers[i] = c.examples, c.batch_size, c.steps
-        law = self.horizons or FixedHorizons(offers.tolist())
-        world = Federation(law, batches.tolist(), self.participation)
-        roster = world.roster(self.seed, t, sizes)
+        law = self.horizons or world.FixedHorizons(offers.tolist())
+        laws = world.Federation(law, batches.tolist(), self.participation)
+        roster = laws.roster(self.seed, t, sizes)
         here = np.array([int(i) in there for i in roster.clients], dtype=np.bool_)
-        gone = roster.clients[~here].tolist()
-        absent = [Exclusion(-1, "missing", "not connected", i) for i in gone]
+        lost = [(-1, "missing", "not connected", int(i)) for i in roster.clients[~here]]
+        absent = [Exclusion(*one) for one in lost]
         return roster.only(np.flatnonzero(here)), absent
 
     def _heard(self, opened: Opened, answers: Sequence[Answer]) -> None:

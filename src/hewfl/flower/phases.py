@@ -16,8 +16,9 @@ from flwr.serverapp import Grid
 from jaxtyping import Bool, Float64
 
 from hewfl.core.checks import Array, Mask, invalid
+from hewfl.core.layout import Layout
 from hewfl.flower import protocol as say
-from hewfl.flower.layout import Layout, record_of, views
+from hewfl.flower.layout import record_of, views
 from hewfl.flower.replies import Answer, log
 from hewfl.server.two_phases import Factors
 
@@ -32,11 +33,10 @@ longer than this times its sketch sends another one."""
 
 def opening(messages: Sequence[Message], t: int, config_key: str) -> list[Message]:
     """FedAvg's messages as questions for a sketch, with one seed for all."""
-    told = {say.SEED: t, say.WIDTH: WIDTH}
     found = []
     for m in messages:
-        config = ConfigRecord({**m.content[config_key], **told})
-        content = RecordDict({**m.content, config_key: config})
+        told = {**m.content[config_key], say.SEED: t, say.WIDTH: WIDTH}
+        content = RecordDict({**m.content, config_key: ConfigRecord(told)})
         found.append(Message(content, m.metadata.dst_node_id, say.SKETCH))
     return found
 
@@ -70,46 +70,42 @@ class SecondPhase:
     def sums(
         self, factors: Factors
     ) -> tuple[Sequence[Float64[Array, " d"]], Bool[Mask, " s"]]:
-        """Σ f_iD_i over those heard for each list of factors, and who was heard."""
-        told = [
-            dict(zip((say.WEIGHT, say.JUDGED), map(float, own), strict=False))
-            for own in zip(*factors, strict=True)
-        ]
-        found, nodes = (self._masked if self.secure else self._plain)(told)
-        return found, np.array([node in nodes for node in self.nodes])
+        """Σ f_iD_i over those heard for each list of factors, and who was heard.
 
-    def _plain(self, told: Sequence[dict[str, float]]) -> tuple[Any, set[int]]:
-        """Sums of what comes, and whose it is, few replies at a time."""
-        messages, each, heard = [], len(self.layout.names), set()
-        places = {node: k for k, node in enumerate(self.nodes)}
-        for node, own in zip(places, told, strict=True):
-            content = RecordDict({say.CONFIG: ConfigRecord(own)})
-            messages.append(Message(content, node, say.TRAIN))
-        totals = [np.zeros(self.layout.d) for _ in told[0]]
+        A later sum that lacks a client of the first is left out.
+        """
+        nodes, ask = self.nodes, self._masked if self.secure else self._plain
+        found = [ask(dict(zip(nodes, map(float, f), strict=True))) for f in factors]
+        heard = found[0][1]
+        sums = [total for total, who in found if who >= heard]
+        return sums, np.array([node in heard for node in nodes])
+
+    def _plain(self, asked: dict[int, float]) -> tuple[Any, set[int]]:
+        """The sum of what comes, and whose it is, few replies at a time."""
+        messages = [
+            Message(
+                RecordDict({say.CONFIG: ConfigRecord({say.WEIGHT: w})}), i, say.TRAIN
+            )
+            for i, w in asked.items()
+        ]
+        total, heard = np.zeros(self.layout.d), set()
+        lengths = {answer.question.node: answer.sq_norm for answer in self.answers}
         for reply in self._replies(messages):
             node = int(reply.metadata.src_node_id)
-            k = places[node]
             try:
                 record = next(iter(reply.content.array_records.values()))
-                arrays, parts = list(record.values()), []
-                for j, factor in enumerate(told[k].values()):
-                    own = dict(zip(self.layout.names, arrays[j * each :], strict=False))
-                    parts.append(views(self.layout, own))
-                    square = sum(float(row @ row) for row in parts[-1])
-                    most = (SAME_LENGTH * factor) ** 2 * self.answers[k].sq_norm
-                    if not square <= most:
-                        raise invalid("update", "as long as its sketch", square)
+                rows = views(self.layout, record)
+                square = sum(float(row @ row) for row in rows)
+                if not square <= (SAME_LENGTH * asked[node]) ** 2 * lengths[node]:
+                    raise invalid("update", "as long as its sketch", square)
             except (ValueError, StopIteration) as error:
                 log.warning("node %d is lost: %s", node, error)
                 continue
             heard.add(node)
-            for total, rows in zip(totals, parts, strict=True):
-                begin = 0
-                for row in rows:
-                    total[begin : begin + len(row)] += row
-                    begin += len(row)
+            for row, (_, _, place, _) in zip(rows, self.layout.parts(), strict=True):
+                total[place] += row
             record.clear()  # Flower's messages hold each other: they go late
-        return totals, heard
+        return total, heard
 
     def _replies(self, messages: list[Message]) -> Iterator[Message]:
         """Answers with content as they come, few at a time."""
@@ -135,48 +131,40 @@ class SecondPhase:
             if reply.has_content():
                 metrics: Any = next(iter(reply.content.metric_records.values()), {})
                 value = metrics.get(say.PRODUCT)
-                value = value if isinstance(value, float) else float("nan")
-                found[int(reply.metadata.src_node_id)] = value
+                if isinstance(value, float):
+                    found[int(reply.metadata.src_node_id)] = value
         return np.array([found[node] for node in self.nodes])
 
-    def _masked(self, told: Sequence[dict[str, float]]) -> tuple[Any, set[int]]:
-        """The sums by Flower's SecAgg+, whose workflow speaks its older language.
+    def _masked(self, asked: dict[int, float]) -> tuple[Any, set[int]]:
+        """The sum by Flower's SecAgg+, whose workflow speaks its older language.
 
         It averages what clients send with equal shares, each entry clipped to a range:
         the largest entry that a client told, so nothing is lost.
         """
-        found: list[tuple[int, Any]] = []
-        asked = dict(zip(self.nodes, told, strict=True))
+        found: dict[int, Any] = {}
 
-        def configure(*_: Any) -> list[Any]:
-            none = Parameters([], "numpy.ndarray")
-            return [
-                (SimpleNamespace(node_id=i), FitIns(none, c)) for i, c in asked.items()
-            ]
-
-        def aggregate(_round: int, results: Any, _failures: Any) -> tuple[None, Any]:
-            found.extend((proxy.node_id, res.parameters) for proxy, res in results)
+        def keep(_round: int, results: Any, _failures: Any) -> tuple[None, Any]:
+            found.update({int(proxy.node_id): res for proxy, res in results})
             return None, {}
 
-        strategy = SimpleNamespace(configure_fit=configure, aggregate_fit=aggregate)
+        none = Parameters([], "numpy.ndarray")
+        orders = [
+            (SimpleNamespace(node_id=i), FitIns(none, {say.WEIGHT: w}))
+            for i, w in asked.items()
+        ]
+        plain = SimpleNamespace(configure_fit=lambda *_: orders, aggregate_fit=keep)
         crowd = SimpleNamespace(num_available=lambda: len(asked))
         config = ConfigRecord({"current_round": self.t})
         state = RecordDict({"config": config, "parameters": ArrayRecord()})
-        context = LegacyContext(Context(0, 0, {}, state, {}), None, strategy, crowd)
+        context = LegacyContext(Context(0, 0, {}, state, {}), None, plain, crowd)
         clip = 0.0
-        for answer, own in zip(self.answers, told, strict=True):
+        for answer, w in zip(self.answers, asked.values(), strict=True):
             largest, length = answer.metrics.get(say.LARGEST), sqrt(answer.sq_norm)
             largest = min(largest, length) if isinstance(largest, float) else length
-            clip = max(clip, abs(largest) * max(map(abs, own.values())))
-        workflow = SecAggPlusWorkflow(
-            1.0, 0.67, max_weight=1.0, clipping_range=clip or 1.0, timeout=self.timeout
-        )
-        workflow(self.grid, context)
+            clip = max(clip, abs(largest * w))
+        told: Any = {"clipping_range": clip or 1.0, "timeout": self.timeout}
+        SecAggPlusWorkflow(1.0, 0.67, max_weight=1.0, **told)(self.grid, context)
         if not found:
-            return [], set()
-        arrays, each = parameters_to_ndarrays(found[0][1]), len(self.layout.names)
-        sums = [
-            len(found) * np.concatenate([a.ravel() for a in arrays[k : k + each]])
-            for k in range(0, len(arrays), each)
-        ]
-        return sums, {int(node) for node, _ in found}
+            return np.zeros(self.layout.d), set()
+        mean = parameters_to_ndarrays(next(iter(found.values())).parameters)
+        return len(found) * np.concatenate([a.ravel() for a in mean]), set(found)

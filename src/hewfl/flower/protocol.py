@@ -24,7 +24,7 @@ BATCH, RATE = "batch-size", "lr"
 """Keys of an answer or an introduction, and the name under which stock apps are sent
 their step size."""
 
-SEED, WIDTH, WEIGHT, JUDGED = "sketch-seed", "sketch-width", "hew-weight", "hew-judged"
+SEED, WIDTH, WEIGHT = "sketch-seed", "sketch-width", "hew-weight"
 LARGEST, PRODUCT = "largest-entry", "product"
 """Keys of a round of two phases."""
 

@@ -13,7 +13,8 @@ A reply is left out, and the reason kept, when it is
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from math import inf, isfinite, isnan
 from typing import Any, final
 
@@ -23,9 +24,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from hewfl.core.checks import invalid
+from hewfl.core.layout import Layout
 from hewfl.errors import InvalidInputError
-from hewfl.flower.layout import Layout, flat, views
+from hewfl.flower.layout import flat, views
 from hewfl.flower.protocol import DONE, MEAN, PARTITION
+from hewfl.server.answered import pieces
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
@@ -58,14 +61,12 @@ class Asked:
 
     Attributes:
         metadata: of the message; Flower fills in its id when it is sent.
-        client: number of the client; None for a node that was never heard.
         steps: H_i as ordered; None where the client does what it likes.
         step_size: η_i as ordered, one where nobody asks for it.
         batch_size: b_i, as the node told.
     """
 
     metadata: Metadata
-    client: int | None = None
     steps: int | None = None
     step_size: float = 1.0
     batch_size: int = 1
@@ -101,7 +102,7 @@ class Opened:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One usable reply.
+    """One usable reply (`hewfl.server.answered.Answered`).
 
     Attributes:
         question: what it answers.
@@ -120,99 +121,99 @@ class Answer:
     size: float
     steps: int
     rows: list[NDArray[Any]]
-    sq_norm: float = 0.0
-    means: list[NDArray[Any]] | None = None
+    sq_norm: float
+    means: list[NDArray[Any]] | None
 
     @property
-    def place(self) -> tuple[float, float, int]:
+    def ordered(self) -> tuple[int | None, float, int]:
+        """H_i where the server ordered it, η_i and b_i."""
+        return self.question.steps, self.question.step_size, self.question.batch_size
+
+    def place(self, clients: Mapping[int, int]) -> tuple[float, float, int]:
         """Answers are taken in this order, whatever the order of arrival."""
-        known, told = self.question.client, self.metrics.get(PARTITION)
-        told = float(told) if isinstance(told, int | float) else inf
-        first = inf if known is None else float(known)
-        return first, inf if isnan(told) else told, self.question.node
+        node, told = self.question.node, self.metrics.get(PARTITION)
+        told = told if isinstance(told, int | float) and not isnan(told) else inf
+        return float(clients.get(node, inf)), float(told), node
+
+
+Wanted = tuple[str, bool]
+"""The key of the number that weighs a client; whether clients must tell their steps."""
 
 
 def sift(
-    opened: Opened, replies: Iterable[Message], key: str, *, steps: bool = False
+    opened: Opened,
+    replies: Iterable[Message],
+    wanted: Wanted,
+    clients: Mapping[int, int],
 ) -> tuple[list[Answer], list[Exclusion]]:
     """Read the replies to a round; their arrays stay where they are.
 
     Args:
         opened: the round.
         replies: in whatever order they came.
-        key: of the number that weighs a client.
-        steps: whether clients must tell their local steps.
+        wanted: what clients must tell.
+        clients: their numbers by node, of those that are known.
 
     Returns:
         Usable answers in client order, and why the others are not.
     """
-    by_message = {q.metadata.message_id: q for q in opened.asked}
-    by_node = {q.node: q for q in opened.asked}
-    found: dict[int, list[Message]] = {}
-    answers: list[Answer] = []
+    by_message = {q.metadata.message_id: q.node for q in opened.asked}
+    by_message.pop("", None)  # messages that were not sent by a grid
+    found: dict[int, list[Message]] = {q.node: [] for q in opened.asked}
     excluded: list[Exclusion] = []
-    x = flat(opened.layout, opened.arrays)
     for reply in replies:
-        told = reply.metadata
-        question = by_node.get(told.src_node_id)
-        if told.reply_to_message_id:  # the SuperLink answers for nodes that are gone
-            question = by_message.get(told.reply_to_message_id, question)
-        if question is None:
-            text = "it was not asked"
-            excluded.append(Exclusion(int(told.src_node_id), "unknown", text))
+        told = reply.metadata  # the SuperLink answers for nodes that are gone
+        node = by_message.get(told.reply_to_message_id, int(told.src_node_id))
+        if node in found:
+            found[node].append(reply)
         else:
-            found.setdefault(question.node, []).append(reply)
-    for question in opened.asked:
-        copies = found.get(question.node, [])
-        kind, reason = "missing", "no answer in time"
-        if len(copies) > 1:
-            kind, reason = "malformed", f"{len(copies)} answers"
-        elif copies and copies[0].has_error():
-            error = copies[0].error
-            kind, reason = "error", f"code {error.code}: {error.reason}"
-        elif copies:
-            try:
-                answer = _read(question, copies[0].content, opened, key, steps)
-                square = _sq_norm(answer.rows, x)
-                bad = 0  # finite entries may have squares that are not
-                if not isfinite(square):
-                    bad = _not_finite(answer.rows)
-                bad += _not_finite(answer.means or ())
-                if not bad:
-                    answers.append(replace(answer, sq_norm=square))
-                    continue
-                kind, reason = "not-finite", f"{bad} entries are not finite"
-            except InvalidInputError as problem:
-                kind, reason = "malformed", str(problem)
-        excluded.append(Exclusion(question.node, kind, reason))
-    return sorted(answers, key=lambda answer: answer.place), excluded
-
-
-def _not_finite(rows: Iterable[Any]) -> int:
-    """How many entries are infinite or NaN."""
-    return sum(int((~np.isfinite(row)).sum()) for row in rows)
+            excluded.append(Exclusion(node, "unknown", "it was not asked"))
+    x = flat(opened.layout, opened.arrays)
+    read = [_read(q, found[q.node], opened, x, wanted) for q in opened.asked]
+    answers = [one for one in read if isinstance(one, Answer)]
+    excluded += [one for one in read if isinstance(one, Exclusion)]
+    return sorted(answers, key=lambda answer: answer.place(clients)), excluded
 
 
 def _read(
-    question: Asked, content: RecordDict, opened: Opened, key: str, steps: bool
-) -> Answer:
-    """The numbers and arrays of a reply.
-
-    Raises:
-        InvalidInputError: something is missing, or not what it should be.
-    """
-    metrics, size = weighed(content, key)
-    records = [r for k, r in content.array_records.items() if k != MEAN]
-    if len(records) != 1:
-        raise invalid("the reply", "with one ArrayRecord", f"{len(records)} of them")
-    done = question.steps or (whole(metrics, DONE) if steps else 1)
-    model = dict(records[0].items())
-    if model.keys() != opened.arrays.keys():
-        raise invalid("the reply", "of the arrays sent", f"{list(model)}"[:80])
-    rows, means = views(opened.layout, model), None
-    if MEAN in content.array_records:
-        means = views(opened.layout, dict(content.array_records[MEAN].items()))
-    return Answer(question, content, metrics, size, done, rows, means=means)
+    question: Asked,
+    copies: Sequence[Message],
+    opened: Opened,
+    x: NDArray[Any],
+    wanted: Wanted,
+) -> Answer | Exclusion:
+    """The numbers and arrays of a reply, or why it is left out."""
+    left = partial(Exclusion, question.node)
+    if not copies:
+        return left("missing", "no answer in time")
+    if copies[0].has_error():
+        error = copies[0].error
+        return left("error", f"code {error.code}: {error.reason}")
+    content, means, (key, steps) = copies[0].content, None, wanted
+    try:
+        if len(copies) > 1:
+            raise invalid("the reply", "one", f"{len(copies)} answers")
+        metrics, size = weighed(content, key)
+        records = [r for k, r in content.array_records.items() if k != MEAN]
+        if len(records) != 1:
+            raise invalid("the reply", "with one ArrayRecord", len(records))
+        done = question.steps or (whole(metrics, DONE) if steps else 1)
+        if records[0].keys() != opened.arrays.keys():
+            raise invalid("the reply", "of the arrays sent", f"{list(records[0])}"[:80])
+        rows = views(opened.layout, records[0])
+        if MEAN in content.array_records:
+            means = views(opened.layout, content.array_records[MEAN])
+    except InvalidInputError as problem:
+        return left("malformed", str(problem))
+    with np.errstate(all="ignore"):  # finite entries may have squares that are not
+        ranges = (part.astype(np.float64) for _, part in pieces([rows], x).stretches())
+        square = float(sum(np.vdot(part, part) for part in ranges))
+    suspects = [*([] if isfinite(square) else rows), *(means or [])]
+    bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
+    if bad:
+        return left("not-finite", f"{bad} entries are not finite")
+    length = inf if isnan(square) else square
+    return Answer(question, content, metrics, size, done, rows, length, means)
 
 
 def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
@@ -223,16 +224,14 @@ def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
     """
     records = list(content.metric_records.values())
     if len(records) != 1:
-        raise invalid("the reply", "with one MetricRecord", f"{len(records)} of them")
+        raise invalid("the reply", "with one MetricRecord", len(records))
     size = records[0].get(key)
     if not isinstance(size, int | float) or not 0 < size <= MOST:
         raise invalid(f'"{key}"', "a positive number up to 2^53", repr(size))
     return records[0], float(size)
 
 
-def whole(
-    metrics: Mapping[str, Any], key: str, *, least: int = 1, most: int = MOST
-) -> int:
+def whole(metrics: Any, key: str, *, least: int = 1, most: int = MOST) -> int:
     """A whole number out of a record.
 
     Raises:
@@ -244,20 +243,3 @@ def whole(
         rule = f"a whole number from {least} to {most}"
         raise invalid(f'"{key}"', rule, repr(value))
     return int(value)
-
-
-_BLOCK = 2**16
-"""Entries that are subtracted at a time: they stay in cache."""
-
-
-def _sq_norm(rows: Sequence[NDArray[Any]], x: NDArray[Any]) -> float:
-    """‖y − x‖² for the arrays of an endpoint; infinite where it is beyond numbers."""
-    total, begin = 0.0, 0
-    with np.errstate(all="ignore"):
-        for row in rows:
-            for lo in range(0, len(row), _BLOCK):
-                part = row[lo : lo + _BLOCK]
-                part = part - x[begin + lo : begin + lo + len(part)]
-                total += float(part @ part)
-            begin += len(row)
-    return inf if isnan(total) else total

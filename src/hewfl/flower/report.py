@@ -1,82 +1,77 @@
 """What a round leaves behind: metrics for Flower, a record for the trace."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 import numpy as np
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import Message, MetricRecord
 
+from hewfl.core.checks import invalid
 from hewfl.core.round import Roster
 from hewfl.errors import InvalidInputError
 from hewfl.flower.replies import KINDS, Exclusion, log, weighed
 from hewfl.server.conclude import Outcome
 from hewfl.server.trace import round_note
 
-Aggregate = Callable[[list[RecordDict], str], MetricRecord]
 
+def described(
+    roster: Roster, outcome: Outcome, excluded: Sequence[Exclusion], means: Any
+) -> tuple[dict[str, Any], MetricRecord]:
+    """A round's part of its record in the trace, and its metrics for Flower.
 
-def note(
-    roster: Roster, outcome: Outcome, excluded: Sequence[Exclusion]
-) -> dict[str, Any]:
-    """A round's part of its record in the trace."""
-    counts = Counter(e.kind for e in excluded)
-    told: dict[str, Any] = {
-        "excluded": tuple(sorted({e.client for e in excluded if e.client >= 0})),
-        "observed": dict(outcome.terms)
-        | {f"excluded-{k}": float(v) for k, v in counts.items()},
-    }
-    if outcome.decision is None:
-        return told | {"status": outcome.status}
-    return round_note(roster, outcome.decision, outcome.status) | told
-
-
-def metrics(
-    t: int, known: Mapping[str, Any], excluded: Sequence[Exclusion], means: MetricRecord
-) -> MetricRecord:
-    """A round's metrics for Flower: ours, and the means of the clients' own."""
-    counts = Counter(e.kind for e in excluded)
+    Args:
+        roster: those heard.
+        outcome: what came of it.
+        excluded: those left out.
+        means: of the clients' own measures.
+    """
+    counts = {f"excluded-{k}": sum(e.kind == k for e in excluded) for k in KINDS}
+    note: dict[str, Any] = {"status": outcome.status}
+    if outcome.decision is not None:
+        note = round_note(roster, outcome.decision, outcome.status)
+    out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
+    seen = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
     ours = {
-        "round": t,
-        "accepted": int("weights" in known),
-        "clients": list(known.get("clients", ())),
-        "steps": list(known.get("horizons", ())),
-        "weights": list(known.get("weights", ())),
-        "gap": known.get("gap", 0.0),
+        "round": roster.round + 1,
+        "accepted": int(outcome.decision is not None),
+        "clients": list(note.get("clients", ())),
+        "steps": list(note.get("horizons", ())),
+        "weights": list(note.get("weights", ())),
+        "gap": note.get("gap", 0.0),
         "excluded": len(excluded),
-        "excluded-clients": list(known["excluded"]),
+        "excluded-clients": list(out),
     }
-    return MetricRecord(
-        {**means, **known["observed"], **ours}
-        | {f"excluded-{kind}": counts[kind] for kind in KINDS}
-    )
+    metrics = MetricRecord({**means, **outcome.terms, **ours, **counts})
+    return note | {"excluded": out, "observed": seen}, metrics
 
 
-def means_of(
-    contents: Sequence[RecordDict], key: str, aggregate: Aggregate
-) -> MetricRecord:
-    """The clients' own measures, by Flower's or the user's function.
+def usable(replies: Iterable[Any], key: str) -> list[Any]:
+    """Replies whose measures can be averaged, and those that are errors.
 
     A client without the weight, with a number that is none, or with other keys than
     most is left out: Flower's functions would fail, or give NaN.
+
+    Args:
+        replies: anything that has the content of a reply.
+        key: of the number that weighs a client.
     """
-    taken = []
-    for content in contents:
+    kept, taken = [], []
+    for reply in replies:
+        if isinstance(reply, Message) and reply.has_error():
+            kept.append(reply)  # Flower logs them
+            continue
         try:
-            record, _ = weighed(content, key)
+            record, _ = weighed(reply.content, key)
+            values = np.concatenate([np.ravel(value) for value in record.values()])
+            if not np.isfinite(values.astype(np.float64)).all():
+                raise invalid("measures", "finite numbers", "a measure is not finite")
+            taken.append((frozenset(record), reply))
         except InvalidInputError as error:
             log.warning("a client is not in the mean of the measures: %s", error)
-            continue
-        values = np.concatenate([np.ravel(value) for value in record.values()])
-        if np.isfinite(values.astype(np.float64)).all():
-            taken.append((frozenset(record), content))
-        else:
-            log.warning("a client's measures are left out: a measure is not finite")
-    if not taken:
-        return MetricRecord()
-    usual, _ = Counter(keys for keys, _ in taken).most_common(1)[0]
-    return aggregate([content for keys, content in taken if keys == usual], key)
+    usual = Counter(keys for keys, _ in taken).most_common(1)
+    return kept + [reply for keys, reply in taken if keys == usual[0][0]]
 
 
 def numbers(record: Mapping[str, Any] | None) -> dict[str, float]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.compat.common.recorddict_compat import fitres_to_recorddict
@@ -54,14 +54,13 @@ def sketched(
 
     @app.train(mods=list(mods))  # type: ignore[untyped-decorator]  # checked without flwr
     def second(message: Message, context: Context) -> Message:
-        config = _config(message, say.WEIGHT)
-        factors = [config[key] for key in (say.WEIGHT, say.JUDGED) if key in config]
-        update = [array.numpy() for array in _update(context).values()]
-        parts = [a * a.dtype.type(factor) for factor in factors for a in update]
+        weight, update = _config(message, say.WEIGHT)[say.WEIGHT], _update(context)
+        held = {name: array.numpy() for name, array in update.items()}
+        held = {name: a * a.dtype.type(weight) for name, a in held.items()}
         if mods:
-            return Message(_as_fit_result(parts), reply_to=message)
-        metrics = MetricRecord({say.EXAMPLES: 1})
-        content = {say.ARRAYS: ArrayRecord(parts), say.METRICS: metrics}
+            return Message(_as_fit_result([*held.values()]), reply_to=message)
+        arrays = ArrayRecord({name: Array(a) for name, a in held.items()})
+        content = {say.ARRAYS: arrays, say.METRICS: MetricRecord({say.EXAMPLES: 1})}
         return Message(RecordDict(content), reply_to=message)
 
     @app.query("certify")  # type: ignore[untyped-decorator]  # checked without flwr

@@ -100,13 +100,14 @@ def predictive_control(  # noqa: PLR0913 - the public door: all but three are op
             given. Algorithm 4 may need more than its 5000 sweeps when noise dominates
             in a box of several decades.
 
-    >>> clients = ClientProfile([1, 4, 4], batch_size=8, variance=[1.0, 1.0, 9.0])
-    >>> state, bounds = UpperState(0.5, 0.0), ProblemBounds(1.0, 1.0, 0.01, 1.0)
-    >>> control = predictive_control(clients, state, bounds, variant="sharp")
-    >>> control.weights.round(3), control.amplitudes.round(3)
-    (array([0.761, 0.239, 0.   ]), array([0.882, 0.204, 0.187]))
-    >>> round(control.value, 6), control.value - control.lower_bound < 1e-15
-    (0.455476, True)
+    Examples:
+        >>> clients = ClientProfile([1, 4, 4], batch_size=8, variance=[1.0, 1.0, 9.0])
+        >>> state, bounds = UpperState(0.5, 0.0), ProblemBounds(1.0, 1.0, 0.01, 1.0)
+        >>> control = predictive_control(clients, state, bounds, variant="sharp")
+        >>> control.weights.round(3), control.amplitudes.round(3)
+        (array([0.761, 0.239, 0.   ]), array([0.882, 0.204, 0.187]))
+        >>> round(control.value, 6), control.value - control.lower_bound < 1e-15
+        (0.455476, True)
     """
     check_variant(variant)
     if solver == "alternating":

@@ -33,6 +33,12 @@ class Optimum:
         objective: F(x), equal to F* to rounding.
         residual: norm of the gradient at x, as computed in float64.
         gap: the bound above with the strong convexity μ; infinite where μ = 0.
+
+    Examples:
+        >>> from hewfl.problems import random_quadratic
+        >>> best = random_quadratic(seed=0, n=3, d=2).optimum()
+        >>> bool(best.residual < 1e-12)
+        True
     """
 
     x: Float64[Array, " d"]
@@ -43,7 +49,13 @@ class Optimum:
 
 @runtime_checkable
 class Problem(Protocol):
-    """A finite sum over clients, with exact answers for audits."""
+    """A finite sum over clients, with exact answers for audits.
+
+    Examples:
+        >>> from hewfl.problems import random_quadratic
+        >>> isinstance(random_quadratic(seed=0, n=3, d=2), Problem)
+        True
+    """
 
     @property
     def n(self) -> int:
@@ -77,27 +89,66 @@ class Problem(Protocol):
             models: y_i of a clients in every lane.
             samples: s_ij, rows of the pooled arrays, the same for all lanes.
             counts: b_i ≥ 1. Columns from b_i on are padding: any valid row, ignored.
+
+        Returns:
+            g_i of each client in every lane.
         """
 
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
-        """∇F_i(x), exact, for every client."""
+        """∇F_i(x), exact, for every client.
+
+        Args:
+            anchors: models, one for each lane.
+
+        Returns:
+            One gradient for each lane and client.
+        """
 
     def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
-        """F_i(x) for every client."""
+        """F_i(x) for every client.
+
+        Args:
+            anchors: models, one for each lane.
+
+        Returns:
+            One loss for each lane and client.
+        """
 
     def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
-        """(1/n) Σ F_i(x), the paper's F, and Σ m_i F_i(x)/Σ m_i, the pooled mean."""
+        """(1/n) Σ F_i(x), the paper's F, and Σ m_i F_i(x)/Σ m_i, the pooled mean.
+
+        Args:
+            anchors: models, one for each lane.
+
+        Returns:
+            Both means, lane by lane.
+        """
 
     def evaluate(
         self, anchors: Float[Any, "lanes d"]
     ) -> dict[str, Float64[Any, " lanes"]]:
-        """Measures besides the objectives, by name."""
+        """Measures besides the objectives, by name.
+
+        Args:
+            anchors: models, one for each lane.
+
+        Returns:
+            Numbers by name, such as `test_accuracy`, lane by lane.
+        """
 
     def optimum(self) -> Optimum:
-        """The minimiser of (1/n) Σ F_i, to rounding. Costly: keep the answer."""
+        """The minimiser of (1/n) Σ F_i, to rounding. Costly: keep the answer.
+
+        Returns:
+            The minimiser with its proof.
+        """
 
     def pooled_optimum(self) -> Optimum:
-        """The minimiser of Σ m_i F_i/Σ m_i, to rounding."""
+        """The minimiser of Σ m_i F_i/Σ m_i, to rounding.
+
+        Returns:
+            The minimiser with its proof.
+        """
 
 
 @runtime_checkable
@@ -108,6 +159,14 @@ class LinearProblem(Problem, Protocol):
 
     A local branch can then run in the space of its samples: gradients are combinations
     of the a_j, so scores follow from the Gram matrix of the samples alone.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.problems import softmax_from_arrays
+        >>> rows = [np.array([0, 1]), np.array([2])]
+        >>> problem = softmax_from_arrays(np.eye(3), np.array([0, 1, 1]), rows, l2=0.1)
+        >>> isinstance(problem, LinearProblem), problem.classes
+        (True, 2)
     """
 
     @property
@@ -125,7 +184,15 @@ class LinearProblem(Problem, Protocol):
     def residuals(
         self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
     ) -> Float[Any, "lanes a c b"]:
-        """∇ℓ_j at the scores: ∇φ_j(W) = residual_j a_jᵀ + λW."""
+        """∇ℓ_j at the scores: ∇φ_j(W) = residual_j a_jᵀ + λW.
+
+        Args:
+            scores: W a_j of each sample.
+            samples: their rows.
+
+        Returns:
+            One residual for each score.
+        """
 
 
 @runtime_checkable
@@ -149,6 +216,9 @@ class Branching(Protocol):
             plans: what each lane tells them.
             samples: rows of the pooled arrays for each step; client i counts its first
                 b_i columns.
+
+        Returns:
+            One displacement for each lane and client, or None.
         """
 
 
@@ -171,6 +241,15 @@ class Adaptive(Protocol):
 
         The gradients are those of the minibatches along each branch, before correction,
         proximal term and optimiser. Arguments are those of `Branching.branches`.
+
+        Args:
+            anchors: x_t of each lane.
+            roster: the clients.
+            plans: what each lane tells them.
+            samples: rows of the pooled arrays for each step.
+
+        Returns:
+            Both, lane by lane.
         """
 
 
@@ -186,4 +265,7 @@ class Probed(Protocol):
         Args:
             anchors: models.
             samples: s_ij, rows of the pooled arrays, b of each client.
+
+        Returns:
+            One mean for each lane and client.
         """

@@ -39,6 +39,14 @@ class Quadratic:
 
     Raises:
         InvalidInputError: an array breaks a rule above.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.problems import random_quadratic
+        >>> problem = random_quadratic(seed=0, n=4, d=3)
+        >>> at_best = problem.optimum().x[None]
+        >>> bool(np.abs(problem.full_gradients(at_best).mean(axis=1)).max() < 1e-12)
+        True
     """
 
     hessians: Any
@@ -93,19 +101,34 @@ class Quadratic:
         return float(np.linalg.eigvalsh(mean)[0])
 
     def variance_bounds(self) -> Float64[Array, " n"]:
-        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖², the variance itself at every x, no mere bound."""
+        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖², the variance itself at every x, no mere bound.
+
+        Returns:
+            v_i² of each client.
+        """
         sq_norms = (to_host(self.noise).astype(np.float64) ** 2).sum(axis=1)
         return np.add.reduceat(sq_norms, self.offsets) / self.data_sizes
 
     def heterogeneity(self) -> float:
-        """ζ² = (1/n) Σ_i ‖∇F_i(x*)‖²."""
+        """ζ² = (1/n) Σ_i ‖∇F_i(x*)‖².
+
+        Returns:
+            ζ²; zero where all clients share a minimiser.
+        """
         gradients = to_host(self.full_gradients(self._optimum.x[None, :]))
         return float((gradients**2).sum() / self.n)
 
     def distance_to_optimum(
         self, anchors: Float[Any, "lanes d"]
     ) -> Float64[Any, " lanes"]:
-        """Distance ‖x − x*‖ of each lane, in float64."""
+        """Distance ‖x − x*‖ of each lane, in float64.
+
+        Args:
+            anchors: models, one for each lane.
+
+        Returns:
+            One distance for each lane.
+        """
         xp = compat.array_namespace(anchors)
         x = xp.astype(anchors, xp.float64)
         away = x - conform(self._optimum.x, x)[None, :]

@@ -50,9 +50,13 @@ def random_quadratic(  # noqa: PLR0913 - one keyword for each constant it sets
     Raises:
         InvalidInputError: an argument breaks a rule above.
 
-    >>> problem = random_quadratic(0, n=4, d=3, noise=[0.0, 1.0, 2.0, 3.0])
-    >>> problem.variance_bounds().round(12).tolist()
-    [0.0, 1.0, 4.0, 9.0]
+    Examples:
+        >>> problem = random_quadratic(0, n=4, d=3, noise=[0.0, 1.0, 2.0, 3.0])
+        >>> problem.variance_bounds().round(12).tolist()
+        [0.0, 1.0, 4.0, 9.0]
+
+    Returns:
+        The problem.
     """
     seed, n, d = whole("seed", seed, least=0), whole("n", n), whole("d", d)
     if n < 1 or d < 1:

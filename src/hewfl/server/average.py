@@ -65,3 +65,15 @@ def averaged(weight: float, average: Any, iterate: Any) -> Any:
     if weight == 1:  # a + (x − a) is not x after rounding
         return iterate + 0.0
     return average + weight * (iterate - average)
+
+
+def continued(outer: Outer, before: Average, iterate: Float64[Array, " d"]) -> Average:
+    """The average after one more iterate.
+
+    Args:
+        outer: says which average.
+        before: the average so far.
+        iterate: x_t.
+    """
+    share = average_weight(outer, before.rounds)
+    return Average(averaged(share, before.model, iterate), before.rounds + 1)

@@ -29,7 +29,16 @@ class LabelFault(Protocol):
     def relabelled(
         self, labels: Int64[Ints, " m"], classes: int, rng: np.random.Generator
     ) -> Int64[Ints, " m"]:
-        """The labels that a bad client has in place of its own."""
+        """The labels that a bad client has in place of its own.
+
+        Args:
+            labels: its own.
+            classes: how many there are.
+            rng: random numbers of this client.
+
+        Returns:
+            As many labels.
+        """
 
 
 @runtime_checkable
@@ -54,6 +63,9 @@ class UpdateFault(Protocol):
             t: the round.
             own: random numbers of this client in this round.
             common: random numbers that all its kind have in all rounds.
+
+        Returns:
+            As many vectors.
         """
 
 
@@ -68,6 +80,9 @@ class RandomLabels:
     Attributes:
         share: of the clients that have such labels.
         labels: share of their samples that it falls on.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -94,6 +109,9 @@ class FlippedLabels:
     Attributes:
         share: of the clients that have such labels.
         labels: share of their samples that it falls on.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -123,6 +141,9 @@ class ScaledUpdates:
     Attributes:
         share: of the clients that send them.
         factor: any finite number; −1 flips signs.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -153,6 +174,9 @@ class RandomUpdates:
     Attributes:
         share: of the clients that send them.
         length: over that of the honest displacement, above 0.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -182,6 +206,9 @@ class ConstantUpdates:
     Attributes:
         share: of the clients that send it.
         length: over that of the honest displacement, above 0.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -213,6 +240,9 @@ class GrowingNoise:
     Attributes:
         share: of the clients that have it.
         growth: γ > 0; in round 1/γ the noise is as long as the displacement.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -245,6 +275,9 @@ class StaleUpdates:
     Attributes:
         share: of the clients that send them.
         every: at least 2.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     share: float
@@ -279,6 +312,9 @@ class HiddenBatches:
 
     Attributes:
         choices: sizes to draw from, all alike.
+
+    Raises:
+        InvalidInputError: a share or number is out of its range.
     """
 
     choices: Sequence[int] = (1, 2, 8, 32)
@@ -290,7 +326,15 @@ class HiddenBatches:
             raise invalid("choices", rule, shown(self.choices))
 
     def drawn(self, n: int, rng: np.random.Generator) -> Int64[Ints, " n"]:
-        """The true batch sizes of n clients."""
+        """The true batch sizes of n clients.
+
+        Args:
+            n: how many.
+            rng: random numbers of the run.
+
+        Returns:
+            One batch size for each client.
+        """
         return rng.choice(np.asarray(self.choices, dtype=np.int64), n)
 
 

@@ -56,6 +56,9 @@ class Federation:
         batch_size: b_i, one number or one per client.
         participation: who takes part.
         world: what is wrong with some of the clients, hidden from every rule.
+
+    Raises:
+        InvalidInputError: an attribute is not of its kind, or out of its range.
     """
 
     horizons: Horizons
@@ -78,11 +81,26 @@ class Federation:
             raise invalid("world", rule, shown(self.world))
 
     def past(self, seed: int, t: int, n: int) -> History:
-        """Who took part in the rounds before t, from the seed alone."""
+        """Who took part in the rounds before t, from the seed alone.
+
+        Args:
+            seed: of the run.
+            t: the round.
+            n: clients in all.
+
+        Returns:
+            The history; empty for a law that does not look at it.
+        """
         return past_of(self.participation, seed, t, n)
 
     def batches(self, n: int) -> Int64[Ints, " n"]:
         """b_i of n clients, as the server believes.
+
+        Args:
+            n: clients in all.
+
+        Returns:
+            One batch size for each.
 
         Raises:
             InvalidInputError: there are neither one nor n numbers.
@@ -106,6 +124,9 @@ class Federation:
             t: the round.
             sizes: m_i of all clients.
             history: of the rounds before, drawn again if it is not given.
+
+        Returns:
+            The participants with their steps, batch sizes and data sizes.
 
         Raises:
             InvalidInputError: a law gives other numbers than it should.

@@ -19,6 +19,9 @@ def FedAvgM(  # noqa: N802 - named like the method it makes
         step_scale: s > 0; every client takes every step with η = s/L.
         momentum: β from 0 to below 1; 0.9 as in most of its uses.
         step: γ > 0.
+
+    Returns:
+        A lane for `simulate`, or the rule of a torch job.
     """
     return Lane(FedAvg(smoothness, step_scale), Outer(step, momentum), "FedAvgM")
 
@@ -46,6 +49,9 @@ def FedAdam(  # noqa: N802 - named like the method it makes
         momentum: β₁ from 0 to below 1.
         beta2: β₂ from 0 to below 1.
         tau: τ > 0.
+
+    Returns:
+        A lane for `simulate`, or the rule of a torch job.
     """
     outer = Outer(step, momentum, adapt="adam", beta2=beta2, tau=tau)
     return Lane(FedAvg(smoothness, step_scale), outer, "FedAdam")
@@ -71,6 +77,9 @@ def FedYogi(  # noqa: N802 - named like the method it makes
         momentum: β₁ from 0 to below 1.
         beta2: β₂ from 0 to below 1.
         tau: τ > 0.
+
+    Returns:
+        A lane for `simulate`, or the rule of a torch job.
     """
     outer = Outer(step, momentum, adapt="yogi", beta2=beta2, tau=tau)
     return Lane(FedAvg(smoothness, step_scale), outer, "FedYogi")
@@ -94,6 +103,9 @@ def FedAdagrad(  # noqa: N802 - named like the method it makes
         step: γ > 0.
         momentum: β₁ from 0 to below 1; zero in the experiments of its authors.
         tau: τ > 0.
+
+    Returns:
+        A lane for `simulate`, or the rule of a torch job.
     """
     outer = Outer(step, momentum, adapt="adagrad", tau=tau)
     return Lane(FedAvg(smoothness, step_scale), outer, "FedAdagrad")

@@ -32,13 +32,30 @@ class Horizons(Protocol):
     def draw(
         self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
     ) -> Int64[Ints, " n"]:
-        """H_i ≥ 1 for all clients, from (seed, t) alone."""
+        """H_i ≥ 1 for all clients, from (seed, t) alone.
+
+        Args:
+            seed: of the run.
+            t: the round.
+            sizes: m_i, samples of each client.
+            batches: b_i, samples in each step.
+
+        Returns:
+            One number for each client.
+        """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FixedHorizons:
-    """The same steps every round: one number, or one per client."""
+    """The same steps every round: one number, or one per client.
+
+    Attributes:
+        steps: H_i ≥ 1, one number or one for each client.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
+    """
 
     steps: int | Sequence[int]
 
@@ -66,6 +83,13 @@ class ChoiceHorizons:
     """A uniform choice from a list, once for the run or afresh every round.
 
     The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
+
+    Attributes:
+        choices: whole numbers of at least 1.
+        every_round: whether to draw in every round, or once for the run.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
     """
 
     choices: Sequence[int] = (1, 2, 4, 8)
@@ -106,6 +130,9 @@ class PoissonHorizons:
         most: of the steps.
         clipped: whether a draw outside the range becomes its nearest end; otherwise the
             laws are conditioned on the range, so that it is drawn again.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
     """
 
     rates: Sequence[float] = (1.0, 4.0, 8.0)
@@ -169,6 +196,9 @@ class EpochHorizons:
     Attributes:
         epochs: how many, or a list to choose from afresh every round.
         probabilities: of the entries of the list; equal ones if left out.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
     """
 
     epochs: float | Sequence[float] = 1.0
@@ -212,6 +242,9 @@ class TimedHorizons:
         budget: seconds a round lasts.
         speeds: steps per second of each client.
         jitter: standard deviation of log speed from round to round.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
     """
 
     budget: float

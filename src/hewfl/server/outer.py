@@ -50,6 +50,9 @@ class Outer:
             tell how far to go; None measures nothing.
         measure_at: a > 0 at which the loss at x + a s is asked for, increasing and at
             least two; 0.5, 1 and 2 if not given.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range, or two do not go together.
     """
 
     step: float = 1.0

@@ -17,7 +17,16 @@ _CONTRACT = ("name", "demands", "init", "plan", "decide")
 @final
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One method of a comparison: an algorithm under an outer optimiser."""
+    """One method of a comparison: an algorithm under an outer optimiser.
+
+    Attributes:
+        algorithm: the method.
+        outer: what the server does with its step; plain addition by default.
+        label: what tables call it; by default the names of both.
+
+    Raises:
+        InvalidInputError: an attribute is not of its kind.
+    """
 
     algorithm: Algorithm[Any]
     outer: Outer = field(default_factory=Outer)

@@ -42,10 +42,21 @@ class Labelled(Protocol):
         """How many samples each client holds."""
 
     def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
-        """Classes of all samples, in memory of their own, and how many there are."""
+        """Classes of all samples, in memory of their own, and how many there are.
+
+        Returns:
+            The classes, and their number.
+        """
 
     def with_labels(self, labels: Int64[Ints, " m"]) -> Any:
-        """The same problem with other classes."""
+        """The same problem with other classes.
+
+        Args:
+            labels: the classes that its samples get.
+
+        Returns:
+            Another problem; this one is as it was.
+        """
 
 
 @final
@@ -57,6 +68,10 @@ class World:
         faults: laws, each on clients of its own; none by default.
         objective: whose mean loss the run measures: of the `honest` clients, or of
             `all`, bad labels included.
+
+    Raises:
+        InvalidInputError: a fault is none of the known kinds, or the shares leave
+            nobody honest.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -81,6 +96,9 @@ class World:
         Args:
             seed: of the run.
             batches: b_i that the server believes in.
+
+        Returns:
+            Who is bad and how, and the true batch sizes.
 
         Raises:
             InvalidInputError: the laws leave nobody honest.

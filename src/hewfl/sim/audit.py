@@ -24,7 +24,15 @@ ROUNDING = 1e-9
 
 
 def pathwise_audit(step: Step) -> Mapping[str, float]:
-    """Slack of the pathwise certificate; nothing for methods that have none."""
+    """Slack of the pathwise certificate; nothing for methods that have none.
+
+    Args:
+        step: one lane's round.
+
+    Returns:
+        `certificate_slack`, which is negative where the bound is broken, and
+        `certificate_violated`, 1 where it is by more than rounding.
+    """
     algorithm, round_ = step.algorithm, step.round
     if not isinstance(algorithm, Modelled):
         return {}
@@ -57,6 +65,12 @@ def control_audit(problem: Problem) -> Observer:
     mean over repetitions that share the participation may not (th:predictive-majorant,
     th:sur-system). It is about the plain server step: rounds of a lane with momentum or
     another step size at the server are left out.
+
+    Args:
+        problem: what is optimised; its minimum is solved for.
+
+    Returns:
+        An observer that gives `certified_gap`, `next_gap` and `mean_amplitude`.
     """
     best = problem.optimum().objective
 

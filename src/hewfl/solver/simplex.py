@@ -70,12 +70,13 @@ def solve_simplex_qp(
         InvalidInputError: an argument breaks a rule above.
         SolverError: the optimality test failed; the text gives the residual.
 
-    >>> import numpy as np
-    >>> solution = solve_simplex_qp(np.diag([1.0, 1.0, 4.0]), np.zeros(3))
-    >>> np.round(solution.weights, 4)
-    array([0.4444, 0.4444, 0.1111])
-    >>> bool(solution.gap < 1e-15), solution.status
-    (True, 'optimal: the minimiser is unique')
+    Examples:
+        >>> import numpy as np
+        >>> solution = solve_simplex_qp(np.diag([1.0, 1.0, 4.0]), np.zeros(3))
+        >>> np.round(solution.weights, 4)
+        array([0.4444, 0.4444, 0.1111])
+        >>> bool(solution.gap < 1e-15), solution.status
+        (True, 'optimal: the minimiser is unique')
     """
     stack = stacked(gram, linear, curvature, start)
     if stack.n > SMALL:

@@ -44,8 +44,9 @@ def threshold_weights(gains: ArrayLike, risks: ArrayLike) -> SimplexSolution:
     Raises:
         InvalidInputError: an argument breaks a rule above.
 
-    >>> threshold_weights([1.0, 0.5, -3.0], [1.0, 0.5, 1.0]).weights
-    array([0.66666667, 0.33333333, 0.        ])
+    Examples:
+        >>> threshold_weights([1.0, 0.5, -3.0], [1.0, 0.5, 1.0]).weights
+        array([0.66666667, 0.33333333, 0.        ])
     """
     mu, r = _problem(gains, risks)
     law = threshold_law(mu, r)

@@ -35,6 +35,9 @@ class Case:
         sampling: what the clients draw from; "fixed shards" promises nothing.
         active: clients that take part in a round; by default all.
         dimension: d, parameters of the model, to count what is sent.
+
+    Raises:
+        InvalidInputError: a constant is out of its range, or the sampling is unknown.
     """
 
     system: System
@@ -75,6 +78,12 @@ class Case:
 
     def known(self, name: str) -> Float64[Array, "..."]:
         """A field that a statement cannot do without.
+
+        Args:
+            name: of a field.
+
+        Returns:
+            Its value.
 
         Raises:
             InvalidInputError: it is None.

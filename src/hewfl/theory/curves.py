@@ -51,6 +51,12 @@ class Curve:
     def path(self, rounds: int) -> Float64[Array, "rounds_1 ..."]:
         """Bounds of rounds 0 to T by the recursion, to be read where the rate holds.
 
+        Args:
+            rounds: T.
+
+        Returns:
+            T + 1 bounds, rounds first.
+
         Raises:
             InvalidInputError: the curve has no recursion.
         """
@@ -64,7 +70,14 @@ class Curve:
         return self.floor_beside(self.rate(1))
 
     def floor_beside(self, rate: Rate) -> Float64[Array, "..."]:
-        """`floor`, where the closed rate is at hand."""
+        """`floor`, where the closed rate is at hand.
+
+        Args:
+            rate: the closed bound.
+
+        Returns:
+            The lower of both floors.
+        """
         closed = rate.floor
         if self.law is None:
             return closed

@@ -42,11 +42,12 @@ class Recursion:
 
     All have shape (*c), or (rounds, *c) for a schedule.
 
-    >>> from hewfl.theory import PostLocal, System, plain_coefficients
-    >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
-    >>> k = plain_coefficients(system, PostLocal(0.25, 2.0), variant="sharp")
-    >>> k.trajectory((0.5, 0.0), 2).gap.round(4)
-    array([0.5   , 0.4848, 0.4706])
+    Examples:
+        >>> from hewfl.theory import PostLocal, System, plain_coefficients
+        >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
+        >>> k = plain_coefficients(system, PostLocal(0.25, 2.0), variant="sharp")
+        >>> k.trajectory((0.5, 0.0), 2).gap.round(4)
+        array([0.5   , 0.4848, 0.4706])
 
     Attributes:
         system: the constants; f̄ is its cap.
@@ -205,7 +206,15 @@ class Recursion:
         return np.where((C < 1) & ~np.isnan(level), level, np.inf)
 
     def decrease(self, gap: Array, tracking: Array) -> Float64[Array, "..."]:
-        """What a round takes off the gap: g − (D(g) + β g + γ q + δ)."""
+        """What a round takes off the gap: g − (D(g) + β g + γ q + δ).
+
+        Args:
+            gap: before the round.
+            tracking: before the round.
+
+        Returns:
+            How much the bound falls; negative where it rises.
+        """
         a, u = self.descent, gap
         fall = a * u * u / (1 + a * u) if self.flows else a * u * u
         stale = np.where(self.staleness > 0, self.staleness * tracking, 0.0)

@@ -40,6 +40,9 @@ class System:
         count: how many clients alike each entry stands for, shape (kinds); None if an
             entry is a client. With it, weights have an entry for each kind: that of all
             its clients together, who share it equally.
+
+    Raises:
+        InvalidInputError: a constant is out of its range, or shapes do not broadcast.
     """
 
     smoothness: ArrayLike

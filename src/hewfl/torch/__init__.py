@@ -2,6 +2,7 @@
 
 - `HewLocalSGD`: a context manager over the training loop one has;
 - `HewAverager`: the interface of `torch.distributed.algorithms.model_averaging`;
+- `QuorumLocalSGD`: the first of them inside torchft, where ranks come and go;
 - `SyncOptions`, `SyncReport`: what may be asked, what is reported;
 - `RankError`: ranks are missing or disagree, said on every rank.
 
@@ -25,5 +26,13 @@ from hewfl.torch.averager import HewAverager
 from hewfl.torch.faults import RankError
 from hewfl.torch.local_sgd import HewLocalSGD
 from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.quorum import QuorumLocalSGD
 
-__all__ = ["HewAverager", "HewLocalSGD", "RankError", "SyncOptions", "SyncReport"]
+__all__ = [
+    "HewAverager",
+    "HewLocalSGD",
+    "QuorumLocalSGD",
+    "RankError",
+    "SyncOptions",
+    "SyncReport",
+]

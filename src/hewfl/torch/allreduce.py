@@ -21,6 +21,7 @@ from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
 from hewfl.torch.meetings import ROOM
 from hewfl.torch.model import SharedModel
+from hewfl.torch.narrow import Narrow, Send
 from hewfl.torch.options import Checked
 from hewfl.torch.wire import Wire
 
@@ -35,22 +36,20 @@ class AllReduce:
     Args:
         model: whose displacements.
         wire: the way to the other ranks.
-        narrow: send bfloat16.
+        send: how, see `Narrow`.
 
     Attributes:
-        residuals: what was rounded off so far, sent with the next sum; empty where
-            sums are sent as they are.
+        away: Δ, where it was sketched in this round; empty where not.
+        narrow: where sums are not sent as they are.
     """
 
-    def __init__(self, model: SharedModel, wire: Wire, *, narrow: bool = False) -> None:
+    def __init__(self, model: SharedModel, wire: Wire, send: Send = "full") -> None:
         self._model, self._wire = model, wire
         self._rooms: list[torch.Tensor] = []
         self._works: list[Any] = []
-        kept = model.layout.buckets if narrow else ()
-        self.residuals = [
-            torch.zeros(bucket.size, dtype=bucket.wide, device=wire.device)
-            for bucket in kept
-        ]
+        self.away: list[torch.Tensor] = []
+        self._room_for_away: list[torch.Tensor] = []
+        self.narrow = None if send == "full" else Narrow(model, wire, send)
 
     def sketched(self, rounds: int) -> Float64[Array, " m"]:
         """The sketch of this rank's displacement: `ROOM` bytes, as a row of a table.
@@ -58,9 +57,15 @@ class AllReduce:
         As many digits as the displacement has. Other signs in every round: what a
         sketch gets wrong does not add up.
         """
-        kind = self._kind
+        kind, buckets = self._kind, self._model.layout.buckets
         sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
-        mine = self._model.sketch(sketch).cpu().numpy().astype(kind)
+        self._room_for_away = self._room_for_away or self._room()
+        self.away = self._room_for_away
+        total: torch.Tensor = sketch.empty(self.away[0])
+        for b, (bucket, moved) in enumerate(zip(buckets, self.away, strict=True)):
+            self._model.displacement(b, moved)
+            sketch.add(total, moved, bucket.begin)
+        mine = total.cpu().numpy().astype(kind)
         packed: Array = mine.view(np.float64)
         return packed
 
@@ -80,37 +85,43 @@ class AllReduce:
         Args:
             weight: of this rank; zero leaves its displacement out, even a NaN.
         """
-        buckets, device = self._model.layout.buckets, self._wire.device
-        if not self._rooms:
-            kinds = [torch.bfloat16 if self.residuals else b.dtype for b in buckets]
-            pairs = zip(buckets, kinds, strict=True)
-            self._rooms = [
-                torch.empty(b.size, dtype=k, device=device) for b, k in pairs
-            ]
+        self._rooms = self._rooms or self._room()
         self._works = []
         for b, room in enumerate(self._rooms):
-            if self.residuals:
-                room.copy_(self._with_residual(b, weight))
+            self._weighted(b, weight, room)
+            if self.narrow is None:
+                self._works.append(self._wire.adding(room))
             else:
-                self._model.displacement(b, room, weight)
-            self._works.append(self._wire.adding(room))
+                self.narrow.start(b, room)
+
+    def _room(self) -> list[torch.Tensor]:
+        """Memory for a vector, in the precision of the parameters."""
+        return [
+            torch.empty(bucket.size, dtype=bucket.dtype, device=self._wire.device)
+            for bucket in self._model.layout.buckets
+        ]
+
+    def _weighted(self, b: int, weight: float, out: torch.Tensor) -> None:
+        """The displacement on a bucket, times a weight."""
+        if weight == 0:  # whatever Δ is, NaN included
+            out.zero_()
+        elif self.away:
+            torch.mul(self.away[b], weight, out=out)
+        else:
+            self._model.displacement(b, out)
+            out.mul_(weight)
 
     def finish(self) -> list[torch.Tensor]:
         """The sum, once it is there."""
+        if self.narrow is not None:
+            return self.narrow.finish()
         self._wire.wait(self._works)
         return self._rooms
 
-    def settle(self, weight: float) -> None:
-        """Keep what `start` rounded off, before the model moves."""
-        for b, residual in enumerate(self.residuals):
-            whole = self._with_residual(b, weight)
-            torch.sub(whole, whole.bfloat16(), out=residual)
-
-    def _with_residual(self, b: int, weight: float) -> torch.Tensor:
-        dtype = self._model.layout.buckets[b].dtype
-        moved = torch.empty_like(self.residuals[b], dtype=dtype)
-        self._model.displacement(b, moved, weight)
-        return self.residuals[b] + moved
+    def settle(self) -> None:
+        """Keep what was rounded off, once the sum is accepted."""
+        if self.narrow is not None:
+            self.narrow.settle()
 
 
 @final

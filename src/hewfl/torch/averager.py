@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Any, final
 
 import torch
-import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.algorithm import Algorithm
@@ -16,8 +15,10 @@ from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.replica import Replica
+from hewfl.torch.rounds import sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.wire import group_of
 from hewfl.torch.work import Work
 
 _log = logging.getLogger("hewfl.torch")
@@ -84,7 +85,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)
         # Not ModelAverager.__init__, which would keep the process group alive.
-        group = dist.group.WORLD if process_group is None else process_group
+        group = group_of(process_group)
         self.step, self.period, self.warmup_steps = 0, period, warmup_steps
         self._named = [(f"number {k}", p) for k, p in enumerate(params)]
         self._replica = Replica(Members(self._named), group, chosen, options)
@@ -121,7 +122,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         else:
             self._work = self._work.after_step(rate)
             if (self.step - self.warmup_steps) % self.period == 0:
-                report = self._replica.sync(self._work)
+                report = sync(self._replica, self._work)
                 self._work = Work()
                 if report is not None:
                     self.last = report
@@ -135,6 +136,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
 
         As in `HewLocalSGD.averaged`; needs `SyncOptions(outer=Outer(average=…))`.
 
+        Returns:
+            A context manager.
+
         Raises:
             InvalidInputError: the job keeps no average.
         """
@@ -144,6 +148,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """What to save on each rank, beside its model's and optimiser's states.
 
         The parameters are in it: construction gives all ranks those of rank 0.
+
+        Returns:
+            Plain numbers and tensors, copies of what the job goes on with.
         """
         return replica_state(self._replica, self._work) | {"step": self.step}
 
@@ -154,6 +161,9 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         wrapper keeps the parameter groups it was made with, and hands their learning
         rates on. If it is loaded later, follow it with
         `optimizer.param_groups = optimizer.optim.param_groups`.
+
+        Args:
+            state: of `state_dict`, of this rank or any other.
 
         Raises:
             DataError: the state belongs to another rank, model, rule or job size.

@@ -11,12 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 def spanning(model: torch.nn.Module, group: Any) -> list[Any]:
     """DDP modules anywhere in the model that average over just the ranks of a group."""
-    ours = set(dist.get_process_group_ranks(group))
+    ranks = dist.get_process_group_ranks
     return [
         module
         for module in model.modules()
         if isinstance(module, DistributedDataParallel)
-        and set(dist.get_process_group_ranks(module.process_group)) == ours
+        and set(ranks(module.process_group)) == set(ranks(group))
     ]
 
 

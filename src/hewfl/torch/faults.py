@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
+from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
 from hewfl.core.checks import Array
@@ -49,9 +50,13 @@ class Attendance:
         """
         self._rank, self._ranks = rank, ranks
         self._counts = _COUNTS.setdefault(group, Counter())
-        self._store: Any = distributed_c10d._get_default_store()
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._name = f"hewfl/attempt {attempt}/{group.group_name}"
+        self._store: Any = dist.HashStore()  # of this process: it names nobody
+        if dist.is_initialized():
+            self._store = distributed_c10d._get_default_store()
+        attempt = "0"
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # it is kept
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._name = f"hewfl/attempt {attempt}/{getattr(group, 'group_name', '')}"
         self._counts["instances"] += 1
         self.instance = self._counts["instances"]
 

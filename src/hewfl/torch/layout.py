@@ -6,7 +6,7 @@ four of them is read by three.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -62,6 +62,18 @@ class Bucket:
     def wide(self) -> torch.dtype:
         """The precision of sums: at least float32."""
         return torch.promote_types(self.dtype, torch.float32)
+
+    def split(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        """A vector of this bucket, piece by piece."""
+        return list(whole.split([piece.size for piece in self.pieces]))
+
+    def of(
+        self, tensors: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The pieces where parameters, or tensors laid out like them, have them."""
+        flat = [flat_view(tensors[piece.parameter]) for piece in self.pieces]
+        spans = [(piece.start, piece.start + piece.size) for piece in self.pieces]
+        return [v[a:b] for v, (a, b) in zip(flat, spans, strict=True)]
 
 
 @final

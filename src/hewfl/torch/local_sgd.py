@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
-import torch.distributed as dist
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
 from hewfl.server.state import Lane
 from hewfl.torch import ddp
 from hewfl.torch.average import averaged_model
+from hewfl.torch.by_sums import finish
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
@@ -34,8 +34,10 @@ from hewfl.torch.optimizers import (
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
+from hewfl.torch.rounds import start_variates, sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.wire import group_of
 from hewfl.torch.work import Work
 
 _log = logging.getLogger("hewfl.torch")
@@ -95,10 +97,11 @@ class HewLocalSGD:
                 groups differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 step under way is its last.
-            rule: "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
+            rule: "sieve" (equal weights among ranks that go along with the others),
+                "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
                 control variates), "equal", "steps", "tokens", "fednova", "agreement",
-                "disagreement", "median", an algorithm of hewfl or your own, or one
-                with an outer step, such as `FedAvgM(…)`.
+                "disagreement", "median", "trust", an algorithm of hewfl or your own,
+                or one with an outer step, such as `FedAvgM(…)`.
             process_group: the ranks; all by default.
             options: the rest.
 
@@ -108,7 +111,7 @@ class HewLocalSGD:
         """
         self._every = checked_every(sync_every)
         chosen, options = rule_of(rule, options)
-        group = dist.group.WORLD if process_group is None else process_group
+        group = group_of(process_group)
         self._model, self._optimizers = model, _several(optimizer)
         members = Members(model.named_parameters())
         members.check_optimizers(self._optimizers)
@@ -135,6 +138,9 @@ class HewLocalSGD:
     def count(self, tokens: int) -> None:
         """Add to the tokens, or samples, behind this rank's displacement.
 
+        Args:
+            tokens: worked on since the last call.
+
         Raises:
             InvalidInputError: `tokens` is negative.
         """
@@ -145,12 +151,15 @@ class HewLocalSGD:
     def sync(self) -> SyncReport | None:
         """Aggregate now; all ranks must. None if nobody has done a step.
 
+        Returns:
+            The report of the round, None where there was none.
+
         Raises:
             InvalidInputError: other parameters require gradients than at construction.
             RankError: as in `Replica.sync`.
         """
         self._replica.members.check(self._model.named_parameters())
-        report = self._replica.sync(self._work)
+        report = sync(self._replica, self._work)
         self._work, self._since = Work(), time.monotonic()
         if report is not None:
             self.last = report
@@ -197,7 +206,11 @@ class HewLocalSGD:
         Those of the first rank count; `objective` and `pooled` are what reports call
         so, everything else is a metric.
 
-        >>> local.measure(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
+        Args:
+            **measured: numbers by name.
+
+        Examples:
+            >>> local.measure(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
         """
         if self._replica.trace is not None:
             self._replica.trace.measure(measured)
@@ -212,6 +225,9 @@ class HewLocalSGD:
         Needs `SyncOptions(outer=Outer(average=…))`. Afterwards the parameters are what
         they were, steps since the last round included; do not train inside.
 
+        Returns:
+            A context manager.
+
         Raises:
             InvalidInputError: the job keeps no average.
         """
@@ -221,6 +237,9 @@ class HewLocalSGD:
         """What to save on each rank, beside its model's and optimiser's states.
 
         The parameters are in it: construction gives all ranks those of rank 0.
+
+        Returns:
+            Plain numbers and tensors, copies of what the job goes on with.
         """
         return replica_state(self._replica, self._work)
 
@@ -231,11 +250,24 @@ class HewLocalSGD:
         another rank, or of a job with more or fewer ranks, gives what all ranks share:
         the common model, the outer step's memory, the server's control variate.
 
+        Args:
+            state: of `state_dict`, of this rank or any other.
+
         Raises:
             DataError: the state is damaged, or of another format, model or rule;
                 nothing has changed then.
         """
         self._work = load_replica_state(self._replica, state)
+
+    def drop(self) -> None:
+        """Forget the steps since the last round: back to the common model."""
+        self._replica.model.give()
+        self._work, self._since = Work(), time.monotonic()
+
+    def abandon(self) -> None:
+        """Leave the optimiser alone, without a last round: others have gone already."""
+        if self._open is not None:
+            self._open.close()
 
     def __enter__(self) -> "HewLocalSGD":
         """Follow the optimiser's steps."""
@@ -264,8 +296,7 @@ class HewLocalSGD:
         Then come along to the rounds of those whose loops have not ended yet, as
         `torch.distributed.algorithms.Join` does.
         """
-        assert self._open is not None
-        self._open.close()
+        self.abandon()
         if error is not None:
             return
         while True:
@@ -274,7 +305,7 @@ class HewLocalSGD:
             if self._replica.is_over:
                 break
         if self._replica.options.overlap:
-            self._replica.finish()
+            finish(self._replica)
             self._replica.model.give()  # x to the bit, not x + (y − y)
 
     def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -301,7 +332,7 @@ class HewLocalSGD:
         if variates.is_plain:
             require_one_rate(self._groups)
         if not variates.started:
-            self._replica.start_variates()
+            start_variates(self._replica)
         if not variates.is_plain and not has_skipped(optimizer):
             variates.add()
         variates.correct()  # Alg. 2, l. 6

@@ -1,15 +1,14 @@
 """The model all ranks share, whole on each of them, and its outer optimiser."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 
-from hewfl.aggregate.sketch import CountSketch
 from hewfl.server.average import average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
-from hewfl.torch.layout import Layout, flat_view
+from hewfl.torch.layout import Layout
 
 STRETCH = 2**18
 """Entries worked on at a time on the host: several passes over them stay in cache."""
@@ -65,45 +64,26 @@ class SharedModel:
 
     # ------------------------------------------------------------------ displacements
 
-    def displacement(self, b: int, out: torch.Tensor, weight: float = 1.0) -> None:
-        """Put w Δ = w (y − x) on a bucket into `out`; a weight of zero gives zeros.
+    def displacement(self, b: int, out: torch.Tensor) -> None:
+        """Put Δ = y − x on a bucket into `out`.
 
         Δ is rounded once to the precision of the parameters, from the x that they
         started from in that precision.
         """
-        if weight == 0:  # whatever y is, NaN included
-            out.zero_()
-            return
-        for here, moved in self._moved(b, out):
-            if weight != 1:
-                out[here] = moved.mul_(weight)
-
-    def sketch(self, sketch: CountSketch) -> torch.Tensor:
-        """The sketch of Δ, in one pass over the parameters."""
-        total: torch.Tensor = sketch.empty(self.parameters[0])
-        for b, bucket in enumerate(self.layout.buckets):
-            x = self._at_hand(self.anchor[b])
-            for y, here in self._views(b, whole=x.dtype == bucket.dtype):
-                start = x[here].to(bucket.dtype)
-                sketch.add(total, y, bucket.begin + here.start, start)
-        return total
+        bucket = self.layout.buckets[b]
+        x = self._at_hand(self.anchor[b]).to(bucket.dtype)
+        parts = bucket.of(self.parameters), bucket.split(x), bucket.split(out)
+        for y, start, moved in zip(*parts, strict=True):
+            torch.sub(y, start, out=moved)
 
     def is_displacement_finite(self) -> bool:
         """Whether all entries of Δ are finite."""
-        room, buckets = self._scratch(), range(len(self.anchor))
-        parts = (
-            moved for b in buckets for _, moved in self._moved(b, room, in_place=False)
-        )
-        return all(is_finite(moved) for moved in parts)
-
-    def _moved(
-        self, b: int, room: torch.Tensor, *, in_place: bool = True
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Δ on a bucket, stretch by stretch, in its place of `room` or at the front."""
-        x, dtype = self._at_hand(self.anchor[b]), self.layout.buckets[b].dtype
-        for y, here in self._views(b):
-            out = room[here] if in_place else room.view(dtype)[: len(y)]
-            yield here, torch.sub(y, x[here].to(dtype), out=out)
+        for b, bucket in enumerate(self.layout.buckets):
+            moved = torch.empty(bucket.size, dtype=bucket.dtype, device=self.device)
+            self.displacement(b, moved)
+            if not is_finite(moved):
+                return False
+        return True
 
     # ----------------------------------------------------------------- the outer step
 
@@ -133,15 +113,14 @@ class SharedModel:
     def capture(self) -> None:
         """Remember y, from which steps go on while a sum travels; see `move`."""
         self._held = [
-            torch.empty(bucket.size, dtype=bucket.dtype, device=self.device)
-            for bucket in self.layout.buckets
+            torch.cat(bucket.of(self.parameters)) for bucket in self.layout.buckets
         ]
-        for b, held in enumerate(self._held):
-            for y, here in self._views(b):
-                held[here] = y
 
     def move(
-        self, steps: Sequence[torch.Tensor], rounds: int, *, against: bool = False
+        self,
+        steps: Sequence[torch.Tensor],
+        rounds: int,
+        away: Sequence[torch.Tensor] = (),
     ) -> float:
         """Move x by the outer step of s, and let y = x.
 
@@ -151,20 +130,20 @@ class SharedModel:
         Args:
             steps: s, bucket by bucket, for which `fits` has said yes.
             rounds: done before this one, which the average goes by.
-            against: whether ⟨s, Δ⟩ is wanted.
+            away: Δ, where ⟨s, Δ⟩ is wanted.
 
         Returns:
-            ⟨s, Δ⟩ for the Δ before the move, zero if it is not wanted.
+            ⟨s, Δ⟩, zero if it is not wanted.
         """
         product, p = 0.0, average_weight(self.outer, rounds) if self.average else 0.0
-        for b, step in enumerate(steps):
+        for b, (bucket, step) in enumerate(
+            zip(self.layout.buckets, steps, strict=True)
+        ):
             x = self._at_hand(self.anchor[b])
-            for y, here in self._views(b):
+            for here in self._stretches(len(x)):
                 s, part = step[here].to(x.dtype), x[here]
-                end = self._held[b][here] if self._held else y
-                if against:
-                    moved = (end - part.to(y.dtype)).to(s.dtype)
-                    product += float(torch.dot(s, moved))
+                if away:
+                    product += float(torch.dot(s, away[b][here].to(s.dtype)))
                 if not self.outer.is_plain:
                     s, kept = outer_step(self.outer, s, self._memory(b, here))
                     if kept is not None:
@@ -173,14 +152,21 @@ class SharedModel:
                 if self.average:
                     mean = self.average[b]
                     mean[here] = averaged(p, mean[here], part.to(mean.device))
-                if self._held:
-                    y.add_(part.to(y.dtype) - end)
-                else:
-                    y.copy_(part)
             if x is not self.anchor[b]:
                 self.anchor[b].copy_(x)
+            y = bucket.of(self.parameters)
+            if self._held:
+                ahead = x.to(bucket.dtype) - self._held[b]
+                torch._foreach_add_(y, bucket.split(ahead))
+            else:
+                torch._foreach_copy_(y, bucket.split(x))
         self._reach, self._held = self._next, []
         return product
+
+    def _stretches(self, size: int) -> list[slice]:
+        """Parts of a vector: on the host several passes over one stay in cache."""
+        step = STRETCH if self.device.type == "cpu" else size
+        return [slice(lo, lo + step) for lo in range(0, size, step)]
 
     def _stays_finite(self, b: int, step: torch.Tensor) -> bool:
         x = self._at_hand(self.anchor[b])
@@ -195,9 +181,8 @@ class SharedModel:
 
     def take(self) -> None:
         """Let x = y, the average with it."""
-        for b, x in enumerate(self.anchor):
-            for y, here in self._views(b):
-                x[here] = y
+        for bucket, x in zip(self.layout.buckets, self.anchor, strict=True):
+            torch._foreach_copy_(bucket.split(x), bucket.of(self.parameters))
         self.follow()
 
     def follow(self) -> None:
@@ -213,32 +198,13 @@ class SharedModel:
 
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:
         """Let y = x, or another model that is given bucket by bucket."""
-        for b, whole in enumerate(self.anchor if wholes is None else wholes):
-            for y, here in self._views(b):
-                y.copy_(whole[here])
+        given = self.anchor if wholes is None else wholes
+        for bucket, whole in zip(self.layout.buckets, given, strict=True):
+            torch._foreach_copy_(bucket.of(self.parameters), bucket.split(whole))
 
     def _at_hand(self, whole: torch.Tensor) -> torch.Tensor:
         """A vector on the device of the parameters: itself, unless kept on the host."""
         return whole.to(self.device)
-
-    def _scratch(self) -> torch.Tensor:
-        """Memory for a stretch of any bucket."""
-        size = max(bucket.size for bucket in self.layout.buckets)
-        size = min(size, STRETCH) if self.device.type == "cpu" else size
-        return torch.empty(8 * size, dtype=torch.uint8, device=self.device)
-
-    def _views(
-        self, b: int, *, whole: bool = False
-    ) -> Iterator[tuple[torch.Tensor, slice]]:
-        """Stretches of the parameters in a bucket, and where they lie in it."""
-        whole = whole or self.device.type != "cpu"
-        step = self.layout.parameters if whole else STRETCH
-        for piece in self.layout.buckets[b].pieces:
-            flat = flat_view(self.parameters[piece.parameter])
-            for lo in range(0, piece.size, step):
-                hi = min(lo + step, piece.size)
-                stretch = flat[piece.start + lo : piece.start + hi]
-                yield stretch, slice(piece.at + lo, piece.at + hi)
 
 
 def _memory_of(outer: Outer, like: torch.Tensor) -> torch.Tensor:

@@ -88,8 +88,9 @@ class SyncOptions:
             and rules that ask for entries have them in either case.
         overlap: let a round's sum travel while local steps go on; it is applied at the
             next round, and steps made since are kept.
-        send: "bfloat16" sends sums of float32 models in half the bytes; what each rank
-            rounds off is added to what it sends next. "full" sends them as they are.
+        send: "bfloat16" sends sums of float32 models in half the bytes, "int8" in a
+            quarter; what is rounded off is added to what is sent next
+            (`hewfl.torch.narrow`). "full" sends them as they are.
         bucket_bytes: what is exchanged at once, at most.
         anchor_on_host: keep the common model, and what the outer step remembers, in
             main memory while parameters are on a GPU.
@@ -98,6 +99,15 @@ class SyncOptions:
             keeps none.
         on_round: called on this rank after each round, with its report; a state that
             is saved there is that of the new model, with no step under way.
+
+    Raises:
+        InvalidInputError: an attribute is out of its range.
+
+    Examples:
+        >>> from hewfl import Outer
+        >>> options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True), timeout=60)
+        >>> options.limit.total_seconds()
+        60.0
     """
 
     smoothness: float | None = None
@@ -105,7 +115,7 @@ class SyncOptions:
     outer: Outer = field(default_factory=Outer)
     exact: Literal["sketch", "full"] = "sketch"
     overlap: bool = False
-    send: Literal["full", "bfloat16"] = "full"
+    send: Literal["full", "bfloat16", "int8"] = "full"
     bucket_bytes: int = 2**24
     anchor_on_host: bool = False
     timeout: timedelta | float | int = timedelta(minutes=10)
@@ -116,8 +126,8 @@ class SyncOptions:
         """Check that sizes and times are positive."""
         if self.exact not in ("sketch", "full"):
             raise invalid("exact", '"sketch" or "full"', repr(self.exact))
-        if self.send not in ("full", "bfloat16"):
-            raise invalid("send", '"full" or "bfloat16"', repr(self.send))
+        if self.send not in ("full", "bfloat16", "int8"):
+            raise invalid("send", '"full", "bfloat16" or "int8"', repr(self.send))
         if self.bucket_bytes < 1:
             raise invalid("bucket_bytes", "at least 1", self.bucket_bytes)
         given: Any = self.timeout

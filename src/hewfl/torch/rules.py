@@ -13,7 +13,9 @@ from hewfl.baselines import (
     FedAvg,
     FedNova,
     GeometricMedian,
+    Sieve,
     StepWeighted,
+    Trust,
     UniformLocalSGD,
 )
 from hewfl.controllers.het import HewHet
@@ -27,8 +29,9 @@ from hewfl.server.state import Lane, check_algorithm
 from hewfl.torch.options import SyncOptions
 from hewfl.torch.variates import SpreadVariates
 
-DEFAULT = "hom"
-"""The rule of a job that names none."""
+DEFAULT = "sieve"
+"""The rule of a job that names none. In the table of docs/torch.md it was nowhere
+significantly worse than equal weights, and better in 10 of 16 cases of a bad rank."""
 KAPPA = 1.0
 """κ of "hom" and "het" where no L is given."""
 NAMED: dict[str, Callable[[float | None, float], Algorithm[Any]]] = {
@@ -47,6 +50,8 @@ NAMED: dict[str, Callable[[float | None, float], Algorithm[Any]]] = {
     "agreement": lambda _L, _: Agreement(1.0, 1.0),
     "disagreement": lambda _L, _: Disagreement(1.0, 1.0),
     "median": lambda _L, _: GeometricMedian(1.0, 1.0),
+    "sieve": lambda _L, _: Sieve(1.0, 1.0, tolerance=0.0),
+    "trust": lambda _L, _: Trust(1.0, 1.0),
 }
 
 
@@ -56,9 +61,9 @@ class Rule:
     """How ranks are weighted.
 
     Attributes:
-        choice: "hom" (Algorithm 3), "het" (Algorithm 2, control variates), "equal",
-            "steps", "tokens", "fednova", "agreement", "disagreement", "median" (the
-            geometric one), or an algorithm of hewfl or one's own.
+        choice: "sieve", "hom" (Algorithm 3), "het" (Algorithm 2, control variates),
+            "equal", "steps", "tokens", "fednova", "agreement", "disagreement", "median"
+            (the geometric one), "trust", or an algorithm of hewfl or one's own.
         smoothness: L for "hom" and "het". Without one their Λ is by `kappa`, which has
             no unit, and "hom" takes displacements by their lengths: weights depend
             neither on the scale of the learning rates nor on the optimiser.

@@ -16,6 +16,7 @@ import torch
 from hewfl.aggregate.variates import mapped
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import flatten, unflatten
+from hewfl.torch.by_sums import finish
 from hewfl.torch.replica import Replica
 from hewfl.torch.variates import SpreadVariates
 from hewfl.torch.work import Work
@@ -30,7 +31,7 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     The parameters y as well: construction overwrites them, so that a model which was
     loaded before would be lost.
     """
-    replica.finish()  # a sum under way is applied
+    finish(replica)  # a sum under way is applied
     started = replica.variates is None or replica.variates.started
     summed = 0 if replica.variates is None else replica.variates.steps
     own = {k: _copied(tensors) for k, tensors in _own(replica).items()}
@@ -116,8 +117,8 @@ def _common(replica: Replica) -> dict[str, Tensors]:
 def _own(replica: Replica) -> dict[str, Tensors]:
     """Tensors that only this rank has."""
     held = {"parameters": [y.detach() for y in replica.model.parameters]}
-    if replica.sums.residuals:
-        held["residual"] = list(replica.sums.residuals)
+    if replica.sums.narrow is not None:
+        held["residual"] = list(replica.sums.narrow.residuals)
     if replica.variates is not None:
         held["variate"] = list(replica.variates.own)
         if not replica.variates.is_plain:

@@ -18,7 +18,7 @@ from hewfl.aggregate.variates import variate_weights
 from hewfl.core.checks import Array, Ints, invalid
 from hewfl.core.round import Round
 from hewfl.torch.faults import RankError
-from hewfl.torch.layout import flat_view
+from hewfl.torch.layout import Bucket
 from hewfl.torch.model import SharedModel, is_finite, largest
 from hewfl.torch.spread import Spread
 from hewfl.torch.wire import Wire
@@ -68,10 +68,7 @@ class RankVariates:
             Whether it is finite.
         """
         for b, bucket in enumerate(self._buckets):
-            for piece in bucket.pieces:
-                g = _gradient(piece.parameter, self._model.parameters)
-                values = g[piece.start : piece.start + piece.size]
-                self.own[b][piece.at : piece.at + piece.size] = values
+            torch._foreach_copy_(bucket.split(self.own[b]), self._gradients(bucket))
             self.server[b].copy_(self.own[b])
         return all(is_finite(own) for own in self.own)
 
@@ -103,10 +100,7 @@ class RankVariates:
     def add(self) -> None:
         """Sum up the gradients at hand, before they are corrected."""
         for total, bucket in zip(self.totals, self._buckets, strict=True):
-            for piece in bucket.pieces:
-                g = _gradient(piece.parameter, self._model.parameters)
-                here = slice(piece.at, piece.at + piece.size)
-                total[here] += g[piece.start : piece.start + piece.size]
+            torch._foreach_add_(bucket.split(total), self._gradients(bucket))
         self.steps += 1
 
     def correct(self) -> None:
@@ -114,10 +108,12 @@ class RankVariates:
         for own, server, bucket in zip(
             self.own, self.server, self._buckets, strict=True
         ):
-            for piece in bucket.pieces:
-                here = slice(piece.at, piece.at + piece.size)
-                g = _gradient(piece.parameter, self._model.parameters)
-                g[piece.start : piece.start + piece.size] += server[here] - own[here]
+            torch._foreach_add_(self._gradients(bucket), bucket.split(server - own))
+
+    def _gradients(self, bucket: Bucket) -> list[torch.Tensor]:
+        """The pieces of a bucket in the gradients at hand."""
+        held, wanted = self._model.parameters, {p.parameter for p in bucket.pieces}
+        return bucket.of({k: gradient_of(k, held[k]) for k in wanted})
 
     def join(self) -> None:
         """Start at the server's, as a rank that joins: its branch is not corrected."""
@@ -240,15 +236,14 @@ class SpreadVariates:
         return self
 
 
-def _gradient(k: int, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A flat view of a gradient, in the order of the parameter's memory.
+def gradient_of(k: int, parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient that lies in memory as its parameter does.
 
     A parameter that the loss did not use has gradient zero, which is corrected too.
 
     Raises:
         InvalidInputError: it is sparse.
     """
-    parameter = parameters[k]
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     elif parameter.grad.layout != torch.strided:
@@ -256,4 +251,4 @@ def _gradient(k: int, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         raise invalid("gradients", "dense under a rule with control variates", got)
     elif parameter.grad.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
-    return flat_view(parameter.grad)
+    return parameter.grad

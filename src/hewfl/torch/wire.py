@@ -32,13 +32,12 @@ class Wire:
 
     def __init__(self, group: Any, device: torch.device, timeout: timedelta) -> None:
         self._group = weakref.ref(group)
-        self.rank: int = dist.get_rank(group)
-        self.ranks: int = dist.get_world_size(group)
+        self.rank: int = group.rank()
+        self.ranks: int = group.size()
         self.bytes_sent = 0
         self.device = device
         backend = group._get_backend(torch.device(device.type))
         self.timeout: timedelta = min(timeout, backend.options._timeout)
-        self._members: list[int] = dist.get_process_group_ranks(group)
 
     @property
     def group(self) -> Any:
@@ -118,14 +117,11 @@ class Wire:
         """Shards to all, by sends: gloo's all-gather takes three times as long."""
         parts = whole.view(self.ranks, -1)
         parts[self.rank].copy_(shard)
-        sends = []
+        works = []
         for k in range(1, self.ranks):
             to, fro = (self.rank + k) % self.ranks, (self.rank - k) % self.ranks
-            sends += [
-                dist.P2POp(dist.isend, shard, self._members[to], self.group),
-                dist.P2POp(dist.irecv, parts[fro], self._members[fro], self.group),
-            ]
-        works: list[Any] = dist.batch_isend_irecv(sends) if sends else []
+            works.append(self.group.send([shard], to, 0))
+            works.append(self.group.recv([parts[fro]], fro, 0))
         return works
 
     def _options(self, kind: Any) -> Any:
@@ -135,6 +131,16 @@ class Wire:
 
     def _count(self, sent: int) -> None:
         self.bytes_sent += sent
+
+
+def group_of(given: Any) -> Any:
+    """The process group that is meant: all ranks, or one of torch or torchft.
+
+    Those of torchft wrap a plain one, another for each quorum. Here it is the present
+    quorum's: after the next one a round is a `RankError` of a group destroyed.
+    """
+    group = dist.group.WORLD if given is None else given
+    return getattr(group, "parent", group)
 
 
 def check_group(group: Any, device: torch.device) -> None:

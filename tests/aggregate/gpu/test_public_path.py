@@ -61,7 +61,8 @@ def test_sums_are_those_of_the_host(dtype: torch.dtype) -> None:
     there, here = combine(rows, w), combine(rows.cpu(), w)
     assert there.is_cuda
     assert there.dtype == dtype
-    assert torch.equal(there.cpu(), here)
+    unit = 1e-6 if dtype == torch.float32 else 0.0  # float64 sums in another order
+    assert (there.cpu() - here).abs().max() <= unit
 
 
 def test_what_is_not_finite_is_named() -> None:

@@ -72,7 +72,7 @@ def test_weighted_sums_are_the_twins(dtype: torch.dtype) -> None:
     weights = np.array([0.1, 0.2, 0.3, 0.0, 0.4])
     found, twin = weighted_sum(rows, weights), weighted_sum(rows.cpu(), weights)
     assert found.dtype == torch.float32
-    assert torch.equal(found.cpu(), twin)
+    assert (found.cpu() - twin).abs().max() <= 1e-6  # float64 sums in another order
 
 
 def test_one_rank_on_nccl(tmp_path: object) -> None:

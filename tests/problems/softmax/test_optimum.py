@@ -11,7 +11,7 @@ from tests.problems.softmax.samples import data, split
 from hewfl.data import load
 from hewfl.errors import SolverError
 from hewfl.problems import softmax_from_arrays
-from hewfl.problems.softmax import optimum
+from hewfl.problems.softmax import metric, optimum
 from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
 
 
@@ -86,7 +86,7 @@ def test_many_samples_of_unequal_weight(
     classes: int, dense: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L-BFGS looks at a part of them, and class blocks or the Hessian precondition."""
-    monkeypatch.setattr(optimum, "DENSE", dense)
+    monkeypatch.setattr(metric, "DENSE", dense)
     X, y = data(4000, 2, classes)
     rare = np.where(np.arange(4000) % 1000 == 7, 30.0, 0.0)[:, None]
     X = np.hstack([X, rare])
@@ -110,3 +110,5 @@ def test_many_samples_of_unequal_weight(
     near = problem.optimum(gap=1e-6)
     assert found.gap < near.gap <= 1e-6
     assert found.objective <= near.objective <= found.objective + near.gap
+    other = problem.optimum(problem.pooled_optimum().x)  # other weights: far away
+    np.testing.assert_allclose(other.x, found.x, rtol=0, atol=1e-9)

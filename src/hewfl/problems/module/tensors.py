@@ -43,6 +43,9 @@ def torch_from_arrays(  # noqa: PLR0913 - the public door: all but four are opti
         training: settings of local training.
         device: where everything is to run, such as "cuda".
 
+    Returns:
+        The problem.
+
     Raises:
         InvalidInputError: rows, shapes, the module or the device break a rule.
 

@@ -56,6 +56,15 @@ class TorchModule:
 
     Raises:
         InvalidInputError: an argument breaks a rule above.
+
+    Examples:
+        >>> import numpy as np
+        >>> import torch
+        >>> rows, labels = torch.ones(8, 3), torch.tensor([0, 1] * 4)
+        >>> offsets, sizes = np.array([0, 4]), np.array([4, 4])
+        >>> problem = TorchModule(torch.nn.Linear(3, 2), rows, labels, offsets, sizes)
+        >>> problem.n, problem.d
+        (2, 8)
     """
 
     module: Any
@@ -112,6 +121,12 @@ class TorchModule:
 
     def state_dict(self, x: Float[Array, " d"]) -> dict[str, Any]:
         """The module's state dict with the parameters x, for `load_state_dict`.
+
+        Args:
+            x: all parameters in one vector, as traces and optima hold them.
+
+        Returns:
+            Names and tensors.
 
         Raises:
             InvalidInputError: x has another length.

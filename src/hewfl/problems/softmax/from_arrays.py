@@ -40,11 +40,12 @@ def softmax_from_arrays(
     Raises:
         InvalidInputError: shapes, labels or rows break a rule above.
 
-    >>> problem = softmax_from_arrays(
-    ...     [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]], [0, 1, 1], [[0, 1], [2]], l2=0.1
-    ... )
-    >>> problem.n, problem.d, problem.smoothness
-    (2, 4, 2.6)
+    Examples:
+        >>> problem = softmax_from_arrays(
+        ...     [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]], [0, 1, 1], [[0, 1], [2]], l2=0.1
+        ... )
+        >>> problem.n, problem.d, problem.smoothness
+        (2, 4, 2.6)
     """
     features, labels, classes, held_out = converted(X, y, test, dtype)
     shards = shards_of(partition, len(features))

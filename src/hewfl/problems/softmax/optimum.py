@@ -1,15 +1,15 @@
 """The minimiser of a softmax regression, to rounding.
 
-Two phases for f of `weighted_sum`. L-BFGS, in variables whitened by the Hessian at
-W = 0, finds the basin of Newton's method. (Newton steps from zero are damped to a crawl
-where rare features are large: standardised MNIST took 15 steps and 1000 Hessian
-products to get there, and as many from the minimiser of another split of the data.)
-Where samples are many times the parameters, L-BFGS looks at a part of them: the basin
-is wide and the minimiser of the part lies in it. Newton's method then takes conjugate
-gradients on exact Hessian products, preconditioned by the Hessian itself or, where it
-is large, its class blocks, between projections on Σ_k w_k = 0, where the minimiser
-lies. (On MNIST: 13 products per Newton step; over 120 with the blocks' diagonals or
-blocks of every eighth sample.)
+Two phases for f of `weighted_sum`. L-BFGS finds the basin of Newton's method, in
+variables that a `metric` makes round: that of the Hessian at W = 0 for the first steps,
+that of the Hessian where it has come to afterwards. (Newton steps from zero are damped
+to a crawl where rare features are large: standardised MNIST took 15 steps and 1000
+Hessian products to get there. L-BFGS in the first metric alone took 105 passes, and
+from the minimiser under other weights in the metric there 45 come nearer.) Where
+samples are many times the parameters, L-BFGS and metrics look at a part of them: the
+basin is wide and the minimiser of the part lies in it. Newton's method then takes
+conjugate gradients on exact Hessian products, preconditioned by that metric, between
+projections on Σ_k w_k = 0, where the minimiser lies.
 
 Values and gradients are float64. Directions need a few digits only, so L-BFGS and the
 Hessian work in the precision of the data; if float32 proves too coarse, Newton's method
@@ -17,19 +17,23 @@ goes on with a float64 copy. Memory is c·p² beside the data.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
 import scipy.optimize
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
 from hewfl.errors import SolverError
 from hewfl.problems.problem import Optimum
+from hewfl.problems.softmax.metric import Metric, centred, metric_at, metric_at_zero
 from hewfl.problems.softmax.weighted_sum import Point, WeightedSoftmax
 
-LBFGS_STEPS, LBFGS_MEMORY = 100, 20
+LBFGS_AT_ZERO, LBFGS_STEPS, LBFGS_MEMORY = 50, 25, 20
+"""Steps in the metric at zero, then in that of the Hessian where they have led to. On
+MNIST 20 and then two such metrics, or 100 in the first alone, take longer."""
+NEAR = 1e-3
+"""Gradient over the sum of the lengths of its terms, from where Newton's method works.
+"""
 SAMPLES_PER_PARAMETER = 128
 """So many, weighed in, are enough to find the basin of Newton's method."""
 NEWTON_STEPS = 50
@@ -39,13 +43,9 @@ from it a truncated direction does as well: the tolerance is the square of what 
 before gained [EisenstatWalker1996]."""
 AT_ROUNDING, NEAR_ROUNDING = 4, 1000
 """Gradient over its unit of rounding: where to stop, and what a stall may leave."""
-DENSE = 1000
-"""Parameters up to which the Hessian is formed whole."""
 DECREASE, SLOPE = 1e-4, 0.8
 """Armijo's constant, and the approximate Wolfe condition φ'(t) ≤ 0.8 |φ'(0)| that
 takes over where φ(t) − φ(0) drowns in rounding [HagerZhang2005, with δ = 0.1]."""
-
-Preconditioner = Callable[[Float64[Array, "c p"]], Float64[Array, "c p"]]
 
 
 def minimise(
@@ -58,8 +58,8 @@ def minimise(
 
     Args:
         f: what to minimise.
-        start: a model to go on from by Newton's method, such as the minimiser under
-            other weights; by default L-BFGS finds one.
+        start: a model to go on from, such as the minimiser under other weights; zero by
+            default.
         gap: f(W) − min f that is small enough, proved by ‖∇f‖²/(2λ); by default the
             gradient has to fall to rounding.
 
@@ -70,14 +70,12 @@ def minimise(
         SolverError: the gradient falls neither to rounding nor as far as `gap` asks.
     """
     small = float(np.sqrt(2 * f.l2 * gap))
-    if start is None:
-        point, is_done = _newton(f, _whitened_lbfgs(_part(f)), small)
-    else:
-        point, is_done = _newton(f, _centred(start.reshape(f.classes, -1)), small)
+    W, metric = _basin(f, start)
+    point, is_done = _newton(f, W, small, metric)
     if not is_done and f.features.dtype != np.float64:
         # Hessian products in float32 are too coarse where curvatures span many decades.
         wide = dataclasses.replace(f, features=f.features.astype(np.float64))
-        point, is_done = _newton(wide, point.W, small)
+        point, is_done = _newton(wide, point.W, small, None)
     residual = float(np.linalg.norm(point.gradient))
     if not is_done:
         text = (
@@ -89,24 +87,44 @@ def minimise(
     return Optimum(point.W.reshape(-1), point.value, residual, proved)
 
 
+def _basin(
+    f: WeightedSoftmax, start: Float64[Array, " d"] | None
+) -> tuple[Float64[Array, "c p"], Metric | None]:
+    """A model that Newton's method converges from, and a metric near there."""
+    part = _part(f)
+    if start is None:
+        W = np.zeros((f.classes, f.features.shape[1]))
+        W = _descend(part, W, metric_at_zero(part), LBFGS_AT_ZERO)
+    else:
+        W = centred(start.reshape(f.classes, -1))
+        point = f.at(W)
+        lengths = point.unit / float(np.finfo(np.float64).eps)
+        if np.linalg.norm(point.gradient) <= NEAR * lengths:
+            return W, None
+    try:
+        metric = metric_at(part, part.at(W, part.features.dtype))
+    except np.linalg.LinAlgError:  # no minimiser, as Newton's method will say
+        return W, None
+    return _descend(part, W, metric, LBFGS_STEPS), metric
+
+
 def _newton(
-    f: WeightedSoftmax, W: Float64[Array, "c p"], small: float
+    f: WeightedSoftmax, W: Float64[Array, "c p"], small: float, metric: Metric | None
 ) -> tuple[Point, bool]:
     """Newton's method from W; whether the gradient fell to `small` or to rounding."""
-    point, cost, tolerance = f.at(W), np.inf, CG_FIRST
-    precondition: Preconditioner = _centred
+    point, cost, tolerance = f.at(W), 0, CG_FIRST
     for _ in range(NEWTON_STEPS):
         size = float(np.linalg.norm(point.gradient))
         if size <= max(small, AT_ROUNDING * point.unit):
-            return point, True
-        if cost > 20 + f.features.shape[1] / 16:  # about what a new one costs
+            return point, point.unit > 0  # else separable: W went to where exp is 0
+        if metric is None or cost > 20 + f.features.shape[1] / 16:  # as a new one costs
             try:
-                precondition = _preconditioner(f, point)
+                metric = _metric(f, point)
             except np.linalg.LinAlgError:  # a class without curvature: no minimiser
                 return point, False
         # the last direction need not be better than what is asked for
         direction, cost = _newton_direction(
-            f, point, precondition, max(tolerance, small / (2 * size))
+            f, point, metric, max(tolerance, small / (2 * size))
         )
         found = _line_search(f, point, direction)
         # At rounding the gradient no longer halves: a stall near it is the end.
@@ -119,6 +137,14 @@ def _newton(
         tolerance = min(max(gained**2, CG_TOLERANCE), CG_FIRST)
         point = found
     return point, False
+
+
+def _metric(f: WeightedSoftmax, point: Point) -> Metric:
+    """The Hessian at a point, of a part of the samples where they are many."""
+    part = _part(f)
+    if part is not f:
+        point = part.at(point.W, part.features.dtype)
+    return metric_at(part, point)
 
 
 def _part(f: WeightedSoftmax) -> WeightedSoftmax:
@@ -146,80 +172,47 @@ def _part(f: WeightedSoftmax) -> WeightedSoftmax:
     )
 
 
-def _whitened_lbfgs(f: WeightedSoftmax) -> Float64[Array, "c p"]:
-    """L-BFGS from zero in the variables V = W L, LLᵀ = (1/c) Σ_j ω_j a_j a_jᵀ + λI.
-
-    At W = 0 and on Σ_k w_k = 0 the Hessian is LLᵀ in every class: the identity in V.
-    """
-    c, p = f.classes, f.features.shape[1]
-    L = np.linalg.cholesky(f.gram(f.weights / c))
-
-    def model(v: Float64[Array, " d"]) -> Float64[Array, "c p"]:
-        V = v.reshape(c, p)
-        return scipy.linalg.solve_triangular(L, V.T, lower=True, trans="T").T
+def _descend(
+    f: WeightedSoftmax, W: Float64[Array, "c p"], metric: Metric, steps: int
+) -> Float64[Array, "c p"]:
+    """So many steps of L-BFGS from W, in the variables of a metric."""
 
     def value_and_slope(v: Float64[Array, " d"]) -> tuple[float, Float64[Array, " d"]]:
-        point = f.at(model(v), f.features.dtype)
-        slope = scipy.linalg.solve_triangular(L, point.gradient.T, lower=True).T
-        return point.value, slope.reshape(-1)
+        point = f.at(metric.model(v, f.classes), f.features.dtype)
+        return point.value, metric.slope(point.gradient)
 
+    # below the rounding of values line searches go astray
+    least = float(np.finfo(f.features.dtype).eps)
+    options = {"maxiter": steps, "maxcor": LBFGS_MEMORY, "gtol": 1e-6, "ftol": least}
     found = scipy.optimize.minimize(
         value_and_slope,
-        np.zeros(c * p),
+        metric.variables(W),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": LBFGS_STEPS, "maxcor": LBFGS_MEMORY, "gtol": 1e-6},
+        options=options,
     )
-    return _centred(model(found.x))
+    return metric.model(found.x, f.classes)
 
 
 def _newton_direction(
-    f: WeightedSoftmax, point: Point, precondition: Preconditioner, tolerance: float
+    f: WeightedSoftmax, point: Point, metric: Metric, tolerance: float
 ) -> tuple[Float64[Array, "c p"], int]:
     """D with ‖H D + ∇f‖ ≤ tolerance ‖∇f‖ by preconditioned conjugate gradients."""
-    g = _centred(point.gradient)
+    g = centred(point.gradient)
     D, r = np.zeros_like(g), -g
-    z = precondition(r)
+    z = metric.solve(r)
     Q, rz, steps = z, np.vdot(r, z), 0
     while np.linalg.norm(r) > tolerance * np.linalg.norm(g) and steps < CG_STEPS:
-        HQ = _centred(f.hessian_product(point.probabilities, Q))
+        HQ = centred(f.hessian_product(point.probabilities, Q))
         curvature = np.vdot(Q, HQ)
         if curvature <= 0:  # rounding, where f is flat
             break
         step = rz / curvature
         D, r, steps = D + step * Q, r - step * HQ, steps + 1
-        z = precondition(r)
+        z = metric.solve(r)
         previous, rz = rz, np.vdot(r, z)
         Q = z + (rz / previous) * Q
     return D, steps
-
-
-def _preconditioner(f: WeightedSoftmax, point: Point) -> Preconditioner:
-    """An approximate inverse of the Hessian, on Σ_k v_k = 0.
-
-    Of few parameters the whole Hessian, else its class blocks.
-    """
-    if point.W.size <= DENSE:
-        whole = scipy.linalg.cho_factor(f.hessian(point.probabilities))
-        return lambda r: _centred(
-            scipy.linalg.cho_solve(whole, r.reshape(-1)).reshape(r.shape)
-        )
-    blocks = f.class_blocks(point.probabilities)
-
-    def by_blocks(r: Float64[Array, "c p"]) -> Float64[Array, "c p"]:
-        pairs = zip(blocks, r, strict=True)
-        return _centred(np.stack([scipy.linalg.cho_solve(K, row) for K, row in pairs]))
-
-    return by_blocks
-
-
-def _centred(V: Float64[Array, "c p"]) -> Float64[Array, "c p"]:
-    """V projected on Σ_k v_k = 0.
-
-    A vector common to all classes changes no probability. Without penalty the Hessian
-    is singular along it, and conjugate gradients would wander off.
-    """
-    return np.asarray(V - V.mean(axis=0))
 
 
 def _line_search(

@@ -115,6 +115,9 @@ class Softmax:
         one client nor that of one sample: it is for normalising step sizes, as the
         paper's experiments do; where a theorem asks for L, `smoothness` answers. The
         iteration approaches it from below.
+
+        Returns:
+            An L that need not hold everywhere; `smoothness` does.
         """
         top = largest_eigenvalue(second_moment(self.features))
         return 0.5 * top + self.l2
@@ -124,6 +127,9 @@ class Softmax:
 
         The penalty is common to all samples, and ‖p − e_y‖² ≤ 2 on the simplex:
         (1/m_i) Σ_j ‖∇φ_ij − ∇F_i‖² ≤ (1/m_i) Σ_j ‖p_j − e_{y_j}‖² ‖a_ij‖².
+
+        Returns:
+            A bound on v_i² of each client, at every model.
         """
         spans, span_of = self._spans
         means = np.array([self._sq_norms[lo:hi].mean() for lo, hi in spans])
@@ -133,6 +139,12 @@ class Softmax:
         """(1/m_i) Σ_j ‖∇φ_ij(x) − ∇F_i(x)‖² at given models, exact.
 
         With r_j = p_j − e_{y_j}:  (1/m_i) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m_i) Σ_j r_j a_jᵀ‖².
+
+        Args:
+            anchors: models, one for each lane.
+
+        Returns:
+            v_i² at those models.
         """
         W = self._matrices(anchors)
         found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)

@@ -21,6 +21,9 @@ class QuadraticGenerator:
 
     Attributes:
         coefficient: κ > 0.
+
+    Raises:
+        InvalidInputError: a parameter is out of its range.
     """
 
     coefficient: ArrayLike
@@ -79,6 +82,9 @@ class PowerGenerator:
     Attributes:
         coefficient: κ > 0.
         power: p > 0.
+
+    Raises:
+        InvalidInputError: a parameter is out of its range.
     """
 
     coefficient: ArrayLike
@@ -160,6 +166,9 @@ class ExponentialGenerator:
 
     Attributes:
         rate: ρ > 0.
+
+    Raises:
+        InvalidInputError: a parameter is out of its range.
     """
 
     rate: ArrayLike

@@ -21,7 +21,13 @@ from hewfl.theory.statement import Hypothesis, at_most, below
 
 @runtime_checkable
 class Generator(Protocol):
-    """A convex φ and its flow (ass:generator, eq:scalar_ode)."""
+    """A convex φ and its flow (ass:generator, eq:scalar_ode).
+
+    Examples:
+        >>> from hewfl.theory.general import QuadraticGenerator
+        >>> isinstance(QuadraticGenerator(1.0), Generator)
+        True
+    """
 
     noiseless: ClassVar[str]
     noisy: ClassVar[str]
@@ -31,21 +37,60 @@ class Generator(Protocol):
         """φ'(0+), in the shape of the generator's parameters."""
 
     def value(self, state: ArrayLike) -> Float64[Array, "..."]:
-        """φ(s)."""
+        """φ(s).
+
+        Args:
+            state: s ≥ 0.
+
+        Returns:
+            φ at each s.
+        """
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
-        """R_a(s) for a, s ≥ 0 (prop:flow)."""
+        """R_a(s) for a, s ≥ 0 (prop:flow).
+
+        Args:
+            time: a ≥ 0.
+            state: s ≥ 0.
+
+        Returns:
+            The state after that time.
+        """
 
     def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
-        """log(s/R_a(s)), its limit at s = 0: digits that s − R_a(s) would lose."""
+        """log(s/R_a(s)), its limit at s = 0: digits that s − R_a(s) would lose.
+
+        Args:
+            time: a ≥ 0.
+            state: s ≥ 0.
+
+        Returns:
+            A logarithm of at least zero.
+        """
 
     def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Float64[Array, "..."]:
-        """Log of the slope modulus L_a(m)."""
+        """Log of the slope modulus L_a(m).
+
+        Args:
+            time: a ≥ 0.
+            floor: m ≥ 0.
+
+        Returns:
+            A logarithm of at most zero.
+        """
 
     def coordinate(
         self, state: ArrayLike, reference: ArrayLike
     ) -> Float64[Array, "..."]:
-        """χ(s) = ∫ dξ/φ(ξ) from s to s_ref, both positive (def:chi)."""
+        """χ(s) = ∫ dξ/φ(ξ) from s to s_ref, both positive (def:chi).
+
+        Args:
+            state: s > 0.
+            reference: s_ref > 0.
+
+        Returns:
+            A time; negative beyond the reference.
+        """
 
 
 @broadcasting

@@ -1,19 +1,14 @@
-"""The objective of a torch model, for `hewfl.flower.client`."""
+"""The objective of a torch model, for clients whose branch a server orders."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from hewfl.core.branch import Local, Moment
 from hewfl.core.checks import invalid
-from hewfl.errors import MissingExtraError
-from hewfl.flower.client import Local, Moment
-
-try:
-    import torch
-except ImportError as error:
-    raise MissingExtraError("torch models need `pip install hewfl[torch]`") from error
 
 
 def torch_local(

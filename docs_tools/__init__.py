@@ -1,0 +1,1 @@
+"""How the documentation is checked and its site is built; see docs/site.md."""

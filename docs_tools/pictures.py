@@ -1,0 +1,302 @@
+"""The pictures of docs/concepts.md, drawn from what the library computes.
+
+`python -m docs_tools.pictures` writes them to docs/figures. Each picture is a function
+that returns the numbers it shows and one that draws them; tests look at the numbers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hewfl import (
+    Agreement,
+    FedAvg,
+    GeometricMedian,
+    LocalPlan,
+    MultiKrum,
+    Roster,
+    Trust,
+    combine,
+    post_local_weights,
+)
+from hewfl.aggregate.rows import matrix_round
+from hewfl.problems import random_quadratic
+
+Array = NDArray[np.float64]
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+BLUE, RED, GREY, GREEN = "#3367b0", "#c23b30", "#8a8a8a", "#2a8a4a"
+
+
+# ------------------------------------------------------------------ the projection
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Six displacements in the plane and the exact step for some κ.
+
+    Attributes:
+        points: the displacements.
+        kappas: values of κ.
+        targets: mean/κ, what is projected.
+        steps: its projections onto the hull: the exact steps.
+        weights: of the six, one row for each κ.
+    """
+
+    points: Array
+    kappas: tuple[float, ...]
+    targets: Array
+    steps: Array
+    weights: Array
+
+
+def projection() -> Projection:
+    """Four displacements that agree and two that stray to either side."""
+    points = np.array(
+        [[2.2, 0.6], [2.6, 0.3], [2.4, -0.1], [2.9, 0.5], [2.7, 1.9], [2.5, -1.3]]
+    )
+    mean, kappas = points.mean(axis=0), (1.0, 1.1, 2.0)
+    # with g = −mean and Λ = κ the model is ½κ‖d − mean/κ‖², up to a constant
+    weights = np.array([post_local_weights(points, -mean, k).weights for k in kappas])
+    steps = np.array([combine(points, w) for w in weights])
+    return Projection(points, kappas, mean / np.array(kappas)[:, None], steps, weights)
+
+
+def draw_projection(axes: Any) -> None:
+    """The hull, the mean over κ and its projections; then the weights as bars."""
+    from scipy.spatial import ConvexHull  # noqa: PLC0415 - only to draw
+
+    shown, (plane, bars) = projection(), axes
+    corners = shown.points[ConvexHull(shown.points).vertices]
+    plane.fill(*corners.T, color="#dfe8f5", zorder=0)
+    for i, point in enumerate(shown.points):
+        plane.annotate(
+            "", point, (0, 0), arrowprops={"arrowstyle": "->", "color": GREY, "lw": 1}
+        )
+        plane.annotate(f"Δ{i + 1}", point, (4, 4), textcoords="offset points")
+    colours = (GREEN, BLUE, RED)
+    for kappa, target, step, colour in zip(
+        shown.kappas, shown.targets, shown.steps, colours, strict=True
+    ):
+        plane.plot(*np.array([target, step]).T, ":", color=colour)
+        plane.plot(*target, "x", color=colour, ms=8)
+        plane.plot(*step, "o", color=colour, label=f"step for κ = {kappa:g}")
+    plane.plot(0, 0, "k.", ms=8)
+    plane.annotate("x", (0, 0), (-10, -10), textcoords="offset points")
+    plane.set(aspect="equal", title="the step: the point of the hull nearest to mean/κ")
+    plane.legend(loc="upper left")
+    at = np.arange(len(shown.points))
+    for k, (kappa, row) in enumerate(zip(shown.kappas, shown.weights, strict=True)):
+        bars.bar(
+            at + 0.27 * (k - 1), row, 0.25, color=colours[k], label=f"κ = {kappa:g}"
+        )
+    bars.set(xticks=at, title="the weights")
+    bars.set_xticklabels([f"Δ{i + 1}" for i in at])
+
+
+# ------------------------------------------------------------------ unequal horizons
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where many branches of 1, 2, 4 and 8 steps end, and what they are worth.
+
+    Attributes:
+        horizons: H_i.
+        one_rate: ends under one step size for all, one array of ends for each H.
+        equal_ground: ends under η_i = ϑ/(L H_i).
+        weights: mean exact weights of clients with these H, at equal ground.
+    """
+
+    horizons: tuple[int, ...]
+    one_rate: list[Array]
+    equal_ground: list[Array]
+    weights: Array
+
+
+def ground(repetitions: int = 60) -> Ground:
+    """Branches of unequal length on one noisy quadratic, two laws of step sizes."""
+    rng, horizons = np.random.default_rng(0), (1, 2, 4, 8)
+    start, curvature = np.array([3.0, 1.0]), np.array([1.0, 0.4])
+
+    def ends(horizon: int, step: float) -> Array:
+        points = np.tile(start, (repetitions, 1))
+        for _ in range(horizon):
+            noise = 2.5 * rng.standard_normal(points.shape)
+            points = points - step * (curvature * points + noise)
+        return points
+
+    equal = [ends(h, 0.4 / h) for h in horizons]
+    moved = np.stack(equal, axis=1) - start  # repetitions, clients, 2
+    rows = [post_local_weights(m, -m.mean(axis=0), 1.5).weights for m in moved]
+    weights = np.mean(rows, axis=0)
+    return Ground(horizons, [ends(h, 0.12) for h in horizons], equal, weights)
+
+
+def draw_ground(axes: Any) -> None:
+    """Ends of branches under both laws; then mean weights by horizon."""
+    shown = ground()
+    colours = ("#c9d8ee", "#8fb0dc", "#4f80c2", "#1d4a8a")
+    for panel, ends, title in zip(
+        axes[:2],
+        (shown.one_rate, shown.equal_ground),
+        (
+            "one step size: long branches go far",
+            "equal ground: long branches are quiet",
+        ),
+        strict=True,
+    ):
+        for points, h, colour in zip(ends, shown.horizons, colours, strict=True):
+            panel.scatter(*points.T, s=9, color=colour, label=f"H = {h}")
+        panel.plot(3, 1, "k.", ms=9)
+        panel.annotate("x", (3, 1), (6, -2), textcoords="offset points")
+        panel.plot(0, 0, "k*", ms=9)
+        panel.set(title=title, xlim=(-1.2, 5.5), ylim=(-2.2, 4.2))
+    axes[0].legend(loc="upper left", markerscale=2)
+    axes[2].bar([f"H = {h}" for h in shown.horizons], shown.weights, color=colours)
+    axes[2].set(title="mean exact weight, equal ground")
+
+
+# ------------------------------------------------------------------ the certificate
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The objective along a step and the model that bounds it.
+
+    Attributes:
+        lengths: t, how much of the step is made.
+        objective: F(x + td).
+        bound: F(x) + t⟨g, d⟩ + (Λ/2)t²‖d‖² + mismatch, never below F(x + td).
+    """
+
+    lengths: Array
+    objective: Array
+    bound: Array
+
+
+def promise() -> Promise:
+    """A step of exact weights on a quadratic whose constants are known."""
+    problem = random_quadratic(seed=3, n=8, d=20)
+    rng, L = np.random.default_rng(3), float(problem.smoothness)
+    x = 2 * rng.standard_normal(20)
+    gradients = np.asarray(problem.full_gradients(x[None]))[0]
+    noisy = gradients + 0.8 * rng.standard_normal(gradients.shape)
+    rate, curvature = 0.5 / L, 2 * L
+    moves, g = -rate * noisy, noisy.mean(axis=0)
+    d = combine(moves, post_local_weights(moves, g, curvature).weights)
+    mismatch = ((gradients.mean(axis=0) - g) ** 2).sum() / (2 * (curvature - L))
+    lengths = np.linspace(0, 2.5, 60)
+    models = x + lengths[:, None] * d
+    objective = np.asarray(problem.objectives(models))[:, 0]
+    bound = objective[0] + lengths * (g @ d) + 0.5 * curvature * lengths**2 * (d @ d)
+    return Promise(lengths, objective, bound + mismatch)
+
+
+def draw_promise(axes: Any) -> None:
+    """The objective along the step, and the bound above it."""
+    shown = promise()
+    axes.plot(shown.lengths, shown.bound, color=RED, label="bound: model + mismatch")
+    axes.plot(
+        shown.lengths, shown.objective, color=BLUE, label="objective F(x + t·step)"
+    )
+    axes.axvline(1, color=GREY, ls=":")
+    axes.annotate(
+        "the step made", (1, shown.bound.max()), (5, -8), textcoords="offset points"
+    )
+    axes.set(xlabel="t, share of the step", title="what the certificate says")
+    axes.legend()
+
+
+# ------------------------------------------------------------------ bad clients
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Weights that rules give to ten clients, three of them bad.
+
+    Attributes:
+        names: of the rules.
+        weights: one row for each rule; the last three clients are bad.
+    """
+
+    names: list[str]
+    weights: Array
+
+
+def doubt() -> Doubt:
+    """One round of ten clients: seven share a direction, three send noise as long."""
+    rng = np.random.default_rng(5)
+    moves = 0.1 * (np.ones(30) + 1.2 * rng.standard_normal((10, 30)))
+    moves[7:] = 0.16 * rng.standard_normal((3, 30))
+    rules: list[Any] = [
+        FedAvg(1.0, 1.0),
+        Agreement(1.0, 1.0),
+        GeometricMedian(1.0, 1.0),
+        MultiKrum(1.0, 1.0),
+        Trust(1.0, 1.0),
+    ]
+    rows: list[Array] = []
+    everybody, ones = np.arange(10), np.ones(10, dtype=np.int64)
+    roster = Roster(everybody, ones, ones, ones, 10)
+    seen = matrix_round(np.zeros(30), moves, roster, LocalPlan(np.full(10, 0.1)))
+    for rule in rules:
+        state: Any = rule.init(10, 30, None)
+        for _ in range(5):  # rules with a memory see five such rounds
+            decision, state = rule.decide(seen, state)
+        rows.append(decision.weights / decision.weights.sum())
+    return Doubt([rule.name for rule in rules], np.array(rows))
+
+
+def draw_doubt(axes: Any) -> None:
+    """The weights as a table of colours."""
+    shown = doubt()
+    axes.imshow(shown.weights, cmap="Blues", vmin=0, aspect="auto")
+    for (i, j), value in np.ndenumerate(shown.weights):
+        colour = "white" if value > 0.12 else "black"
+        axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour)
+    axes.set_xticks(range(10), [f"client {j + 1}" for j in range(10)], rotation=30)
+    axes.set_yticks(range(len(shown.names)), shown.names)
+    for j in (7, 8, 9):
+        axes.get_xticklabels()[j].set_color(RED)
+    axes.set(title="weights of ten clients; the last three (red) send noise")
+
+
+def draw_all(folder: Path = FIGURES) -> None:
+    """Write the four pictures as SVG.
+
+    Args:
+        folder: where to.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    # the same bytes every time: no date, no random names of elements
+    mpl.rcParams |= {
+        "svg.hashsalt": "hewfl",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "legend.frameon": False,
+    }
+    for name, draw, size, columns in (
+        ("projection", draw_projection, (9, 4), 2),
+        ("ground", draw_ground, (11, 3.6), 3),
+        ("certificate", draw_promise, (6, 3.4), 1),
+        ("doubt", draw_doubt, (9, 2.8), 1),
+    ):
+        figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
+        for panel in np.atleast_1d(axes):
+            panel.spines[["top", "right"]].set_visible(False)
+        draw(axes)
+        path = folder / f"concepts-{name}.svg"
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw_all()

@@ -1,0 +1,91 @@
+"""Put the pages of the site together in `build/pages`: `make docs` builds from there.
+
+Pages stand where readers of the repository find them (README.md and PAPER.md on top,
+the others in docs/). The site wants them in one folder, so they are copied, links
+follow, and files that pages link to (figures, example programs) come along. Notebooks
+are run and become pages with their outputs.
+"""
+
+import re
+import shutil
+from os.path import relpath
+from pathlib import Path
+
+from docs_tools.notebooks import as_page
+from docs_tools.pages import NOTEBOOKS, ROOT, pages
+
+STAGE = ROOT / "build" / "pages"
+MOVED = {
+    "README.md": "index.md",
+    "PAPER.md": "paper.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
+LINK = re.compile(r"(?P<open>\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def place(path: Path) -> Path:
+    """Where a file of the repository stands in the folder of pages."""
+    name = path.relative_to(ROOT).as_posix()
+    if name in MOVED:
+        return STAGE / MOVED[name]
+    if path.suffix == ".ipynb":
+        return STAGE / "notebooks" / f"{path.stem}.md"
+    if name.startswith("docs/"):
+        return STAGE / name.removeprefix("docs/")
+    return STAGE / "files" / name
+
+
+def relinked(text: str, source: Path, target: Path) -> tuple[str, set[Path]]:
+    """The text of a page with its links changed, and the files that it links to.
+
+    Args:
+        text: of the page.
+        source: its place in the repository, which links are relative to.
+        target: its place in the folder of pages.
+
+    Returns:
+        The new text, and every file of the repository that it links to.
+
+    Raises:
+        FileNotFoundError: a link leads nowhere.
+    """
+    linked: set[Path] = set()
+
+    def follow(found: re.Match[str]) -> str:
+        if re.match(r"\w+:", found["target"]):
+            return found[0]
+        path = (source.parent / found["target"]).resolve()
+        if not path.is_file():
+            raise FileNotFoundError(f"{source}: a link to {found['target']}")
+        linked.add(path)
+        new = relpath(place(path), target.parent).replace("\\", "/")
+        return found["open"] + new + (found["anchor"] or "")
+
+    parts, end = [], 0
+    for code in CODE.finditer(text):
+        parts += [LINK.sub(follow, text[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, LINK.sub(follow, text[end:])]), linked
+
+
+def stage() -> None:
+    """Make `build/pages` anew."""
+    shutil.rmtree(STAGE, ignore_errors=True)
+    texts = {page: page.read_text("utf-8") for page in pages()}
+    texts |= {path: as_page(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
+    files: set[Path] = set()
+    for source, text in texts.items():
+        target = place(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new, linked = relinked(text, source, target)
+        target.write_text(new, "utf-8")
+        files |= linked - set(texts)
+    for path in [*files, ROOT / "docs" / "site.css"]:
+        place(path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place(path))
+
+
+if __name__ == "__main__":
+    stage()

@@ -1,0 +1,33 @@
+"""One scheduler with two workers for all tests of this folder that break nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hewfl.experiments.cluster.crew import Cluster, cluster_at
+from tests.cluster.processes import Processes, processes, until
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with processes(tmp_path_factory.mktemp("fleet")) as found:
+        found.scheduler()
+        found.worker("a")
+        found.worker("b")
+        until(found.file.exists)
+        yield found
+
+
+@pytest.fixture
+def cluster(fleet: Processes) -> Iterator[Cluster]:
+    with cluster_at(f"file:{fleet.file}") as found:
+        found.client.wait_for_workers(2)
+        yield found
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the client alone: workers find nothing of it on the disk."""
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

@@ -1,0 +1,55 @@
+"""The README: its table is what the study published, its first screen is whole."""
+
+import json
+import re
+from statistics import mean
+
+import pytest
+from docs_tools.pages import ROOT
+
+README = (ROOT / "README.md").read_text("utf-8")
+RULES = ("FedAvg", "geometric median", "multi-Krum", "Trust")
+WORLDS = {
+    "all clients are good": "clean",
+    "25 % have random labels": "labels",
+    "40 % have random labels": "many",
+    "15 % send flipped updates, ten times as long": "loud",
+    "25 % send old updates again": "stale",
+}
+PANELS = ("mnist-hom", "mnist-het", "covertype-hom")
+
+
+def worst_ratios(world: str) -> dict[str, float]:
+    """Loss over that of the best rule, each rule at its best momentum, worst panel."""
+    text = (ROOT / "docs/results/quality/summary.json").read_text("utf-8")
+    published, worst = json.loads(text), dict.fromkeys(RULES, 0.0)
+    for panel in PANELS:
+        losses: dict[str, float] = {}
+        for name, run in published[f"{panel}, {world}"]["methods"].items():
+            rule = name.split(", momentum")[0]
+            if rule != "knows who is bad" and None not in run["averaged_objective"]:
+                loss = mean(run["averaged_objective"])
+                losses[rule] = min(loss, losses.get(rule, loss))
+        for rule in RULES:
+            worst[rule] = max(worst[rule], losses[rule] / min(losses.values()))
+    return worst
+
+
+@pytest.mark.parametrize("words", WORLDS)
+def test_the_table_is_what_was_measured(words: str) -> None:
+    (row,) = re.findall(rf"^\| {words} \|(.+)\|$", README, re.MULTILINE)
+    shown = [cell.strip(" *") for cell in row.split("|")]
+    ratios = worst_ratios(WORLDS[words])
+    said = [
+        f"{ratios[rule]:.2f}" if ratios[rule] < 10 else f"{ratios[rule]:.0f}"
+        for rule in RULES
+    ]
+    assert shown == said
+
+
+def test_the_first_screen_has_a_picture_and_two_commands() -> None:
+    screen = README.split("\n## ")[0]
+    (picture,) = re.findall(r"!\[.+\]\((.+)\)", screen)
+    assert (ROOT / picture).exists()
+    (commands,) = re.findall(r"```sh\n(.*?)```", screen, re.DOTALL)
+    assert len(commands.splitlines()) == 2

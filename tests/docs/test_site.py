@@ -1,0 +1,35 @@
+"""How pages are put together, and what the check of the built site sees."""
+
+from pathlib import Path
+
+import pytest
+from docs_tools.check import complaints
+from docs_tools.pages import ROOT
+from docs_tools.stage import STAGE, place, relinked
+
+PAGE = '<a href="b.html#here">b</a> <a href="b.html#gone">b</a> <a href="c.html">c</a>'
+
+
+def test_complaints_name_what_is_wrong(tmp_path: Path) -> None:
+    loads = '<script src="https://elsewhere.example/x.js"></script>'
+    (tmp_path / "a.html").write_text(PAGE + loads)
+    (tmp_path / "b.html").write_text('<p id="here">here</p> <a href="a.html">a</a>')
+    assert complaints(tmp_path) == [
+        "a.html links to b.html#gone: no such anchor",
+        "a.html links to c.html, which is not there",
+        "a.html loads https://elsewhere.example/x.js",
+    ]
+
+
+def test_links_follow_pages_to_their_place() -> None:
+    source = ROOT / "docs" / "theory.md"
+    text = "[p](../PAPER.md#notation) [e](../examples/quickstart.py) `[x](y.md)`"
+    new, files = relinked(text, source, place(source))
+    assert new == "[p](paper.md#notation) [e](files/examples/quickstart.py) `[x](y.md)`"
+    assert files == {ROOT / "PAPER.md", ROOT / "examples" / "quickstart.py"}
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        relinked("[n](nothing.md)", source, place(source))
+
+
+def test_the_readme_is_the_front_page() -> None:
+    assert place(ROOT / "README.md") == STAGE / "index.md"
