@@ -28,6 +28,7 @@ pytestmark = [
 runner = CliRunner()
 TABLES = {"claims.md", "results.md", "summary.json", "table.csv", "report.html"}
 GRID = TABLES | {"pairs.csv", "panels"}
+CURVES = {"curves.csv.gz", "weights.csv.gz"}
 KEPT = {"spec.toml", "tuned.toml", "tuning.json", "times.json"}
 
 
@@ -165,7 +166,7 @@ def test_the_lines(
     result = paper(place, figure)
     assert claim in result.output
     made = {f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
-    assert names(place / figure) == TABLES | KEPT | made | {"curves.csv"}
+    assert names(place / figure) == TABLES | KEPT | made | CURVES
     claims = (place / figure / "claims.md").read_text()
     assert f"| {claim} |" in claims
     assert "These runs: 2 seeds, 3 rounds. They are of `--quick`" in claims
