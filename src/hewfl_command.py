@@ -4,6 +4,7 @@ This stands beside the package and not in it, as nothing of the package can be i
 before `hewfl/__init__.py`, and that takes a good part of the command's first second.
 """
 
+import io
 import os
 import signal
 import sys
@@ -17,19 +18,45 @@ def main() -> None:
     """Import the command, then run it; Ctrl-C ends either with status 130."""
     # A process that was told to ignore Ctrl-C, as under nohup, goes on ignoring it.
     hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    code: object = None
     try:
         if hears:
             signal.signal(signal.SIGINT, _leave)
+        _make_printable()
         from hewfl.cli.app import app  # noqa: PLC0415 - under the handler above
 
         if hears:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
+    except SystemExit as end:
+        code = end.code
     except KeyboardInterrupt:
-        sys.exit(STOPPED)
+        code = STOPPED
+    except OSError as error:  # the output itself cannot be written
+        code = _cannot_write(error)
     finally:
         if hears:  # Python's own end takes a while too
             signal.signal(signal.SIGINT, _leave)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _cannot_write(error)
+    sys.exit(code)  # type: ignore[arg-type]  # what `SystemExit` was given
+
+
+def _make_printable() -> None:
+    """Let a console that lacks a letter show a question mark, and not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _cannot_write(error: OSError) -> int:
+    """Say that standard output is of no use, and give up on what is left in it."""
+    sys.stderr.write(f"error: standard output: {error.strerror or error}\n")
+    # Python flushes once more at its end, and would show a traceback then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

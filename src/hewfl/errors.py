@@ -1,4 +1,4 @@
-"""The exceptions of hewfl: one root, four children."""
+"""The exceptions of hewfl: one root, four children and a grandchild."""
 
 
 class HewError(Exception):
@@ -50,3 +50,11 @@ class DataError(HewError):
 
 class MissingExtraError(HewError, ImportError):
     """An optional package is needed; the text names the extra to install."""
+
+
+class RuleError(InvalidInputError):
+    """A rule broke the contract of an algorithm, or raised what it should not.
+
+    The text names the lane, the round and the rule. It is a mistake in the rule's code,
+    not a round that cannot be decided: nothing can go on.
+    """

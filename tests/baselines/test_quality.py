@@ -169,10 +169,11 @@ def test_a_sieve_is_fedavg_where_nobody_turns_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "kept"), [(0.0, 0.0), (0.5, 0.0), (2.0, 0.5), (1e9, 1.0)]
+    ("tolerance", "kept"),
+    [(0.0, 0.0), (0.5, 0.0), (2.0, 0.5), (1e9, 1.0), (None, 0.0)],
 )
 def test_a_client_that_turns_back_loses_weight_by_its_cosine(
-    tolerance: float, kept: float
+    tolerance: float | None, kept: float
 ) -> None:
     moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     decision, _ = decide(Sieve(1.0, 1.0, tolerance), SIZES, moved)
@@ -189,7 +190,21 @@ def test_a_step_longer_than_the_clip_counts_as_one_of_that_length() -> None:
 def test_a_sieve_that_leaves_nobody_is_fedavg() -> None:
     two = replace(make_roster([1] * 2), data_sizes=np.array([1, 3]))
     for moved in ([[1.0], [-1.0]], [[0.0], [0.0]]):
-        decision, _ = decide(Sieve(1.0, 1.0), two, moved)
+        decision, _ = decide(Sieve(1.0, 1.0, 0.2), two, moved)
         np.testing.assert_allclose(decision.weights, [0.25, 0.75])
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_steps_that_cancel_keep_fedavgs_weights(n: int) -> None:
+    """At the end of a training: the corners of a simplex around its centre."""
+    sizes = np.arange(1, n + 1)
+    roster = replace(make_roster([1] * n), data_sizes=sizes)
+    decision, _ = decide(Sieve(1.0, 1.0), roster, np.eye(n) - 1 / n)
+    np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
+    one_apart, _ = decide(Sieve(1.0, 1.0), roster, np.eye(n) - 0.9 / n)
+    assert one_apart.weights.min() > 0.9 / sizes.sum()
+
+
+def test_a_tolerance_is_checked() -> None:
     with pytest.raises(InvalidInputError, match="tolerance"):
         Sieve(1.0, 1.0, tolerance=-0.1)

@@ -95,7 +95,7 @@ def test_labels_in_another_column_are_pointed_out_as_an_option(
     own.write_text("species,a,b\nx,1,0\ny,2,1\n")
     result = run(command, str(own))
     assert "column 'species' (if that is the label: --label species)" in result.stderr
-    own.write_text("0,1,it's\n5,6,1\n7,8,0\n")
+    own.write_text("20,30,it's\n5,6,x\n7,8,y\n7,9,y\n")
     assert """pass --label 'it'"'"'s' if they are""" in run(command, str(own)).stderr
 
 

@@ -1,5 +1,6 @@
 """Experiments from the command line, as a user types them."""
 
+import errno
 import io
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -211,6 +213,9 @@ def test_a_finished_run_with_a_damaged_file_is_not_called_done(
     assert tuned.exit_code == 0
     (folder,) = (place / "runs").iterdir()
     write_json(folder / "summary.json", {"methods": []})
+    for seed in (0, 1):
+        write_json(folder / f"seed-{seed}" / "constants.json", {})
+        (folder / f"seed-{seed}" / "trace.jsonl").write_text("")
     assert "done" in runner.invoke(app, ["ls"], env={"COLUMNS": "250"}).output
     (folder / file).parent.mkdir(exist_ok=True)
     (folder / file).write_text(text)
@@ -286,3 +291,98 @@ def test_the_demo_makes_a_page(place: Path) -> None:
     assert "given no weight by FedAvg: nobody" in result.output
     assert (place / "hewfl-demo" / "report.html").stat().st_size > 10_000
     assert (place / "hewfl-demo" / "figure.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            1,
+            "error: No space left on device; make room, then call it again to go on\n",
+        ),
+        (
+            OSError(13, "Permission denied", "there"),
+            1,
+            "error: there: Permission denied",
+        ),
+        (
+            MemoryError("Unable to allocate 7 TiB"),
+            1,
+            "error: not enough memory: Unable",
+        ),
+        (BrokenExecutor("gone"), 1, "error: a worker process was ended from outside"),
+        (KeyboardInterrupt(), 130, "stopped; go on with: hewfl resume "),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, told: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hewfl.experiments.tune.simulate", fails)
+    result = runner.invoke(app, ["run", "small.toml", "--jobs", "0"])
+    assert result.exit_code == code
+    assert result.stderr.startswith(told)
+    assert result.stderr.count("\n") == 1
+
+
+def test_ctrl_c_outside_of_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hewfl.cli.run.open_folder", stop)
+    result = runner.invoke(app, ["resume", "x"])
+    assert (result.exit_code, result.stderr) == (130, "stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("clients.batch_size=1000000000000", "`clients.batch_size` must be at most"),
+        ("rounds=1000000000000000000", "`rounds` must be at most 2147483647"),
+    ],
+)
+def test_numbers_beyond_all_reason(change: str, told: str) -> None:
+    result = runner.invoke(app, ["run", "small.toml", "--set", change])
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_a_console_of_few_letters(place: Path) -> None:
+    """Windows consoles know 256 letters; a spec is UTF-8 for all that."""
+    code = "import hewfl_command; hewfl_command.main()"
+    given = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    for words, stream in ((["spec"], "utf-8"), (["data", "show"], "cp1252")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=given,
+            cwd=place,
+            capture_output=True,
+            check=True,
+        )
+        assert done.stderr == b""
+        text = done.stdout.decode(stream)
+        assert "λ" in text if stream == "utf-8" else "?" in text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_output_that_cannot_be_written(place: Path) -> None:
+    code = "import hewfl_command; hewfl_command.main()"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "ls"],
+            *(-1, None, None, full, subprocess.PIPE),
+            cwd=place,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [["-h"], ["--version"], ["run", "-h"]])
+def test_short_help_and_version(words: list[str]) -> None:
+    result = runner.invoke(app, words)
+    assert result.exit_code == 0
+    assert "hewfl " in result.output or "Usage" in result.output

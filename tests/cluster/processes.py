@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds; a busy machine takes long to start a process."""
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from hewfl.errors import HewError
 from hewfl.experiments.cluster.crew import Cluster, cluster_at
-from tests.cluster.processes import Processes, processes, until
+from tests.cluster.processes import PATIENCE, Processes, processes, until
 from tests.cluster.tasks import begun, marked_tasks
 
 pytestmark = pytest.mark.cluster
@@ -47,7 +48,7 @@ def while_it_runs(
     thread.start()
     until(lambda: len(list(marks.iterdir())) >= done)
     strike()
-    thread.join(timeout=60)
+    thread.join(timeout=PATIENCE)
     assert not thread.is_alive()
     return results, told
 
@@ -77,6 +78,15 @@ def test_workers_die_and_join_and_the_scheduler_is_restarted(
         assert found == SQUARES
         assert sum(begun(tmp_path / "n")) <= COUNT + 2  # one for each worker
         assert "scheduler lost, waiting for it" in told
+
+        (tmp_path / "other" / "hewfl").mkdir(parents=True)
+        (tmp_path / "other" / "hewfl" / "__init__.py").touch()
+        own.worker("other", PYTHONPATH=str(tmp_path / "other"))
+        for name in ("again", "once more"):
+            own.kill(name)
+        tasks = marked_tasks(1, tmp_path / "o", 0.1)
+        with pytest.raises(HewError, match=r"a worker has no hewfl\.experiments; inst"):
+            cluster.execute(tasks, lambda *_: None, lambda _: None)
 
 
 def test_a_killed_client_finds_its_tasks_again(

@@ -152,7 +152,7 @@ def test_a_worker_with_other_code_is_one_clear_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {**likeness(), "hewfl": "0.0.1 (code abc)", "numpy": "1.0"}
-    monkeypatch.setattr(stage, "likeness", lambda: other)
+    monkeypatch.setattr(stage, "likeness", lambda **_: other)
     tasks = [Task("s", "t", 1, warns, ())]
     rule = r"worker tcp://\S+ is not like this client: hewfl .* there, 0.0.1 "
     with pytest.raises(HewError, match=rule + r".*; numpy .* there, 1.0 here; install"):

@@ -15,7 +15,8 @@ from hewfl.experiments.cluster.crew import cluster_at
 from hewfl.experiments.cluster.data import DataPart, pieces_of, place_of, receive
 from hewfl.experiments.cluster.files import files_of, write_files
 from hewfl.experiments.cluster.likeness import likeness, require_like
-from hewfl.experiments.workers import THREADS
+from hewfl.experiments.cluster.stage import _plain
+from hewfl.experiments.workers import THREADS, Task
 from tests.experiments.runs import TEXT
 
 
@@ -93,9 +94,17 @@ def test_a_worker_needs_one_thread_for_its_sums(
     for name in THREADS:
         monkeypatch.setenv(name, "1")
     require_like(likeness(), "w")
+    with pytest.raises(HewError, match=r"w is not like .*: torch .* there, 0\.1 here"):
+        require_like({**likeness(torch=True), "torch": "0.1"}, "w")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     with pytest.raises(HewError, match="w must be started with OMP_NUM_THREADS=1"):
         require_like(likeness(), "w")
+
+
+def test_a_task_that_ends_its_workers_is_told_in_words() -> None:
+    killed = pytest.importorskip("distributed").KilledWorker("key", "worker", 3)
+    told = _plain(killed, Task("rounds", "mine, seed 3", 1, print, ()))
+    assert str(told).startswith("rounds, mine, seed 3: every worker that began it died")
 
 
 def test_files_travel_as_they_are(tmp_path: Path) -> None:

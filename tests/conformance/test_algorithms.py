@@ -15,6 +15,7 @@ from tests.tolerances import GAP, WEIGHTS
 
 import hewfl
 from hewfl import InvalidInputError, baselines
+from hewfl.aggregate.rows import as_rows
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Decision, Roster, Round
@@ -206,6 +207,21 @@ def assert_sane(case: Case, decision: Decision, count: int) -> None:
 
 
 # ------------------------------------------------------------------ the properties
+
+
+@every_algorithm
+def test_tensors_on_the_host_are_arrays(case: Case, rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    roster, moved = full_roster(rng), rng.standard_normal((2, N, D))
+    state = other = start(case.algorithm, rng)
+    for own in moved:
+        round_ = round_of(case.algorithm, roster, own, state)
+        decision, state = case.algorithm.decide(round_, state)
+        told = round_of(case.algorithm, roster, own, other)
+        tensors = as_rows("displacements", torch.tensor(own))
+        told = dataclasses.replace(told, displacements=tensors)
+        found, other = case.algorithm.decide(told, other)
+        np.testing.assert_allclose(found.weights, decision.weights, atol=WEIGHTS)
 
 
 def test_ids_and_names_are_unique() -> None:

@@ -41,11 +41,66 @@ def test_quotes_marks_and_compression(tmp_path: Path) -> None:
     assert dataset.features.tolist() == [[1], [2]]
 
 
-def test_a_header_of_numbers_needs_the_label(tmp_path: Path) -> None:
-    path = written(tmp_path, "0,1,label\n5,6,1\n7,8,0\n")
-    with pytest.raises(DataError, match="pass label='label'"):
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("0,1,label\n5,6,1\n7,8,0\n", None),  # a text above numbers
+        ("2019,2020,label\n5,6,1\n7,8,0\n", None),
+        ("0,1,kind\n5,6,x\n7,8,y\n7,8,y\n", None),  # columns that are counted
+        ("1,2,kind\n5,6,x\n7,8,y\n7,8,y\n", "kind"),
+        ("2019,2020,kind\n5,6,x\n7,8,y\n7,8,y\n", "kind"),
+        ('"two\nlines",b,"the\nkind"\n5,6,x\n7,8,y\n7,8,y\n', None),
+        ('"two\r\nlines",2020,kind\r\n5,6,x\r\n7,8,y\r\n', "kind"),
+        ("\ufeffa, b, kind\n5,6,x\n7,8,y\n", "kind"),
+    ],
+)
+def test_headers_of_every_kind(tmp_path: Path, text: str, label: str | None) -> None:
+    dataset = load(written(tmp_path, text), label=label)
+    assert dataset.features[:2].tolist() == [[5, 6], [7, 8]]
+    assert len(dataset.classes) == 2
+
+
+def test_a_header_that_may_be_data_is_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, "2019,2020,kind\n5,6,x\n7,8,y\n7,8,y\n")
+    with pytest.raises(DataError, match="no other row has; pass label='kind' if they"):
         load(path)
-    assert load(path, label="label").features.tolist() == [[5, 6], [7, 8]]
+
+
+def test_text_of_two_bytes(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_bytes("a,kind\n1,é\n2,y\n".encode("utf-16"))
+    assert load(tmp_path / "own.csv").classes == ("y", "é")
+
+
+CLIENTS = "a,ward,kind\n1,north,x\n3,south,y\n5,north,x\n"
+
+
+def test_a_column_of_clients(tmp_path: Path) -> None:
+    dataset = load(written(tmp_path, CLIENTS), client="ward")
+    assert dataset.features.tolist() == [[1], [3], [5]]
+    assert dataset.client_names == ("north", "south")
+    assert dataset.clients is not None
+    assert dataset.clients.tolist() == [0, 1, 0]
+    again = load(tmp_path / "own.csv", client="ward")  # now from the cache
+    assert again.clients is not None
+    assert again.clients.tolist() == [0, 1, 0]
+    assert again.client_names == ("north", "south")
+    last = load(written(tmp_path, "a,kind,id\n1,x,10\n3,y,9\n"), client="id")
+    assert last.classes == ("x", "y")
+    assert last.client_names == ("9", "10")
+
+
+@pytest.mark.parametrize(
+    ("text", "client", "told"),
+    [
+        (CLIENTS, "town", "must have one column 'town'; got 0 among a, ward, kind"),
+        ("a,w,kind\n1,n,x\n2,n,y\n", "w", "clients must be at least two; got only n"),
+        ("w,kind\nn,x\ns,y\n", "w", "must have a column of features; got none"),
+        ("a,w,kind\n1,,x\n2,n,y\n", "w", "clients must be whole numbers or texts"),
+    ],
+)
+def test_bad_clients(tmp_path: Path, text: str, client: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        load(written(tmp_path, text), client=client)
 
 
 @pytest.mark.parametrize(

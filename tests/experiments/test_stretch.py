@@ -15,7 +15,7 @@ from hewfl.experiments.methods import MethodSpec
 from hewfl.experiments.run import Progress, tune_all
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.stretch import beyond, joined, value_at
-from hewfl.experiments.tune import choose
+from hewfl.experiments.tune import Candidates, choose
 from tests.experiments.runs import small
 
 RATES = (0.5, 1.0, 2.0)
@@ -56,7 +56,7 @@ def test_lists_go_on_by_the_ratio_of_their_last_two(
 @pytest.mark.parametrize("best", [0.1, 1.0, 30.0])
 def test_a_list_grows_until_the_best_lies_inside(best: float) -> None:
     spec = spec_with({"step_scale": RATES, "momentum": (0.0, 0.5)}, extend=9)
-    tried = (spec.methods[0].candidates(),)
+    tried: Candidates = (spec.methods[0].candidates(),)
     scores = scored(tried[0], best)
     while any(new := beyond(spec, tried, scores, whole=True)):
         assert len(new[0]) == 2  # with both momenta
@@ -83,7 +83,7 @@ def test_the_worst_seed_may_decide() -> None:
     tried = (spec.methods[0].candidates(),)
     scores = [np.array([[v, 0.0] for v in row]) for row in ((3, 1, 0), (3, 2, 2.5))]
     for over, found in (("mean", 2.0), ("worst", 1.0)):
-        how = replace(spec, tune=replace(spec.tune, over=over))
+        how = spec_with({"step_scale": RATES}, over=over)
         _, (choice,) = choose(how, tried, scores)
         assert choice.parameters["step_scale"] == found
 

@@ -27,8 +27,8 @@ BASELINE = 'methods=[{method="FedAvg", grid={step_scale=[0.1, 0.2]}}]'
         ),
         (
             ["clients.partition=iid", "clients.minimum=1"],
-            '`clients.alpha` must be left out: only clients.partition = "dirichlet" '
-            "has it; got 0.5",
+            "`clients.alpha` must be left out: only clients.partition = dirichlet, "
+            "quantity, features have it; got 0.5",
         ),
         ([*IID, "clients.minimum=4"], "`clients.minimum` must be left out"),
         ([*IID, "clients.partition=pool", "clients.alpha=1"], "`clients.alpha` must"),

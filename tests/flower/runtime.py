@@ -39,17 +39,12 @@ class Federation:
     Args:
         folder: for logs and Flower's own files.
         simulation: whether the SuperLink simulates its nodes itself.
-        app: which app is run.
     """
 
-    def __init__(
-        self, folder: Path, *, simulation: bool = False, app: Path = APP
-    ) -> None:
+    def __init__(self, folder: Path, *, simulation: bool = False) -> None:
         self.folder, self.simulation = folder, simulation
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.app = folder / "app"
-        shutil.copytree(app, self.app, ignore=shutil.ignore_patterns("__pycache__"))
         home = folder / "home"
         home.mkdir()
         text = f'[superlink.loop]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
@@ -107,8 +102,11 @@ class Federation:
             *("--node-config", f"partition-id={i} num-partitions={n}"),
         )
 
-    def run(self, name: str, **config: Any) -> subprocess.Popen[bytes]:
-        """`flwr run` of the test app, streaming its log."""
+    def run(self, name: str, app: Path = APP, **config: Any) -> subprocess.Popen[bytes]:
+        """`flwr run` of an app, streaming its log."""
+        here = self.folder / app.name
+        if not here.exists():
+            shutil.copytree(app, here, ignore=shutil.ignore_patterns("__pycache__"))
         told = " ".join(
             f"{key}='{value}'" if isinstance(value, str | Path) else f"{key}={value}"
             for key, value in config.items()
@@ -117,10 +115,8 @@ class Federation:
         if self.simulation:
             told_nodes = f"num-supernodes={config['clients']}"
             extra = ["--federation-config", f"{told_nodes} client-resources-num-cpus=1"]
-        app = str(self.app)
-        return self.spawn(
-            name, "flwr", "run", app, "loop", "--stream", "-c", told, *extra
-        )
+        command = ("flwr", "run", str(here), "loop", "--stream", "-c", told)
+        return self.spawn(name, *command, *extra)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -149,11 +145,9 @@ def descendants(pid: int) -> list[int]:
 
 
 @contextmanager
-def federation(
-    folder: Path, *, simulation: bool = False, app: Path = APP
-) -> Iterator[Federation]:
+def federation(folder: Path, *, simulation: bool = False) -> Iterator[Federation]:
     """A federation that leaves nothing running behind."""
-    found = Federation(folder, simulation=simulation, app=app)
+    found = Federation(folder, simulation=simulation)
     try:
         yield found
     finally:

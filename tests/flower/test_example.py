@@ -10,11 +10,14 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed")
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from flwr.app import ArrayRecord
+import torch
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
 from tests.flower.federation import StubGrid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
+STOCK = EXAMPLE.parent / "flower_stock"
 STRATEGIES = ("hew", "hew-corrected", "fednova", "scaffold", "fedavg")
 
 
@@ -57,3 +60,34 @@ def test_every_strategy_learns(app: Any, kind: str) -> None:
     result = strategy.start(grid, begin, 3, evaluate_fn=evaluate)
     curve = [m["objective"] for m in result.evaluate_metrics_serverapp.values()]
     assert curve[-1] < 0.7 * curve[0]
+
+
+# ------------------------------------------------------------------ a stock app
+
+
+def last_accuracy(server: Any, client: Any, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Of the stock example, run by its own ServerApp."""
+    torch.manual_seed(0)
+    told = tomllib.loads((STOCK / "pyproject.toml").read_text())
+    config = told["tool"]["flwr"]["app"]["config"]
+    grid = StubGrid(client.app, 5, config=lambda _: {"num-partitions": 5})
+    for context in grid.nodes.values():
+        context.run_config.update(config)
+    server.main(grid, Context(1, 1, {}, RecordDict(), config))
+    return float(capsys.readouterr().out.split()[-1])
+
+
+@pytest.mark.torch
+def test_a_stock_app_does_not_lose_by_the_swap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(STOCK))
+    server = pytest.importorskip("flower_stock.server_app")
+    client = pytest.importorskip("flower_stock.client_app")
+    ours = last_accuracy(server, client, capsys)
+    monkeypatch.setattr(server, "HewStrategy", FedAvg)  # the swap undone
+    theirs = last_accuracy(server, client, capsys)
+    assert theirs > 0.8
+    assert ours > theirs - 0.03
+    for name in [name for name in sys.modules if name.startswith("flower_stock")]:
+        del sys.modules[name]

@@ -32,6 +32,7 @@ from hewfl.paper.quality.specs import (
     quality_specs,
     study_keys,
 )
+from hewfl.paper.quality.tables import unsteady
 from hewfl.paper.quality.verdicts import verdicts
 
 SEEDS = 7
@@ -142,11 +143,24 @@ def test_publishing_is_one_command(tmp_path: Path, scores: Scores) -> None:
     assert f"| {OURS} |" in text
     assert "**" in text
     assert "lost" in text
+    assert "| best |" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| horizon | +")]
+    assert row.endswith("best |") or " to +2.0" in row  # 3 and 1, known to 0.002
     assert (output / "survival.png").stat().st_size > 10_000
     numbers = json.loads((output / "summary.json").read_text())
     assert len(numbers["mnist-hom, labels"]["methods"][OURS]["averaged_objective"]) == 7
     assert "confirmed" in (output / "verdicts.md").read_text()
     assert set(finished(root)) == {CLEAN, LABELS}
+
+
+def test_runs_that_went_astray_are_counted() -> None:
+    found = summary(DEEP, {}, lost=(OURS,))
+    (row,) = (m for m in found["methods"] if m["label"] == "FedAvg, momentum 0.8")
+    row["final"]["test_loss"]["seeds"][3] = 9.0
+    (line,) = unsteady(Scores({DEEP: found}), DEEP[0])
+    methods = len(found["methods"])
+    assert line.startswith(f"Of {methods * SEEDS} runs {SEEDS + 1} end with more")
+    assert line.endswith(f"averaged model {SEEDS}.")
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Lanes that cannot go on: they stop alone, say why, and no warning leaks out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import FedAvg, HewHet, HewHom, QFedAvg, SolverError, simulate
+from hewfl.errors import RuleError
 from tests.sim.test_engine import FEDERATION, all_lanes
 from tests.sim.toy import LeastSquares, least_squares
 
@@ -71,7 +72,7 @@ def test_without_fairness_the_sign_of_losses_is_no_matter() -> None:
 
 @pytest.mark.parametrize("where", ["plan", "decide"])
 def test_a_rule_that_fails_is_quoted(where: str) -> None:
-    """Errors raised on purpose stop a lane; others are defects and come through."""
+    """Errors raised on purpose stop a lane; others are defects of the rule."""
     problem = least_squares()
     inner = HewHom(problem.smoothness, 0.4)
 
@@ -99,7 +100,8 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
     assert (trace.anchors[0] == 0).all()
     assert (trace.anchors[1] != 0).all()
     defect: Any = Failing(KeyError("a defect"))
-    with pytest.raises(KeyError, match="a defect"):
+    told = f"lane 'HEW .*', round 1, {where}: the rule .*Failing is wrong: .*a defect"
+    with pytest.raises(RuleError, match=told):
         simulate(problem, FEDERATION, [defect], rounds=1, seed=1)
 
 
@@ -149,8 +151,7 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
 
         def decide(self, round_: Any, state: Any) -> Any:
             decision, state = inner.decide(round_, state)
-            decision.weights[:] = np.inf
-            return decision, state
+            return replace(decision, step=np.full(problem.d, np.inf)), state
 
     wild: Any = Endless()
     trace = simulate(problem, FEDERATION, [wild], rounds=2, seed=1)

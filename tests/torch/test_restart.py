@@ -156,7 +156,7 @@ def test_a_machine_goes_and_another_comes(tmp_path: Path) -> None:
     command += ["--nproc-per-node=1", "--max-restarts=9", "--rdzv-backend=c10d"]
     command += ["--rdzv-id=job", f"--rdzv-endpoint=localhost:{port}"]
     command += [f"--rdzv-conf={soon}", str(script), str(EXAMPLE.parent), str(tmp_path)]
-    agents = []
+    agents: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
         with (tmp_path / f"agent{len(agents)}").open("w") as log:

@@ -4,6 +4,7 @@
  */
 #include "../core/_kernels.h"
 
+#define LONGEST ((Py_ssize_t)1 << 40)
 #define LINED __attribute__((aligned(64))) /* stores across cache lines take twice as long */
 
 /* y <- y + alpha x with one rounding: g + curvature r may cancel (gram.slope_at) */
@@ -149,6 +150,11 @@ static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t c
                      Py_ssize_t d)
 {
     rows->n = 0;
+    rows->buffers = NULL, rows->types = NULL;
+    if (d > LONGEST) { /* rows of zeros have no buffer that would say so */
+        PyErr_SetString(PyExc_ValueError, "the rows are too long");
+        return 0;
+    }
     rows->buffers = malloc((size_t)count * sizeof(Py_buffer) + 1);
     rows->types = malloc((size_t)count * sizeof(int) + 1);
     if (!rows->buffers || !rows->types) {
@@ -300,8 +306,8 @@ static PyObject *native_shifted(PyObject *self, PyObject *args)
         return NULL;
     Rows rows;
     Py_ssize_t n = types.len;
-    int held = lo >= 0 && count >= 0 && count <= stride && origin >= 0 && origin < n &&
-               fits(&out, n * stride, 8) && hold_rows(&rows, list, types.buf, n, lo + count);
+    int held = lo >= 0 && lo <= LONGEST && count >= 0 && count <= stride && origin >= 0 && origin < n &&
+               fits(&out, times(n, stride, 1), 8) && hold_rows(&rows, list, types.buf, n, lo + count);
     if (!held && !PyErr_Occurred())
         PyErr_SetString(PyExc_ValueError, "a range or the origin is outside the rows");
     if (held) {
@@ -405,7 +411,9 @@ static PyObject *native_combine(PyObject *self, PyObject *args)
         return NULL;
     Rows rows;
     Py_ssize_t n = types.len, sums = n > 0 ? weights.len / (n * 8) : 0;
-    int held = fits(&weights, n, 8) && fits(&out, sums * d, out_type == FLOAT64 ? 8 : 4) &&
+    Py_ssize_t size = out_type == FLOAT64 ? 8 : 4;
+    int held = fits(&weights, n, 8) && fits(&out, d, size) &&
+               fits(&out, times(sums, d, 1), size) &&
                hold_base(&base, d) && hold_rows(&rows, list, types.buf, n, d);
     if (held) {
         Py_BEGIN_ALLOW_THREADS
@@ -523,6 +531,7 @@ static PyObject *native_advance(PyObject *self, PyObject *args)
         return NULL;
     Py_RETURN_NONE;
 }
+
 /* sum[0..n) += b h (x - y), in single precision */
 MULTIARCH static void add_signed(float b, const float *h, const float *x, const float *y,
                                  float *restrict sum, Py_ssize_t n)
@@ -548,7 +557,7 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
                           &total))
         return NULL;
     Py_ssize_t n = x.len / 4, rows = 0;
-    int ok = begin >= 0 && k > 0;
+    int ok = begin >= 0 && begin <= PY_SSIZE_T_MAX - n && k > 0;
     if (!ok)
         PyErr_SetString(PyExc_ValueError, "a sketch has a size, and entries a place");
     if (ok) {
@@ -558,7 +567,7 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     }
     const int64_t *b = signs.buf, *s = shifts.buf;
     for (Py_ssize_t r = 0; ok && r < rows; r++)
-        if (s[r] < 0 || s[r] + k > table.len / 4) {
+        if (s[r] < 0 || s[r] > table.len / 4 - k) {
             PyErr_SetString(PyExc_ValueError, "a shift is outside the table of signs");
             ok = 0;
         }

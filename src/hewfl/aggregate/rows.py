@@ -147,7 +147,9 @@ class Rows:
 
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩."""
-        return float(self.xp.vecdot(u, v)) if self.xp is not np else float(np.dot(u, v))
+        if self.xp is np or isinstance(u, np.ndarray) or isinstance(v, np.ndarray):
+            return float(np.dot(to_host(u), to_host(v)))  # a rule may keep host vectors
+        return float(self.xp.vecdot(u, v))
 
     def with_null(self) -> "Rows":
         """The vectors and Δ = 0 after them."""

@@ -235,7 +235,7 @@ def _advance(variates: Held, round_: Round) -> None:
     for here, part in data.stretches():
         c = variates.server[here]  # Alg. 1, l. 18, Alg. 2, l. 18
         c *= 1 - share
-        c += combine(part, u, wide=True)
+        c += to_host(combine(part, u, wide=True))
 
 
 def _take(variates: Held, roster: Roster, gradients: Rows | Pieces) -> None:
@@ -256,7 +256,7 @@ def _advance_clients(
     spans = None if native is None else data.spans()
     if native is None or spans is None:
         for k, c_i in enumerate(own):  # one by one: all at once are n×d numbers
-            increment = -server - data.row(k) * rate[k]
+            increment = -server - to_host(data.row(k)) * rate[k]
             c_i[:] += increment  # Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14
         return
     for span in spans:

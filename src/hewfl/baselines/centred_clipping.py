@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.aggregate.memory import to_host
 from hewfl.baselines.distances import sq_distances_to
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, positive, whole
@@ -103,7 +104,7 @@ class CentredClipping:
             )
             a *= 1 - share.mean()
             a[:-1] += share / D.n
-        step = np.asarray(D.combine(a[:-1]) + a[-1] * v, dtype=np.float64)
+        step = to_host(D.combine(a[:-1])) + a[-1] * v
         clipped = int((share < 1).sum())
         status = f"{clipped} of {D.n} clipped in the last pass"
         return Decision(a[:-1], status, step=step), CentredClippingState(step.copy())

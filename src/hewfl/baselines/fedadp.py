@@ -6,6 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from hewfl.aggregate.memory import to_host
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, Ints, positive
 from hewfl.core.displacements import Displacements
@@ -112,7 +113,7 @@ def angles_to_mean(
     moved = np.flatnonzero((lengths > 0) & (length > 0))
     if len(moved) == 0:
         return theta
-    u, v = D.matrix()[moved] / lengths[moved, None], mean / length
+    u, v = D.matrix()[moved] / lengths[moved, None], to_host(mean) / length
     apart, along = _lengths(D.like(u - v)), _lengths(D.like(u + v))
     theta[moved] = 2 * np.arctan2(apart, along)
     return theta

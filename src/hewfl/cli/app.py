@@ -1,5 +1,7 @@
 """The commands put together."""
 
+from typing import Annotated
+
 import typer
 
 from hewfl.cli.certify import certify
@@ -17,6 +19,7 @@ app = typer.Typer(
     help="Exact-weight aggregation for local SGD with unequal local work.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (demo, run, tune, resume, ls, methods, spec, report, paper, certify)
 for command in COMMANDS:
@@ -25,9 +28,25 @@ app.add_typer(data, name="data")
 app.add_typer(study, name="study")
 
 
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        version()
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
-def main() -> None:
-    """Exact-weight aggregation for local SGD with unequal local work."""
+def main(
+    *,
+    show: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Exact-weight aggregation for local SGD with unequal local work.
+
+    `hewfl COMMAND --help` tells all about one command.
+    """
 
 
 @app.command()

@@ -18,6 +18,7 @@ from rich.text import Text
 from hewfl.cli.errors import as_option, one_line_errors
 from hewfl.core.checks import Ints, invalid
 from hewfl.core.conversion import errors_naming
+from hewfl.core.own_code import located
 from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
@@ -25,10 +26,11 @@ from hewfl.data.encode import OnBatch, encode_ag_news
 from hewfl.data.inventory import Stock, take_stock
 from hewfl.data.load import check as check_dataset
 from hewfl.data.load import load
-from hewfl.data.partition import class_counts, dirichlet_partition, iid_partition
+from hewfl.data.partition import class_counts
 from hewfl.data.picture import draw_partition
 from hewfl.data.places import download_root
-from hewfl.data.prepare import row_labels, split_rows
+from hewfl.data.prepare import feature_rows, row_clients, row_labels, split_rows
+from hewfl.data.sharing import KINDS, Rows, Sharing, share_out
 
 data = typer.Typer(
     help="List, get, check, encode and show data sets.", no_args_is_help=True
@@ -37,6 +39,11 @@ data = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Label = Annotated[
     str | None, typer.Option(help="Column of the labels in a file; the last if absent.")
+]
+
+Client = Annotated[
+    str | None,
+    typer.Option(help="Column that says whose each row is: clients are these."),
 ]
 
 _BAR = 24
@@ -131,6 +138,7 @@ def check(
     ] = None,
     *,
     label: Label = None,
+    client: Client = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify checksums, parse, and say what was found; fail if anything is wrong."""
@@ -139,9 +147,12 @@ def check(
     here = [stock.entry.name for stock in stocks if stock.state != "absent"]
     wanted, found = names or here, []
     for name in wanted:
-        known = label if name not in CATALOGUE else None  # for files among the names
+        is_file = (
+            name not in CATALOGUE
+        )  # the columns are those of files among the names
+        columns = {"label": label, "client": client} if is_file else {}
         with contextlib.suppress(typer.Exit), one_line_errors(as_option):
-            found.append(check_dataset(name, label=known))
+            found.append(check_dataset(name, **columns))
     if found or as_json:
         _print_datasets(found, as_json=as_json)
     if len(found) < len(wanted):
@@ -242,10 +253,18 @@ def show(  # noqa: PLR0913 - options of a command
     *,
     clients: Annotated[int, typer.Option(min=1, help="Clients n.")] = 20,
     alpha: Annotated[float, typer.Option(help="Dirichlet concentration α.")] = 0.2,
+    partition: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(KINDS)}, or your own as file:Name."),
+    ] = None,
     iid: Annotated[bool, typer.Option("--iid", help="Even shuffled shards.")] = False,
     minimum: Annotated[int, typer.Option(min=0, help="Least samples of a client.")] = 1,
+    per_client: Annotated[
+        int, typer.Option(min=1, help="Classes or shards of a client.")
+    ] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Of split and partition.")] = 0,
     label: Label = None,
+    client: Client = None,
     output: Annotated[
         Path | None, typer.Option(help="Save a picture here (.png or .pdf).")
     ] = None,
@@ -256,31 +275,43 @@ def show(  # noqa: PLR0913 - options of a command
     The defaults are the paper's: 20 clients, label skew with concentration 0.2.
     """
     with one_line_errors(as_option):
-        dataset = load(name, label=label)
-        labels = row_labels(dataset, split_rows(dataset, seed)[0])
-        with errors_naming({"n": "--clients", "alpha": "--alpha"}):
-            if iid:
-                partition = iid_partition(len(labels), clients, seed)
-            else:
-                partition = dirichlet_partition(
-                    labels, clients, alpha, seed, minimum=minimum
-                )
-        counts = class_counts(labels, partition, len(dataset.classes))
-        kind = "even shards" if iid else f"Dirichlet label skew, α = {alpha:g}"
-        title = f"{dataset.name}: {clients} clients, {kind}, seed {seed}"
+        dataset = load(name, label=label, client=client)
+        kind = partition or ("natural" if client else "iid" if iid else "dirichlet")
+        if iid and kind != "iid":
+            raise invalid("--iid", f"left out with --partition {kind}", "--iid")
+        if client is not None and kind == "natural":
+            clients = len(dataset.client_names)
+        kind = str(located(kind, Path()))
+        how = Sharing(kind, clients, alpha, minimum, per_client)
+        rows = split_rows(dataset, seed)[0]
+        labels = row_labels(dataset, rows)
+        options = {name: f"--{name}" for name in ("alpha", "minimum", "partition")}
+        options |= {"per_client": "--per-client", "n": "--clients"}
+        with errors_naming(options):
+            known = Rows(
+                labels, feature_rows(dataset, rows), row_clients(dataset, rows)
+            )
+            shards = share_out(known, how, seed)
+        counts = class_counts(labels, shards, len(dataset.classes))
+        title = f"{dataset.name}: {clients} clients, {how.words}, seed {seed}"
+        whose = dataset.client_names if kind == "natural" else ()
         if output is not None:
             draw_partition(counts, dataset.classes, title, output)
     if as_json:
         record = {"title": title, "classes": dataset.classes, "counts": counts.tolist()}
+        record |= {"clients": whose} if whose else {}
         typer.echo(json.dumps(record))
         return
-    Console().print(_partition_table(counts, dataset.classes, title))
+    Console().print(_partition_table(counts, dataset.classes, title, whose))
     if output is not None:
         typer.echo(f"picture saved in {output}")
 
 
 def _partition_table(
-    counts: Int64[Ints, "n c"], classes: tuple[str, ...], title: str
+    counts: Int64[Ints, "n c"],
+    classes: tuple[str, ...],
+    title: str,
+    names: tuple[str, ...] = (),
 ) -> Table:
     """One row per client: its size as a bar, and shades for its mix of classes."""
     sizes = counts.sum(axis=1)
@@ -292,7 +323,8 @@ def _partition_table(
     for client, (size, row) in enumerate(zip(sizes, counts, strict=True)):
         bar = "█" * max(round(_BAR * size / sizes.max()), int(size > 0))
         shades = (_SHADES[_shade(k / max(size, 1))] * 2 for k in row)
-        table.add_row(str(client), f"{size:,}", Text(bar), Text("│".join(shades)))
+        name = escape(names[client]) if names else str(client)
+        table.add_row(name, f"{size:,}", Text(bar), Text("│".join(shades)))
     table.caption = f"classes, left to right: {escape(', '.join(classes))}"
     return table
 

@@ -1,10 +1,12 @@
 """How the command says what went wrong."""
 
 import ast
+import errno
 import re
 import shlex
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,10 +31,12 @@ def as_change(column: str) -> str:
 def one_line_errors(
     label: Callable[[str], str] = "label={!r}".format,
 ) -> Iterator[None]:
-    """Say our own errors in one line, and what the system refuses to do with a file.
+    """Say our own errors in one line, and what the system refuses to do.
 
-    Others are bugs and keep their traceback. Exit code 2 for input that breaks a rule,
-    1 for everything else. Warnings are one line as well.
+    That is: a file that cannot be written, a disk that is full, memory that is not
+    there, a worker that was killed, Ctrl-C. Others are bugs and keep their traceback.
+    Exit code 2 for input that breaks a rule, 130 for Ctrl-C, 1 for everything else.
+    Warnings are one line as well.
 
     Args:
         label: how a user of the command names the column of the labels, where an error
@@ -44,15 +48,37 @@ def one_line_errors(
         yield
     except HewError as error:
         text = _LABEL.sub(lambda m: label(ast.literal_eval(m[1])), str(error))
-        typer.echo(f"error: {text}", err=True)
+        _say(text)
         raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from error
+    except BrokenPipeError:  # whoever read the output has gone: typer ends quietly
+        raise
     except OSError as error:
-        if error.filename is None:
-            raise
-        typer.echo(f"error: {error.filename}: {error.strerror}", err=True)
+        place = "" if error.filename is None else f"{error.filename}: "
+        _say(f"{place}{error.strerror or error}{_advice(error)}")
         raise typer.Exit(1) from error
+    except MemoryError as error:
+        why = f": {error}" if str(error) else ""
+        _say(f"not enough memory{why}; fewer methods, clients or samples need less")
+        raise typer.Exit(1) from error
+    except BrokenExecutor as error:
+        text = "a worker process was ended from outside, as systems do that run out of "
+        _say(f"{text}memory; call it again to go on, with --jobs 1 to need less")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from error
     finally:
         warnings.formatwarning = before
+
+
+def _say(text: str) -> None:
+    """One line, whatever the text is."""
+    typer.echo(f"error: {' '.join(text.split())}", err=True)
+
+
+def _advice(error: OSError) -> str:
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return "; make room, then call it again to go on" if error.errno in full else ""
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:

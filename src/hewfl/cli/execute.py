@@ -1,5 +1,6 @@
 """Do what is left of runs, with bars, and show what came of them."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,6 +19,9 @@ from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.summary import mean_text
 from hewfl.experiments.workers import Crew
 from hewfl.server.lock import holder_of
+
+MOST_PAIRS = 10
+"""That the terminal shows; the report has all of them."""
 
 
 def execute(
@@ -113,6 +117,23 @@ def show_summary(folder: Folder, console: Console) -> None:
         table.add_row(escape(method["label"]), *cells)
     console.print(table)
     console.print(f"in {folder.path}", highlight=False)
+
+
+def show_verdicts(folder: Folder, console: Console) -> None:
+    """Who is ahead of whom in the objective, by paired intervals; what to do next."""
+    pairs = [p for p in folder.summary["pairs"] if p["quantity"] == "objective"]
+    for pair in pairs[:MOST_PAIRS]:
+        told = f"{pair['first']} against {pair['second']}: {pair['verdict']}"
+        if pair["low"] is not None:
+            told += f" (objective {pair['mean']:+.4g}, 95 % interval "
+            told += f"{pair['low']:+.4g} to {pair['high']:+.4g})"
+        console.print(f"  {told}", highlight=False, soft_wrap=True, markup=False)
+    if len(pairs) > MOST_PAIRS:
+        left = f"  and {len(pairs) - MOST_PAIRS} pairs more, in summary.json"
+        console.print(left, highlight=False)
+    name = shlex.quote(str(folder.path))
+    next_ = f"look at it: hewfl report {name} -o report.html"
+    console.print(next_, highlight=False, soft_wrap=True, markup=False)
 
 
 def _cell(key: str, value: Any) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, final
 
 import typer
@@ -13,15 +14,22 @@ from rich.table import Table
 
 from hewfl.baselines.references import REFERENCES
 from hewfl.cli.errors import one_line_errors
-from hewfl.core.checks import invalid
-from hewfl.core.conversion import one_of
+from hewfl.core.own_code import (
+    checked_name,
+    entry_points,
+    load,
+    located,
+    parameters_of,
+    short_name,
+)
 from hewfl.core.records import ProblemBounds
+from hewfl.experiments.methods import GROUP
 from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 
 KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)\]")
 """A citation in a docstring."""
-OWN = "of hewfl"
+OWN, OTHERS = "of hewfl", "not of hewfl"
 PAPER = "Pasechnyuk2026"
 
 
@@ -73,14 +81,18 @@ def methods(
         for each in METHODS:
             told = sheet(each)
             table.add_row(each, escape(told.sentence), told.source)
+        for each, point in entry_points(GROUP).items():  # not loaded to be listed
+            where = f"of an installed package: {point.value}"
+            table.add_row(escape(each), escape(where), OTHERS)
         console.print(table)
         console.print("\nhewfl methods NAME tells the hyper-parameters of one.")
         return
     with one_line_errors():
-        if name not in METHODS:
-            raise invalid("name", one_of(tuple(METHODS), name), repr(name))
-    told = sheet(name)
-    console.print(f"[bold]{name}[/]: {escape(told.sentence)}\nfrom: {told.paper}\n")
+        name = str(located(name, Path()))
+        checked_name(name, tuple(METHODS), GROUP, "name")
+        told = sheet(name)
+    title = f"[bold]{escape(short_name(name))}[/]: {escape(told.sentence)}"
+    console.print(f"{title}\nfrom: {told.paper}\n")
     if told.formulas:
         console.print(f"{escape(told.formulas)}\n", highlight=False, soft_wrap=True)
     titles = ("hyper-parameter", "default", "meaning")
@@ -94,20 +106,24 @@ def sheet(name: str) -> Sheet:
     """What is to be told of a method, read off its class.
 
     Args:
-        name: as specs write it.
+        name: as specs write it; the code of one that is not of hewfl is loaded.
 
     Returns:
         The sentence, the source, the formulas and the hyper-parameters.
+
+    Raises:
+        InvalidInputError: the code cannot be loaded.
     """
-    method = METHODS[name]
+    method = METHODS[name] if name in METHODS else load(name, GROUP, "name")
     text = inspect.getdoc(method) or ""  # none under python -OO
     opening, _, rest = text.partition("\n")
     before, _, _ = rest.partition("Attributes:")
     cited = KEY.search(opening)
     key = PAPER if name.startswith("Hew") else OWN
     key = key if cited is None else cited[1]
+    key = key if name in METHODS else OTHERS
     source = re.sub(r"([a-z])(\d{4}).*", r"\1 \2", key)
-    paper = REFERENCES.get(key, OWN)
+    paper = REFERENCES.get(key, key if key == OTHERS else OWN)
     parameters = _parameters(method)
     if name == "HewControl":  # a spec gives the bounds one by one
         bounds = _parameters(ProblemBounds)
@@ -125,8 +141,15 @@ def _outer_parameters() -> tuple[Parameter, ...]:
     )
 
 
-def _parameters(record: type[Any]) -> tuple[Parameter, ...]:
+def _parameters(record: Any) -> tuple[Parameter, ...]:
     """Fields of a record with their defaults, and what its docstring says of them."""
+    if not dataclasses.is_dataclass(record):  # somebody's function that makes a rule
+        given = inspect.signature(record).parameters
+        known = [(n, given[n].default) for n in parameters_of(record)]
+        empty = inspect.Parameter.empty
+        return tuple(
+            Parameter(n, "required" if v is empty else str(v), "") for n, v in known
+        )
     _, _, text = (inspect.getdoc(record) or "").partition("Attributes:\n")
     meanings: dict[str, str] = {}
     for line in text.split("\n"):

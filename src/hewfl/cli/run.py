@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hewfl.cli.errors import as_change, one_line_errors
-from hewfl.cli.execute import execute, tune_one
+from hewfl.cli.execute import execute, show_verdicts, tune_one
 from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
 from hewfl.core.checks import invalid
 from hewfl.experiments.folder import folder_for, open_folder
@@ -39,7 +39,9 @@ def run(
     """Tune and run an experiment; one that was begun goes on where it stopped."""
     with one_line_errors(as_change):
         spec = chunked(read(file, change or []), client_chunk)
-        execute([folder_for(spec, root)], jobs, Console(), cluster=cluster)
+        folder, console = folder_for(spec, root), Console()
+        execute([folder], jobs, console, cluster=cluster)
+        show_verdicts(folder, console)
 
 
 def tune(
@@ -74,12 +76,15 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped."""
     with one_line_errors():
-        execute([open_folder(folder)], jobs, Console(), cluster=cluster)
+        run, console = open_folder(folder), Console()
+        execute([run], jobs, console, cluster=cluster)
+        show_verdicts(run, console)
 
 
 def spec() -> None:
     """Print a spec with every field, its default and what it means."""
-    typer.echo(template(), nl=False)
+    # Bytes, as TOML is UTF-8 whatever the console is.
+    typer.echo(template().encode(), nl=False)
 
 
 def report(
@@ -144,6 +149,6 @@ def read(file: Path, changes: Sequence[str]) -> Spec:
         DataError: the file cannot be read or is not TOML.
         InvalidInputError: a field breaks a rule, or has no effect.
     """
-    spec = spec_from_table(overridden(read_toml(file), changes))
+    spec = spec_from_table(overridden(read_toml(file), changes), file.parent)
     refuse_unused_fields(spec)
     return spec

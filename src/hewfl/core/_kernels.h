@@ -1,12 +1,11 @@
-/* What the compiled kernels of several rooms share: vectors of doubles, checks of buffers.
+/* What the compiled kernels of several rooms share: vectors of doubles.
  *
  * Included by solver/_solver.c and aggregate/_passes.c; everything here is static.
  */
 #ifndef HEWFL_KERNELS_H
 #define HEWFL_KERNELS_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_buffers.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -48,16 +47,6 @@ MULTIARCH static void scale_by(double *x, double factor, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++)
         x[i] *= factor;
-}
-
-/* Whether a buffer holds `count` items of `size` bytes; sets the error where not. The
- * division cannot overflow, the product count * size could. */
-static int fits(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
-{
-    if (count >= 0 && (size == 0 || buffer->len / size >= count))
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "a buffer is shorter than its declared shape");
-    return 0;
 }
 
 #endif

@@ -145,6 +145,10 @@ def _convert(kind: Any, value: Any, where: str) -> Any:
         return value
     if origin in (Union, types.UnionType):
         return _either([part for part in parts if _is_written(part)], value, where)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise invalid(where, "a table", repr(value))
+        return dict(value)
     if origin is not None:  # tuples and sequences: all entries are of one type
         if not isinstance(value, list | tuple):
             raise invalid(where, "a list", repr(value))

@@ -12,7 +12,21 @@ from hewfl.data.partition import (
     dirichlet_partition,
     iid_partition,
 )
-from hewfl.data.prepare import Prepared, prepare, row_labels, split_rows
+from hewfl.data.prepare import (
+    Prepared,
+    prepare,
+    row_clients,
+    row_labels,
+    split_rows,
+)
+from hewfl.data.sharing import Rows, Sharing, share_out
+from hewfl.data.skews import (
+    class_partition,
+    feature_partition,
+    natural_partition,
+    quantity_partition,
+    shard_partition,
+)
 
 __all__ = [
     "CATALOGUE",
@@ -21,15 +35,24 @@ __all__ = [
     "Entry",
     "Partition",
     "Prepared",
+    "Rows",
+    "Sharing",
     "Texts",
     "ag_news_texts",
     "check",
     "class_counts",
+    "class_partition",
     "dirichlet_partition",
+    "feature_partition",
     "fetch",
     "iid_partition",
     "load",
+    "natural_partition",
     "prepare",
+    "quantity_partition",
+    "row_clients",
     "row_labels",
+    "shard_partition",
+    "share_out",
     "split_rows",
 ]

@@ -18,23 +18,34 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from jaxtyping import Int64
 
+from hewfl.core.checks import Ints
 from hewfl.data.dataset import Samples
 from hewfl.data.places import cache_root, file_sha256, warn_of_cache
 from hewfl.errors import DataError
 
 FORMAT = 1
-_ARRAYS = ("features", "labels", "test_features", "test_labels")
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Parsed:
-    """What a parser made of a source."""
+    """What a parser made of a source; fields as in `Dataset`."""
 
     train: Samples
     test: Samples | None
     classes: tuple[str, ...]
+    clients: Int64[Ints, " all"] | None = None
+    client_names: tuple[str, ...] = ()
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """What is kept, by the names of the files."""
+        found = dict(zip(("features", "labels"), self.train, strict=True))
+        if self.test is not None:
+            found |= zip(("test_features", "test_labels"), self.test, strict=True)
+        return found if self.clients is None else found | {"clients": self.clients}
 
 
 def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed:
@@ -95,14 +106,22 @@ def _opened(folder: Path, key: list[str]) -> Parsed | None:
     if manifest is None:
         return None
     try:
-        arrays = [
-            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        arrays = {
+            name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             for name in manifest["sha256"]
-        ]
+        }
     except (OSError, ValueError, EOFError):
         return None
-    test = (arrays[2], arrays[3]) if len(arrays) == 4 else None
-    return Parsed((arrays[0], arrays[1]), test, tuple(manifest["classes"]))
+    test = None
+    if "test_labels" in arrays:
+        test = (arrays["test_features"], arrays["test_labels"])
+    return Parsed(
+        (arrays["features"], arrays["labels"]),
+        test,
+        tuple(manifest["classes"]),
+        arrays.get("clients"),
+        tuple(manifest.get("client_names", ())),
+    )
 
 
 def _publish(folder: Path, key: list[str], parsed: Parsed) -> None:
@@ -110,12 +129,16 @@ def _publish(folder: Path, key: list[str], parsed: Parsed) -> None:
     own = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
     own.mkdir()
     try:
-        arrays = [*parsed.train, *(parsed.test or ())]
         sha256 = {}
-        for name, array in zip(_ARRAYS, arrays, strict=False):
+        for name, array in parsed.arrays.items():
             np.save(own / f"{name}.npy", np.ascontiguousarray(array))
             sha256[name] = file_sha256(own / f"{name}.npy")
-        manifest = {"key": key, "classes": parsed.classes, "sha256": sha256}
+        manifest = {
+            "key": key,
+            "classes": parsed.classes,
+            "client_names": parsed.client_names,
+            "sha256": sha256,
+        }
         text = json.dumps(manifest, indent=1)
         (own / "manifest.json").write_text(text, encoding="utf-8")
         _rename(own, folder, key)

@@ -1,9 +1,10 @@
-"""CSV files of users: one table of numbers, one column of labels.
+"""CSV files of users: numbers, one column of labels, perhaps one of clients.
 
 NumPy's reader is quick but says little about what is wrong. When it fails, the file is
 walked again with the `csv` module to name the line and the column.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -17,38 +18,68 @@ import numpy as np
 
 from hewfl.errors import DataError
 
+Table = tuple[Any, Any, Any, Callable[[int], str]]
+"""Features, labels as texts, clients as texts or None, and where a row's label is."""
 
-def read_csv(path: Path, label: str | None) -> tuple[Any, Any, Callable[[int], str]]:
-    """Features, labels as texts, and the name of each row's label in the file.
+
+def read_csv(path: Path, label: str | None, client: str | None = None) -> Table:
+    """Features, labels and clients as texts, and the name of each row's label.
 
     Args:
         path: a CSV file, perhaps compressed by gzip.
         label: name of the column that holds the labels; the last one by default.
+        client: name of the column that says whose row it is; None if there is none.
 
     Raises:
         DataError: the file is damaged, or a field breaks a rule.
     """
-    try:
-        text = _content(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} must be UTF-8 text; got {error}") from error
-    first = next(csv.reader(io.StringIO(text, newline="")), [])
+    text = _text(path)
+    reader = csv.reader(io.StringIO(text, newline=""))
+    first = next(reader, [])
     if len(first) < 2:
         found = f"{len(first)} in the first"
         if len(first) == 1 and any(mark in first[0] for mark in ";\t|"):
             found += f", {first[0][:40]!r}; separate fields by commas"
         raise DataError(f"{path}: rows must have at least two columns; got {found}")
     # Labels may be texts, features not: a row without any number is a header.
-    numbers = any(is_number(field) for field in first)
-    names = None if numbers and label not in first else first
-    column = label_column(path, names, label, len(first))
-    if names is not None and not text.partition("\n")[2].strip():
+    stripped = [field.strip() for field in first]
+    is_header = not any(map(is_number, first)) or {label, client} & {*stripped}
+    names = first if is_header else None
+    texts = text_columns(path, names, label, client, len(first))
+    if names is not None and next(reader, None) is None:
         raise DataError(f"{path}: must have rows below its header; got none")
-    labels: list[str] = []
+    # A header in quotes may go over several lines.
+    lines = _lines(text, 1) if names is not None else 0
+    table, kept = _parsed(path, text, lines, (names, len(first), texts))
+    column = texts[0]
+    if names is None and _is_name(path, stripped, kept[column], column):
+        names, table = first, table[1:]
+        kept = {k: values[1:] for k, values in kept.items()}
 
-    def keep(field: str) -> float:
-        labels.append(field.strip())
-        return 0.0
+    def place(row: int) -> str:
+        return f"{_line(text, row, names)}, column {_name(names, column)}"
+
+    features = np.delete(table, texts, axis=1)
+    clients = np.array(kept[texts[1]]) if len(texts) > 1 else None
+    return features, np.array(kept[column]), clients, place
+
+
+Form = tuple[list[str] | None, int, list[int]]
+"""Header, fields of a row, and the columns of texts."""
+
+
+def _parsed(
+    path: Path, text: str, lines: int, form: Form
+) -> tuple[Any, dict[int, list[str]]]:
+    """The table, zero where there are texts, and the texts of each such column."""
+    kept: dict[int, list[str]] = {column: [] for column in form[2]}
+
+    def keeper(column: int) -> Callable[[str], float]:
+        def keep(field: str) -> float:
+            kept[column].append(field.strip())
+            return 0.0
+
+        return keep
 
     try:
         table = np.loadtxt(
@@ -56,25 +87,58 @@ def read_csv(path: Path, label: str | None) -> tuple[Any, Any, Callable[[int], s
             delimiter=",",
             quotechar='"',
             comments=None,
-            converters={column: keep},
-            skiprows=0 if names is None else 1,
+            converters={column: keeper(column) for column in kept},
+            skiprows=lines,
             ndmin=2,
         )
     except ValueError as error:
-        found = _first_mistake(text, names, len(first), column) or str(error)
+        found = _first_mistake(text, form) or str(error)
         raise DataError(f"{path}: {found}") from error
     if not np.isfinite(table).all():
-        wrong = _first_mistake(text, names, len(first), column, finite=True)
-        raise DataError(f"{path}: {wrong}")
-    if names is None and not is_number(labels[0]) and all(map(is_number, labels[1:])):
-        text = f"first row must be data or names; got label {labels[0]!r} above numbers"
-        raise DataError(f"{path}: {text}; pass label={labels[0]!r} if they are names")
+        raise DataError(f"{path}: {_first_mistake(text, form, finite=True)}")
+    return table, kept
 
-    def place(row: int) -> str:
-        return f"{_line(text, row, names)}, column {_name(names, column)}"
 
-    features = np.delete(table, column, axis=1)
-    return features, np.array(labels), place
+def _is_name(path: Path, first: list[str], labels: list[str], column: int) -> bool:
+    """Whether a first row with numbers is a header: its label is the column's name.
+
+    It is where the label is a text above numbers, or a text that no other row has and
+    the other fields count 0, 1, 2, ... as some programs name columns.
+
+    Raises:
+        DataError: it may be one, and only the user knows.
+    """
+    if is_number(labels[0]) or len(labels) < 2 or labels[0] in labels[1:]:
+        return False
+    if all(map(is_number, labels[1:])):
+        return True
+    others = [field for k, field in enumerate(first) if k != column]
+    counts = [[str(k + start) for k in range(len(others))] for start in (0, 1)]
+    if others in counts:
+        return True
+    if len(set(labels[1:])) == len(labels) - 1:  # every row has a label of its own
+        return False
+    text = f"first row must be data or names; got label {labels[0]!r}, which no other "
+    text += f"row has; pass label={labels[0]!r} if they are names"
+    raise DataError(f"{path}: {text}")
+
+
+def _text(path: Path) -> str:
+    """The text of a file: UTF-8, or UTF-16 where its first bytes say so."""
+    try:
+        content = _content(path)
+        is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return content.decode("utf-16" if is_wide else "utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} must be UTF-8 text; got {error}") from error
+
+
+def _lines(text: str, rows: int) -> int:
+    """How many lines of the file the first rows take."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    for _ in range(rows):
+        next(reader, None)
+    return reader.line_num
 
 
 def _line(text: str, row: int, names: list[str] | None) -> str:
@@ -100,23 +164,15 @@ def _content(path: Path) -> bytes:
         raise DataError(text) from error
 
 
-def _first_mistake(
-    text: str,
-    names: list[str] | None,
-    width: int,
-    column: int,
-    *,
-    finite: bool = False,
-) -> str | None:
+def _first_mistake(text: str, form: Form, *, finite: bool = False) -> str | None:
     """What is wrong with the first row that is not like the others.
 
     Args:
         text: of the file.
-        names: its header, if it has one.
-        width: fields of a row.
-        column: of the labels.
+        form: what its rows should be.
         finite: whether all fields are numbers, and one that is not finite is wanted.
     """
+    names, width, texts = form
     reader = csv.reader(io.StringIO(text, newline=""))
     for k, row in enumerate(reader):
         line = f"line {reader.line_num}"
@@ -124,7 +180,7 @@ def _first_mistake(
             rule = f"rows must have {width} fields, as the first has"
             return f"{rule}; got {len(row)} in {line}"
         for j, field in enumerate(row):
-            if j == column or (k == 0 and names is not None):
+            if j in texts or (k == 0 and names is not None):
                 continue
             if is_number(field) and (not finite or math.isfinite(float(field))):
                 continue
@@ -146,26 +202,44 @@ def is_number(text: str) -> bool:
     return True
 
 
-def label_column(
-    path: Path, names: list[str] | None, label: str | None, width: int
-) -> int:
-    """Position of the column of labels.
+def text_columns(
+    path: Path,
+    names: list[str] | None,
+    label: str | None,
+    client: str | None,
+    width: int,
+) -> list[int]:
+    """Positions of the column of labels and, where there is one, of the clients.
 
     Args:
         path: of the file, for errors.
         names: of its columns, if it has a header.
-        label: the wanted one; None for the last.
+        label: the wanted one; None for the last that is not the clients'.
+        client: the column of the clients, None for none.
         width: number of columns.
 
     Raises:
         DataError: there is no such column, or more than one.
     """
-    if label is None:
-        return width - 1
+    clients = [] if client is None else [_named(path, names, client)]
+    if label is not None:
+        labels = _named(path, names, label)
+    else:
+        labels = max(k for k in range(width) if k not in clients)
+    if labels in clients:
+        raise DataError(
+            f"{path}: labels and clients must be two columns; got {label!r}"
+        )
+    if width == 1 + len(clients):
+        raise DataError(f"{path}: must have a column of features; got none")
+    return [labels, *clients]
+
+
+def _named(path: Path, names: list[str] | None, wanted: str) -> int:
     if names is None:
-        raise DataError(f"{path}: must have a header to find column {label!r} by name")
+        raise DataError(f"{path}: must have a header to find column {wanted!r} by name")
     stripped = [name.strip() for name in names]
-    if stripped.count(label) != 1:
-        found = f"{stripped.count(label)} among {', '.join(stripped)}"[:200]
-        raise DataError(f"{path}: must have one column {label!r}; got {found}")
-    return stripped.index(label)
+    if stripped.count(wanted) != 1:
+        found = f"{stripped.count(wanted)} among {', '.join(stripped)}"[:200]
+        raise DataError(f"{path}: must have one column {wanted!r}; got {found}")
+    return stripped.index(wanted)

@@ -35,6 +35,9 @@ class Dataset:
         test: features and labels of the published test part, if there is one.
         classes: names of the labels, in order.
         source: where the bytes came from.
+        clients: whose each row is, whole numbers from 0, through both parts; None where
+            the source does not say.
+        client_names: what these numbers stand for, in order.
     """
 
     name: str
@@ -43,6 +46,8 @@ class Dataset:
     test: Samples | None
     classes: tuple[str, ...]
     source: str
+    clients: Int64[Ints, " all"] | None = None
+    client_names: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -75,12 +80,16 @@ def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m 
     return np.asarray(features, wanted)
 
 
-def _row(row: int) -> str:
+def row_place(row: int) -> str:
+    """What errors call a row where the source has no lines."""
     return f"row {row} (from 0)"
 
 
 def coded_labels(
-    where: str, parts: Sequence[Any], place: Callable[[int], str] = _row
+    where: str,
+    parts: Sequence[Any],
+    place: Callable[[int], str] = row_place,
+    what: str = "labels",
 ) -> tuple[list[Int64[Ints, " _"]], tuple[str, ...]]:
     """Labels of any kind as whole numbers from 0, and the names they stand for.
 
@@ -90,6 +99,7 @@ def coded_labels(
         where: the source's name.
         parts: labels of each part.
         place: what a row, counted through the parts, is called in the source.
+        what: they are, for errors: labels or clients.
 
     Raises:
         DataError: labels are neither texts nor whole numbers, or are all the same.
@@ -105,13 +115,13 @@ def coded_labels(
     if wrong.any():
         row = int(np.argmax(wrong))
         found = f"{values[row : row + 1].tolist()[0]!r} in {place(row)}"
-        raise DataError(f"{where}: labels must be whole numbers or texts; got {found}")
+        raise DataError(f"{where}: {what} must be whole numbers or texts; got {found}")
     known, codes = np.unique(
         values.astype(np.int64) if kind == "f" else values, return_inverse=True
     )
     if len(known) < 2:
-        rule, found = "of at least two classes", f"only {known[0]}"
-        raise DataError(f"{where}: labels must be {rule}; got {found}")
+        kinds = "of at least two classes" if what == "labels" else "at least two"
+        raise DataError(f"{where}: {what} must be {kinds}; got only {known[0]}")
     cuts = np.cumsum([len(part) for part in parts])[:-1]
     coded = np.split(codes.astype(np.int64), cuts)
     return coded, tuple(str(name) for name in known.tolist())

@@ -28,7 +28,11 @@ _READERS: dict[str, Callable[[Sequence[Path]], Parts]] = {
 
 
 def load(
-    name: str | Path = "digits", *, label: str | None = None, download: bool = True
+    name: str | Path = "digits",
+    *,
+    label: str | None = None,
+    client: str | None = None,
+    download: bool = True,
 ) -> Dataset:
     """A data set by its name in the catalogue, or from a file of one's own.
 
@@ -36,6 +40,8 @@ def load(
         name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path
             of a CSV, NPZ or Parquet file.
         label: column of the labels in a CSV or Parquet file; the last by default.
+        client: column that says whose each row is; "clients" for the array of an NPZ
+            file; None if the file does not say.
         download: whether files found nowhere may be downloaded.
 
     Raises:
@@ -50,6 +56,8 @@ def load(
     """
     if name in CATALOGUE and label is not None:
         raise invalid("label", f"left out: {name} has its labels", repr(label))
+    if name in CATALOGUE and client is not None:
+        raise invalid("client", f"left out: {name} does not say whose", repr(client))
     if name == "digits":
         train, test = formats.read_digits()
         classes = CATALOGUE["digits"].classes
@@ -61,7 +69,7 @@ def load(
         known = ", ".join(CATALOGUE)
         rule = f"one of {known}, or a file ending in {', '.join(own_files.SUFFIXES)}"
         raise invalid("name", rule, repr(str(name)))
-    return _load_file(path, label)
+    return _load_file(path, label, client)
 
 
 def ag_news_texts() -> tuple[Texts, Texts]:
@@ -76,18 +84,20 @@ def ag_news_texts() -> tuple[Texts, Texts]:
     return read_news(paths[0]), read_news(paths[1])
 
 
-def check(name: str | Path, *, label: str | None = None) -> Dataset:
+def check(
+    name: str | Path, *, label: str | None = None, client: str | None = None
+) -> Dataset:
     """Load without downloading, and compare cached arrays with their checksums.
 
     Raises:
         DataError: as `load`, or a cached array has changed since it was written.
     """
-    dataset = load(name, label=label, download=False)
+    dataset = load(name, label=label, client=client, download=False)
     if name in _READERS:
         _, key = _verified(entry_named(str(name)), download=False)
         verify_cached(str(name), key)
     elif name != "digits":
-        verify_cached(*_file_key(Path(name), label))
+        verify_cached(*_file_key(Path(name), label, client))
     return dataset
 
 
@@ -127,14 +137,21 @@ def _verified(entry: Entry, *, download: bool) -> tuple[tuple[Path, ...], list[s
     return paths, key
 
 
-def _load_file(path: Path, label: str | None) -> Dataset:
+def _load_file(path: Path, label: str | None, client: str | None) -> Dataset:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    name, key = _file_key(path, label)
-    parsed = cached(name, key, lambda: Parsed(*own_files.read_own_file(path, label)))
-    return Dataset(path.name, *parsed.train, parsed.test, parsed.classes, str(path))
+    name, key = _file_key(path, label, client)
+    parsed = cached(name, key, lambda: own_files.read_own_file(path, label, client))
+    whose = (parsed.clients, parsed.client_names)
+    return Dataset(
+        path.name, *parsed.train, parsed.test, parsed.classes, str(path), *whose
+    )
 
 
-def _file_key(path: Path, label: str | None) -> tuple[str, list[str]]:
+def _file_key(
+    path: Path, label: str | None, client: str | None
+) -> tuple[str, list[str]]:
     kind = next(s for s in own_files.SUFFIXES if path.name.endswith(s)).lstrip(".")
-    return kind, [f"tables {own_files.VERSION}", kind, file_sha256(path), label or ""]
+    form = f"tables {own_files.VERSION}"
+    columns = [label or "", *([] if client is None else [client])]
+    return kind, [form, kind, file_sha256(path), *columns]

@@ -14,14 +14,14 @@ from hewfl.core.checks import Array, ArrayLike, Ints, invalid, positive
 Partition = tuple[Int64[Ints, " _"], ...]
 """Rows of each client, ascending."""
 
-_STREAMS = {"split": 0, "iid": 1, "dirichlet": 2}
+_STREAMS = {"split": 0, "iid": 1, "dirichlet": 2, "classes": 3, "shards": 4}
 
 _EVEN = 1e32
 """Beyond this concentration shares are equal to rounding; far beyond, they overflow."""
 
 
 def stream(
-    seed: int, purpose: Literal["split", "iid", "dirichlet"]
+    seed: int, purpose: Literal["split", "iid", "dirichlet", "classes", "shards"]
 ) -> np.random.Generator:
     """The generator of one purpose, independent of those of the others.
 
@@ -48,7 +48,7 @@ def iid_partition(m: int, n: int, seed: int) -> Partition:
     >>> [len(shard) for shard in iid_partition(10, 3, seed=0)]
     [4, 3, 3]
     """
-    _check_sizes(m, n, 1)
+    check_sizes(m, n, 1)
     order = stream(seed, "iid").permutation(m)
     return tuple(np.sort(shard) for shard in np.array_split(order, n))
 
@@ -81,10 +81,8 @@ def dirichlet_partition(
     >>> [shard.tolist() for shard in shards]
     [[1], [2], [0, 3, 4, 5]]
     """
-    y = np.asarray(labels)
-    if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
-        raise invalid("labels", "a vector of whole numbers from 0", repr(labels)[:80])
-    _check_sizes(len(y), n, minimum)
+    y = check_labels(labels)
+    check_sizes(len(y), n, minimum)
     concentration = np.full(n, min(positive("alpha", alpha), _EVEN))
     rng = stream(seed, "dirichlet")
     classes = np.unique(y)
@@ -113,7 +111,24 @@ def class_counts(
     return np.stack(held).astype(np.int64)
 
 
-def _check_sizes(m: int, n: int, minimum: int) -> None:
+def check_labels(labels: ArrayLike) -> Int64[Ints, " m"]:
+    """Require a vector of whole numbers from 0.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    y = np.asarray(labels)
+    if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
+        raise invalid("labels", "a vector of whole numbers from 0", repr(labels)[:80])
+    return y.astype(np.int64, copy=False)
+
+
+def check_sizes(m: int, n: int, minimum: int) -> None:
+    """Require that m samples give n clients the minimum each.
+
+    Raises:
+        InvalidInputError: naming the number that does not fit.
+    """
     if n < 1:
         raise invalid("n", "at least 1", n)
     if minimum < 0:

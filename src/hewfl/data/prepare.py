@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64, Num
 
 from hewfl.core.checks import Array, Ints, invalid
-from hewfl.data.dataset import Dataset, Samples
+from hewfl.data.dataset import Dataset, Numbers, Samples
 from hewfl.data.partition import stream
 
 Split = Literal["shuffled", "published"]
@@ -35,6 +35,7 @@ class Prepared:
         test_features: X of the test part, scaled by the training part's numbers.
         test_labels: y of the test part.
         classes: names of the labels.
+        clients: whose each row of the training part is; None where nobody says.
     """
 
     features: Float[Array, "m p"]
@@ -42,6 +43,7 @@ class Prepared:
     test_features: Float[Array, "k p"]
     test_labels: Int64[Ints, " k"]
     classes: tuple[str, ...]
+    clients: Int64[Ints, " m"] | None = None
 
     @property
     def test(self) -> Samples:
@@ -97,6 +99,7 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
         test_features=_scaled(dataset, test_rows, mean, deviation, kind, bias=bias),
         test_labels=row_labels(dataset, test_rows),
         classes=dataset.classes,
+        clients=row_clients(dataset, rows),
     )
 
 
@@ -138,7 +141,43 @@ def split_rows(
     if not 0 < test_fraction < 1:
         raise invalid("test_fraction", "between 0 and 1", test_fraction)
     held_out = min(max(1, round(test_fraction * len(kept))), len(kept) - 1)
-    return kept[held_out:], kept[:held_out]
+    return _somebody_each(dataset, kept[held_out:], kept[:held_out])
+
+
+def _somebody_each(
+    dataset: Dataset, rows: Int64[Ints, " m"], test_rows: Int64[Ints, " k"]
+) -> tuple[Int64[Ints, " m2"], Int64[Ints, " k2"]]:
+    """The two parts, with a training row for every client that has rows at all.
+
+    A client all of whose rows were held out gets the first of them back: it would be
+    no client without one.
+    """
+    if dataset.clients is None:
+        return rows, test_rows
+    whose, first = np.unique(dataset.clients[test_rows], return_index=True)
+    short = ~np.isin(whose, dataset.clients[rows])
+    back = np.sort(first[short])[: len(test_rows) - 1]
+    return np.append(rows, test_rows[back]), np.delete(test_rows, back)
+
+
+def feature_rows(dataset: Dataset, rows: Int64[Ints, " m"]) -> Num[Numbers, "m p"]:
+    """Features of rows that count as in `split_rows`: bytes as bytes, else float32."""
+    first = len(dataset.labels)
+    blocks = [dataset.features[rows[rows < first]]]
+    if dataset.test is not None:
+        blocks.append(dataset.test[0][rows[rows >= first] - first])
+    inside = np.concatenate(
+        [np.flatnonzero(rows < first), np.flatnonzero(rows >= first)]
+    )
+    stacked = np.concatenate(blocks)
+    found = np.empty_like(stacked)
+    found[inside] = stacked
+    return found if found.dtype == np.uint8 else found.astype(np.float32)
+
+
+def row_clients(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"] | None:
+    """Whose the given rows are, counted as in `split_rows`; None where nobody says."""
+    return None if dataset.clients is None else dataset.clients[rows]
 
 
 def row_labels(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"]:

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from hewfl.core.atomic import read_json, write_bytes, write_json
 from hewfl.core.checks import Array
 from hewfl.data.places import cache_root, warn_of_cache
-from hewfl.experiments.problem import build_federation, prepared_data
+from hewfl.experiments.problem import build_federation, prepared_data, shards_of
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool
 
@@ -45,6 +45,10 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
     """The L that normalises step sizes; an estimate is kept in the cache."""
     if spec.problem.is_module:
         return 1 / spec.problem.learning_rate
+    if spec.problem.make is not None:
+        estimate = getattr(problem, "smoothness_estimate", None)
+        is_wanted = spec.problem.smoothness == "estimate" and estimate is not None
+        return float(estimate() if is_wanted else problem.smoothness)
     if spec.problem.smoothness == "bound":
         return float(problem.smoothness)
     key = _key(spec, seed, "smoothness")
@@ -56,6 +60,8 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     smoothness = find_smoothness(spec, seed, problem)
     if not spec.problem.optimum or spec.problem.is_module:
         return Constants(smoothness, None, None)
+    if spec.problem.make is not None:
+        return _own_constants(spec, problem, smoothness)
     if spec.clients.world is not None:
         judged = _judged(spec, seed, problem)
         pooled, x = _optimum(_key(spec, seed, "pooled", judged), judged, None)
@@ -67,6 +73,17 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
         return Constants(smoothness, pooled, pooled)
     objective, _ = _optimum(_key(spec, seed, "objective"), problem, x)
     return Constants(smoothness, objective, pooled)
+
+
+def _own_constants(spec: Spec, problem: Any, smoothness: float) -> Constants:
+    """Optima of a problem of the user's own; the cache knows nothing of its code.
+
+    Where some clients are bad, the optimum of the others is not known.
+    """
+    if spec.clients.world is not None:
+        return Constants(smoothness, None, None)
+    least = (problem.optimum().objective, problem.pooled_optimum().objective)
+    return Constants(smoothness, *map(float, least))
 
 
 def _judged(spec: Spec, seed: int, problem: Softmax) -> Softmax:
@@ -112,8 +129,19 @@ def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str
         given["clients"] = [c.n, c.partition]
         if c.partition == "dirichlet":
             given["clients"] += [c.alpha, c.minimum]
+        elif c.partition not in ("iid", "pool"):
+            given["shards"] = _shards_digest(spec, seed)
     text = json.dumps(given, sort_keys=True)
     return f"{what}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+def _shards_digest(spec: Spec, seed: int) -> str:
+    """What a partition gave whom: code of the user's own may change under its name."""
+    digest = hashlib.sha256()
+    for shard in shards_of(spec, seed):
+        digest.update(shard.tobytes())
+        digest.update(b"next")
+    return digest.hexdigest()
 
 
 def _place(key: str) -> Path:

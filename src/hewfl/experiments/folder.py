@@ -6,28 +6,30 @@
     folder/trials/         scores of single trials, until the choice is made
     folder/seed-0/         trace.jsonl, checkpoint and constants.json of a seed
     folder/summary.json    what came of it
+    folder/checksums.json  of all of the above, once it is finished
+    folder/data.json       checksum of the user's own data file
+    folder/code.json       checksums of the user's own code, and `code/`, a copy of it
     folder/times.json      seconds, versions and the machine
 
 Killed at any instant and resumed, a run leaves the same bytes in all but the last.
+Whatever is deleted is made again.
 """
 
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from hewfl.core.atomic import read_json, write_json, write_text
-from hewfl.core.checks import invalid
-from hewfl.core.conversion import one_of
+from hewfl.core.atomic import read_json, write_text
 from hewfl.data import CATALOGUE
-from hewfl.data.own_files import SUFFIXES
-from hewfl.data.places import file_sha256
 from hewfl.errors import DataError, HewError
+from hewfl.experiments import checksums
+from hewfl.experiments.own import CODE, DATA, check_own, located, note_own, own_names
 from hewfl.experiments.recorded import is_whole_record, read_folder_spec
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.spec import Spec, read_spec, write_spec
+from hewfl.experiments.spec import Spec, read_toml, spec_from_table, write_spec
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import Choice, read_choices
 from hewfl.server.lock import locked
@@ -59,10 +61,9 @@ class Folder:
         if not file.exists():
             return None
         try:
-            return read_spec(file)
+            return spec_from_table(read_toml(file))
         except HewError as error:
-            summary = self.path / "summary.json"
-            again = f"delete it and, if it is there, {summary}; then resume {self.path}"
+            again = f"delete it, then resume {self.path}"
             raise DataError(f"{file} is damaged: {error}; {again}") from error
 
     @property
@@ -71,22 +72,53 @@ class Folder:
         return read_choices(self.path / "tuning.json", self.spec.tune)
 
     @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to do."""
-        return (self.path / "summary.json").exists() or (
-            self.spec.is_record and is_whole_record(self.spec, self.path)
+    def wanted(self) -> tuple[str, ...]:
+        """Files that hold the results of a finished simulation, by their names.
+
+        The checkpoint of a finished seed is not among them: nothing needs it any more.
+        """
+        chosen = () if self.spec.is_tuned else ("tuned.toml", "tuning.json")
+        of_seeds = (
+            f"seed-{seed}/{name}"
+            for seed in self.spec.seeds
+            for name in ("trace.jsonl", "constants.json")
         )
+        return ("spec.toml", *chosen, *of_seeds, "summary.json")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all results are there."""
+        if self.spec.is_record:
+            return is_whole_record(self.spec, self.path)
+        return all(map(self.has, self.wanted))
+
+    def has(self, name: str) -> bool:
+        """Whether a file of the run is there."""
+        return (self.path / name).exists()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to do, nor to write down about it."""
+        also = [checksums.NAME, "times.json"]
+        also += [DATA] if self.spec.data.name not in CATALOGUE else []
+        also += [CODE] if own_names(self.spec) else []
+        if self.spec.is_record:
+            return self.is_done
+        return self.is_done and all(map(self.has, also))
 
     @property
     def results(self) -> Results:
         """The records of a run whose seeds are done, as arrays.
 
         Raises:
-            DataError: it is not tuned, or files of a seed are missing or damaged.
+            DataError: it is not tuned, or files of a seed are missing, damaged or other
+                than when the run was finished.
         """
         spec = self.tuned
         if spec is None:
             raise DataError(f"{self.path} is not tuned: resume it")
+        if self.is_done:
+            checksums.verify(self.path)
         return read_results(spec, {seed: self.of_seed(seed) for seed in spec.seeds})
 
     @property
@@ -102,6 +134,7 @@ class Folder:
         found = read_json(file)
         if not isinstance(found, dict) or "methods" not in found:
             raise DataError(f"{file} is damaged: it is no summary; delete it")
+        checksums.verify(self.path, ["summary.json"])
         return found
 
     @property
@@ -129,15 +162,14 @@ def folder_for(spec: Spec, root: Path) -> Folder:
         DataError: there is a folder of that name with another spec in it, or the data
             file is missing or has changed.
     """
-    spec = _located(spec)
+    spec = located(spec)
     path = root / f"{spec.name}-{spec.digest}"
     if not (path / "spec.toml").exists():
-        _own_file_digest(spec)
         return Folder(path, spec)
     found = open_folder(path)
     if found.spec.digest != spec.digest:
         raise DataError(f"{path} holds another spec")
-    _check_data(found)
+    check_own(path, found.spec)
     return found
 
 
@@ -152,38 +184,8 @@ def open_folder(path: Path) -> Folder:
         raise DataError(f"{path} is not a run: it has no spec.toml")
     folder = Folder(path, read_folder_spec(path))
     if not folder.is_done:
-        _check_data(folder)
+        check_own(path, folder.spec)
     return folder
-
-
-def _check_data(folder: Folder) -> None:
-    """Require that the user's own data file is the one the run began with."""
-    known = read_json(folder.path / "data.json", missing=True)
-    if known is not None and _own_file_digest(folder.spec) != known["sha256"]:
-        text = f"{folder.spec.data.name} has changed since the run {folder.path} began"
-        raise DataError(f"{text}; give the spec another name, or delete the run")
-
-
-def _located(spec: Spec) -> Spec:
-    """The spec with the whole path of the user's own data file."""
-    if spec.data.name in CATALOGUE:
-        return spec
-    if not spec.data.name.endswith(SUFFIXES):
-        files = f"or a file ending in {', '.join(SUFFIXES)}"
-        rule = one_of((*CATALOGUE, files), spec.data.name)
-        raise invalid("data.name", rule, repr(spec.data.name))
-    data = replace(spec.data, name=str(Path(spec.data.name).resolve()))
-    return replace(spec, data=data)
-
-
-def _own_file_digest(spec: Spec) -> str | None:
-    """Checksum of the user's own data file; None for a data set known by name."""
-    if spec.data.name in CATALOGUE:
-        return None
-    file = Path(spec.data.name)
-    if not file.is_file():
-        raise DataError(f"the data file {file} does not exist")
-    return file_sha256(file)
 
 
 @contextmanager
@@ -206,21 +208,14 @@ def _held(folder: Folder) -> Iterator[None]:
     with locked(folder.path):
         is_new = not (folder.path / "spec.toml").exists()
         try:
-            if is_new:
-                _begin(folder)
+            note_own(folder.path, folder.spec)
+            if is_new:  # last of all: a folder with a spec is a run
+                write_text(folder.path / "spec.toml", write_spec(folder.spec))
             yield
         except Exception:
             if is_new and not is_begun(folder):
                 _remove_start(folder)
             raise
-
-
-def _begin(folder: Folder) -> None:
-    """Write the spec, last of all: a folder with one is a run."""
-    digest = _own_file_digest(folder.spec)
-    if digest is not None:
-        write_json(folder.path / "data.json", {"sha256": digest})
-    write_text(folder.path / "spec.toml", write_spec(folder.spec))
 
 
 def is_begun(folder: Folder) -> bool:
@@ -231,7 +226,11 @@ def is_begun(folder: Folder) -> bool:
 
 def _remove_start(folder: Folder) -> None:
     """Remove what a run wrote before anything worth keeping was done."""
-    (folder.path / "spec.toml").unlink(missing_ok=True)
-    (folder.path / "data.json").unlink(missing_ok=True)
-    for place in (folder.trials, *map(folder.of_seed, folder.spec.seeds)):
+    for name in ("spec.toml", DATA, CODE):
+        (folder.path / name).unlink(missing_ok=True)
+    for place in (
+        folder.trials,
+        folder.path / "code",
+        *map(folder.of_seed, folder.spec.seeds),
+    ):
         shutil.rmtree(place, ignore_errors=True)

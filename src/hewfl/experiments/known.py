@@ -59,7 +59,7 @@ class Known:
             candidates: all of them, method by method.
             new: of those that were not known, in the order of seeds and parts.
         """
-        count, found = len(new) // len(self.seeds), []
+        count, found = len(new) // len(self.seeds), list[Scores]()
         for k, seed in enumerate(self.seeds):
             rows = iter(
                 [row for part in new[k * count : (k + 1) * count] for row in part]

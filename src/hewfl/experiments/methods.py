@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -13,18 +14,25 @@ from hewfl.controllers.hom import HewHom
 from hewfl.controllers.online import OnlineCurvature
 from hewfl.controllers.paced import Paced
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import invalid, positive
+from hewfl.core.checks import invalid, positive, shown
 from hewfl.core.conversion import (
     check_names,
     errors_naming,
     from_table,
-    one_of,
     path,
+)
+from hewfl.core.own_code import (
+    checked_name,
+    is_own,
+    load,
+    make,
+    parameters_of,
+    short_name,
 )
 from hewfl.core.records import ProblemBounds
 from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
-from hewfl.server.state import Lane
+from hewfl.server.state import Lane, check_algorithm
 
 STEP, SHARE = "outer_step", "average_share"
 OUTER = (
@@ -46,6 +54,10 @@ ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
 
 
+GROUP = "hewfl.methods"
+"""Entry points by which installed packages offer methods of their own."""
+_BREAKS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
+"""Control characters and line breaks: no table has room for them."""
 MANY = 100
 """Candidates of a method up to which each is checked when its spec is read."""
 
@@ -56,7 +68,9 @@ class MethodSpec:
     """One line of a comparison.
 
     Attributes:
-        method: name of the algorithm, such as "HewHom".
+        method: name of the algorithm, such as "HewHom"; one of the user's own is
+            "my_rules:Krum", the name of an entry point, or the path of a file, a colon
+            and a name in it (`hewfl.core.own_code`).
         label: what tables and figures call it; the algorithm's name by default.
         parameters: hyper-parameters of the algorithm, without the smoothness, which the
             data give; those of the outer optimiser (`OUTER`);
@@ -109,7 +123,8 @@ class MethodSpec:
         where = f"methods.{self.label}"
         smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
         is_equal = self._on_equal_ground(where)
-        if is_equal or ("amplitude" in _parameters(self.method) and not pace):
+        own_names = _parameters(self.method, where)
+        if is_equal or ("amplitude" in own_names and not pace):
             smoothness = smoothness / reference_steps
         algorithm = _algorithm(self.method, own, smoothness, where)
         if is_equal:
@@ -125,7 +140,7 @@ class MethodSpec:
         kind = self.parameters.get(GROUND, "steps")
         if kind not in ("steps", "equal"):
             raise invalid(path(where, GROUND), "one of steps, equal", repr(kind))
-        if kind == "equal" and "step_scale" not in _parameters(self.method):
+        if kind == "equal" and "step_scale" not in _parameters(self.method, where):
             rule = "left out: only methods with a `step_scale` have it"
             raise invalid(path(where, GROUND), rule, repr(kind))
         return bool(kind == "equal")
@@ -170,21 +185,59 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
     method = table.get("method")
-    if method not in METHODS:
-        rule = one_of(tuple(METHODS), method)
-        raise invalid(path(where, "method"), rule, repr(method))
-    known = (*_parameters(method), *OUTER, RATE, GROUND, *PACE)
-    check_names(table, ("method", "label", "grid", *known), where)
-    label = _text(table.get("label", method), path(where, "label"))
-    grid = _grid(table.get("grid", {}), known, path(where, "grid"))
-    given = {k: v for k, v in table.items() if k in known}
+    checked_name(method, tuple(METHODS), GROUP, path(where, "method"))
+    label = text_field(table.get("label", short_name(method)), path(where, "label"))
+    is_ours = method in METHODS
+    known = _known(method, where) if is_ours else ()
+    if is_ours:
+        check_names(table, ("method", "label", "grid", *known), where)
+    grid = _grid(table.get("grid", {}), path(where, "grid"))
+    if is_ours:
+        check_names(grid, known, path(where, "grid"))
+    given = {k: v for k, v in table.items() if k not in ("method", "label", "grid")}
     for name in set(given) & set(grid):
         rule = "either given or in the grid, not both"
         raise invalid(path(where, name), rule, given[name])
     found = MethodSpec(method, label, given, grid)
-    for candidate in _samples(found):
-        candidate.lane(1.0)  # values of every candidate are checked now, not in a run
+    _check_nesterov(found, where)
+    if is_ours:
+        check_method(found, where)
     return found
+
+
+def check_method(method: MethodSpec, where: str) -> None:
+    """Require fields that the method has, with values that it takes.
+
+    The code of a method of the user's own is loaded for that.
+
+    Args:
+        method: with its grid.
+        where: path of its table, for errors.
+
+    Raises:
+        InvalidInputError: naming the field, the rule and the value.
+    """
+    known = _known(method.method, where)
+    check_names(method.parameters, known, where)
+    check_names(method.grid, known, path(where, "grid"))
+    for candidate in _samples(method):
+        candidate.lane(1.0)  # values of every candidate are checked now, not in a run
+
+
+def _known(method: str, where: str) -> tuple[str, ...]:
+    """Every field that the table of a method may have."""
+    return (*_parameters(method, where), *OUTER, RATE, GROUND, *PACE)
+
+
+def _check_nesterov(method: MethodSpec, where: str) -> None:
+    """Require a momentum, here or in the grid, for a step that looks ahead along it."""
+
+    def offered(name: str) -> tuple[Any, ...]:
+        return method.grid.get(name, (method.parameters.get(name),))
+
+    if any(v is True for v in offered("nesterov")) and not any(offered("momentum")):
+        rule = "left out without `momentum`: there is nothing to look ahead along"
+        raise invalid(path(where, "nesterov"), rule, "true")
 
 
 def _samples(method: MethodSpec) -> tuple[MethodSpec, ...]:
@@ -217,15 +270,20 @@ def recorded_method(table: Any, where: str) -> MethodSpec:
     """
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
-    method = _text(table.get("method"), path(where, "method"))
-    label = _text(table.get("label", method), path(where, "label"))
+    method = text_field(table.get("method"), path(where, "method"))
+    label = text_field(table.get("label", method), path(where, "label"))
     rest = {k: v for k, v in table.items() if k not in ("method", "label")}
     return MethodSpec(method, label, rest)
 
 
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise invalid(where, "text", repr(value))
+def text_field(value: Any, where: str) -> str:
+    """Require a text of one line that is not empty, as tables and figures show it.
+
+    Raises:
+        InvalidInputError: naming the field and the value.
+    """
+    if not isinstance(value, str) or not value.strip() or _BREAKS.search(value):
+        raise invalid(where, "text on one line", repr(value))
     return value
 
 
@@ -237,31 +295,59 @@ def method_table(method: MethodSpec) -> dict[str, Any]:
     return table
 
 
-def _grid(table: Any, known: tuple[str, ...], where: str) -> dict[str, tuple[Any, ...]]:
+def _grid(table: Any, where: str) -> dict[str, tuple[Any, ...]]:
     if not isinstance(table, Mapping):
         raise invalid(where, "a table of lists", repr(table))
-    check_names(table, known, where)
     for name, values in table.items():
         if not isinstance(values, list | tuple) or len(values) == 0:
             raise invalid(path(where, name), "a list of values", repr(values))
+        for k, value in enumerate(values):
+            if value in values[:k]:
+                rule = "different values, each tried once"
+                raise invalid(path(where, name), rule, f"{value!r} twice")
     return {name: tuple(values) for name, values in table.items()}
 
 
-def _parameters(method: str) -> tuple[str, ...]:
+def _parameters(method: str, where: str = "") -> tuple[str, ...]:
     """Names of the hyper-parameters that a spec may set."""
-    own = tuple(f.name for f in dataclasses.fields(METHODS[method]))
+    own = parameters_of(_class(method, where))
     if method == "HewControl":
         bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
         own = (*bounds, *(name for name in own if name != "bounds"))
-    if METHODS[method] in (HewHom, HewHet):
+    if method in ("HewHom", "HewHet"):
         own = (*own, CURVATURE, *ONLINE)
     return tuple(name for name in own if name != "smoothness")
+
+
+def _class(method: str, where: str) -> Any:
+    """The class of a method; the code of one of the user's own is loaded."""
+    if method in METHODS:
+        return METHODS[method]
+    return load(method, GROUP, path(where, "method"))
+
+
+def _own_algorithm(
+    method: str, values: Mapping[str, Any], smoothness: float, where: str
+) -> Algorithm[Any]:
+    """A rule of the user's own, given L where it asks for it by `smoothness`."""
+    rule = make(_class(method, where), values, {"smoothness": smoothness}, where)
+    with errors_naming({"algorithm": path(where, "method")}):
+        check_algorithm("algorithm", rule)
+    if type(rule).__repr__ is object.__repr__:
+        # A checkpoint knows its lane by this text, and the address of an object in
+        # memory would be another one when the run goes on.
+        wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
+        raise invalid(path(where, "method"), wanted, shown(rule))
+    found: Algorithm[Any] = rule
+    return found
 
 
 def _algorithm(
     method: str, own: Mapping[str, Any], smoothness: float, where: str
 ) -> Algorithm[Any]:
     """The algorithm with its hyper-parameters and the smoothness of the data."""
+    if is_own(method, GROUP):
+        return _own_algorithm(method, own, smoothness, where)
     extra = (CURVATURE, *ONLINE)
     values: dict[str, Any] = {k: v for k, v in own.items() if k not in extra}
     if method == "HewControl":

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.core.checks import invalid
-from hewfl.data import dirichlet_partition, iid_partition, load, split_rows
+from hewfl.core.checks import invalid, shown
+from hewfl.core.own_code import load as load_code
+from hewfl.core.own_code import make
+from hewfl.data import Rows, load, row_clients, row_labels, share_out, split_rows
 from hewfl.data.dataset import Dataset
-from hewfl.data.partition import Partition
-from hewfl.data.prepare import row_labels
+from hewfl.data.prepare import feature_rows
+from hewfl.experiments.sections import MODELS, MODELS_GROUP
 from hewfl.experiments.spec import Spec
 from hewfl.problems.module.backend import torch
 from hewfl.problems.module.models import classifier_head, medium_cnn
@@ -23,12 +25,13 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     """The module of a spec on its data, with validation and test parts.
 
     Images stay bytes and are normalised on the fly, by mean and deviation of all
-    training pixels; features of an encoder are taken as they are.
+    training pixels; features of an encoder are taken as they are; those for a module of
+    the user's own are standardised one by one, if `data.standardise` says so.
     """
     data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
     if device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
-    dataset = load(data.name, label=data.label)
+    dataset = load(data.name, label=data.label, client=data.client)
     _check_fit(spec, dataset)
     rows, test_rows = split_rows(
         dataset,
@@ -42,12 +45,23 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
         rule = f"0, or hold out at least one of {len(rows)} rows and leave one"
         raise invalid("data.validation_fraction", rule, data.validation_fraction)
     validation, training = rows[:held_out], rows[held_out:]
-    shards = _shards(spec, row_labels(dataset, training), seed)
+    if spec.clients.partition == "pool":
+        raise invalid("clients.partition", "one with shards for a module", "pool")
+    table, labels_ = feature_rows(dataset, training), row_labels(dataset, training)
+    known = Rows(labels_, table, row_clients(dataset, training))
+    shards = share_out(known, spec.clients.sharing, seed)
     order = training[np.concatenate(shards)]
     sizes = np.array([len(shard) for shard in shards])
+    mean, deviation = 0.0, 1.0
+    is_own = spec.problem.model not in MODELS
+    if is_own and data.standardise and table.dtype != np.uint8:
+        mean, deviation = table.mean(axis=0), table.std(axis=0)
+        deviation[deviation == 0] = 1.0  # a constant feature becomes zero
 
     def part(chosen: Any) -> tuple[Any, Any]:
-        features = _rows(dataset, chosen)
+        features = feature_rows(dataset, chosen)
+        if is_own and features.dtype != np.uint8:
+            features = (features - mean) / deviation
         labels = torch.as_tensor(row_labels(dataset, chosen))
         return torch.as_tensor(features).to(device), labels.to(device)
 
@@ -60,9 +74,8 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
         wide = X.double()
         normalise = (float(wide.mean()), float(wide.std()))
     wanted = spec.problem
-    make = medium_cnn if wanted.model == "medium_cnn" else classifier_head
     return TorchModule(
-        make(seed, wanted.dropout),
+        _module(spec, seed, dataset),
         X,
         y,
         np.cumsum(sizes) - sizes,
@@ -79,8 +92,34 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     )
 
 
+def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
+    """One of the paper's modules, or the user's own; torch's generator is left alone.
+
+    Raises:
+        InvalidInputError: code of the user's own makes no module.
+    """
+    wanted = spec.problem
+    if wanted.model in MODELS:
+        known = medium_cnn if wanted.model == "medium_cnn" else classifier_head
+        return known(seed, wanted.dropout)
+    call = load_code(wanted.model, MODELS_GROUP, "problem.model")
+    offered = {
+        "features": dataset.features.shape[1],
+        "classes": len(dataset.classes),
+        "seed": seed,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = make(call, wanted.options, offered, "problem.options")
+    if not isinstance(found, torch.nn.Module):
+        raise invalid("problem.model", "one that makes a torch module", shown(found))
+    return found
+
+
 def _check_fit(spec: Spec, dataset: Dataset) -> None:
-    """Require data of the shape that the model is made for."""
+    """Require data of the shape that a module of the paper is made for."""
+    if spec.problem.model not in MODELS:
+        return
     features, classes = SHAPES[spec.problem.model]
     found = (dataset.features.shape[1], len(dataset.classes))
     if found[0] != features or found[1] > classes:
@@ -88,29 +127,3 @@ def _check_fit(spec: Spec, dataset: Dataset) -> None:
         wants = f"{spec.problem.model} is for {features} and at most {classes}"
         rule = f"one for data.name = {spec.data.name!r} ({has}; {wants})"
         raise invalid("problem.model", rule, f'"{spec.problem.model}"')
-
-
-def _shards(spec: Spec, labels: Any, seed: int) -> Partition:
-    clients = spec.clients
-    if clients.partition == "pool":
-        raise invalid("clients.partition", "iid or dirichlet for a module", "pool")
-    if clients.partition == "iid":
-        return iid_partition(len(labels), clients.n, seed)
-    return dirichlet_partition(
-        labels, clients.n, clients.alpha, seed, minimum=clients.minimum
-    )
-
-
-def _rows(dataset: Any, rows: Any) -> Any:
-    """Features of rows that count through both published parts; halves made whole."""
-    first = len(dataset.labels)
-    blocks = [dataset.features[rows[rows < first]]]
-    if dataset.test is not None:
-        blocks.append(dataset.test[0][rows[rows >= first] - first])
-    inside = np.concatenate(
-        [np.flatnonzero(rows < first), np.flatnonzero(rows >= first)]
-    )
-    stacked = np.concatenate(blocks)
-    found = np.empty_like(stacked)
-    found[inside] = stacked
-    return found if found.dtype == np.uint8 else found.astype(np.float32)

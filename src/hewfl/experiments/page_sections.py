@@ -14,7 +14,6 @@ from hewfl.experiments.page_answer import answer
 from hewfl.experiments.page_pairs import baseline, matrix, targets
 from hewfl.experiments.page_run import PageRun, listed, plus_minus, values
 from hewfl.experiments.page_tuning import tuning
-from hewfl.experiments.sections import ClientsSpec
 from hewfl.experiments.spec import write_spec
 from hewfl.experiments.summary import statistics
 from hewfl.experiments.tune import LARGER_IS_BETTER
@@ -91,7 +90,7 @@ def _view(k: int, kind: str) -> Html:
 def _lead(run: PageRun) -> Html:
     """One sentence on the set-up; of a job's record only what is sure."""
     spec, known = run.results.spec, run.results.constants[0]
-    told = [f"{spec.data.name}: {known['n']} clients", _partition(spec.clients)]
+    told = [f"{spec.data.name}: {known['n']} clients", spec.clients.shared_out]
     if not spec.is_record:
         told.append(_horizons(spec.clients.horizons))
         told.append(f"batches of {spec.clients.batch_size}")
@@ -102,17 +101,6 @@ def _lead(run: PageRun) -> Html:
     if not spec.is_record:
         told.append(f"λ = {spec.problem.l2:g}")
     return tag("p", ", ".join(told) + ".", class_="lead")
-
-
-def _partition(clients: ClientsSpec) -> str:
-    if clients.partition == "dirichlet":
-        return f"Dirichlet partition with α = {clients.alpha:g}"
-    words = {
-        "iid": "shuffled even shards",
-        "pool": "one pool for all",
-        "nodes": "data as the nodes hold them",
-    }
-    return words[clients.partition]
 
 
 def _horizons(given: Any) -> str:

@@ -1,22 +1,27 @@
 """The problem and the clients that a spec and a seed stand for."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64, Int64
 
-from hewfl.core.checks import Array, invalid
+from hewfl.core.checks import Array, Ints, invalid, shown
 from hewfl.core.conversion import errors_naming
-from hewfl.data import Prepared, dirichlet_partition, iid_partition, load, prepare
-from hewfl.errors import MissingExtraError
+from hewfl.core.own_code import load as load_code
+from hewfl.core.own_code import make, told
+from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
+from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.sections import DataSpec
+from hewfl.experiments.own import own_names
+from hewfl.experiments.sections import PROBLEMS_GROUP, DataSpec
 from hewfl.experiments.spec import Spec
-from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.server.client_laws import (
     check_horizons,
     check_participation,
@@ -33,6 +38,8 @@ NAMES = {
     "n": "clients.n",
     "alpha": "clients.alpha",
     "minimum": "clients.minimum",
+    "per_client": "clients.per_client",
+    "partition": "clients.partition",
 }
 """What loaders and partitions call the fields of a spec."""
 
@@ -56,7 +63,7 @@ def build_problem(spec: Spec, seed: int) -> Any:
     with errors_naming(NAMES):
         if spec.problem.is_module:
             return import_module("hewfl.experiments.modules").build_module(spec, seed)
-        return _softmax(spec, seed)
+        return _softmax(spec, seed) if spec.problem.make is None else _own(spec, seed)
 
 
 def lanes_of(
@@ -77,10 +84,53 @@ def lanes_of(
     return [method.lane(smoothness, steps, T) for method in methods]
 
 
+@contextmanager
+def naming_run(spec: Spec, seed: int) -> Iterator[None]:
+    """Let errors of the user's own code name the run and the seed.
+
+    Raises:
+        RuleError: of a rule, with its lane and round; or whatever else such code raised
+            in a law or a problem.
+    """
+    try:
+        yield
+    except RuleError as error:
+        raise RuleError(f"{spec.name}, seed {seed}, {error}") from error
+    except (HewError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not own_names(spec):  # a bug of ours keeps its traceback
+            raise
+        text = f"{spec.name}, seed {seed}: code of your own failed: {told(error)}"
+        raise RuleError(text) from error
+
+
 def start_of(problem: Any) -> Float64[Array, " d"] | None:
     """Where a run starts: at a module's own parameters, else at zero."""
     found: Float64[Array, " d"] | None = getattr(problem, "start", None)
     return found
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ProblemData:
+    """What a problem of the user's own is made from.
+
+    Attributes:
+        features: one row per training sample, prepared as `data` of the spec says.
+        labels: their classes, whole numbers from 0.
+        shards: rows of each client.
+        test: features and labels of the test part.
+        classes: names of the classes.
+        seed: of the run.
+    """
+
+    features: Float[Array, "m p"]
+    labels: Int64[Ints, " m"]
+    shards: Partition
+    test: tuple[Float[Array, "k p"], Int64[Ints, " k"]]
+    classes: tuple[str, ...]
+    seed: int
 
 
 def _softmax(spec: Spec, seed: int) -> Softmax:
@@ -90,14 +140,40 @@ def _softmax(spec: Spec, seed: int) -> Softmax:
     test = tuple(_on_device(spec, part) for part in prepared.test)
     if clients.partition == "pool":
         return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
-    if clients.partition == "iid":
-        shards = iid_partition(len(y), clients.n, seed)
-    else:
-        labels = prepared.labels
-        shards = dirichlet_partition(
-            labels, clients.n, clients.alpha, seed, minimum=clients.minimum
-        )
-    return softmax_from_arrays(X, y, shards, l2=l2, test=test)
+    return softmax_from_arrays(X, y, shards_of(spec, seed), l2=l2, test=test)
+
+
+def shards_of(spec: Spec, seed: int) -> Partition:
+    """Rows of the prepared training part that each client holds."""
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    rows = Rows(prepared.labels, prepared.features, prepared.clients)
+    return share_out(rows, spec.clients.sharing, seed)
+
+
+def _own(spec: Spec, seed: int) -> Problem:
+    """A problem of the user's own, on the prepared data."""
+    asked = spec.problem
+    assert asked.make is not None
+    if spec.clients.partition == "pool":
+        rule = "one with shards: a problem of your own has no common pool"
+        raise invalid("clients.partition", rule, "pool")
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    data = ProblemData(
+        prepared.features,
+        prepared.labels,
+        shards_of(spec, seed),
+        (prepared.test_features, prepared.test_labels),
+        prepared.classes,
+        seed,
+    )
+    call = load_code(asked.make, PROBLEMS_GROUP, "problem.make")
+    found = make(call, asked.options, {"data": data}, "problem.options")
+    if not isinstance(found, Problem) or found.n != spec.clients.n:
+        n = getattr(found, "n", None)
+        rule = f"a hewfl.problems.Problem with n = {spec.clients.n} clients"
+        got = f"{asked.make!r}, which makes {shown(found)} with n = {n}"
+        raise invalid("problem.make", rule, got)
+    return found
 
 
 def _on_device(spec: Spec, array: Any) -> Any:
@@ -122,7 +198,7 @@ def samples_of(spec: Spec, seed: int) -> str:
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
 def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
     """The prepared samples and a digest of the bytes they were made from."""
-    dataset = load(data.name, label=data.label)
+    dataset = load(data.name, label=data.label, client=data.client)
     digest = hashlib.blake2b(digest_size=16)
     parts = [
         (dataset.features, dataset.labels),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +15,7 @@ from hewfl.core.checks import Array, Ints, invalid
 from hewfl.errors import DataError
 from hewfl.experiments.recorded import counted_constants
 from hewfl.experiments.spec import Spec
-from hewfl.server.client_laws import check_horizons
+from hewfl.server.client_laws import HORIZONS_GROUP, check_horizons, is_own_law
 from hewfl.server.federation import EpochHorizons
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
@@ -93,6 +94,19 @@ class Results:
         """A quantity of one method after the last round, seed by seed."""
         return self.curve(label, quantity)[:, -1]
 
+    def frame(self, library: str = "pandas") -> Any:
+        """All that was measured as a DataFrame of tidy rows.
+
+        Args:
+            library: whose DataFrame: "pandas" or "polars".
+
+        Raises:
+            InvalidInputError: the library is another one.
+            MissingExtraError: it is not installed.
+        """
+        # below this module's own imports: frames are made from results
+        return import_module("hewfl.experiments.frames").frame(self, library)
+
     def groups(self, seed: int, record: RoundRecord) -> tuple[Group, ...]:
         """What the clients of a round are grouped by: local steps, or local epochs.
 
@@ -103,9 +117,10 @@ class Results:
             seed: position of the record's seed.
             record: of the round.
         """
-        law = check_horizons(self.spec.clients.horizons)
-        if not self.counts_epochs or not isinstance(law, EpochHorizons):
+        if not self.counts_epochs:
             return tuple(record.horizons)
+        law = check_horizons(self.spec.clients.horizons)
+        assert isinstance(law, EpochHorizons)
         choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
         pairs = zip(record.clients, record.horizons, strict=True)
@@ -114,7 +129,10 @@ class Results:
     @property
     def counts_epochs(self) -> bool:
         """Whether local work is a number of passes over data of known size."""
-        law = check_horizons(self.spec.clients.horizons)
+        given = self.spec.clients.horizons
+        if is_own_law(given, HORIZONS_GROUP):  # reading a run loads no code
+            return False
+        law = check_horizons(given)
         known = all(constants["samples"] for constants in self.constants)
         return known and isinstance(law, EpochHorizons)
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hewfl.core.atomic import write_json, write_text
+from hewfl.experiments.checksums import NAME as CHECKSUMS
+from hewfl.experiments.checksums import verify, write_checksums
 from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
 from hewfl.experiments.known import Known
+from hewfl.experiments.own import check_own, check_own_code
 from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
     constants_file,
@@ -34,6 +37,7 @@ from hewfl.experiments.tune import (
     trial_tasks,
 )
 from hewfl.experiments.workers import Crew, Processes, Task
+from hewfl.server.checkpoint import check_trace
 
 MANY = 6
 """From so many runs on, their traces are read by several processes."""
@@ -70,9 +74,13 @@ def run_all(
     Raises:
         DataError: another process is at one of them.
     """
-    left = [folder for folder in folders if not folder.is_done]
+    left = [folder for folder in folders if not folder.is_whole]
+    for folder in folders:
+        verify(folder.path, [name for name in folder.wanted if folder.has(name)])
+    for folder in left:
+        check_own_code(folder.spec)
     with held(left):
-        todo = [folder for folder in left if not folder.is_done]
+        todo = [folder for folder in left if not folder.is_whole]
         watch = Stopwatch()
         resumed = any(map(is_begun, todo))
         here = Processes(jobs)
@@ -83,6 +91,8 @@ def run_all(
         watch.lap("constants")
         _stage(_seed_tasks(todo), crew, progress)
         watch.lap("rounds")
+        for folder in todo:  # somebody may have edited a rule meanwhile
+            check_own(folder.path, folder.spec)
         if len(todo) < MANY:
             for folder in todo:
                 finish(folder)
@@ -95,12 +105,19 @@ def run_all(
 
 
 def finish(folder: Folder) -> None:
-    """Write the summary of a run whose seeds are all done.
+    """Write the summary of a run whose seeds are all done, and all checksums.
 
     Raises:
         DataError: files of a seed are missing or damaged.
     """
+    for seed in folder.spec.seeds:
+        check_trace(folder.of_seed(seed))
+    # Those of an earlier end: what was made again since may differ in a last digit, as
+    # by another version, and is what counts now.
+    (folder.path / CHECKSUMS).unlink(missing_ok=True)
     write_json(folder.path / "summary.json", summarise(folder.results))
+    if not folder.spec.is_record:
+        write_checksums(folder.path, folder.wanted)
 
 
 def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
@@ -121,12 +138,24 @@ def tune_all(
     Raises:
         DataError: another process is at one of the runs.
     """
-    with held([folder for folder in folders if folder.tuned is None]):
+    todo = [folder for folder in folders if _is_untuned(folder)]
+    for folder in todo:
+        check_own_code(folder.spec)
+    with held(todo):
         _tune(folders, cluster or Processes(jobs), progress)
+        for folder in todo:
+            check_own(folder.path, folder.spec)
+
+
+def _is_untuned(folder: Folder) -> bool:
+    """Whether hyper-parameters are to be chosen, or how they were is not known."""
+    if folder.spec.is_tuned:
+        return False
+    return folder.tuned is None or not (folder.path / "tuning.json").exists()
 
 
 def _tune(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
-    todo = [folder for folder in folders if folder.tuned is None]
+    todo = [folder for folder in folders if _is_untuned(folder)]
     _climb([f for f in todo if f.spec.tune.search == "climb"], crew, progress)
     todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
@@ -241,14 +270,14 @@ def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
     found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
     for folder in folders:
         spec, c = folder.spec, folder.spec.clients
-        if spec.problem.is_module:  # nothing to solve for
+        if not spec.problem.is_softmax:  # nothing to share
             continue
         for seed in spec.seeds:
             if constants_file(folder.of_seed(seed)).exists():
                 continue
             part: tuple[Any, ...] = ()  # L alone does not depend on the partition
             if spec.problem.optimum:
-                part = (c.n, c.partition, c.alpha, c.minimum, repr(c.world))
+                part = (repr(c.sharing), repr(c.world))
             parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
             parts.setdefault(part, spec)
     return [

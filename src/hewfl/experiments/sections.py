@@ -1,19 +1,31 @@
 """The sections of a spec: samples, model, clients and tuning, checked one by one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 import numpy as np
 
 from hewfl.core.checks import invalid, nonnegative, positive
 from hewfl.core.conversion import errors_naming
+from hewfl.core.own_code import checked_name
+from hewfl.data.sharing import GROUP, KINDS, Sharing
 from hewfl.server.client_laws import (
+    HORIZONS_GROUP,
+    PARTICIPATION_GROUP,
     check_horizons,
     check_participation,
     check_sizes,
     check_world,
+    is_own_law,
 )
 
+MODELS = ("softmax", "medium_cnn", "classifier_head")
+MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
+"""Entry points by which installed packages offer modules and problems of their own."""
+PARTITIONS = (*KINDS, "pool", "nodes")
+LARGEST = 2**31 - 1
+"""Of rounds, clients and samples: beyond it, numbers of draws would not be exact."""
 Quantity = Literal[
     "objective",
     "pooled",
@@ -35,6 +47,8 @@ class DataSpec:
         name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path of
             a CSV, NPZ or Parquet file, relative to the folder that the command runs in.
         label: column of the labels in a CSV or Parquet file; the last by default.
+        client: column that says whose each row is, no feature then; for
+            `clients.partition = "natural"`. In an NPZ file "clients", its array.
         split: `shuffled` pools all published parts and splits them anew, by seed;
             `published` keeps the publisher's test part.
         test_fraction: share of rows held out by the shuffled split.
@@ -47,6 +61,7 @@ class DataSpec:
 
     name: str = "digits"
     label: str | None = None
+    client: str | None = None
     split: Literal["shuffled", "published"] = "shuffled"
     test_fraction: float = 0.2
     subsample: int | None = None
@@ -74,7 +89,13 @@ class ProblemSpec:
 
     Attributes:
         model: `softmax`; or a module trained by PyTorch: `medium_cnn` for 28 × 28
-            images, `classifier_head` for 768 features of a text encoder.
+            images, `classifier_head` for 768 features of a text encoder, or your own,
+            as "my_models:Net": called with those of `features`, `classes` and `seed`
+            that it names, and with the `options`, it returns a torch module.
+        make: your own problem instead of a model, as "my_problems:ridge": called with
+            `data` (`hewfl.experiments.problem.ProblemData`) and the `options`, it
+            returns a `hewfl.problems.Problem`.
+        options: what your own model or problem is called with besides.
         l2: λ of (λ/2)‖W‖² for softmax; the paper does not print its value.
         smoothness: the L that normalises softmax step sizes: `estimate` by power
             iteration, as in the paper's experiments, or `bound`, the proven one.
@@ -95,7 +116,9 @@ class ProblemSpec:
             into memory.
     """
 
-    model: Literal["softmax", "medium_cnn", "classifier_head"] = "softmax"
+    model: str = "softmax"
+    make: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     l2: float = 1e-4
     smoothness: Literal["estimate", "bound"] = "estimate"
     optimum: bool = True
@@ -110,6 +133,12 @@ class ProblemSpec:
 
     def __post_init__(self) -> None:
         """Require a penalty, a rate and steps that are not negative."""
+        checked_name(self.model, MODELS, MODELS_GROUP, "problem.model")
+        if self.make is not None:
+            checked_name(self.make, (), PROBLEMS_GROUP, "problem.make")
+            if self.model != "softmax":
+                rule = "left out beside problem.make"
+                raise invalid("problem.model", rule, repr(self.model))
         nonnegative("l2", self.l2)
         positive("learning_rate", self.learning_rate)
         positive("reference_steps", self.reference_steps)
@@ -119,6 +148,11 @@ class ProblemSpec:
         """Whether PyTorch trains it."""
         return self.model != "softmax"
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether it is hewfl's softmax regression."""
+        return self.model == "softmax" and self.make is None
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -126,18 +160,24 @@ class ClientsSpec:
     """Who holds what, and how much each does in a round.
 
     Attributes:
-        n: number of clients.
+        n: number of clients; counted in the data under `natural`.
         partition: `iid` deals shuffled samples evenly; `dirichlet` skews classes;
-            `pool` lets every client draw from all samples, which alone is homogeneous
-            in the sense of the theory (erratum E-14). A federation's own record says
-            `nodes`: data as its nodes hold them.
-        alpha: concentration of the Dirichlet partition.
-        minimum: least samples of a client in a Dirichlet partition.
+            `classes` gives each client samples of `per_client` classes, `shards` as
+            many shards of the samples sorted by label; `quantity` skews sizes alone,
+            `features` the regions of feature space; `natural` goes by the column
+            `data.client`; `pool` lets every client draw from all samples, which alone
+            is homogeneous in the sense of the theory (erratum E-14); or a function of
+            your own, as "my_parts:by_age" (`hewfl.data.Sharing`). A federation's own
+            record says `nodes`: data as its nodes hold them.
+        alpha: concentration of `dirichlet`, `quantity` and `features`.
+        minimum: least samples of a client under these.
+        per_client: classes or shards of each client.
+        options: what a partition of your own is called with besides.
         batch_size: samples of a local step.
         horizons: local steps: a number, a list with one per client, or a table with
             `kind` = "FixedHorizons", "ChoiceHorizons", "PoissonHorizons",
             "EpochHorizons" or "TimedHorizons" and that law's own fields, listed in
-            docs/experiments.md.
+            docs/experiments.md, or a law of your own, as kind = "my_laws:Weekdays".
         participation: "full", a number of clients sampled each round, or a table with
             `kind` and that law's own fields.
         world: what is wrong with some of the clients, hidden from every rule: a table
@@ -146,27 +186,66 @@ class ClientsSpec:
     """
 
     n: int = 20
-    partition: Literal["iid", "dirichlet", "pool", "nodes"] = "iid"
+    partition: str = "iid"
     alpha: float = 0.2
     minimum: int = 1
+    per_client: int = 2
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     batch_size: int = 32
     horizons: Any = 4
     participation: Any = "full"
     world: Any = None
 
     def __post_init__(self) -> None:
-        """Require sizes of at least 1 and laws that fit the number of clients."""
-        for name in ("n", "batch_size", "minimum"):
-            if getattr(self, name) < 1:
-                raise invalid(f"clients.{name}", "at least 1", getattr(self, name))
+        """Require sizes in range and laws that fit the number of clients.
+
+        Code of the user's own is not loaded: a spec can be read without running it.
+        """
+        checked_name(self.partition, PARTITIONS, GROUP, "clients.partition")
+        for name in ("n", "batch_size", "minimum", "per_client"):
+            in_range(f"clients.{name}", getattr(self, name), 1)
         positive("clients.alpha", self.alpha)
-        check_horizons(self.horizons)
-        check_participation(self.participation)
-        world = check_world(self.world)
+        if not is_own_law(self.horizons, HORIZONS_GROUP):
+            check_horizons(self.horizons)
+        if not is_own_law(self.participation, PARTICIPATION_GROUP):
+            check_participation(self.participation)
+        check_world(self.world)
+        # A federation may know of few of its nodes, and natural clients are counted.
+        if self.partition not in ("nodes", "natural"):
+            self.check_number()
+
+    def check_number(self) -> None:
+        """Require laws that fit the number of clients, and somebody honest.
+
+        Raises:
+            InvalidInputError: naming the field as it is written in the spec.
+        """
         with errors_naming({"faults": "clients.world.faults"}):
-            world.roles(0, np.ones(self.n, dtype=np.int64))  # leaves somebody honest
-        if self.partition != "nodes":  # a federation may know of few of its nodes
-            check_sizes(self.horizons, self.participation, self.n)
+            check_world(self.world).roles(0, np.ones(self.n, dtype=np.int64))
+        steps, who = self.horizons, self.participation
+        check_sizes(
+            1 if is_own_law(steps, HORIZONS_GROUP) else steps,
+            "full" if is_own_law(who, PARTICIPATION_GROUP) else who,
+            self.n,
+        )
+
+    @property
+    def sharing(self) -> Sharing:
+        """How the samples are shared out."""
+        return Sharing(
+            self.partition,
+            self.n,
+            self.alpha,
+            self.minimum,
+            self.per_client,
+            self.options,
+        )
+
+    @property
+    def shared_out(self) -> str:
+        """How the samples are shared out, in words."""
+        words = {"pool": "one pool for all", "nodes": "data as the nodes hold them"}
+        return words.get(self.partition) or self.sharing.words
 
 
 @final
@@ -210,17 +289,26 @@ class TuneSpec:
 
     def __post_init__(self) -> None:
         """Require trials of at least a round, and seeds that differ."""
-        if self.rounds < 1:
-            raise invalid("tune.rounds", "at least 1", self.rounds)
-        if self.screen_rounds < 0:
-            raise invalid("tune.screen_rounds", "at least 0", self.screen_rounds)
-        if self.keep < 1:
-            raise invalid("tune.keep", "at least 1", self.keep)
-        if self.extend is not None and self.extend < 0:
-            raise invalid("tune.extend", "at least 0", self.extend)
+        in_range("tune.rounds", self.rounds, 1)
+        in_range("tune.screen_rounds", self.screen_rounds, 0)
+        in_range("tune.keep", self.keep, 1)
+        if self.extend is not None:
+            in_range("tune.extend", self.extend, 0)
         nonnegative("tune.tie", self.tie)
         check_seeds("tune.seeds", self.seeds)
         check_seeds("tune.screen_seeds", self.screen_seeds)
+
+
+def in_range(name: str, value: int, least: int) -> None:
+    """Require a number that is neither too small nor beyond all reason.
+
+    Raises:
+        InvalidInputError: naming the field and the value.
+    """
+    if value < least:
+        raise invalid(name, f"at least {least}", value)
+    if value > LARGEST:
+        raise invalid(name, f"at most {LARGEST}", value)
 
 
 def check_seeds(name: str, seeds: tuple[int, ...]) -> None:
@@ -231,3 +319,5 @@ def check_seeds(name: str, seeds: tuple[int, ...]) -> None:
     """
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise invalid(name, "different whole numbers from 0", list(seeds))
+    if max(seeds) >= 2**63:
+        raise invalid(name, "below 2^63", max(seeds))

@@ -12,6 +12,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    naming_run,
     start_of,
 )
 from hewfl.experiments.spec import Spec
@@ -35,29 +36,46 @@ def solve_constants(
 def run_seed(
     spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
 ) -> None:
-    """Run one seed of a tuned spec, from where its folder says it is."""
-    if constants_file(folder).exists() and rounds_done(folder) == spec.rounds:
+    """Run one seed of a tuned spec, from where its folder says it is.
+
+    Raises:
+        RuleError: naming run, seed, lane, round and rule, where a rule is wrong.
+    """
+    has_trace = (folder / "trace.jsonl").exists()
+    is_over = has_trace and rounds_done(folder) == spec.rounds
+    if is_over and constants_file(folder).exists():
         on_round(spec.rounds)
         return
+    _drop_half_checkpoint(folder)
     problem = build_problem(spec, seed)
     smoothness = _settled_smoothness(spec, seed, problem, folder)
     observers: list[Observer] = []
     if spec.audit_every:
         observers.append(_every(spec.audit_every, pathwise_audit))
-    simulate(
-        problem,
-        build_federation(spec),
-        lanes_of(spec, spec.methods, smoothness),
-        rounds=spec.rounds,
-        seed=seed,
-        start=start_of(problem),
-        dtype=spec.dtype,
-        evaluate_every=spec.evaluate_every,
-        observers=observers,
-        checkpoint=folder,
-        checkpoint_every=CHECKPOINT_EVERY,
-        on_round=on_round,
-    )
+    with naming_run(spec, seed):
+        simulate(
+            problem,
+            build_federation(spec),
+            lanes_of(spec, spec.methods, smoothness),
+            rounds=spec.rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=spec.evaluate_every,
+            observers=observers,
+            checkpoint=folder,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
+
+
+def _drop_half_checkpoint(folder: Path) -> None:
+    """Begin a seed anew whose trace or state was deleted; a damaged one is refused."""
+    known = read_json(folder / "manifest.json", missing=True)
+    if isinstance(known, dict):
+        parts = (folder / "trace.jsonl", folder / str(known.get("state")))
+        if not all(part.exists() for part in parts):
+            (folder / "manifest.json").unlink()
 
 
 def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> float:

@@ -10,12 +10,14 @@ from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid
 from hewfl.core.conversion import from_table, to_table, write_toml
+from hewfl.core.own_code import located
 from hewfl.errors import DataError
 from hewfl.experiments.methods import (
     MethodSpec,
     method_from_table,
     method_table,
     recorded_method,
+    text_field,
 )
 from hewfl.experiments.sections import (
     ClientsSpec,
@@ -23,9 +25,15 @@ from hewfl.experiments.sections import (
     ProblemSpec,
     TuneSpec,
     check_seeds,
+    in_range,
 )
 
-LATER: tuple[tuple[str, str, Any], ...] = (("tune", "ties", []),)
+LATER: tuple[tuple[str, str, Any], ...] = (
+    ("tune", "ties", []),
+    ("problem", "options", {}),
+    ("clients", "options", {}),
+    ("clients", "per_client", 2),
+)
 """Fields that came after runs had been kept under a digest: not in it at default."""
 
 
@@ -72,14 +80,13 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Require a name for a folder, numbers in range, and different labels."""
-        if not self.name or any(c in self.name for c in "/\\\0") or self.name[0] == ".":
+        is_bad = any(c in self.name for c in "/\\") or len(self.name.encode()) > 200
+        if is_bad or not self.name or self.name[0] == ".":
             raise invalid("name", "a name for a folder", repr(self.name))
-        if self.rounds < 1:
-            raise invalid("rounds", "at least 1", self.rounds)
-        if self.evaluate_every < 1:
-            raise invalid("evaluate_every", "at least 1", self.evaluate_every)
-        if self.audit_every < 0:
-            raise invalid("audit_every", "at least 0", self.audit_every)
+        text_field(self.name, "name")
+        in_range("rounds", self.rounds, 1)
+        for name, least in (("evaluate_every", 1), ("audit_every", 0)):
+            in_range(name, getattr(self, name), least)
         check_seeds("seeds", self.seeds)
         if not self.methods:
             raise invalid("methods", "at least one [[methods]] table", "none")
@@ -123,13 +130,24 @@ class Spec:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def spec_from_table(table: Mapping[str, Any]) -> Spec:
-    """Make a spec from a parsed TOML file.
+def spec_from_table(table: Mapping[str, Any], folder: Path | None = None) -> Spec:
+    """Make a spec from a parsed TOML file; code of the user's own is not loaded.
+
+    Args:
+        table: as parsed.
+        folder: where files of the user's own code are looked for first; None leaves
+            their names as they are.
+
+    Returns:
+        The spec, its own checks passed.
 
     Raises:
         InvalidInputError: naming the field, the rule and the value.
     """
     rest = {key: value for key, value in table.items() if key != "methods"}
+    if folder is not None:
+        table = _located(table, folder)
+        rest = {key: value for key, value in table.items() if key != "methods"}
     listed = table.get("methods", [])
     if not isinstance(listed, list):
         raise invalid("methods", "a list of [[methods]] tables", repr(listed)[:80])
@@ -137,6 +155,38 @@ def spec_from_table(table: Mapping[str, Any]) -> Spec:
     read = recorded_method if is_record(table) else method_from_table
     methods = [read(m, f"methods[{i}]") for i, m in enumerate(listed)]
     return from_table(Spec, rest | {"methods": methods}, "")
+
+
+OWN = (
+    ("problem", "model"),
+    ("problem", "make"),
+    ("clients", "partition"),
+    ("clients", "horizons"),
+    ("clients", "participation"),
+)
+"""Where a spec may name code of the user's own, besides its methods."""
+
+
+def _located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The table with whole paths of the user's own code; its form is not checked."""
+    found = dict(table)
+    for section, name in OWN:
+        inner = found.get(section)
+        if not isinstance(inner, Mapping) or name not in inner:
+            continue
+        value = inner[name]
+        if isinstance(value, Mapping):
+            value = {**value, "kind": located(value.get("kind"), folder)}
+        found[section] = {**inner, name: located(value, folder)}
+    listed = found.get("methods")
+    if isinstance(listed, list):
+        found["methods"] = [
+            {**m, "method": located(m.get("method"), folder)}
+            if isinstance(m, Mapping)
+            else m
+            for m in listed
+        ]
+    return found
 
 
 def is_record(table: Mapping[str, Any]) -> bool:
@@ -161,13 +211,13 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def read_spec(file: Path) -> Spec:
-    """Read a spec from its file.
+    """Read a spec from its file; code of the user's own is looked for beside it.
 
     Raises:
         DataError: the file cannot be read or is not TOML.
         InvalidInputError: a field breaks a rule.
     """
-    return spec_from_table(read_toml(file))
+    return spec_from_table(read_toml(file), file.parent)
 
 
 def spec_table(spec: Spec) -> dict[str, Any]:

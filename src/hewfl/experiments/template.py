@@ -22,7 +22,8 @@ WHAT = (
     f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
     f"are fields, and so are those of the outer optimiser: {', '.join(OUTER)}. FedAvgM "
     'is FedAvg with `momentum`, FedAdam is FedAvg with `adapt = "adam"`. Lists in '
-    "[methods.grid] are searched by tuning, those of the outer optimiser too."
+    "[methods.grid] are searched by tuning, those of the outer optimiser too. A rule "
+    'of your own is method = "my_rules:Krum", from my_rules.py beside this file.'
 )
 EXAMPLE = """\
 [[methods]]
@@ -66,7 +67,7 @@ def documented(record: type[Any]) -> dict[str, str]:
 
 def _field(name: str, value: Any, meaning: str) -> list[str]:
     comment = _comment(meaning)
-    if value is None:
+    if value is None or value is dataclasses.MISSING:  # the latter: an empty table
         return [*comment, f"# {name} ="]
     plain = list(value) if isinstance(value, tuple) else value
     return [*comment, write_toml({name: plain}).strip()]

@@ -19,6 +19,7 @@ from hewfl.experiments.problem import (
     build_federation,
     build_problem,
     lanes_of,
+    naming_run,
     samples_of,
     start_of,
 )
@@ -160,23 +161,24 @@ def try_candidates(
     """
     problem = build_problem(spec, seed)
     wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
-    if not spec.problem.is_module and not any(q.startswith("test_") for q in wanted):
+    if spec.problem.is_softmax and not any(q.startswith("test_") for q in wanted):
         problem = replace(problem, test=None)  # nobody will look at it
     L = find_smoothness(spec, seed, problem)
     lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
-    trace = simulate(
-        problem,
-        build_federation(spec),
-        lanes,
-        rounds=rounds,
-        seed=seed,
-        start=start_of(problem),
-        dtype=spec.dtype,
-        evaluate_every=rounds,
-        checkpoint=checkpoint,
-        checkpoint_every=CHECKPOINT_EVERY,
-        on_round=on_round,
-    )
+    with naming_run(spec, seed):
+        trace = simulate(
+            problem,
+            build_federation(spec),
+            lanes,
+            rounds=rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=rounds,
+            checkpoint=checkpoint,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
     own = [trace.of(k) for k in range(len(lanes))]
     rows = [[_score(spec, records, name) for name in wanted] for records in own]
     return np.array(rows)

@@ -11,15 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from hewfl.core.checks import invalid
+from hewfl.core.own_code import is_own
 from hewfl.data import CATALOGUE
+from hewfl.data.sharing import FEW, GROUP, SKEWED
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.sections import ProblemSpec
+from hewfl.experiments.sections import MODELS, ProblemSpec
 from hewfl.experiments.spec import Spec
 
 AUDITED = ("HewHom", "HewHet")
 """Methods with a pathwise certificate."""
 OF_SOFTMAX = ("l2", "smoothness", "optimum")
-OF_ANY_MODEL = ("model", "reference_steps")
+OF_ANY_MODEL = ("model", "make", "options", "reference_steps")
 OF_MODULES = tuple(
     field.name
     for field in dataclasses.fields(ProblemSpec)
@@ -49,9 +51,29 @@ RULES: tuple[Rule, ...] = (
         'data.split = "published" keeps the publisher\'s test part',
     ),
     (
-        lambda s: s.clients.partition != "dirichlet",
+        lambda s: s.clients.partition not in SKEWED,
         ("clients.alpha", "clients.minimum"),
-        'only clients.partition = "dirichlet" has it',
+        f"only clients.partition = {', '.join(SKEWED)} have it",
+    ),
+    (
+        lambda s: s.clients.partition not in FEW,
+        ("clients.per_client",),
+        f"only clients.partition = {', '.join(FEW)} have it",
+    ),
+    (
+        lambda s: not is_own(s.clients.partition, GROUP),
+        ("clients.options",),
+        "only a partition of your own has them",
+    ),
+    (
+        lambda s: s.problem.model in MODELS and s.problem.make is None,
+        ("problem.options",),
+        "only a model or a problem of your own has them",
+    ),
+    (
+        lambda s: s.problem.make is not None,
+        ("problem.l2", "problem.learning_rate"),
+        "a problem of your own does not use it",
     ),
     (
         lambda s: not s.problem.is_module,
@@ -60,8 +82,13 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         lambda s: s.problem.is_module,
-        ("data.standardise", "data.bias", *(f"problem.{name}" for name in OF_SOFTMAX)),
+        ("data.bias", *(f"problem.{name}" for name in OF_SOFTMAX)),
         'only problem.model = "softmax" uses it',
+    ),
+    (
+        lambda s: s.problem.is_module and s.problem.model in MODELS,
+        ("data.standardise",),
+        f"problem.model = {', '.join(MODELS[1:])} do not use it",
     ),
     (
         lambda s: not any(map(_is_audited, s.methods)),
@@ -107,7 +134,9 @@ def _looked_up(spec: Spec, field: str) -> tuple[Any, Any]:
     *section, name = field.split(".")
     record: Any = getattr(spec, section[0]) if section else spec
     (found,) = (f for f in dataclasses.fields(record) if f.name == name)
-    return getattr(record, name), found.default
+    has_factory = found.default_factory is not dataclasses.MISSING
+    default = found.default_factory() if has_factory else found.default
+    return getattr(record, name), default
 
 
 def _is_audited(method: MethodSpec) -> bool:

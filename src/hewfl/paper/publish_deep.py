@@ -28,6 +28,8 @@ RULES = (
 )
 """What verdicts mean, at the head of claims.md."""
 MEASURED = (*ACCURACY, *LOSS)
+SYMBOLS = {"rate_scale": "rate", "kappa": "κ", "proximal": "μ"}
+"""What the page calls hyper-parameters."""
 
 
 def publish_deep(
@@ -60,6 +62,47 @@ def publish_deep(
     return claims
 
 
+def put_table(page: Path, name: str, folder: Folder) -> None:
+    """Write the table of a line into a page, between its two marks.
+
+    A page without the marks is left as it is.
+
+    Args:
+        page: a Markdown file.
+        name: of the table; its marks are comments, `table: name` and `end: name`.
+        folder: of the finished run.
+    """
+    first, last = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
+    text = page.read_text(encoding="utf-8")
+    if first in text and last in text:
+        head, _, rest = text.partition(first)
+        _, _, tail = rest.partition(last)
+        rows = "\n".join([first, *_page_rows(folder), last])
+        write_text(page, head + rows + tail)
+
+
+def _page_rows(folder: Folder) -> list[str]:
+    """What was chosen, the last round, and the best validation round; best first."""
+    results, columns = folder.results, (*ACCURACY, LOSS[-1])
+    grids = {method.label: method.grid for method in folder.spec.methods}
+    tuned = folder.tuned
+    assert tuned is not None, "a finished run is tuned"
+    heads = " | ".join(quantity.replace("_", " ") for quantity in columns)
+    lines = [f"| method | chosen | {heads} | test accuracy, best round |"]
+    lines += ["| --- | --- |" + " ---: |" * (len(columns) + 1)]
+    for label in _ranked(results, Moment.last):
+        (method,) = (m for m in tuned.methods if m.label == label)
+        chosen = ", ".join(
+            f"{SYMBOLS.get(k, k)} {method.parameters[k]:g}" for k in grids[label]
+        )
+        asked = [(quantity, Moment.last) for quantity in columns]
+        asked += [(ACCURACY[1], Moment.best)]
+        values = (at_moment(results, label, *each) for each in asked)
+        cells = " | ".join(mean_text(statistics(value)) for value in values)
+        lines.append(f"| {label} | {chosen} | {cells} |")
+    return lines
+
+
 def _claim_rows(claims: Sequence[Claim]) -> list[str]:
     rows = [f"| {c.statement} | **{c.verdict}** | {c.because} |" for c in claims]
     head = ["| the paper's claim | our runs | because |", "| --- | --- | --- |"]
@@ -71,12 +114,18 @@ def _table(results: Results, moment: Moment) -> list[str]:
     heads = " | ".join(quantity.replace("_", " ") for quantity in MEASURED)
     lines = [f"| method | {heads} |", "| --- |" + " ---: |" * len(MEASURED)]
 
-    def validated(label: str) -> float:
-        found = at_moment(results, label, ACCURACY[0], moment)
-        return -float(np.nanmean(found)) if np.isfinite(found).any() else np.inf
-
-    for label in sorted(results.labels, key=validated):
+    for label in _ranked(results, moment):
         values = [at_moment(results, label, q, moment) for q in MEASURED]
         cells = " | ".join(mean_text(statistics(value)) for value in values)
         lines.append(f"| {label} | {cells} |")
     return lines
+
+
+def _ranked(results: Results, moment: Moment) -> list[str]:
+    """Methods by their validation accuracy, best first; those that diverged last."""
+
+    def validated(label: str) -> float:
+        found = at_moment(results, label, ACCURACY[0], moment)
+        return -float(np.nanmean(found)) if np.isfinite(found).any() else np.inf
+
+    return sorted(results.labels, key=validated)

@@ -152,6 +152,26 @@ def load_checkpoint(folder: Path) -> Saved | None:
     return Saved(manifest["round"], manifest["run"], load(data), size)
 
 
+def check_trace(folder: Path) -> None:
+    """Require that a trace is as its last checkpoint left it, if there is one.
+
+    Raises:
+        DataError: the manifest is damaged, or the trace is another one or missing.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        return
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        size, known = manifest["trace_bytes"], manifest["trace_sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        text = f"checkpoint {path} is damaged: {error!r}; delete the folder {folder}"
+        raise DataError(text) from error
+    if _trace_digest(folder, size) != known:
+        text = f"the trace {folder / 'trace.jsonl'} is damaged or shorter than its "
+        raise DataError(text + f"checkpoint; delete the folder {folder} to begin anew")
+
+
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 

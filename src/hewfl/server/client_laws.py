@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hewfl.core.checks import invalid
+from hewfl.core.checks import invalid, shown
 from hewfl.core.conversion import (
     check_names,
     errors_naming,
@@ -11,6 +11,7 @@ from hewfl.core.conversion import (
     from_table,
     is_whole,
 )
+from hewfl.core.own_code import checked_name, is_own, load, make
 from hewfl.server.faults import (
     ConstantUpdates,
     FlippedLabels,
@@ -27,9 +28,10 @@ from hewfl.server.federation import (
     FixedHorizons,
     FullParticipation,
     Horizons,
-    Participation,
+    Law,
     PoissonHorizons,
     RandomParticipation,
+    RotatingParticipation,
     SampledParticipation,
     TimedHorizons,
     World,
@@ -47,9 +49,14 @@ HORIZONS: dict[str, type[Any]] = {
 }
 PARTICIPATION: dict[str, type[Any]] = {
     law.__name__: law
-    for law in (FullParticipation, SampledParticipation, RandomParticipation)
+    for law in (
+        *(FullParticipation, SampledParticipation, RandomParticipation),
+        RotatingParticipation,
+    )
 }
 
+HORIZONS_GROUP, PARTICIPATION_GROUP = "hewfl.horizons", "hewfl.participation"
+"""Entry points by which installed packages offer laws of their own."""
 FAULTS: dict[str, type[Any]] = {
     law.__name__: law
     for law in (
@@ -92,8 +99,8 @@ def check_horizons(given: Any) -> Horizons:
         InvalidInputError: neither a number, a list nor a table of a known law.
     """
     where = "clients.horizons"
-    if isinstance(given, Mapping):
-        law: Horizons = _law(HORIZONS, given, where)
+    if isinstance(given, Mapping) or is_own(given, HORIZONS_GROUP):
+        law: Horizons = _law(HORIZONS, given, where, HORIZONS_GROUP, Horizons)
         return law
     if isinstance(given, list | tuple):
         steps: Any = from_list(int, given, where)
@@ -105,7 +112,7 @@ def check_horizons(given: Any) -> Horizons:
         return FixedHorizons(steps)
 
 
-def check_participation(given: Any) -> Participation:
+def check_participation(given: Any) -> Law:
     """Make the law of participation that a spec asks for.
 
     Raises:
@@ -114,8 +121,8 @@ def check_participation(given: Any) -> Participation:
     where = "clients.participation"
     if given == "full":
         return FullParticipation()
-    if isinstance(given, Mapping):
-        law: Participation = _law(PARTICIPATION, given, where)
+    if isinstance(given, Mapping) or is_own(given, PARTICIPATION_GROUP):
+        law: Law = _law(PARTICIPATION, given, where, PARTICIPATION_GROUP, Law)
         return law
     if not is_whole(given):
         raise invalid(where, '"full", a whole number or a table', repr(given))
@@ -153,12 +160,31 @@ def _written(law: Any, given: Any, field: str) -> str:
     return f"clients.{kind}" + (f".{field}" if isinstance(given, Mapping) else "")
 
 
-def _law(known: Mapping[str, type[Any]], given: Mapping[str, Any], where: str) -> Any:
+def is_own_law(given: Any, group: str) -> bool:
+    """Whether a spec asks for a law of the user's own, which only running it loads."""
+    return is_own(given.get("kind") if isinstance(given, Mapping) else given, group)
+
+
+def _law(
+    known: Mapping[str, type[Any]],
+    given: Mapping[str, Any] | str,
+    where: str,
+    group: str = "hewfl.faults",
+    kind_of: Any = object,
+) -> Any:
+    """A law by its name, with its own fields; one of the user's own is loaded."""
+    if isinstance(given, str):
+        given = {"kind": given}
     kind = given.get("kind")
-    if not isinstance(kind, str) or kind not in known:
-        raise invalid(f"{where}.kind", f"one of {', '.join(known)}", repr(kind))
+    checked_name(kind, tuple(known), group, f"{where}.kind")
     rest = {key: value for key, value in given.items() if key != "kind"}
     for key, value in rest.items():
         if value == []:
             raise invalid(f"{where}.{key}", "a list with something in it", value)
-    return from_table(known[kind], rest, where)
+    if kind in known:
+        return from_table(known[str(kind)], rest, where)
+    law = make(load(str(kind), group, f"{where}.kind"), rest, {}, where)
+    if not isinstance(law, kind_of):
+        rule = "a law with `draw`, or with `draw_after` for participation"
+        raise invalid(f"{where}.kind", rule, shown(law))
+    return law

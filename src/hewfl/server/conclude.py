@@ -21,11 +21,12 @@ from hewfl.aggregate.rows import Rows
 from hewfl.aggregate.sums import weighted_sum
 from hewfl.aggregate.variates import KeptVariates, settled
 from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
-from hewfl.core.checks import Array, invalid, shown
+from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum
 from hewfl.core.round import Decision, Round
-from hewfl.errors import HewError
+from hewfl.errors import HewError, RuleError
 from hewfl.server.average import Average, average_weight, averaged
+from hewfl.server.faulty import check_form, check_weights, fault
 from hewfl.server.measure import Ask, Measured, asked_points, fitted, lengthened
 from hewfl.server.outer import Outer, outer_step
 from hewfl.server.state import Lane, ServerState
@@ -55,7 +56,7 @@ class Outcome:
     measured: Mapping[str, float] = field(default_factory=dict)
 
 
-def conclude(  # noqa: PLR0913 - four are switches
+def conclude(  # noqa: PLR0913 - five are switches
     lane: Lane,
     state: ServerState,
     round_: Round,
@@ -65,6 +66,7 @@ def conclude(  # noqa: PLR0913 - four are switches
     with_terms: bool = False,
     with_move: bool = False,
     whole_state: bool = False,
+    strict: bool = False,
 ) -> Outcome:
     """Decide, and step.
 
@@ -77,10 +79,17 @@ def conclude(  # noqa: PLR0913 - four are switches
         with_terms: whether the terms of the rule's bound are wanted.
         with_move: whether the step itself is wanted.
         whole_state: whether the rule's next state is looked through for NaN as well.
+        strict: whether a rule that breaks its contract is an error, as in a simulation,
+            and not a round that is lost, as in a job that should go on.
+
+    Raises:
+        RuleError: only if `strict`: naming lane, round and rule.
     """
     with np.errstate(all="ignore"):  # what is not finite is refused
         try:
             decision, following = decided(lane.algorithm, round_, state.algorithm)
+            if strict:
+                check_weights(round_, decision)
             model = None
             if with_terms and isinstance(lane.algorithm, Modelled):
                 model = _certified(lane.algorithm.model(round_, state.algorithm))
@@ -91,6 +100,11 @@ def conclude(  # noqa: PLR0913 - four are switches
             if spoiled or not fits(moved.anchor):
                 return Outcome(state, RANGE_ERROR)
             following = settled(following)
+        except RuleError as error:
+            if strict:
+                when = f"round {round_.roster.round + 1}, decide"
+                raise fault(lane, when, str(error)) from error
+            return Outcome(state, str(error))
         except HewError as error:
             return Outcome(state, str(error))
     new = replace(
@@ -158,26 +172,12 @@ def decided(
     """The rule's decision and its next state, checked for its form.
 
     Raises:
-        InvalidInputError: it is no decision about the clients of the round.
+        RuleError: it is no decision about the clients of the round.
         HewError: the rule's own.
     """
     answer: Any = algorithm.decide(round_, state)
-    name = f"what {algorithm.name} decides"
-    if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise invalid(name, "a Decision and the next state", shown(answer))
+    check_form(algorithm, answer, round_)
     decision, following = answer
-    if not isinstance(decision, Decision):
-        raise invalid(name, "a Decision and the next state", shown(answer))
-    weights: Any = decision.weights
-    s = len(round_.roster.clients)
-    is_vector = isinstance(weights, np.ndarray) and weights.dtype == np.float64
-    if not is_vector or weights.shape != (s,):
-        got = f"{type(weights).__name__} of shape {np.shape(weights)}"
-        raise invalid(f"{name}, its weights,", f"a float64 array of shape ({s},)", got)
-    step, entries = decision.step, np.shape(round_.anchor)
-    if step is not None and entries != (0,) and np.shape(step) != entries:
-        rule = f"a vector of shape {entries}"
-        raise invalid(f"{name}, its step,", rule, f"shape {np.shape(step)}")
     return decision, following
 
 

@@ -26,9 +26,9 @@ from jaxtyping import Float64
 
 from hewfl.core.algorithm import Traffic
 from hewfl.core.checks import Array
-from hewfl.core.round import Decision, LocalPlan, Roster
+from hewfl.core.round import Decision, LocalPlan
 from hewfl.server.outer import POINTS, Outer
-from hewfl.server.state import Lane, ServerState
+from hewfl.server.state import ServerState
 
 LEVEL = 0.95
 """Of the interval over clients (Student's t)."""
@@ -80,13 +80,8 @@ def asked_points(outer: Outer) -> tuple[float, ...]:
     return (0.0, *(POINTS if outer.measure_at is None else outer.measure_at))
 
 
-def planned(lane: Lane, roster: Roster, state: ServerState) -> LocalPlan:
-    """What the clients are told: the method's plan with measured step sizes.
-
-    Raises:
-        HewError: the method's own.
-    """
-    plan = lane.algorithm.plan(roster, state.algorithm)
+def scaled(plan: LocalPlan, state: ServerState) -> LocalPlan:
+    """What the clients are told: the method's plan with measured step sizes."""
     if state.scale is None:
         return plan
     return replace(plan, step_sizes=state.scale * plan.step_sizes)

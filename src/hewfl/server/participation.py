@@ -153,6 +153,9 @@ class RandomParticipation:
         p = as_float64("probability", self.probability)
         if not ((p >= 0) & (p <= 1)).all():
             raise invalid("probability", "from 0 to 1", shown(self.probability))
+        if not p.any():
+            found = shown(self.probability)
+            raise invalid("probability", "above 0 for somebody", found)
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """Those whose coin fell right."""

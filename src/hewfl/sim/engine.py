@@ -37,6 +37,7 @@ from hewfl.core.round import Roster
 from hewfl.errors import DataError
 from hewfl.problems.problem import Probed, Problem
 from hewfl.server.checkpoint import Saved, flatten, unflatten
+from hewfl.server.faulty import naming
 from hewfl.server.federation import Federation, World
 from hewfl.server.first import finite_rows, first_state
 from hewfl.server.folder import RunLog
@@ -88,6 +89,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
 
     Raises:
         InvalidInputError: an argument breaks a rule.
+        RuleError: an algorithm breaks its contract, or raises what is no `HewError`.
         DataError: the checkpoint is damaged or belongs to another run.
     """
     lanes, rounds = _lanes(algorithms), whole("rounds", rounds, least=0)
@@ -123,7 +125,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         if log is not None:
             log.append(news)
             if _is_due(t + 1, rounds, checkpoint_every):
-                arrays = flatten(tuple(states))
+                arrays = _flattened(lanes, states, t + 1)
                 log.save(Saved(t + 1, run, arrays, log.size))
         if on_round is not None:
             on_round(t + 1)
@@ -139,6 +141,20 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
 
 
 # ------------------------------------------------------------------ before the rounds
+
+
+def _flattened(
+    lanes: Sequence[Lane], states: Sequence[ServerState], t: int
+) -> Mapping[str, Any]:
+    """The arrays of all states, for a checkpoint.
+
+    Raises:
+        RuleError: a rule's state holds what cannot be kept.
+    """
+    for lane, state in zip(lanes, states, strict=True):
+        with naming(lane, f"round {t}, its state"):
+            flatten(state.algorithm)
+    return flatten(tuple(states))
 
 
 def _is_due(t: int, rounds: int, every: int | None) -> bool:
@@ -283,7 +299,8 @@ def _first_states(
         demands = lane.algorithm.demands.gradients
         try:
             given = (lane.algorithm, x, n, gradients, batches, lane.outer)
-            states.append(first_state(*given))
+            with naming(lane, "before the first round, init"):
+                states.append(first_state(*given))
             notes.append({"excluded": silent} if demands else {})
         except DataError as error:
             zeros = np.zeros((n, len(x)))

@@ -12,12 +12,13 @@ from hewfl.core.algorithm import Corrected, Informed, Traffic
 from hewfl.core.checks import Array
 from hewfl.core.records import UpperState
 from hewfl.core.round import LocalPlan, Roster, Round
-from hewfl.errors import HewError
+from hewfl.errors import HewError, RuleError
 from hewfl.problems.problem import Adaptive, Probed, Problem
 from hewfl.server.conclude import RANGE_ERROR, conclude
+from hewfl.server.faulty import check_plan, naming
 from hewfl.server.first import finite_rows
 from hewfl.server.ledger import charge, with_gradients
-from hewfl.server.measure import Ask, measured_traffic, planned
+from hewfl.server.measure import Ask, measured_traffic, scaled
 from hewfl.server.participation import FullParticipation
 from hewfl.server.state import Lane, ServerState
 from hewfl.server.trace import AVERAGED, RoundRecord, round_note
@@ -75,8 +76,14 @@ def _plans(
     """What each lane tells the clients; one that cannot plan stops, and says why."""
     plans = {}
     for k in alive:
+        lane = setting.lanes[k]
         try:
-            plans[k] = planned(setting.lanes[k], roster, states[k])
+            with naming(lane, f"round {roster.round + 1}, plan"):
+                plan = lane.algorithm.plan(roster, states[k].algorithm)
+            check_plan(lane, roster, plan)
+            plans[k] = scaled(plan, states[k])
+        except RuleError:
+            raise
         except HewError as error:
             states[k] = replace(states[k], refused=True)
             notes[k] = {"status": f"refused: {error}"}
@@ -283,7 +290,14 @@ def _decide(
         return replace(state, diverged=True), note
     watched = len(observers) > 0
     ask = _asked(setting, heard, lane)
-    came = conclude(lane, state, heard, fits=_is_finite, ask=ask, with_move=watched)
+    with naming(lane, f"round {t + 1}, decide"):
+        came = conclude(
+            *(lane, state, heard),
+            fits=_is_finite,
+            ask=ask,
+            with_move=watched,
+            strict=True,
+        )
     decision = came.decision
     if decision is None and came.status == RANGE_ERROR:
         status = "diverged: the step was not finite"

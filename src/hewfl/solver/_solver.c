@@ -591,9 +591,14 @@ typedef struct {
 static int take(Memory *m, Problem *p, Py_ssize_t n, int copies)
 {
     size_t N = (size_t)n;
+    *m = (Memory){0};
+    if (times(n, n + 10, 16) < 0)
+        return 0;
     m->doubles = malloc(((size_t)(1 + copies) * N * N + 10 * N) * sizeof(double));
     m->S = malloc(N * sizeof(Py_ssize_t));
     m->in = malloc(N);
+    if (!m->doubles || !m->S || !m->in)
+        return 0;
     *p = (Problem){.n = n, .S = m->S, .in = m->in};
     p->R = m->doubles;
     p->w = m->doubles + (size_t)(1 + copies) * N * N;
@@ -602,7 +607,7 @@ static int take(Memory *m, Problem *p, Py_ssize_t n, int copies)
     p->root = p->g + n;
     p->step = p->root + n;
     p->sn = p->step + n;
-    return m->doubles && m->S && m->in;
+    return 1;
 }
 
 static void give(Memory *m)
@@ -628,7 +633,7 @@ static PyObject *native_corral(PyObject *self, PyObject *args)
     double least = 0.0;
     if (!PyArg_ParseTuple(args, "y*y*w*nin", &b[0], &b[1], &b[2], &n, &warm, &limit))
         return NULL;
-    if (n < 1 || !fits(&b[0], n * n, 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
+    if (n < 1 || !fits(&b[0], times(n, n, 1), 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
         release(b, 3);
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "n must be at least 1");
@@ -666,9 +671,10 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*y*y*w*w*w*w*nnid", &b[0], &b[1], &b[2], &b[3], &b[4],
                           &b[5], &b[6], &batch, &n, &warm, &tolerance))
         return NULL;
-    if (n < 1 || batch < 0 || !fits(&b[0], batch * n * n, 8) || !fits(&b[1], batch * n, 8) ||
-        !fits(&b[2], batch, 8) || !fits(&b[3], batch * n, 8) || !fits(&b[4], batch * n, 8) ||
-        !fits(&b[5], batch * 4, 8) || !fits(&b[6], batch, 8)) {
+    if (n < 1 || batch < 0 || !fits(&b[0], times(batch, n, n), 8) ||
+        !fits(&b[1], times(batch, n, 1), 8) || !fits(&b[2], batch, 8) ||
+        !fits(&b[3], times(batch, n, 1), 8) || !fits(&b[4], times(batch, n, 1), 8) ||
+        !fits(&b[5], times(batch, 4, 1), 8) || !fits(&b[6], batch, 8)) {
         release(b, 7);
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "n must be at least 1");

@@ -54,8 +54,8 @@ def round_of(
     H, tokens = arrivals.steps[heard], arrivals.tokens[heard]
     if replica.rule.choice == "tokens" and tokens.min() < 1:
         raise invalid("tokens", "counted on every rank", tokens.tolist())
-    asks = replica.rule.choice == "tokens" or not isinstance(replica.rule.choice, str)
-    sizes = np.where(asks and tokens.min() > 0, tokens, 1)
+    counts = tokens.min() > 0 and replica.rule.choice != "sieve"  # equal by that name
+    sizes = np.where(counts, tokens, 1)
     n, t = replica.wire.ranks, replica.rounds
     roster = Roster(heard, H, np.ones_like(H), sizes, n, t)
     return Round(anchor, data, roster, LocalPlan(arrivals.travelled[heard] / H))

@@ -138,13 +138,8 @@ def group_of(given: Any) -> Any:
 
     Those of torchft wrap a plain one, another for each quorum. Here it is the present
     quorum's: after the next one a round is a `RankError` of a group destroyed.
-
-    Raises:
-        InvalidInputError: there is none yet.
     """
     group = dist.group.WORLD if given is None else given
-    if group is None:
-        raise invalid("process_group", "there: call init_process_group first", None)
     return getattr(group, "parent", group)
 
 
@@ -155,6 +150,8 @@ def check_group(group: Any, device: torch.device) -> None:
         InvalidInputError: there is none, the rank is not in it, it has no backend for
             the device, or gloo for another than the host: that lacks collectives.
     """
+    if group is None:
+        raise invalid("process_group", "there: call init_process_group first", None)
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         raise invalid("process_group", "one that this rank is in", "one of others")
     rule = f"one with a backend for parameters on {device.type}"

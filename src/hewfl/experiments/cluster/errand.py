@@ -22,6 +22,9 @@ STEPS = "hewfl-steps"
 """Topic of Dask's events under which workers tell their steps."""
 KEYS = "hewfl-"
 """How the keys of tasks begin."""
+PERFORM = f"__import__('{__name__}', fromlist=['perform']).perform(client, errand)"
+"""What a worker evaluates. A function of ours, sent as one, would break the connection
+of a worker that has no hewfl or an older one: the text is an error of its task."""
 TELL_EVERY = 0.5
 """Seconds between two such tellings of a task."""
 _WAIT_FOR_DATA = 5.0

@@ -16,15 +16,27 @@ from hewfl.version import __version__
 
 
 @cache  # asked for by every task
-def likeness() -> Mapping[str, str]:
-    """All of a process that its results depend on, by a name that people know."""
+def likeness(*, torch: bool = False) -> Mapping[str, str]:
+    """All of a process that its results depend on, by a name that people know.
+
+    Args:
+        torch: whether they depend on PyTorch.
+    """
     python = ".".join(platform.python_version_tuple()[:2])
+    packages = ("numpy", "scipy", *(("torch",) if torch else ()))
     return {
         "hewfl": f"{__version__} (code {code_digest()})",
         "compiled kernels": "used" if native.is_available() else "not used",
         "Python": python,
-        **{name: metadata.version(name) for name in ("numpy", "scipy")},
+        **{name: _version(name) for name in packages},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
 
 
 def code_digest() -> str:
@@ -47,11 +59,11 @@ def require_like(client: Mapping[str, str], worker: str) -> None:
     Raises:
         HewError: it is not; the text names all that differs.
     """
-    here = likeness()
+    here = likeness(torch="torch" in client)
     differs = [
-        f"{name} {here.get(name, 'missing')} there, {value} here"
+        f"{name} {here[name]} there, {value} here"
         for name, value in client.items()
-        if here.get(name) != value
+        if here[name] != value
     ]
     if differs:
         told = f"worker {worker} is not like this client: {'; '.join(differs)}"

@@ -16,12 +16,12 @@ from hewfl.errors import HewError
 from hewfl.experiments.cluster.data import parts_of_data, pieces_of, receive
 from hewfl.experiments.cluster.errand import (
     KEYS,
+    PERFORM,
     STEPS,
     DroppedError,
     Errand,
     Outcome,
     Wanted,
-    perform,
 )
 from hewfl.experiments.cluster.files import files_of, write_files
 from hewfl.experiments.cluster.likeness import likeness
@@ -101,21 +101,22 @@ class Stage:
 
         Published, they outlive this process.
         """
+        if not numbers:
+            return
         sent: dict[str, Any] = {}
         before = set(self._client.list_datasets())
-        like = likeness()
         for k in numbers:
-            task = self.tasks[k]
-            errand = _errand(task)
+            specs = list(_specs(self.tasks[k].arguments))
+            errand, like = _errand(self.tasks[k], specs), _likeness(specs)
             key = f"{KEYS}{_digest(errand, like)}-{self._tries[k]}"
             while key in sent:  # another task with the same arguments
                 key += "+"
             self._numbers[key] = k
+            given = {"client": dict(like), "errand": pickle.dumps(errand)}
             with warnings.catch_warnings():  # of large inputs: they travel once
                 warnings.simplefilter("ignore")
-                sent[key] = self._futures[key] = self._client.submit(
-                    perform, like, pickle.dumps(errand), key=key, pure=True
-                )
+                sent[key] = self._client.submit(eval, PERFORM, given, key=key)
+            self._futures[key] = sent[key]
         self._inherited |= before & sent.keys()
         self._client.publish_dataset(override=True, **sent)
         for future in sent.values():
@@ -216,14 +217,20 @@ class Stage:
             self._client.cancel(list(self._futures.values()))
 
 
-def _errand(task: Task) -> Errand:
+def _likeness(specs: Sequence[Spec]) -> Mapping[str, str]:
+    return likeness(
+        torch=any(s.device != "numpy" or s.problem.is_module for s in specs)
+    )
+
+
+def _errand(task: Task, specs: Sequence[Spec]) -> Errand:
     return Errand(
         task.call,
         task.arguments,
         task.writes,
         {} if task.writes is None else files_of(task.writes),
         known_constants(task.shares),
-        parts_of_data(list(_specs(task.arguments))),
+        parts_of_data(specs),
     )
 
 

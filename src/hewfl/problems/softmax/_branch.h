@@ -18,12 +18,18 @@ typedef BITS NAME(mask) __attribute__((vector_size(BYTES)));
  * that depends on nothing but the width. */
 INLINE T NAME(sum)(VEC v)
 {
+#ifdef __clang__ /* has no shuffle by a vector; the same sums, entry by entry */
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            v[i] += v[i + half];
+#else
     NAME(mask) turn;
     for (int half = LANES / 2; half > 0; half /= 2) {
         for (int i = 0; i < LANES; i++)
             turn[i] = (BITS)(i ^ half);
         v += __builtin_shuffle(v, turn);
     }
+#endif
     return v[0];
 }
 

@@ -5,8 +5,7 @@
  * tie them. Everything else about branches, who steps with what, stays in Python.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../../core/_buffers.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +106,7 @@ static void copy_rows(const Branch *g, const void *from, Py_ssize_t stride, void
 /* whether a buffer has room for just `count` numbers; sets an error where not */
 static int holds(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
 {
-    if (buffer->len == count * size)
+    if (count >= 0 && buffer->len == times(count, size, 1))
         return 1;
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_ValueError, "a buffer has the wrong length");
@@ -243,7 +242,7 @@ enum { FEATURES, LABELS, SAMPLES, COUNTS, HORIZONS, ANCHORS, ETA, PULL, HOLD, OU
  * out of range would read or write memory that is not ours */
 static int understand(Call *call, Py_buffer *v)
 {
-    Py_ssize_t s = v[COUNTS].len / 8, lanes = v[PULL].len / 8, d = call->p * call->classes;
+    Py_ssize_t s = v[COUNTS].len / 8, lanes = v[PULL].len / 8, d = times(call->p, call->classes, 1);
     int size = call->size;
     call->s = s, call->lanes = lanes;
     call->features = v[FEATURES].buf, call->labels = v[LABELS].buf;
@@ -259,11 +258,11 @@ static int understand(Call *call, Py_buffer *v)
         if (call->horizons[i] > call->steps)
             call->steps = (Py_ssize_t)call->horizons[i];
     if (call->steps > 0)
-        call->width = v[SAMPLES].len / 8 / (call->steps * s);
-    if (!(holds(&v[FEATURES], call->m * call->p, size) && holds(&v[LABELS], call->m, 8) &&
-          holds(&v[SAMPLES], call->steps * s * call->width, 8) && holds(&v[HORIZONS], s, 8) &&
-          holds(&v[ANCHORS], lanes * d, size) && holds(&v[ETA], lanes * s, 8) &&
-          holds(&v[HOLD], lanes, 8) && holds(&v[OUT], lanes * s * d, size)))
+        call->width = v[SAMPLES].len / 8 / s / call->steps;
+    if (!(holds(&v[FEATURES], times(call->m, call->p, 1), size) && holds(&v[LABELS], call->m, 8) &&
+          holds(&v[SAMPLES], times(call->steps, s, call->width), 8) && holds(&v[HORIZONS], s, 8) &&
+          holds(&v[ANCHORS], times(lanes, d, 1), size) && holds(&v[ETA], lanes * s, 8) &&
+          holds(&v[HOLD], lanes, 8) && holds(&v[OUT], times(lanes, s, d), size)))
         return 0;
     if (valid(call))
         return 1;
@@ -282,7 +281,7 @@ static int hold_corrections(Call *call, PyObject *list)
         int ok = item != NULL;
         if (ok && item != Py_None)
             ok = PyObject_GetBuffer(item, &call->corrections[k], PyBUF_SIMPLE) == 0 &&
-                 holds(&call->corrections[k], call->s * call->p * call->classes, call->size);
+                 holds(&call->corrections[k], times(call->s, call->p, call->classes), call->size);
         Py_XDECREF(item);
         if (!ok)
             return 0;
@@ -345,7 +344,7 @@ static PyObject *softmax_losses(PyObject *self, PyObject *args)
     Py_ssize_t b = labels.len / 8, lanes = b ? out.len / 8 / b : 0;
     const int64_t *given = labels.buf;
     int ok = classes > 0 && (size == 4 || size == 8) && holds(&labels, b, 8) &&
-             holds(&out, lanes * b, 8) && holds(&scores, lanes * classes * b, size) &&
+             holds(&out, lanes * b, 8) && holds(&scores, times(lanes, classes, b), size) &&
              (hits.len == 0 || holds(&hits, lanes * b, 1));
     for (Py_ssize_t j = 0; ok && j < b; j++)
         ok = given[j] >= 0 && given[j] < classes;

@@ -1,0 +1,1 @@
+"""A stock Flower app; the strategy is the only line that knows hewfl."""

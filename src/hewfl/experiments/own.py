@@ -1,0 +1,165 @@
+"""What a run has of the user's own: a data file, and code that the spec names.
+
+Both are looked at again whenever a run goes on: results of two versions of a rule under
+one name would be worth nothing.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hewfl.core.atomic import read_json, write_json
+from hewfl.core.checks import invalid
+from hewfl.core.conversion import one_of
+from hewfl.core.own_code import code_files, is_own, load
+from hewfl.data import CATALOGUE
+from hewfl.data import load as load_data
+from hewfl.data.own_files import SUFFIXES
+from hewfl.data.places import file_sha256
+from hewfl.data.sharing import GROUP as PARTITIONS_GROUP
+from hewfl.errors import DataError
+from hewfl.experiments.methods import GROUP, check_method
+from hewfl.experiments.sections import MODELS, MODELS_GROUP, PROBLEMS_GROUP
+from hewfl.experiments.spec import Spec
+from hewfl.server.client_laws import (
+    HORIZONS_GROUP,
+    PARTICIPATION_GROUP,
+    check_horizons,
+    check_participation,
+)
+
+DATA, CODE = "data.json", "code.json"
+"""Checksums of the data file and of the files of code, in a run's folder."""
+
+
+def located(spec: Spec) -> Spec:
+    """The spec with the whole path of the user's own data file, and n where it counts.
+
+    Raises:
+        InvalidInputError: the data set is neither a known one nor a file, or natural
+            clients have no column.
+        DataError: the file is missing or damaged.
+    """
+    if spec.data.name not in CATALOGUE:
+        if not spec.data.name.endswith(SUFFIXES):
+            files = f"or a file ending in {', '.join(SUFFIXES)}"
+            rule = one_of((*CATALOGUE, files), spec.data.name)
+            raise invalid("data.name", rule, repr(spec.data.name))
+        data = replace(spec.data, name=str(Path(spec.data.name).resolve()))
+        spec = replace(spec, data=data)
+        data_digest(spec)
+    return _counted(spec) if spec.clients.partition == "natural" else spec
+
+
+def _counted(spec: Spec) -> Spec:
+    """The spec with as many clients as its data have."""
+    data = spec.data
+    if data.client is None:
+        rule = 'given: clients.partition = "natural" goes by that column'
+        raise invalid("data.client", rule, "nothing")
+    found = load_data(data.name, label=data.label, client=data.client)
+    clients = replace(spec.clients, n=len(found.client_names))
+    clients.check_number()
+    return replace(spec, clients=clients)
+
+
+def data_digest(spec: Spec) -> str | None:
+    """Checksum of the user's own data file; None where there is none.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if spec.data.name in CATALOGUE or spec.is_record:
+        return None
+    file = Path(spec.data.name)
+    if not file.is_file():
+        raise DataError(f"the data file {file} does not exist")
+    return file_sha256(file)
+
+
+def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
+    """What of a spec is code of the user's own: field, name and group."""
+    c, problem = spec.clients, spec.problem
+    laws = {
+        "clients.horizons": (c.horizons, HORIZONS_GROUP),
+        "clients.participation": (c.participation, PARTICIPATION_GROUP),
+    }
+    asked = {
+        f"methods[{k}].method": (m.method, GROUP) for k, m in enumerate(spec.methods)
+    }
+    for field, (law, group) in laws.items():
+        asked[field] = (law.get("kind") if isinstance(law, Mapping) else law, group)
+    asked["clients.partition"] = (c.partition, PARTITIONS_GROUP)
+    if problem.model not in MODELS:
+        asked["problem.model"] = (problem.model, MODELS_GROUP)
+    if problem.make is not None:
+        asked["problem.make"] = (problem.make, PROBLEMS_GROUP)
+    if spec.is_record:
+        return {}
+    return {field: found for field, found in asked.items() if is_own(*found)}
+
+
+def check_own_code(spec: Spec) -> None:
+    """Load all code of the user's own, and check what a spec gives it.
+
+    Raises:
+        InvalidInputError: it cannot be loaded, or a field breaks one of its rules.
+    """
+    for field, (name, group) in own_names(spec).items():
+        if group == GROUP:
+            where = field.removesuffix(".method")
+            (method,) = (
+                m for k, m in enumerate(spec.methods) if where == f"methods[{k}]"
+            )
+            check_method(method, where)
+        elif group == HORIZONS_GROUP:
+            check_horizons(spec.clients.horizons)
+        elif group == PARTICIPATION_GROUP:
+            check_participation(spec.clients.participation)
+        else:
+            load(name, group, field)
+
+
+def note_own(folder: Path, spec: Spec) -> None:
+    """Write the checksums of data and code, if they are not there, and keep the code.
+
+    Args:
+        folder: of the run.
+        spec: of the run.
+
+    Raises:
+        DataError: the data file does not exist.
+    """
+    digest = data_digest(spec)
+    if digest is not None and not (folder / DATA).exists():
+        write_json(folder / DATA, {"sha256": digest})
+    names = own_names(spec).values()
+    files = sorted({file for name in names for file in code_files(*name)})
+    if files and not (folder / CODE).exists():
+        for file in files:
+            (folder / "code").mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, folder / "code" / file.name)
+        write_json(folder / CODE, {str(file): file_sha256(file) for file in files})
+
+
+def check_own(folder: Path, spec: Spec) -> None:
+    """Require that data and code are those that a run began with.
+
+    Args:
+        folder: of the run.
+        spec: of the run.
+
+    Raises:
+        DataError: a file has changed or is gone.
+    """
+    known = read_json(folder / DATA, missing=True)
+    changed = [spec.data.name] if known and data_digest(spec) != known["sha256"] else []
+    code = read_json(folder / CODE, missing=True) or {}
+    for file, digest in code.items():
+        if not Path(file).is_file():
+            raise DataError(f"the file {file} of the run {folder} does not exist")
+        changed += [file] if file_sha256(Path(file)) != digest else []
+    if changed:
+        text = f"{changed[0]} has changed since the run {folder} began"
+        raise DataError(f"{text}; give the spec another name, or delete the run")

@@ -1,0 +1,124 @@
+"""Rules that break the contract of an algorithm: one error with lane, round and rule.
+
+A rule that cannot decide a round says so by a `HewError`, and its lane stops. Anything
+else that goes wrong in a rule is a mistake in its code: weights of a wrong length, NaN,
+negative step sizes, an exception of any other kind.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hewfl.core.algorithm import Algorithm
+from hewfl.core.checks import shown
+from hewfl.core.own_code import told
+from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.errors import HewError, RuleError
+from hewfl.server.state import Lane
+
+SANE = 1e30
+"""Squared length below which displacements cannot have spoilt a rule's arithmetic."""
+
+
+@contextmanager
+def naming(lane: Lane, when: str) -> Iterator[None]:
+    """Turn what a rule raises into one `RuleError`; its own `HewError` passes.
+
+    Args:
+        lane: of the rule.
+        when: the round, and what the rule was asked for, as in "round 3, plan".
+
+    Raises:
+        RuleError: naming lane, round and rule, and where in the rule it happened.
+    """
+    try:
+        yield
+    except HewError:
+        raise
+    except MemoryError:  # the machine's fault
+        raise
+    except Exception as error:
+        raise fault(lane, when, told(error)) from error
+
+
+def fault(lane: Lane, when: str, what: str) -> RuleError:
+    """The one form of the error: lane, round, rule, and what is wrong."""
+    kind = type(lane.algorithm)
+    rule = f"{kind.__module__}.{kind.__qualname__}"
+    return RuleError(f"lane {lane.name!r}, {when}: the rule {rule} is wrong: {what}")
+
+
+def check_plan(lane: Lane, roster: Roster, plan: Any) -> None:
+    """Require a plan with one step size for each client.
+
+    Raises:
+        RuleError: it is none; a step size is negative or not a number.
+    """
+    when, s = f"round {roster.round + 1}, plan", len(roster.clients)
+    if not isinstance(plan, LocalPlan):
+        raise fault(lane, when, f"it must return a LocalPlan; got {shown(plan)}")
+    steps: Any = plan.step_sizes
+    is_vector = isinstance(steps, np.ndarray) and steps.dtype.kind == "f"
+    if not is_vector or steps.shape != (s,):
+        got = f"{type(steps).__name__} of shape {_shape(steps)}"
+        rule = f"step_sizes must be a float array of shape ({s},)"
+        raise fault(lane, when, f"{rule}; got {got}")
+    if (steps < 0).any():
+        rule = "step_sizes must not be negative"
+        raise fault(lane, when, f"{rule}; got {float(steps.min())}")
+    if np.isnan(steps).any():
+        raise fault(lane, when, "step_sizes must be numbers; got nan")
+
+
+def check_weights(round_: Round, decision: Decision) -> None:
+    """Require finite weights where what the rule was shown is of a sane size.
+
+    Displacements of a diverging lane may overflow in any rule: that is no mistake.
+
+    Raises:
+        RuleError: a weight is NaN or infinite.
+    """
+    if np.isfinite(decision.weights).all():
+        return
+    lengths, losses = np.diagonal(round_.displacements.gram()), round_.losses
+    if (lengths < SANE).all() and (losses is None or np.isfinite(losses).all()):
+        got = shown(decision.weights.tolist())
+        raise RuleError(f"weights must be finite; got {got}")
+
+
+def check_form(algorithm: Algorithm[Any], answer: Any, round_: Round) -> None:
+    """Require a decision about the clients of the round, and a next state.
+
+    Args:
+        algorithm: the rule.
+        answer: what `decide` returned.
+        round_: that it was asked about.
+
+    Raises:
+        RuleError: it is none.
+    """
+    name, pair = f"what {algorithm.name} decides", "a Decision and the next state"
+    is_pair = isinstance(answer, tuple) and len(answer) == 2
+    if not is_pair or not isinstance(answer[0], Decision):
+        raise RuleError(f"`{name}` must be {pair}; got {shown(answer)}")
+    weights: Any = answer[0].weights
+    s = len(round_.roster.clients)
+    is_vector = isinstance(weights, np.ndarray) and weights.dtype == np.float64
+    if not is_vector or weights.shape != (s,):
+        rule = f"a float64 array of shape ({s},)"
+        got = f"{type(weights).__name__} of shape {_shape(weights)}"
+        raise RuleError(f"`{name}, its weights,` must be {rule}; got {got}")
+    step, entries = answer[0].step, np.shape(round_.anchor)
+    if step is not None and entries != (0,) and np.shape(step) != entries:
+        rule = f"a vector of shape {entries}"
+        got = f"shape {np.shape(step)}"
+        raise RuleError(f"`{name}, its step,` must be {rule}; got {got}")
+
+
+def _shape(value: Any) -> Any:
+    try:
+        return np.shape(value)
+    except ValueError:  # lists of unequal length
+        return "unknown"

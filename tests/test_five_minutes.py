@@ -1,0 +1,60 @@
+"""The page "in five minutes" does what it says: every block of it is run, and timed."""
+
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hewfl.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "experiments.md"
+TITLE = "## Your own rule on your own data in five minutes"
+BLOCK = re.compile(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', re.DOTALL)
+SECONDS = 300
+
+
+@pytest.mark.unchecked
+def test_the_page_in_five_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    told = PAGE.read_text("utf-8").partition(TITLE)[2].partition("\n## ")[0]
+    blocks = BLOCK.findall(told)
+    assert [title for _, title, _ in blocks] == [
+        *("make_data.py", "my_rules.py", "mine.toml", "", "look.py")
+    ]
+    began, output = time.monotonic(), ""
+    for kind, title, text in blocks:
+        if title:
+            (tmp_path / title).write_text(text, encoding="utf-8")
+        if kind == "python" and title != "my_rules.py":
+            exec(compile(text, title, "exec"), {"__name__": "__main__"})
+        for line in text.splitlines() if kind == "sh" else ():
+            output += called(line)
+    assert time.monotonic() - began < SECONDS
+    assert "8 clients, each client's own rows" in output
+    assert "how fast weights fall" in output
+    assert "NearTheMean against FedAvg: " in output
+    assert "look at it: hewfl report runs/wards-" in output
+    page = (tmp_path / "wards.html").read_text("utf-8")
+    assert "NearTheMean" in page
+    printed = capsys.readouterr().out
+    assert "NearTheMean" in printed
+    assert "(3, 31)" in printed
+
+
+def called(line: str) -> str:
+    """What a line of the page prints; a star stands for a folder, as in a shell."""
+    program, *words = shlex.split(line)
+    assert program == "hewfl"
+    found = [
+        str(f) for w in words for f in (sorted(Path().glob(w)) if "*" in w else [w])
+    ]
+    here = ["--jobs", "0"] if words[0] == "run" else []
+    result = CliRunner().invoke(app, [*found, *here], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    return result.output
