@@ -49,7 +49,12 @@ class DataError(HewError):
 
 
 class MissingExtraError(HewError, ImportError):
-    """An optional package is needed; the text names the extra to install."""
+    """An optional package is needed; the text names the extra to install.
+
+    Examples:
+        >>> issubclass(MissingExtraError, ImportError)  # so that it is caught as one
+        True
+    """
 
 
 class RuleError(InvalidInputError):

@@ -63,6 +63,9 @@ class QuorumLocalSGD:
         """Find a quorum, follow the optimiser's steps inside the block, aggregate.
 
         Where a rank is lost the model is the one before the block.
+
+        Returns:
+            A context manager around the steps of a round.
         """
         self._manager.start_quorum()
         local = self._present()
