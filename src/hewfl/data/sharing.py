@@ -123,6 +123,9 @@ def share_out(rows: Rows, how: Sharing, seed: int) -> Partition:
         how: the kind and its numbers.
         seed: of all draws.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: a number breaks a rule of the kind, or a partition of the
             user's own is none.

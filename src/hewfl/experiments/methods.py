@@ -90,7 +90,11 @@ class MethodSpec:
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def candidates(self) -> tuple["MethodSpec", ...]:
-        """The method once for every point of its grid, in the order of the lists."""
+        """The method once for every point of its grid, in the order of the lists.
+
+        Returns:
+            One method for each point, without a grid.
+        """
         names = tuple(self.grid)
         return tuple(
             replace(
@@ -112,6 +116,9 @@ class MethodSpec:
             reference_steps: h; methods with an amplitude, which is a total over the
                 steps of a branch, are given L/h.
             rounds: T, of which `average_share` is a share.
+
+        Returns:
+            The method with its hyper-parameters, under its outer step.
 
         Raises:
             InvalidInputError: a hyper-parameter is missing or out of range.
