@@ -196,7 +196,7 @@ def test_a_figure_needs_matplotlib(
     result = run(*OPTIONS, "--plot", tmp_path / "x.png")
     assert result.exit_code == 1
     assert result.output == (
-        "error: figures need matplotlib: pip install 'hewfl[report]'\n"
+        "error: figures need matplotlib: install hewfl's extra report\n"
     )
 
 

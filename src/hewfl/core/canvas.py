@@ -130,7 +130,7 @@ def _matplotlib() -> tuple[Any, Any]:
         names = ("matplotlib", "matplotlib.figure")
         matplotlib, figures = map(importlib.import_module, names)
     except ImportError as error:
-        text = "figures need matplotlib: pip install 'hewfl[report]'"
+        text = "figures need matplotlib: install hewfl's extra report"
         raise MissingExtraError(text) from error
     return matplotlib, figures
 

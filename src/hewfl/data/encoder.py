@@ -123,7 +123,7 @@ def _packages() -> tuple[Any, Any]:
     try:
         return import_module("torch"), import_module("transformers")
     except ImportError as error:
-        text = "encoding texts needs torch and transformers: pip install 'hewfl[text]'"
+        text = "encoding texts needs torch and transformers: install hewfl's extra text"
         raise MissingExtraError(text) from error
 
 

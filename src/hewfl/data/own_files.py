@@ -125,7 +125,7 @@ def _read_parquet(path: Path, label: str | None, client: str | None) -> Parsed:
         arrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        text = "Parquet files need pyarrow: pip install 'hewfl[data]'"
+        text = "Parquet files need pyarrow: install hewfl's extra data"
         raise MissingExtraError(text) from error
     try:
         table = parquet.read_table(path)

@@ -183,7 +183,7 @@ def _on_device(spec: Spec, array: Any) -> Any:
     try:
         torch = import_module("torch")
     except ImportError as error:
-        text = f'device = "{spec.device}" needs PyTorch: pip install "hewfl[torch]"'
+        text = f"device = '{spec.device}' needs PyTorch: install hewfl's extra torch"
         raise MissingExtraError(text) from error
     if spec.device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')

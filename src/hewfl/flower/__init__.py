@@ -10,7 +10,7 @@ from hewfl.errors import MissingExtraError
 try:
     import flwr  # noqa: F401 - asked for first, so that the text below is what is seen
 except ImportError as error:
-    text = "Flower strategies need `pip install hewfl[flower]`"
+    text = "Flower strategies need flwr: install hewfl's extra flower"
     raise MissingExtraError(text) from error
 
 from hewfl.core.branch import Local, Moment

@@ -110,13 +110,13 @@ def require_extras(part: Part, specs: Sequence[Spec]) -> None:
         MissingExtraError: matplotlib or PyTorch is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise MissingExtraError("figures need matplotlib: pip install 'hewfl[report]'")
+        raise MissingExtraError("figures need matplotlib: install hewfl's extra report")
     (spec, *_) = specs
     needs_torch = spec.problem.is_module or spec.device != "numpy"
     if needs_torch and find_spec("torch") is None:
         why = f"hewfl paper {part.value}"
         why += "" if spec.problem.is_module else f" --device {spec.device}"
-        raise MissingExtraError(f"{why} needs PyTorch: pip install 'hewfl[torch]'")
+        raise MissingExtraError(f"{why} needs PyTorch: install hewfl's extra torch")
 
 
 def publish(

@@ -14,7 +14,7 @@ from hewfl.errors import MissingExtraError
 try:
     import torch as _torch  # noqa: F401 - only to see that it is there
 except ImportError as error:
-    text = "hewfl.torch needs PyTorch: pip install 'hewfl[torch]'"
+    text = "hewfl.torch needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(text) from error
 
 # Its functions keep the default process group in their defaults, if there is one when

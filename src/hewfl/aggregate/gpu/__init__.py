@@ -19,7 +19,7 @@ from hewfl.errors import MissingExtraError
 try:
     import torch
 except ImportError as error:
-    text = "hewfl.aggregate.gpu needs PyTorch: pip install 'hewfl[torch]'"
+    text = "hewfl.aggregate.gpu needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(text) from error
 
 from hewfl.aggregate.gpu import cuda_gram

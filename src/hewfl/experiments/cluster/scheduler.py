@@ -29,7 +29,7 @@ def dask(name: str = "distributed") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        text = '--cluster needs Dask Distributed: pip install "hewfl[cluster]"'
+        text = "--cluster needs Dask Distributed: install hewfl's extra cluster"
         raise MissingExtraError(text) from error
 
 

@@ -5,7 +5,7 @@ from hewfl.errors import MissingExtraError
 try:
     import torch
 except ImportError as error:
-    _TEXT = 'hewfl.problems.TorchModule needs PyTorch: pip install "hewfl[torch]"'
+    _TEXT = "hewfl.problems.TorchModule needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(_TEXT) from error
 
 __all__ = ["torch"]
