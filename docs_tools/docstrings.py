@@ -6,8 +6,6 @@ constructor), Raises where the constructor refuses something, an example, and me
 with Args, Returns and Raises; a method that an interface of the library prescribes is
 described there. An example is a doctest, or a block of code in the pages, examples or
 notebooks that the tests run.
-
-`docs/undocumented.txt` lists what is missing; it may only get shorter.
 """
 
 import ast
@@ -21,7 +19,6 @@ from typing import Any
 from docs_tools.pages import code_of_examples, code_of_notebooks, python_blocks
 from docs_tools.public import ROOT, interfaces, protocols, public_methods, public_names
 
-MISSING = ROOT / "docs" / "undocumented.txt"
 CHECKS = ROOT / "src" / "hewfl" / "core" / "checks.py"
 
 

@@ -21,6 +21,7 @@ MODULES = (
     "hewfl.data",
     "hewfl.problems",
     "hewfl.problems.module",
+    "hewfl.experiments",
     "hewfl.sim",
     "hewfl.theory",
     "hewfl.theory.general",
@@ -29,7 +30,7 @@ MODULES = (
 )
 
 
-INNER = ("Columns", "Faced", "Readable", "Sums", "Transport", "Variates")
+INNER = ("Columns", "Crew", "Faced", "Readable", "Sums", "Transport", "Variates")
 """Protocols between inner parts, which no user meets."""
 
 

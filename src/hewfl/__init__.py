@@ -32,6 +32,7 @@ from hewfl.baselines import (
     MultiKrum,
     QFedAvg,
     Scaffold,
+    Sieve,
     StepWeighted,
     TrimmedMean,
     Trust,
@@ -58,6 +59,7 @@ from hewfl.errors import (
     HewError,
     InvalidInputError,
     MissingExtraError,
+    RuleError,
     SolverError,
 )
 from hewfl.predictive.control import predictive_control
@@ -154,9 +156,11 @@ __all__ = [
     "Roster",
     "RotatingParticipation",
     "Round",
+    "RuleError",
     "SampledParticipation",
     "Scaffold",
     "ScaledUpdates",
+    "Sieve",
     "SimplexSolution",
     "SolverError",
     "StaleUpdates",

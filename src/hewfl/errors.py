@@ -49,7 +49,12 @@ class DataError(HewError):
 
 
 class MissingExtraError(HewError, ImportError):
-    """An optional package is needed; the text names the extra to install."""
+    """An optional package is needed; the text names the extra to install.
+
+    Examples:
+        >>> issubclass(MissingExtraError, ImportError)  # so that it is caught as one
+        True
+    """
 
 
 class RuleError(InvalidInputError):
@@ -57,4 +62,8 @@ class RuleError(InvalidInputError):
 
     The text names the lane, the round and the rule. It is a mistake in the rule's code,
     not a round that cannot be decided: nothing can go on.
+
+    Examples:
+        >>> issubclass(RuleError, InvalidInputError)  # so that it is caught as one
+        True
     """

@@ -44,6 +44,9 @@ def fetch(entry: Entry, report: Report | None = None) -> tuple[Path, ...]:
         entry: of the catalogue.
         report: told of every block that arrives.
 
+    Returns:
+        One place for each file.
+
     Raises:
         DataError: a file is on no mirror, or none of them delivered it.
     """

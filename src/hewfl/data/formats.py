@@ -75,7 +75,17 @@ def read_covertype(paths: Sequence[Path]) -> Parts:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Texts with labels from 0."""
+    """Texts with labels from 0.
+
+    Attributes:
+        texts: the documents.
+        labels: their classes.
+
+    Examples:
+        >>> import numpy as np
+        >>> len(Texts(("one", "two"), np.array([0, 1])).texts)
+        2
+    """
 
     texts: tuple[str, ...]
     labels: Int64[Ints, " m"]

@@ -44,15 +44,19 @@ def load(
             file; None if the file does not say.
         download: whether files found nowhere may be downloaded.
 
+    Returns:
+        The data set, as published.
+
     Raises:
         InvalidInputError: neither a known name nor a path with a known suffix; or a
             label for a data set that has its own.
         DataError: files are absent or damaged; the text says how to get them.
         MissingExtraError: a Parquet file, and pyarrow is not installed.
 
-    >>> digits = load("digits")
-    >>> digits.features.shape, len(digits.classes)
-    ((1797, 64), 10)
+    Examples:
+        >>> digits = load("digits")
+        >>> digits.features.shape, len(digits.classes)
+        ((1797, 64), 10)
     """
     if name in CATALOGUE and label is not None:
         raise invalid("label", f"left out: {name} has its labels", repr(label))
@@ -75,6 +79,14 @@ def load(
 def ag_news_texts() -> tuple[Texts, Texts]:
     """AG News as texts: training subset and test part, rows as in `load("ag_news")`.
 
+    Returns:
+        The training part and the test part.
+
+    Examples:
+        >>> train, test = ag_news_texts()  # doctest: +SKIP
+        >>> len(train.texts)  # doctest: +SKIP
+        120000
+
     Raises:
         DataError: files are absent or damaged; the text says how to get them.
     """
@@ -88,6 +100,14 @@ def check(
     name: str | Path, *, label: str | None = None, client: str | None = None
 ) -> Dataset:
     """Load without downloading, and compare cached arrays with their checksums.
+
+    Args:
+        name: as for `load`.
+        label: as for `load`.
+        client: as for `load`.
+
+    Returns:
+        The data set.
 
     Raises:
         DataError: as `load`, or a cached array has changed since it was written.

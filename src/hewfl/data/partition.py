@@ -42,11 +42,15 @@ def iid_partition(m: int, n: int, seed: int) -> Partition:
         n: clients, from 1 to m.
         seed: of the shuffle.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: an argument breaks a rule above.
 
-    >>> [len(shard) for shard in iid_partition(10, 3, seed=0)]
-    [4, 3, 3]
+    Examples:
+        >>> [len(shard) for shard in iid_partition(10, 3, seed=0)]
+        [4, 3, 3]
     """
     check_sizes(m, n, 1)
     order = stream(seed, "iid").permutation(m)
@@ -74,12 +78,16 @@ def dirichlet_partition(
         seed: of shares and shuffles.
         minimum: least samples of a client; n · minimum may not exceed the samples.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: an argument breaks a rule above.
 
-    >>> shards = dirichlet_partition([0, 0, 0, 1, 1, 1], 3, alpha=0.1, seed=0)
-    >>> [shard.tolist() for shard in shards]
-    [[1], [2], [0, 3, 4, 5]]
+    Examples:
+        >>> shards = dirichlet_partition([0, 0, 0, 1, 1, 1], 3, alpha=0.1, seed=0)
+        >>> [shard.tolist() for shard in shards]
+        [[1], [2], [0, 3, 4, 5]]
     """
     y = check_labels(labels)
     check_sizes(len(y), n, minimum)
@@ -105,6 +113,9 @@ def class_counts(
         labels: class of each sample, whole numbers from 0.
         partition: rows of each client.
         classes: c, columns of the result.
+
+    Returns:
+        Samples of each class, one row for each client.
     """
     y = np.asarray(labels)
     held = [np.bincount(y[shard], minlength=classes) for shard in partition]

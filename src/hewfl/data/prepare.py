@@ -77,14 +77,18 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
         bias: append a column of ones.
         dtype: of the features.
 
+    Returns:
+        Both parts, scaled, with names of the classes.
+
     Raises:
         InvalidInputError: a number is out of range, the data set has no published test
             part, or a feature does not fit `dtype`.
 
-    >>> from hewfl.data.load import load
-    >>> prepared = prepare(load("digits"), seed=0)
-    >>> prepared.features.shape, prepared.test_features.shape
-    ((1438, 65), (359, 65))
+    Examples:
+        >>> from hewfl.data.load import load
+        >>> prepared = prepare(load("digits"), seed=0)
+        >>> prepared.features.shape, prepared.test_features.shape
+        ((1438, 65), (359, 65))
     """
     if dtype not in get_args(Precision):
         raise invalid("dtype", '"float32" or "float64"', repr(dtype))
@@ -121,6 +125,9 @@ def split_rows(
         test_fraction: as for `prepare`, and so are the next two.
         split: how test rows are chosen.
         subsample: rows kept.
+
+    Returns:
+        Rows of the training part and of the test part.
 
     Raises:
         InvalidInputError: an argument breaks its rule.
@@ -176,12 +183,28 @@ def feature_rows(dataset: Dataset, rows: Int64[Ints, " m"]) -> Num[Numbers, "m p
 
 
 def row_clients(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"] | None:
-    """Whose the given rows are, counted as in `split_rows`; None where nobody says."""
+    """Whose the given rows are, counted as in `split_rows`; None where nobody says.
+
+    Args:
+        dataset: whose rows.
+        rows: through both parts, the training part first.
+
+    Returns:
+        One client for each row, or None.
+    """
     return None if dataset.clients is None else dataset.clients[rows]
 
 
 def row_labels(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"]:
-    """Labels of the given rows, counted as in `split_rows`."""
+    """Labels of the given rows, counted as in `split_rows`.
+
+    Args:
+        dataset: whose rows.
+        rows: through both parts, the training part first.
+
+    Returns:
+        One label for each row.
+    """
     if dataset.test is None:
         return dataset.labels[rows]
     return np.concatenate([dataset.labels, dataset.test[1]])[rows]

@@ -36,12 +36,16 @@ def class_partition(labels: ArrayLike, n: int, per_client: int, seed: int) -> Pa
             some class would go to nobody.
         seed: of choices and shuffles.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: an argument breaks a rule above, or a client gets nothing.
 
-    >>> shards = class_partition([0, 0, 1, 1, 2, 2], 3, per_client=1, seed=0)
-    >>> [shard.tolist() for shard in shards]
-    [[4, 5], [0, 1], [2, 3]]
+    Examples:
+        >>> shards = class_partition([0, 0, 1, 1, 2, 2], 3, per_client=1, seed=0)
+        >>> [shard.tolist() for shard in shards]
+        [[4, 5], [0, 1], [2, 3]]
     """
     y = check_labels(labels)
     check_sizes(len(y), n, 1)
@@ -75,6 +79,9 @@ def shard_partition(labels: ArrayLike, n: int, per_client: int, seed: int) -> Pa
         per_client: s; n · s may not exceed the samples.
         seed: of the shuffle within classes and of the deal.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: an argument breaks a rule above.
     """
@@ -100,6 +107,9 @@ def quantity_partition(
         seed: of shares and shuffle.
         minimum: least samples of a client.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: an argument breaks a rule above.
     """
@@ -122,6 +132,9 @@ def feature_partition(
         seed: of shares and shuffles.
         minimum: least samples of a client.
 
+    Returns:
+        The rows of each client, ascending.
+
     Raises:
         InvalidInputError: an argument breaks a rule above.
     """
@@ -138,6 +151,9 @@ def natural_partition(clients: ArrayLike, n: int) -> Partition:
     Args:
         clients: whose each sample is, whole numbers from 0 to n − 1.
         n: clients.
+
+    Returns:
+        The rows of each client, ascending.
 
     Raises:
         InvalidInputError: a client has no rows.

@@ -44,14 +44,15 @@ def run(
         RuleError: a rule of the user's own is wrong.
         DataError: data or files of the run are missing, damaged or changed.
 
-    >>> import tempfile
-    >>> table = {"name": "short", "rounds": 2, "seeds": [0], "data": {"subsample": 90}}
-    >>> table |= {"clients": {"n": 3}, "problem": {"optimum": False}}
-    >>> table["methods"] = [{"method": "FedAvg", "step_scale": 0.2}]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     results = run(table, root=folder)
-    >>> results.curve("FedAvg", "objective").shape
-    (1, 3)
+    Examples:
+        >>> import tempfile
+        >>> table = {"name": "short", "rounds": 2, "seeds": [0], "clients": {"n": 3}}
+        >>> table |= {"data": {"subsample": 90}, "problem": {"optimum": False}}
+        >>> table["methods"] = [{"method": "FedAvg", "step_scale": 0.2}]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     results = run(table, root=folder)
+        >>> results.curve("FedAvg", "objective").shape
+        (1, 3)
     """
     if isinstance(spec, str | PathLike) and (Path(spec) / "spec.toml").exists():
         if changes:

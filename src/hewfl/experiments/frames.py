@@ -52,6 +52,9 @@ def frame(results: Results | Sequence[Results], library: str = "pandas") -> Any:
     Raises:
         InvalidInputError: the library is another one.
         MissingExtraError: it is not installed.
+
+    Examples:
+        >>> frame([results, others])  # doctest: +SKIP
     """
     if library not in ("pandas", "polars"):
         raise invalid("library", '"pandas" or "polars"', repr(library))

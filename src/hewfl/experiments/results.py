@@ -57,6 +57,13 @@ class Results:
 
         `gap` and `pooled_gap` are the objectives less their least values.
 
+        Args:
+            label: of the method.
+            quantity: such as `objective`, `gap` or `test_accuracy`.
+
+        Returns:
+            One row for each seed, one column for each evaluated round.
+
         Raises:
             InvalidInputError: the method or the quantity is unknown.
         """
@@ -66,17 +73,40 @@ class Results:
         return values
 
     def measures(self, label: str, quantity: str) -> bool:
-        """Whether a quantity of one method has a curve."""
+        """Whether a quantity of one method has a curve.
+
+        Args:
+            label: of the method.
+            quantity: such as `objective`, `gap` or `test_accuracy`.
+
+        Returns:
+            True or False.
+        """
         return not np.isnan(self.values(label, quantity)).all()
 
     def judged(self, label: str, quantity: str) -> str:
-        """The quantity by which one method is judged: its own or its average's."""
+        """The quantity by which one method is judged: its own or its average's.
+
+        Args:
+            label: of the method.
+            quantity: such as `objective`, `gap` or `test_accuracy`.
+
+        Returns:
+            The name of the quantity.
+        """
         of_average = f"{AVERAGED}{quantity}"
         asked = self.spec.judge == "averaged" and self.measures(label, of_average)
         return of_average if asked else quantity
 
     def values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
         """As `curve`, NaN everywhere if the method was never measured so.
+
+        Args:
+            label: of the method.
+            quantity: such as `objective`, `gap` or `test_accuracy`.
+
+        Returns:
+            One row for each seed, one column for each evaluated round.
 
         Raises:
             InvalidInputError: the method is unknown.
@@ -91,7 +121,15 @@ class Results:
         return np.array(rows, dtype=np.float64)
 
     def final(self, label: str, quantity: str) -> Float64[Array, " seeds"]:
-        """A quantity of one method after the last round, seed by seed."""
+        """A quantity of one method after the last round, seed by seed.
+
+        Args:
+            label: of the method.
+            quantity: such as `objective`, `gap` or `test_accuracy`.
+
+        Returns:
+            One number for each seed.
+        """
         return self.curve(label, quantity)[:, -1]
 
     def frame(self, library: str = "pandas") -> Any:
@@ -99,6 +137,10 @@ class Results:
 
         Args:
             library: whose DataFrame: "pandas" or "polars".
+
+        Returns:
+            A DataFrame with the columns `panel`, `method`, `seed`, `round`, `quantity`
+            and `value`.
 
         Raises:
             InvalidInputError: the library is another one.
@@ -116,6 +158,9 @@ class Results:
         Args:
             seed: position of the record's seed.
             record: of the round.
+
+        Returns:
+            One group for each client of the record.
         """
         if not self.counts_epochs:
             return tuple(record.horizons)
@@ -137,7 +182,14 @@ class Results:
         return known and isinstance(law, EpochHorizons)
 
     def mass(self, label: str) -> dict[Group, Float64[Array, " seeds"]]:
-        """Weight of the clients of each group in the last round, seed by seed."""
+        """Weight of the clients of each group in the last round, seed by seed.
+
+        Args:
+            label: of the method.
+
+        Returns:
+            For each group the sum of its weights, one number for each seed.
+        """
         lane = self.labels.index(label)
         last = [by_lane[lane][-1] for by_lane in self.records]
         groups = [self.groups(k, record) for k, record in enumerate(last)]

@@ -62,6 +62,9 @@ class Spec:
         problem: which objective.
         clients: who holds what and does how much.
         tune: how grids are searched.
+
+    Raises:
+        InvalidInputError: naming the field, the rule and the value.
     """
 
     name: str
@@ -212,6 +215,12 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 def read_spec(file: Path) -> Spec:
     """Read a spec from its file; code of the user's own is looked for beside it.
+
+    Args:
+        file: a TOML file.
+
+    Returns:
+        The spec, its own checks passed.
 
     Raises:
         DataError: the file cannot be read or is not TOML.

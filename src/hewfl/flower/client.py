@@ -24,6 +24,9 @@ def client_app(build: Callable[[Context], Local]) -> ClientApp:
 
     Args:
         build: the node's objective; called for every message, introductions included.
+
+    Returns:
+        The app, for `flwr run` and SuperNodes.
     """
     app = ClientApp()
 
@@ -37,6 +40,19 @@ def client_app(build: Callable[[Context], Local]) -> ClientApp:
 
 def respond(message: Message, context: Context, local: Local) -> Message:
     """The answer to one message of an `AlgorithmStrategy`.
+
+    Args:
+        message: from the server.
+        context: of the node.
+        local: what this client holds and how it trains.
+
+    Returns:
+        The reply.
+
+    Examples:
+        >>> @app.train()  # doctest: +SKIP
+        ... def train(message, context):
+        ...     return respond(message, context, local)
 
     Raises:
         InvalidInputError: the node has no partition id, or the message is not ours.

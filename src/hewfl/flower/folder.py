@@ -22,6 +22,15 @@ def load_model(folder: Path | str) -> ArrayRecord:
 
     With `Outer(average=…)` it is the averaged model.
 
+    Args:
+        folder: that a strategy was given.
+
+    Returns:
+        The model after the last finished round.
+
+    Examples:
+        >>> arrays = load_model("run").to_numpy_ndarrays()  # doctest: +SKIP
+
     Raises:
         DataError: there is no run, or it is damaged.
     """

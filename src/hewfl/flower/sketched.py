@@ -35,6 +35,9 @@ def sketched(
         train: a stock train function: the model comes in as one ArrayRecord, and goes
             back so, with one MetricRecord.
         mods: of the second phase, such as `secaggplus_mod`.
+
+    Returns:
+        The app, which answers both phases.
     """
     app = ClientApp()
 

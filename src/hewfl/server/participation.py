@@ -31,7 +31,14 @@ class History:
     rounds: tuple[Int64[Ints, " _"], ...] = ()
 
     def after(self, clients: Int64[Ints, " s"]) -> "History":
-        """The history with one round more."""
+        """The history with one round more.
+
+        Args:
+            clients: who took part in it.
+
+        Returns:
+            Another history; this one is as it was.
+        """
         return History(self.population, (*self.rounds, clients))
 
     @property
@@ -56,7 +63,16 @@ class Participation(Protocol):
     """A law that looks at the seed and the round alone."""
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
-        """S_t, increasing indices; may be empty."""
+        """S_t, increasing indices; may be empty.
+
+        Args:
+            seed: of the run.
+            t: the round.
+            n: clients in all.
+
+        Returns:
+            The participants.
+        """
 
 
 @runtime_checkable
@@ -64,7 +80,15 @@ class PastParticipation(Protocol):
     """A law that looks at who took part before, too."""
 
     def draw_after(self, seed: int, history: History) -> Int64[Ints, " s"]:
-        """S_t for t = number of rounds in the history; may be empty."""
+        """S_t for t = number of rounds in the history; may be empty.
+
+        Args:
+            seed: of the run.
+            history: who took part before.
+
+        Returns:
+            The participants.
+        """
 
 
 Law = Participation | PastParticipation
@@ -125,7 +149,14 @@ class FullParticipation:
 @final
 @dataclass(frozen=True, slots=True)
 class SampledParticipation:
-    """A uniform sample without replacement."""
+    """A uniform sample without replacement.
+
+    Attributes:
+        count: how many take part, at least 1.
+
+    Raises:
+        InvalidInputError: `count` is below 1.
+    """
 
     count: int
 
@@ -144,7 +175,14 @@ class SampledParticipation:
 @final
 @dataclass(frozen=True, slots=True)
 class RandomParticipation:
-    """Each client on its own with a probability; a round may be empty."""
+    """Each client on its own with a probability; a round may be empty.
+
+    Attributes:
+        probability: from 0 to 1, one number or one for each client.
+
+    Raises:
+        InvalidInputError: a probability is out of that range.
+    """
 
     probability: float | Sequence[float]
 
@@ -168,7 +206,14 @@ class RandomParticipation:
 @final
 @dataclass(frozen=True, slots=True)
 class RotatingParticipation:
-    """Those who have been away longest; of equals the ones drawn at random."""
+    """Those who have been away longest; of equals the ones drawn at random.
+
+    Attributes:
+        count: how many take part, at least 1.
+
+    Raises:
+        InvalidInputError: `count` is below 1.
+    """
 
     count: int
 

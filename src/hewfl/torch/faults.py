@@ -23,7 +23,12 @@ _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDiction
 
 @final
 class RankError(HewError, RuntimeError):
-    """Ranks are missing, or do not do the same thing; the text names them."""
+    """Ranks are missing, or do not do the same thing; the text names them.
+
+    Examples:
+        >>> issubclass(RankError, RuntimeError)  # so that it is caught as one
+        True
+    """
 
 
 @final
