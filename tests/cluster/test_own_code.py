@@ -57,7 +57,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in folder.rglob("*")
-        if file.is_file() and file.name not in ("times.json", "checksums.json")
+        if file.is_file() and file.name != "times.json"
     }
 
 

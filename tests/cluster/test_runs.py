@@ -11,6 +11,7 @@ import pytest
 
 from hewfl.core.atomic import read_json
 from hewfl.errors import DataError, HewError
+from hewfl.experiments import own
 from hewfl.experiments.cluster import data as travelling
 from hewfl.experiments.cluster import stage
 from hewfl.experiments.cluster.crew import Cluster
@@ -85,6 +86,7 @@ def test_a_run_leaves_the_same_bytes_and_its_data_travels_once_to_each_worker(
         sent.append(part)
         return pieces_of(part)
 
+    monkeypatch.setattr(own, "data_digest", lambda _: part.sha256)
     monkeypatch.setattr(stage, "parts_of_data", lambda _: (part,))
     monkeypatch.setattr(stage, "pieces_of", counted)
     monkeypatch.setattr(travelling, "_at_client", lambda _: hidden)
