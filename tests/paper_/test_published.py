@@ -16,7 +16,7 @@ from hewfl.experiments.problem import (
     start_of,
 )
 from hewfl.experiments.sections import DataSpec
-from hewfl.experiments.spec import Spec, read_spec, write_spec
+from hewfl.experiments.spec import Spec, read_spec
 from hewfl.experiments.unused import refuse_unused_fields
 from hewfl.paper.specs import DATA, REGIMES, extended_spec, main_spec, wide_spec
 from hewfl.sim.engine import simulate
@@ -48,11 +48,11 @@ def test_tuned_specs_have_no_field_without_effect(tuned: dict[Path, Spec]) -> No
 
 @pytest.mark.parametrize("part", GRIDS)
 def test_specs_of_the_grids_are_those_that_hewfl_makes(part: str) -> None:
-    """`hewfl paper` runs again what is published, to the letter."""
+    """`hewfl paper` runs again what is published; fields added since say nothing."""
     for data in DATA:
         for regime in REGIMES:
             file = ROOT / part / "panels" / f"{data}-{regime}" / "spec.toml"
-            assert file.read_text("utf-8") == write_spec(GRIDS[part](data, regime))
+            assert read_spec(file) == GRIDS[part](data, regime)
 
 
 def test_tuned_methods_do_one_round(tuned: dict[Path, Spec]) -> None:
