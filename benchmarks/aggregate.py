@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import hewfl
+from hewfl.aggregate import gram
+from hewfl.aggregate.rows import as_rows
 from hewfl.core import native
 
 CHUNK = 1 << 15
@@ -318,6 +320,26 @@ def report_tables(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def gram_routes(shapes: list[tuple[int, int]]) -> str:
+    """The compiled kernel and BLAS for the products of a round, either way forced."""
+    rows, kept = [], (gram.FEW_CLIENTS, gram.FEW_ENTRIES)
+    for n, d in shapes:
+        data = as_rows("displacements", make_round(n, d).data)
+        rule = "compiled" if n <= kept[0] or n * d <= kept[1] else "BLAS"
+        times = []
+        for few in (n, 0):
+            gram.FEW_CLIENTS, gram.FEW_ENTRIES = few, 0
+            spent = []
+            for _ in range(3 + 10**6 // (n * d)):
+                began = time.process_time()
+                data.products()
+                spent.append(time.process_time() - began)
+            times.append(float(np.median(spent)))
+        rows.append([f"n = {n}, d = {power(d)}", *map(seconds, times), rule])
+    gram.FEW_CLIENTS, gram.FEW_ENTRIES = kept
+    return table(["products", "compiled", "BLAS", "in use"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="d = 1e5 only")
@@ -344,7 +366,11 @@ def main() -> None:
             rounds = 5 if d > 10**6 else 15
             rows.append(measure(r, rng, rounds=rounds, warm=options.warm))
             print(f"{r.label} done", flush=True)
-    text = report_tables(rows)
+    few = [(4, 10**5), (8, 10**5), (20, 10**3)]
+    routes = gram_routes(
+        [*few, *((n, d) for n, d, half in shapes if n > 5 and not half)]
+    )
+    text = f"{report_tables(rows)}\n\n### Two routes to the products\n\n{routes}"
     print(f"\n{text}")
     elapsed = time.perf_counter() - start
     content = {"machine": info, "quick": options.quick, "warm": options.warm}

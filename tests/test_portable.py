@@ -31,6 +31,7 @@ def uses(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
                 f"{owner}.{node.attr}" if node.attr in NAMES.get(owner, ()) else None
             )
         if found is not None:
+            assert isinstance(node, ast.stmt | ast.expr)
             line = node.lineno
             around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
             text = "".join(ast.unparse(f) for f in around[-1:])
@@ -43,7 +44,7 @@ def texts_without_encoding(tree: ast.AST) -> Iterator[int]:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         name, keywords = node.func.attr, {k.arg for k in node.keywords}
-        modes = [c.value for a in node.args for c in ast.walk(a) if _is_text(c)]
+        modes = [str(c.value) for a in node.args for c in ast.walk(a) if _is_text(c)]
         is_binary = any("b" in mode for mode in modes)
         positional = {"read_text": 1, "write_text": 2}.get(name)
         if positional and len(node.args) < positional and "encoding" not in keywords:

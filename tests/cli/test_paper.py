@@ -27,6 +27,7 @@ pytestmark = [
 ]
 runner = CliRunner()
 TABLES = {"claims.md", "results.md", "summary.json", "table.csv", "report.html"}
+TABLES |= {"curves.csv.gz", "weights.csv.gz"}
 GRID = TABLES | {"pairs.csv", "panels"}
 KEPT = {"spec.toml", "tuned.toml", "tuning.json", "times.json"}
 
@@ -143,6 +144,13 @@ def test_all_is_figure_1_and_2_and_the_fourth_regime(place: Path) -> None:
     assert len(rows) == 11 + 11 + 14 + 12
     assert all(float(row["objective mean"]) > 0 for row in rows)
     assert {row["regime"] for row in rows} == set(REGIMES)
+    file = place / "all" / "figure2.png"
+    before = file.read_bytes()
+    file.unlink()
+    words_ = ["paper", "all", "--redraw", "--output", str(place / "all")]
+    redrawn = runner.invoke(app, words_)
+    assert redrawn.exit_code == 0, redrawn.output
+    assert file.read_bytes() == before  # from the published curves alone
     first = paper(place, "fig1")
     assert first.output.count(": done before") == 3
     assert names(place / "fig1") == GRID | {name for name in drawn if "1" in name}
@@ -154,7 +162,7 @@ def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -
     result = paper(place, "extended")
     assert "the paper's claims" not in result.output
     output = place / "extended"
-    assert names(output) == TABLES | {"panels"}
+    assert names(output) == TABLES | {"panels", "figure1.pdf", "figure1.png"}
     assert names(output / "panels" / "mnist-het-random") == KEPT
     summary = json.loads((output / "summary.json").read_text())
     (panel,) = summary.values()
@@ -187,13 +195,20 @@ def test_the_lines(
     result = paper(place, figure)
     assert claim in result.output
     made = {f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")}
-    assert names(place / figure) == TABLES | KEPT | made | {"curves.csv"}
+    assert names(place / figure) == TABLES | KEPT | made
     claims = (place / figure / "claims.md").read_text()
     assert f"| {claim} |" in claims
     assert "These runs: 2 seeds, 3 rounds. They are of `--quick`" in claims
     table = (place / figure / "results.md").read_text()
     assert "| validation accuracy | test accuracy | validation loss |" in table
     assert "diverged" not in table
+
+
+def test_redrawing_needs_published_curves(place: Path) -> None:
+    words_ = ["paper", "all", "--redraw", "--output", str(place)]
+    result = runner.invoke(app, words_)
+    assert result.exit_code == 1
+    assert "the published curves in " in result.output
 
 
 def test_mistakes_are_one_line(place: Path) -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.core.atomic import write_json
-from hewfl.errors import DataError, InvalidInputError
+from hewfl.errors import InvalidInputError
 from hewfl.experiments.folder import open_folder
 from hewfl.experiments.report import write_report
 from hewfl.experiments.run import Progress, finish, run_all
@@ -85,8 +85,7 @@ def test_a_job_that_has_not_ended_is_not_done(job: Path, tmp_path: Path) -> None
     (job / "spec.toml").write_text(tomli_w.dumps({**SPEC, "rounds": 5}))
     folder = open_folder(job)
     assert not folder.is_done
-    with pytest.raises(DataError, match="is not finished"):
-        write_report([folder], tmp_path / "page.html")
+    assert not write_report([folder], tmp_path / "page.html")
     with pytest.raises(InvalidInputError, match="must be one that can be simulated"):
         run_all([folder], jobs=0, progress=Progress())
 

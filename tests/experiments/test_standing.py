@@ -1,5 +1,6 @@
 """Who wins and how sure that is; what a target costs; ranks over panels."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ NOISE -= NOISE.mean(axis=1, keepdims=True)
 ENDS = {"a": 1.0, "b": 1.001, "c": 2.0, "a again": 1.0}
 
 
-def results_with(curves: dict[str, Array], **clients: Any) -> Results:
+def results_with(curves: Mapping[str, Array], **clients: Any) -> Results:
     """Results of methods with such objectives: seeds × rounds."""
     spec = small()
     methods = tuple(replace(spec.methods[0], label=label) for label in curves)

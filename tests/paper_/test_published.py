@@ -1,5 +1,6 @@
 """What is published can be run again, and what the page says is in the files."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from hewfl.sim.engine import simulate
 
 ROOT = Path(__file__).resolve().parents[2] / "docs" / "results"
 SPECS = sorted(ROOT.rglob("spec.toml")) + sorted(ROOT.rglob("tuned.toml"))
-NUMBER = re.compile(r"(?<![\w.])[-−+]?\d+\.\d{3,}(?![\w.])")
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d{3,}(?![\w.])")
 """With three decimals or more: what only a measurement can say."""
 
 
@@ -100,6 +101,9 @@ def test_tuned_modules_do_one_round(file: Path, tmp_path: Path) -> None:
     assert all(np.isfinite(record.metrics["test_loss"]) for record in last)
 
 
+DOCS = ROOT.parent
+
+
 def sections() -> Iterator[tuple[str, str]]:
     """The page, section by section: the text, and that of the files it names."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -111,22 +115,49 @@ def sections() -> Iterator[tuple[str, str]]:
             for file in sorted((ROOT / folder).rglob("*"))
             if file.suffix in (".md", ".csv") or file.name == "times.json"
         ]
-        sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
-        yield text, sources.replace("−", "-")
+        yield text, "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-@pytest.mark.parametrize(("text", "source"), list(sections()), ids=lambda _: "")
+def pages() -> Iterator[tuple[str, str]]:
+    """Pages about one study each, and the tables that the study wrote."""
+    tables = sorted((ROOT / "quality").glob("*.md"))
+    texts = [file.read_text(encoding="utf-8") for file in tables]
+    yield (DOCS / "choosing.md").read_text(encoding="utf-8"), "\n".join(texts)
+    outer = (ROOT / "outer" / "results.md").read_text(encoding="utf-8")
+    seen = [f"{value:.5f}" for value in measured_steps()]
+    page = (DOCS / "outer.md").read_text(encoding="utf-8")
+    yield page.partition("## What was measured")[2], "\n".join([outer, *seen])
+
+
+def measured_steps() -> Iterator[float]:
+    """Means and ranges over the seeds of all that measured steps were asked."""
+    for file in sorted((DOCS.parent / "benchmarks" / "results").glob("measured_*")):
+        for seeds in json.loads(file.read_text(encoding="utf-8")).values():
+            for name in seeds[0]:
+                values = [seed[name] for seed in seeds if seed[name] is not None]
+                yield from (float(np.mean(values)), min(values), max(values))
+
+
+@pytest.mark.parametrize(
+    ("text", "source"), [*sections(), *pages()], ids=lambda text: text[:24]
+)
 def test_numbers_of_the_page_are_in_the_files_it_names(text: str, source: str) -> None:
-    """As they stand there, or rounded from what stands there."""
-    asked = {n.replace("−", "-").lstrip("+") for n in NUMBER.findall(text)}
-    known = np.array([float(n) for n in set(NUMBER.findall(source.replace("+", "")))])
+    """As they stand there, or rounded; a sign, where the page has one, is theirs."""
+    given = {float(n) for n in numbers(source)}
+    signed, plain = np.array(sorted(given)), np.array(sorted(map(abs, given)))
     missing = [
         n
-        for n in sorted(asked)
-        if n not in source
-        and not np.any(np.abs(known - float(n)) <= 0.5001 * 10.0 ** -decimals(n))
+        for n in sorted(numbers(text))
+        if not np.any(
+            np.abs((signed if n[0] in "+-" else plain) - float(n))
+            <= 0.5001 * 10.0 ** -decimals(n)
+        )
     ]
     assert not missing
+
+
+def numbers(text: str) -> set[str]:
+    return set(NUMBER.findall(text.replace("−", "-")))
 
 
 def decimals(number: str) -> int:

@@ -39,13 +39,14 @@ class Mine:
         steps: Any = np.full(len(roster.clients), 0.01)
         if roster.round < 2:
             return LocalPlan(steps)
-        return {
+        plans: dict[str, Any] = {
             "negative": lambda: LocalPlan(-steps),
             "not a number": lambda: LocalPlan(steps * np.nan),
             "short steps": lambda: LocalPlan(steps[1:]),
             "no plan": lambda: None,
             "plan raises": lambda: LocalPlan(steps[99]),
-        }.get(self.mistake, lambda: LocalPlan(steps))()
+        }
+        return plans[self.mistake]() if self.mistake in plans else LocalPlan(steps)
 
     def decide(self, round_: Any, state: Any) -> Any:
         s = len(round_.roster.clients)

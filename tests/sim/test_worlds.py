@@ -33,7 +33,13 @@ from hewfl import (
     simulate,
 )
 from hewfl.core.round import Decision, Round
-from hewfl.problems import Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.problems import (
+    Softmax,
+    Training,
+    softmax_common_pool,
+    softmax_from_arrays,
+    torch_from_arrays,
+)
 from hewfl.server.trace import from_lines, to_line
 from hewfl.sim.lanes import Step
 from tests.sim.toy import least_squares
@@ -152,6 +158,41 @@ def test_updates_are_what_the_laws_say(problem: Softmax) -> None:
     good, heard, _ = both(StaleUpdates(ONE, every=3))
     for t, last in enumerate((0, 0, 0, 3)):
         np.testing.assert_array_equal(heard[t], good[last])
+
+
+@pytest.mark.torch
+def test_mean_gradients_are_as_wrong_as_displacements() -> None:
+    """Under AdamW control variates are gradients that are sent, by bad clients too."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((N * M, P)), rng.integers(C, size=N * M)
+    rows = list(np.arange(N * M).reshape(N, M))
+    # steps too small to move anything: gradients depend on the draws alone
+    training = Training(optimiser="adamw")
+    problem = torch_from_arrays(torch.nn.Linear(P, C), X, y, rows, training=training)
+
+    def heard(*faults: Any) -> tuple[list[Array], list[int]]:
+        seen: list[Array] = []
+
+        def observe(step: Step) -> dict[str, float]:
+            assert step.round.gradients is not None
+            seen.append(step.round.gradients.matrix())
+            return {}
+
+        fed = federation(*faults)
+        lanes = [HewHet(1e12, 1.0)]
+        given: dict[str, Any] = {"observers": [observe], "evaluate_every": None}
+        simulate(problem, fed, lanes, rounds=4, seed=0, **given)
+        return seen, sorted(fed.world.roles(0, fed.batches(N)).bad)
+
+    honest, _ = heard()
+    flipped, bad = heard(ScaledUpdates(ONE, -2.0))
+    np.testing.assert_allclose(flipped[2][bad], -2 * honest[2][bad], rtol=1e-4)
+    again, bad = heard(StaleUpdates(ONE, every=3))
+    for t, last in enumerate((0, 0, 0, 3)):
+        np.testing.assert_allclose(again[t][bad], honest[last][bad], rtol=1e-4)
+        rest = np.delete(np.arange(N), bad)
+        np.testing.assert_allclose(again[t][rest], honest[t][rest], rtol=1e-4)
 
 
 def test_labels_are_what_the_laws_say(problem: Softmax) -> None:

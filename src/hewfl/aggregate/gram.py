@@ -17,10 +17,11 @@ from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum, RoundProducts
 from hewfl.core.native import PASSES, library
 
-NATIVE_CLIENTS = 160
-"""Above this many clients BLAS beats the compiled kernel; measured in benchmarks."""
-STACK = 2**19
-"""Entries of the float64 block that BLAS is given: 4 MiB."""
+FEW_CLIENTS, FEW_ENTRIES = 8, 2**17
+"""Up to so many clients, or entries in all, the compiled kernel is as fast as BLAS;
+beyond, BLAS is up to five times as fast; `benchmarks/aggregate.py` has both."""
+STACK = 2**17
+"""Entries of the float64 block that BLAS is given: 1 MiB, which stays in cache."""
 OUTLYING = 1e-4
 """Squared distances below this share betray an origin far outside."""
 ORIGINS = 3
@@ -213,7 +214,8 @@ def _products(
     if native is None or spans is None or g is None:
         products, gr, rr = _portable(data, reference, curvature, origin, (a, b))
     else:
-        by = _compiled if n <= NATIVE_CLIENTS else _stacked
+        few = n <= FEW_CLIENTS or n * data.d <= FEW_ENTRIES
+        by = _compiled if few else _stacked
         lent = (g[0][0], g[1])
         products, gr, rr = by(native, list(spans), lent, curvature, origin, (a, b))
     with np.errstate(over="ignore"):

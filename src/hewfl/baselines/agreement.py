@@ -6,15 +6,16 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative, positive
+from hewfl.core.checks import Array, nonnegative
 from hewfl.core.displacements import Displacements
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(Memoryless):
     """Clients that point where the others point weigh more, whatever their length.
 
         a_i = (1/(n − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
@@ -39,8 +40,6 @@ class Agreement:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     power: float = 2.0
 
     name: ClassVar[str] = "Agreement"
@@ -48,17 +47,8 @@ class Agreement:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         nonnegative("power", self.power)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ max(0, a_i)^p; equal weights where all are zero."""

@@ -8,10 +8,11 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.memory import to_host
 from hewfl.baselines.distances import sq_distances_to
+from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, positive, whole
 from hewfl.core.displacements import Displacements
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 
 @final
@@ -28,7 +29,7 @@ class CentredClippingState:
 
 @final
 @dataclass(frozen=True, slots=True)
-class CentredClipping:
+class CentredClipping(PlainBranches):
     """Nobody pulls the step away from the last one by more than τ [Karimireddy2021].
 
         v ← v + (1/n) Σ_i (Δ_i − v) min{1, τ/‖Δ_i − v‖}           several times
@@ -57,8 +58,6 @@ class CentredClipping:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     radius: float = 1.0
     iterations: int = 5
     relative: bool = True
@@ -68,8 +67,7 @@ class CentredClipping:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         positive("radius", self.radius)
         whole("iterations", self.iterations, least=1)
 
@@ -81,11 +79,6 @@ class CentredClipping:
     ) -> CentredClippingState:
         """No step taken yet."""
         return CentredClippingState(np.zeros(d))
-
-    def plan(self, roster: Roster, state: CentredClippingState) -> LocalPlan:  # noqa: ARG002 - same for all
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(
         self, round_: Round, state: CentredClippingState

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.baselines.distances import sq_distances
+from hewfl.baselines.one_step_size import Memoryless
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 FLOOR = 1e-3
 """Smallest variance, over the mean of r. It has no unit, and n hardly matters: clients
@@ -24,7 +23,7 @@ instead of 2 % (n = 3, 1000 dimensions), and one far away pulls a hundred times 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(Memoryless):
     """Clients far from all the others weigh less; nothing to tune.
 
         r_i = Σ_j ‖Δ_i − Δ_j‖² / (n − 2)
@@ -53,24 +52,8 @@ class Disagreement:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
-
     name: ClassVar[str] = "Disagreement"
     demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ σ_i^{−2}; equal weights where there are no variances."""

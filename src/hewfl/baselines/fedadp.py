@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.memory import to_host
+from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, Ints, positive
 from hewfl.core.displacements import Displacements
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 
 @final
@@ -29,7 +30,7 @@ class FedAdpState:
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedAdp:
+class FedAdp(PlainBranches):
     """Clients that point where the average points weigh more [Wu2021].
 
         Δ̄ = Σ_i (m_i/m) Δ_i,     θ_i = arccos ⟨Δ̄, Δ_i⟩/(‖Δ̄‖‖Δ_i‖)
@@ -52,8 +53,6 @@ class FedAdp:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     alpha: float = 5.0
 
     name: ClassVar[str] = "FedAdp"
@@ -61,8 +60,7 @@ class FedAdp:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         positive("alpha", self.alpha)
 
     def init(
@@ -73,11 +71,6 @@ class FedAdp:
     ) -> FedAdpState:
         """Nothing seen yet."""
         return FedAdpState(np.zeros(n), np.zeros(n, dtype=np.int64))
-
-    def plan(self, roster: Roster, state: FedAdpState) -> LocalPlan:  # noqa: ARG002 - same for all
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: FedAdpState) -> tuple[Decision, FedAdpState]:
         """w_i ∝ m_i exp f(θ̃_i), and the angles remembered."""

@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.aggregate.post_local import post_local_weights
+from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, Mask, invalid, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 
 @final
@@ -28,7 +29,7 @@ class FedAWAREState:
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedAWARE:
+class FedAWARE(PlainBranches):
     """A step along the direction of maximal gradient diversity [Zeng2023].
 
         m_i ← (1 − α) m_i + α Δ_i                                          i ∈ S
@@ -58,8 +59,6 @@ class FedAWARE:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     alpha: float = 0.5
     server_step: float = 1.0
     unit: bool = False
@@ -69,8 +68,7 @@ class FedAWARE:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         if positive("alpha", self.alpha) > 1:
             raise invalid("alpha", "above 0 and at most 1", self.alpha)
         positive("server_step", self.server_step)
@@ -83,11 +81,6 @@ class FedAWARE:
     ) -> FedAWAREState:
         """Nothing seen yet."""
         return FedAWAREState(np.zeros((n, d)), np.zeros(n, dtype=np.bool_))
-
-    def plan(self, roster: Roster, state: FedAWAREState) -> LocalPlan:  # noqa: ARG002 - same for all
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(
         self, round_: Round, state: FedAWAREState

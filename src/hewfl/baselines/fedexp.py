@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.checks import positive
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedExP:
+class FedExP(Memoryless):
     """The mean displacement, lengthened as far as clients disagree [Jhunjhunwala2023].
 
         Δ̄ = (1/S) Σ_i Δ_i
@@ -38,8 +38,6 @@ class FedExP:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     epsilon: float = 1e-3
 
     name: ClassVar[str] = "FedExP"
@@ -47,17 +45,8 @@ class FedExP:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         positive("epsilon", self.epsilon)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = η_g/S."""

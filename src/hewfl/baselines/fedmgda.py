@@ -8,15 +8,16 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import post_local_weights
 from hewfl.baselines.box_simplex import solve_box_simplex
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, nonnegative, positive
 from hewfl.core.displacements import Displacements
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedMGDAPlus:
+class FedMGDAPlus(Memoryless):
     """The shortest combination of unit updates, weights near given ones [Hu2022].
 
         u_i = Δ_i/‖Δ_i‖
@@ -45,8 +46,6 @@ class FedMGDAPlus:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     epsilon: float = 1.0
     server_step: float = 1.0
     relative: bool = True
@@ -57,18 +56,9 @@ class FedMGDAPlus:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         nonnegative("epsilon", self.epsilon)
         positive("server_step", self.server_step)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = η λ_i/‖Δ_i‖."""

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.baselines.one_step_size import Memoryless
 from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedNova:
+class FedNova(Memoryless):
     """Every client counts by its mean step, not by how many it took [Wang2020].
 
         d_i = −Δ_i/(η H_i)                   mean local gradient
@@ -35,25 +34,10 @@ class FedNova:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     by_size: bool = True
 
     name: ClassVar[str] = "FedNova"
     demands: ClassVar[Demands] = Demands(Traffic(up_scalars=1))  # H_i
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = τ_eff p_i/H_i."""

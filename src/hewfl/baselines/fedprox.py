@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
 from jaxtyping import Float64
 
+from hewfl.baselines.one_step_size import OneStepSize
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative, positive
+from hewfl.core.checks import Array, nonnegative
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedProx:
+class FedProx(OneStepSize):
     """Clients work on F_i(y) + (μ/2)‖y − x‖², endpoints weigh by data size [Li2020].
 
         y ← y − η (g + μ (y − x)),     x⁺ = x + Σ_i (m_i/m) Δ_i,     m = Σ_{j∈S} m_j
@@ -31,8 +31,6 @@ class FedProx:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     proximal: float
 
     name: ClassVar[str] = "FedProx"
@@ -40,8 +38,7 @@ class FedProx:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         nonnegative("proximal", self.proximal)
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
@@ -49,8 +46,7 @@ class FedProx:
 
     def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
         """One step size for all, η = s/L, and the proximal term."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta), proximal=self.proximal)
+        return LocalPlan(self.step_sizes(roster), proximal=self.proximal)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = m_i/m."""

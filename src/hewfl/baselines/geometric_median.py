@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.baselines.distances import central_distance, sq_distances, sq_distances_to
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, positive, whole
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 RESOLVED = 1e-15
 """Distances below this × the largest are rounding: the smoothing is never finer."""
@@ -19,7 +20,7 @@ SETTLED = 1e-14
 
 @final
 @dataclass(frozen=True, slots=True)
-class GeometricMedian:
+class GeometricMedian(Memoryless):
     """The point with the least sum of distances to the displacements [Pillutla2022].
 
         z = argmin Σ_i α_i h(‖z − Δ_i‖),    h(t) = t for t ≥ ν, else t²/(2ν) + ν/2
@@ -56,8 +57,6 @@ class GeometricMedian:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     smoothing: float = 1e-6
     iterations: int = 1000
     by_size: bool = False
@@ -67,18 +66,9 @@ class GeometricMedian:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         positive("smoothing", self.smoothing)
         whole("iterations", self.iterations, least=1)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = c_i/Σc_j at the last point, and the certified gap."""

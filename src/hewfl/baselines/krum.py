@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.baselines.distances import sq_distances
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
 from hewfl.core.checks import Array, invalid, nonnegative, positive
 from hewfl.core.displacements import Displacements
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Decision, Round
 
 TIED = 1e-10
 """Scores that differ by less than this share are equal but for rounding."""
@@ -20,7 +21,7 @@ ROUNDING = 1e-14
 
 @final
 @dataclass(frozen=True, slots=True)
-class Krum:
+class Krum(Memoryless):
     """The one displacement whose nearest neighbours are nearest [Blanchard2017].
 
         score_i = Σ ‖Δ_i − Δ_j‖² over the n − f − 2 clients j nearest to i
@@ -41,8 +42,6 @@ class Krum:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     bad: float = 0.25
 
     name: ClassVar[str] = "Krum"
@@ -50,17 +49,8 @@ class Krum:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         _share_of_bad(self.bad)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """All weight to the lowest score."""
@@ -70,7 +60,7 @@ class Krum:
 
 @final
 @dataclass(frozen=True, slots=True)
-class MultiKrum:
+class MultiKrum(Memoryless):
     """The mean of the m displacements with Krum's lowest scores [Blanchard2017].
 
         step = (1/m) Σ Δ_i over the m clients of lowest score,   m = max(1, ⌊μ n⌋)
@@ -90,8 +80,6 @@ class MultiKrum:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     bad: float = 0.25
     kept: float = 0.5
 
@@ -100,19 +88,10 @@ class MultiKrum:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         _share_of_bad(self.bad)
         if positive("kept", self.kept) > 1:
             raise invalid("kept", "above 0 and at most 1", self.kept)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Equal weights on the m lowest scores."""

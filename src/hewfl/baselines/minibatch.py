@@ -6,14 +6,15 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
+from hewfl.baselines.one_step_size import OneStepSize
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive
+from hewfl.core.checks import Array
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class MinibatchSGD:
+class MinibatchSGD(OneStepSize):
     """The round's gradients, all taken at the anchor, in one step [Woodworth2020].
 
         Δ_i = −η Σ_{ℓ<H_i} g_i(x; ξ_i^ℓ),     x⁺ = x + (1/S) Σ_i Δ_i
@@ -31,24 +32,15 @@ class MinibatchSGD:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
-
     name: ClassVar[str] = "Minibatch SGD"
     demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
 
     def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
         """There is no state."""
 
     def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
         """One step size for all, η = s/L, and branches that stay at the anchor."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta), hold=True)
+        return LocalPlan(self.step_sizes(roster), hold=True)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = 1/S."""

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import Array, invalid, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.checks import invalid, nonnegative
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class QFedAvg:
+class QFedAvg(Memoryless):
     """Steps on the fair objective Σ_i F_i^{q+1}/(q + 1) [Li2020b].
 
         Δw_i = −Δ_i/η
@@ -40,8 +40,6 @@ class QFedAvg:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     q: float
 
     name: ClassVar[str] = "q-FedAvg"
@@ -49,17 +47,8 @@ class QFedAvg:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         nonnegative("q", self.q)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = (F_i^q/η) / Σ_j h_j.

@@ -14,6 +14,7 @@ from hewfl.aggregate.variates import (
     correction,
     start_variates,
 )
+from hewfl.baselines.one_step_size import OneStepSize
 from hewfl.core.algorithm import Demands, Traffic
 from hewfl.core.checks import Array, positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
@@ -21,7 +22,7 @@ from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 @final
 @dataclass(frozen=True, slots=True)
-class Scaffold:
+class Scaffold(OneStepSize):
     """Local steps corrected by control variates, option II [Karimireddy2020].
 
         y ← y − η (g − c_i + c)                                H_i times, from y = x
@@ -43,8 +44,6 @@ class Scaffold:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     server_step: float = 1.0
     start: Start = "zero"
 
@@ -52,8 +51,7 @@ class Scaffold:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         positive("server_step", self.server_step)
         check_start(self.start)
 
@@ -79,8 +77,7 @@ class Scaffold:
 
     def plan(self, roster: Roster, state: Variates) -> LocalPlan:
         """One step size for all, η = s/L, and the correction c_i − c."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta), correction(state, roster))
+        return LocalPlan(self.step_sizes(roster), correction(state, roster))
 
     def decide(self, round_: Round, state: Variates) -> tuple[Decision, Variates]:
         """w_i = η_g/S; then c_i⁺ and c⁺."""

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.baselines.agreement import mean_cosines
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.checks import nonnegative, positive
+from hewfl.core.round import Decision, Round
 
 LEAST = 0.4
 """τ for many clients: the choice is told in docs/flower.md."""
@@ -17,7 +17,7 @@ LEAST = 0.4
 
 @final
 @dataclass(frozen=True, slots=True)
-class Sieve:
+class Sieve(Memoryless):
     """FedAvg, with less weight for clients that turn back and for long steps.
 
         a_i = (1/(n − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
@@ -49,8 +49,6 @@ class Sieve:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     tolerance: float | None = None
     clip: float = 2.0
 
@@ -59,19 +57,10 @@ class Sieve:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         positive("clip", self.clip)
         if self.tolerance is not None:
             nonnegative("tolerance", self.tolerance)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ m_i k_i, then clipped; FedAvg's own where every k_i is zero."""

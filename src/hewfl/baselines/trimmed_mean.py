@@ -3,18 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
-from jaxtyping import Float64
-
 from hewfl.baselines.coordinates import middle_means
+from hewfl.baselines.one_step_size import Memoryless, OneStepSize
 from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, invalid, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.checks import invalid, nonnegative
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class TrimmedMean:
+class TrimmedMean(Memoryless):
     """In every coordinate the mean of the values between the extremes [Yin2018].
 
         step_k = mean of Δ_ik over all i but the b largest and the b smallest,
@@ -34,8 +32,6 @@ class TrimmedMean:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
     trim: float = 0.2
 
     name: ClassVar[str] = "Trimmed mean"
@@ -43,18 +39,9 @@ class TrimmedMean:
 
     def __post_init__(self) -> None:
         """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+        OneStepSize.__post_init__(self)
         if nonnegative("trim", self.trim) >= 0.5:
             raise invalid("trim", "at least 0 and below 0.5", self.trim)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        """One step size for all: η = s/L."""
-        eta = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), eta))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The trimmed mean as a step, and whose values it kept how often."""

@@ -100,8 +100,7 @@ def _picture(c: Certificate) -> Html:
     parts, keys = [*_down(x, float(rounds[-1])), *_across(y, goal / 10, cap * 1.3)], []
     for name, level in (("LR²/2", cap), ("target", goal)):
         at = float(y(level))
-        line = {"x1": _LEFT, "x2": _END, "y1": f"{at:.1f}", "y2": f"{at:.1f}"}
-        parts.append(tag("line", class_="target", **line))
+        parts.append(_line("target", (_LEFT, at), (_END, at)))
         parts.append(_text(_LEFT + 3, at - 3, name, "start"))
     for p in drawn:
         gaps = certified_gaps(c, p, rounds)
@@ -132,8 +131,8 @@ def _down(x: Scale, last: float) -> list[Html]:
     parts, top = [_text((_LEFT + _END) / 2, _HIGH - 6, "rounds")], int(np.log10(last))
     for k in range(0, top + 1, 1 + top // 6):
         at, name = float(x(10.0**k)), f"{10**k:,}" if k < 5 else f"1e{k}"
-        line = {"x1": f"{at:.1f}", "x2": f"{at:.1f}", "y1": _TOP, "y2": _BASE}
-        parts += [tag("line", class_="grid", **line), _text(at, _BASE + 12, name)]
+        line = _line("grid", (at, _TOP), (at, _BASE))
+        parts += [line, _text(at, _BASE + 12, name)]
     return parts
 
 
@@ -143,10 +142,14 @@ def _across(y: Scale, low: float, high: float) -> list[Html]:
     first, last = int(np.ceil(np.log10(low))), int(np.floor(np.log10(high)))
     for k in range(first, last + 1, 1 + (last - first) // 6):
         at = float(y(10.0**k))
-        line = {"x1": _LEFT, "x2": _END, "y1": f"{at:.1f}", "y2": f"{at:.1f}"}
-        parts.append(tag("line", class_="grid", **line))
+        parts.append(_line("grid", (_LEFT, at), (_END, at)))
         parts.append(_text(_LEFT - 4, at + 3, f"{10.0**k:g}", "end"))
     return parts
+
+
+def _line(css: str, start: tuple[float, float], end: tuple[float, float]) -> Html:
+    (x1, y1), (x2, y2) = ((f"{x:.1f}", f"{y:.1f}") for x, y in (start, end))
+    return tag("line", class_=css, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> Html:

@@ -266,7 +266,7 @@ def show(  # noqa: PLR0913 - options of a command
     label: Label = None,
     client: Client = None,
     output: Annotated[
-        Path | None, typer.Option(help="Save a picture here (.png or .pdf).")
+        Path | None, typer.Option(help="Save a picture here (.png, .pdf or .svg).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

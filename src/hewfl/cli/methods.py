@@ -92,7 +92,11 @@ def methods(
         checked_name(name, tuple(METHODS), GROUP, "name")
         told = sheet(name)
     title = f"[bold]{escape(short_name(name))}[/]: {escape(told.sentence)}"
-    console.print(f"{title}\nfrom: {told.paper}\n")
+    console.print(f"{title}\nfrom: {told.paper}")
+    called = getattr(METHODS.get(name), "name", None)
+    if isinstance(called, str) and called != name:
+        console.print(f"in tables of `simulate`: {escape(called)}")
+    console.print()
     if told.formulas:
         console.print(f"{escape(told.formulas)}\n", highlight=False, soft_wrap=True)
     titles = ("hyper-parameter", "default", "meaning")

@@ -110,8 +110,8 @@ def report(
     with one_line_errors():
         if output.is_dir():
             raise invalid("--output", "a file", f"the folder {output}")
-        runs = [open_folder(folder) for folder in folders]
         targets = dict(map(_target, target or []))
+        runs = [open_folder(folder) for folder in folders]
         again = every if watch else None
         is_done = write_report(runs, output, targets=targets, refresh=again)
         typer.echo(f"wrote {output}" + ("" if is_done else ", of what there is so far"))

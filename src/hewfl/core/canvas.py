@@ -107,8 +107,7 @@ def save_as(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    matplotlib = _matplotlib()
-    figures: Any = importlib.import_module("matplotlib.figure")
+    matplotlib, figures = _matplotlib()
     with matplotlib.rc_context(_RC):
         figure = figures.Figure(figsize=size, layout="constrained")
         draw(figure)
@@ -121,17 +120,19 @@ def save_as(
             write_bytes(file, stream.getvalue())
 
 
-def _matplotlib() -> Any:
-    """Import matplotlib.
+def _matplotlib() -> tuple[Any, Any]:
+    """Import matplotlib and its figures.
 
     Raises:
         MissingExtraError: it is not installed.
     """
     try:
-        return importlib.import_module("matplotlib")
+        names = ("matplotlib", "matplotlib.figure")
+        matplotlib, figures = map(importlib.import_module, names)
     except ImportError as error:
         text = "figures need matplotlib: pip install 'hewfl[report]'"
         raise MissingExtraError(text) from error
+    return matplotlib, figures
 
 
 def _settle(figure: Any) -> None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, Num
 
-from hewfl.core.checks import Array, Ints, invalid, shown
+from hewfl.core.checks import Ints, invalid, shown
 from hewfl.core.own_code import checked_name, is_own, load, make, short_name
+from hewfl.data.dataset import Numbers
 from hewfl.data.partition import Partition, dirichlet_partition, iid_partition
 from hewfl.data.skews import (
     class_partition,
@@ -34,7 +35,7 @@ class Rows:
     """
 
     labels: Int64[Ints, " m"]
-    features: Array
+    features: Num[Numbers, "m p"]
     clients: Int64[Ints, " m"] | None = None
 
 

@@ -47,8 +47,9 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
         return 1 / spec.problem.learning_rate
     if spec.problem.make is not None:
         estimate = getattr(problem, "smoothness_estimate", None)
-        is_wanted = spec.problem.smoothness == "estimate" and estimate is not None
-        return float(estimate() if is_wanted else problem.smoothness)
+        if spec.problem.smoothness == "estimate" and estimate is not None:
+            return float(estimate())
+        return float(problem.smoothness)
     if spec.problem.smoothness == "bound":
         return float(problem.smoothness)
     key = _key(spec, seed, "smoothness")

@@ -191,7 +191,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     """
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
-    method = table.get("method")
+    method: Any = table.get("method")
     checked_name(method, tuple(METHODS), GROUP, path(where, "method"))
     label = text_field(table.get("label", short_name(method)), path(where, "label"))
     is_ours = method in METHODS
@@ -340,7 +340,7 @@ def _own_algorithm(
     rule = make(_class(method, where), values, {"smoothness": smoothness}, where)
     with errors_naming({"algorithm": path(where, "method")}):
         check_algorithm("algorithm", rule)
-    if type(rule).__repr__ is object.__repr__:
+    if getattr(type(rule), "__repr__", None) is object.__repr__:
         # A checkpoint knows its lane by this text, and the address of an object in
         # memory would be another one when the run goes on.
         wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"

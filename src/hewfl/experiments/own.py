@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hewfl.core.atomic import read_json, write_json
 from hewfl.core.checks import invalid
@@ -85,7 +86,7 @@ def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
         "clients.horizons": (c.horizons, HORIZONS_GROUP),
         "clients.participation": (c.participation, PARTICIPATION_GROUP),
     }
-    asked = {
+    asked: dict[str, tuple[Any, str]] = {
         f"methods[{k}].method": (m.method, GROUP) for k, m in enumerate(spec.methods)
     }
     for field, (law, group) in laws.items():

@@ -159,7 +159,7 @@ def _certainty(s: Standing) -> str:
     )
 
 
-def _costs(run: PageRun, s: Standing) -> list[str]:
+def _costs(run: PageRun, s: Standing) -> list[Html]:
     """What the best sent in all, and what it needed to the common target."""
     results, label = run.results, s.best[0]
     lines = [_sent(run, s)]

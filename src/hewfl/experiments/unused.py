@@ -134,9 +134,9 @@ def _looked_up(spec: Spec, field: str) -> tuple[Any, Any]:
     *section, name = field.split(".")
     record: Any = getattr(spec, section[0]) if section else spec
     (found,) = (f for f in dataclasses.fields(record) if f.name == name)
-    has_factory = found.default_factory is not dataclasses.MISSING
-    default = found.default_factory() if has_factory else found.default
-    return getattr(record, name), default
+    if found.default_factory is not dataclasses.MISSING:
+        return getattr(record, name), found.default_factory()
+    return getattr(record, name), found.default
 
 
 def _is_audited(method: MethodSpec) -> bool:

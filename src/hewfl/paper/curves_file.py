@@ -118,7 +118,8 @@ def _lane(
         found[t] = RoundRecord(
             t,
             lane,
-            *(values.pop(name) for name in _OWN),
+            objective=values.pop("objective"),
+            pooled=values.pop("pooled"),
             metrics={k: v for k, v in values.items() if v is not None},
             scalars=int(row["scalars"]),
             paper_scalars=int(row["paper_scalars"]),

@@ -125,7 +125,7 @@ def main_spec(data: str, regime: str) -> Spec:
         problem=ProblemSpec(l2=1e-4),
         clients=ClientsSpec(
             n=20,
-            partition=partition,  # type: ignore[arg-type]  # one of the known ones
+            partition=partition,
             alpha=0.2,
             minimum=32 if partition == "dirichlet" else 1,
             batch_size=32,

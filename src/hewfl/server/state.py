@@ -88,8 +88,9 @@ class ServerState:
         refused: stopped, because its rule could not decide a round.
         average: of the iterates, None where none is kept.
         scale: that measured steps have put on the plan's step sizes; None without them.
-        kept: what stale clients of a simulated world sent last, one row each; rules
-            are not shown it.
+        kept: what stale clients of a simulated world sent last, one row each, and
+            below them, where mean gradients are sent too, those with the sign turned;
+            rules are not shown it.
     """
 
     anchor: Float64[Array, " d"]

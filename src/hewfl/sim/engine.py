@@ -45,7 +45,13 @@ from hewfl.server.state import Lane, ServerState, check_algorithm, delivered
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.sim.draws import draw
 from hewfl.sim.lanes import Observer, Setting
-from hewfl.sim.rounds import evaluated, record_of, run_round, traffic_of
+from hewfl.sim.rounds import (
+    evaluated,
+    record_of,
+    run_round,
+    sends_gradients,
+    traffic_of,
+)
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
@@ -316,9 +322,8 @@ def _in_world(setting: Setting, lane: Lane, state: ServerState) -> ServerState:
     """The state with room for stale updates, and a yardstick's rule told the truth."""
     roles, rule = setting.roles, lane.algorithm
     if roles.stale:  # NaN: nothing was sent yet
-        state = replace(
-            state, kept=np.full((len(roles.stale), len(state.anchor)), np.nan)
-        )
+        rows = len(roles.stale) * (1 + sends_gradients(setting, lane))
+        state = replace(state, kept=np.full((rows, len(state.anchor)), np.nan))
     if isinstance(rule, Acquainted):
         state = replace(
             state, algorithm=rule.acquainted(state.algorithm, roles.quality)

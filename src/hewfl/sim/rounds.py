@@ -106,12 +106,8 @@ def _branches(
     displacements, gradients = _run(
         problem, anchors.astype(setting.dtype), true, told, draws
     )
-    displacements = _sent(setting, states, plans, displacements, roster)
-    if setting.roles.bad:  # a gradient points against the displacement
-        gradients = [
-            None if g is None else -setting.roles.sent(-g[None], roster)[0]
-            for g in gradients
-        ]
+    if setting.roles.bad:
+        _spoil(setting, states, plans, displacements, gradients, roster)
     losses = _losses(problem, setting.lanes, list(plans), anchors, roster)
     rows = zip(anchors, displacements, told, losses, gradients, strict=True)
     heard = [
@@ -121,22 +117,26 @@ def _branches(
     return dict(zip(plans, heard, strict=True))
 
 
-def _sent(
+def _spoil(
     setting: Setting,
     states: list[ServerState],
     plans: Mapping[int, LocalPlan],
     displacements: Float[Array, "lanes s d"],
+    gradients: Sequence[Float[Array, "s d"] | None],
     roster: Roster,
-) -> Float[Array, "lanes s d"]:
-    """What bad clients make of the displacements; the honest ones as they are."""
-    roles = setting.roles
-    if not roles.stale:
-        return roles.sent(displacements, roster)
-    kept = np.stack([np.asarray(states[k].kept) for k in plans])
-    displacements = roles.sent(displacements, roster, kept)
-    for k, own in zip(plans, kept, strict=True):
-        states[k] = replace(states[k], kept=own)
-    return displacements
+) -> None:
+    """What bad clients make of what they send, in place; stale ones keep it."""
+    roles, stale = setting.roles, len(setting.roles.stale)
+    kept = [np.array(states[k].kept) for k in plans] if stale else []
+    moved = np.stack([rows[:stale] for rows in kept]) if stale else None
+    displacements[:] = roles.sent(displacements, roster, moved)
+    for place, (k, g) in enumerate(zip(plans, gradients, strict=True)):
+        if g is not None:  # a gradient points against the displacement
+            last = kept[place][stale:][None] if stale else None
+            g[:] = -roles.sent(-g[None], roster, last)[0]
+        if moved is not None:
+            kept[place][:stale] = moved[place]
+            states[k] = replace(states[k], kept=kept[place])
 
 
 def _run(
@@ -162,11 +162,15 @@ def _hides_gradients(problem: Problem) -> bool:
     return isinstance(problem, Adaptive) and problem.hides_gradients
 
 
+def sends_gradients(setting: Setting, lane: Lane) -> bool:
+    """Whether a lane's clients send mean gradients beside their displacements."""
+    return lane.algorithm.demands.variates and _hides_gradients(setting.problem)
+
+
 def traffic_of(setting: Setting, lane: Lane) -> Traffic:
     """What a lane's clients send in a round of this run."""
-    demands = lane.algorithm.demands
-    traffic = demands.traffic
-    if demands.variates and _hides_gradients(setting.problem):
+    traffic = lane.algorithm.demands.traffic
+    if sends_gradients(setting, lane):
         traffic = with_gradients(traffic)
     everybody = isinstance(setting.federation.participation, FullParticipation)
     return measured_traffic(traffic, lane.outer, everybody=everybody)

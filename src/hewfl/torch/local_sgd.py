@@ -156,7 +156,7 @@ class HewLocalSGD:
 
         Raises:
             InvalidInputError: other parameters require gradients than at construction.
-            RankError: as in `Replica.sync`.
+            RankError: ranks are missing or disagree, or no model would be finite.
         """
         self._replica.members.check(self._model.named_parameters())
         report = sync(self._replica, self._work)

@@ -15,16 +15,12 @@ _log = logging.getLogger("hewfl.torch")
 class QuorumLocalSGD:
     """Local SGD with exact weights, among the ranks of torchft's present quorum.
 
-        pg = ProcessGroupGloo()
-        manager = Manager(
-            pg, None, None, min_replica_size=1, use_async_quorum=False
-        )
-        local = QuorumLocalSGD(manager, pg, model, optimizer, rule="hom")
-        while local.rounds < 1000:
-            with local.round():
-                for batch in islice(batches, 8):
-                    ...  # loss, backward
-                    optimizer.step()
+    >>> local = QuorumLocalSGD(manager, pg, model, optimizer)  # doctest: +SKIP
+    >>> while local.rounds < 1000:  # doctest: +SKIP
+    ...     with local.round():
+    ...         for batch in islice(batches, 8):
+    ...             loss_of(model, batch).backward()
+    ...             optimizer.step()
 
     A rank that is lost within a round costs the others the steps of that round. One
     that joins is given the common model, the outer step's memory and average, and the
@@ -65,7 +61,7 @@ class QuorumLocalSGD:
         Where a rank is lost the model is the one before the block.
 
         Returns:
-            A context manager around the steps of a round.
+            A context whose value is the job of the quorum.
         """
         self._manager.start_quorum()
         local = self._present()

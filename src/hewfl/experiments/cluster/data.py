@@ -1,4 +1,4 @@
-"""Data sets by checksum: found on a worker's own disk, or sent there once.
+"""Data and own code by checksum: found on a worker's disk, or sent there once.
 
 A worker looks in its HEWFL_DATA and its cache, as one machine does. What it has not is
 sent by the client, piece by piece, into the worker's cache, where it stays for the runs
@@ -12,14 +12,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
+from hewfl.core.own_code import code_files
 from hewfl.data import CATALOGUE
 from hewfl.data.download import fetch, progress_bar
 from hewfl.data.places import download_root, file_sha256, search_roots
 from hewfl.errors import DataError
+from hewfl.experiments.own import own_names
 from hewfl.experiments.spec import Spec
 
 PIECE = 1 << 23
 """Bytes sent at once: a worker answers its scheduler between two pieces."""
+
+CODE = "code"
+"""Folder of the cache for code of the user's own, by the checksum of all its files."""
 
 
 @final
@@ -58,7 +63,29 @@ def parts_of_data(specs: Sequence[Spec]) -> tuple[DataPart, ...]:
             sha256 = _sha256(own, status.st_mtime_ns, status.st_size)
             path = f"own/{sha256[:32]}/{own.name}"
             found[DataPart(path, name, sha256)] = None
-    return tuple(found)
+    return (*found, *_parts_of_code(specs))
+
+
+def _parts_of_code(specs: Sequence[Spec]) -> list[DataPart]:
+    """Files of code that specs name by their path, with those that they import."""
+    names = {name for spec in specs for name in own_names(spec).values()}
+    found = []
+    for name, group in sorted(names):
+        if not is_file_name(name):
+            continue
+        files = {file: file_sha256(file) for file in code_files(name, group)}
+        texts = [f"{file.name} {sha256}" for file, sha256 in files.items()]
+        together = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+        found += [
+            DataPart(f"{CODE}/{together}/{file.name}", str(file), sha256)
+            for file, sha256 in files.items()
+        ]
+    return found
+
+
+def is_file_name(name: str) -> bool:
+    """Whether code is named by its file; else it must be installed at every worker."""
+    return name.rpartition(":")[0].endswith(".py")
 
 
 @lru_cache(maxsize=64)  # asked again for every task
@@ -109,7 +136,8 @@ def _among_roots(path: str) -> Path | None:
 
 def place_of(part: DataPart) -> Path | None:
     """Where this machine has a file; None where it must be sent."""
-    if part.sha256:
+    # Code imports what lies beside it, which may be another version at the same path.
+    if part.sha256 and not part.path.startswith(CODE):
         same = Path(part.data)  # on a file system that client and worker share
         status = same.stat() if same.is_file() else None
         if status and part.sha256 == _sha256(same, status.st_mtime_ns, status.st_size):

@@ -13,6 +13,11 @@ from typing import Any, final
 
 from hewfl.errors import HewError
 from hewfl.experiments import constants
+from hewfl.experiments.cluster.code import (
+    Modules,
+    forget_other_code,
+    require_same_code,
+)
 from hewfl.experiments.cluster.data import DataPart, place_of, places_here, relocated
 from hewfl.experiments.cluster.files import files_of, write_files
 from hewfl.experiments.cluster.likeness import require_like
@@ -47,6 +52,7 @@ class Errand:
         files: what is there so far, as `files_of` says.
         constants: of the samples, found by other tasks, by name in the cache.
         data: files that the call reads.
+        modules: checksums of installed code of the user's own that it needs.
     """
 
     call: Callable[..., Any]
@@ -55,6 +61,7 @@ class Errand:
     files: Mapping[str, bytes]
     constants: Mapping[str, bytes]
     data: tuple[DataPart, ...]
+    modules: Modules
 
 
 @final
@@ -114,6 +121,7 @@ def perform(client: Mapping[str, str], errand: bytes) -> Outcome | Wanted:
     worker = import_module("distributed").get_worker()
     require_like(client, worker.address)
     given: Errand = pickle.loads(errand)
+    require_same_code(given.modules, worker.address)
     wanted = _wanted(given.data)
     if wanted:
         return Wanted(worker.address, wanted)
@@ -165,6 +173,7 @@ def _done(given: Errand, own: Path, on_step: Callable[[int], None]) -> Outcome:
     if place is not None:
         write_files(place, given.files)
     constants.put_in_cache(given.constants)
+    forget_other_code(given.data)
     places = places_here(given.data)
     arguments = [
         place if value == given.writes else relocated(value, places)

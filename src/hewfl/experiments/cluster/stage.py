@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from typing import Any, final
 
 from hewfl.errors import HewError
+from hewfl.experiments.cluster.code import installed_code
 from hewfl.experiments.cluster.data import parts_of_data, pieces_of, receive
 from hewfl.experiments.cluster.errand import (
     KEYS,
@@ -231,6 +232,7 @@ def _errand(task: Task, specs: Sequence[Spec]) -> Errand:
         {} if task.writes is None else files_of(task.writes),
         known_constants(task.shares),
         parts_of_data(specs),
+        installed_code(specs),
     )
 
 
@@ -249,7 +251,8 @@ def _digest(errand: Errand, like: Mapping[str, str]) -> str:
     """
     call = f"{errand.call.__module__}.{errand.call.__qualname__}"
     files = {name: hashlib.sha256(b).hexdigest() for name, b in errand.files.items()}
-    given = [like, call, repr(errand.arguments), files, repr(errand.data)]
+    travels = repr((errand.data, errand.modules))
+    given = [dict(like), call, repr(errand.arguments), files, travels]
     return hashlib.sha256(json.dumps(given).encode()).hexdigest()[:32]
 
 

@@ -205,7 +205,7 @@ def _spec(panel: str, world: str) -> Spec:
     is_deep = about.part == Part.cnn
     clients = ClientsSpec(
         n=10 if is_deep else 20,
-        partition=about.partition,  # type: ignore[arg-type]  # one of the known ones
+        partition=about.partition,
         alpha=0.2,
         minimum=32 if about.partition == "dirichlet" else 1,
         batch_size=32,

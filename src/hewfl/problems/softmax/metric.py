@@ -6,7 +6,7 @@ projected on Σ_k v_k = 0, where the minimiser lies.
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import scipy.linalg
@@ -47,7 +47,9 @@ class Metric:
         """M⁻¹ R between projections."""
         return self.model(self.slope(R), len(R))
 
-    def _solved(self, v: Float64[Array, " d"], trans: str) -> Float64[Array, " d"]:
+    def _solved(
+        self, v: Float64[Array, " d"], trans: Literal["N", "T"]
+    ) -> Float64[Array, " d"]:
         parts = zip(self.factors, v.reshape(len(self.factors), -1), strict=True)
         return np.concatenate(
             [

@@ -17,6 +17,7 @@ goes on with a float64 copy. Memory is c·p² beside the data.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -93,8 +94,8 @@ def _basin(
     """A model that Newton's method converges from, and a metric near there."""
     part = _part(f)
     if start is None:
-        W = np.zeros((f.classes, f.features.shape[1]))
-        W = _descend(part, W, metric_at_zero(part), LBFGS_AT_ZERO)
+        zero = np.zeros((f.classes, f.features.shape[1]))
+        W = _descend(part, zero, metric_at_zero(part), LBFGS_AT_ZERO)
     else:
         W = centred(start.reshape(f.classes, -1))
         point = f.at(W)
@@ -183,13 +184,13 @@ def _descend(
 
     # below the rounding of values line searches go astray
     least = float(np.finfo(f.features.dtype).eps)
-    options = {"maxiter": steps, "maxcor": LBFGS_MEMORY, "gtol": 1e-6, "ftol": least}
+    options: Any = {"maxiter": steps, "maxcor": LBFGS_MEMORY, "gtol": 1e-6}
     found = scipy.optimize.minimize(
         value_and_slope,
         metric.variables(W),
         jac=True,
         method="L-BFGS-B",
-        options=options,
+        options=options | {"ftol": least},
     )
     return metric.model(found.x, f.classes)
 
