@@ -45,7 +45,7 @@ def class_partition(labels: ArrayLike, n: int, per_client: int, seed: int) -> Pa
     Examples:
         >>> shards = class_partition([0, 0, 1, 1, 2, 2], 3, per_client=1, seed=0)
         >>> [shard.tolist() for shard in shards]
-        [[4, 5], [0, 1], [2, 3]]
+        [[0, 1], [2, 3], [4, 5]]
     """
     y = check_labels(labels)
     check_sizes(len(y), n, 1)
