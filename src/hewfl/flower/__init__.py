@@ -13,11 +13,12 @@ except ImportError as error:
     text = "Flower strategies need `pip install hewfl[flower]`"
     raise MissingExtraError(text) from error
 
-from hewfl.core.branch import Local as Local
-from hewfl.core.branch import Moment as Moment
-from hewfl.flower.client import client_app as client_app
-from hewfl.flower.client import respond as respond
-from hewfl.flower.folder import load_model as load_model
-from hewfl.flower.ordered import AlgorithmStrategy as AlgorithmStrategy
-from hewfl.flower.sketched import sketched as sketched
-from hewfl.flower.strategy import HewStrategy as HewStrategy
+from hewfl.core.branch import Local, Moment
+from hewfl.flower.client import client_app, respond
+from hewfl.flower.folder import load_model
+from hewfl.flower.ordered import AlgorithmStrategy
+from hewfl.flower.sketched import sketched
+from hewfl.flower.strategy import HewStrategy
+
+__all__ = ["AlgorithmStrategy", "HewStrategy", "Local", "Moment", "client_app"]
+__all__ += ["load_model", "respond", "sketched"]
