@@ -20,13 +20,5 @@ from hewfl.flower.ordered import AlgorithmStrategy
 from hewfl.flower.sketched import sketched
 from hewfl.flower.strategy import HewStrategy
 
-__all__ = [
-    "AlgorithmStrategy",
-    "HewStrategy",
-    "Local",
-    "Moment",
-    "client_app",
-    "load_model",
-    "respond",
-    "sketched",
-]
+__all__ = ["AlgorithmStrategy", "HewStrategy", "Local", "Moment", "client_app"]
+__all__ += ["load_model", "respond", "sketched"]
