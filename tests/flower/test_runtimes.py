@@ -98,7 +98,8 @@ def test_processes_that_die_and_come_back(
 ) -> None:
     """A node is killed and comes back, then the whole server side; nothing is lost."""
     n, rounds, folder, there = NODES, 5, tmp_path / "run", processes
-    told = {"clients": n, "rounds": rounds, "folder": folder, "timeout": 20.0}
+    told: dict[str, Any] = {"clients": n, "rounds": rounds, "folder": folder}
+    told["timeout"] = 20.0
     there.run("first", pause=0.5, **told)
     wait_until(lambda: rounds_in(folder) >= 1, LIMIT, "a first round")
     there.kill("node-2")

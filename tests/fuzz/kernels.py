@@ -85,7 +85,7 @@ def draw_calls(rng: np.random.Generator) -> None:
     n, p, classes = (int(rng.integers(1, top)) for top in (9, 40, 12))
     classes = max(classes, 2)
     samples = max(4 * n, classes)
-    dtype = rng.choice([np.float32, np.float64])
+    dtype = np.float32 if rng.integers(2) else np.float64
     X = rng.standard_normal((samples, p)).astype(dtype)
     labels = rng.integers(0, classes, samples)
     labels[:classes] = np.arange(classes)
