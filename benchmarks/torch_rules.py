@@ -81,8 +81,8 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
         "agreement, power 1": Agreement(*eta, power=1.0),
         "disagreement": Disagreement(*eta),
         "geometric median": GeometricMedian(*eta),
-        "sieve": Sieve(*eta, tolerance=0.0),
-        "sieve by tokens": Sieve(*eta, tolerance=0.0),
+        "sieve": Sieve(*eta, tolerance=0.2),
+        "sieve by tokens": Sieve(*eta, tolerance=0.2),
         "trust": Trust(*eta),
     }
 

@@ -242,7 +242,7 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
         ([*OPTIONS, "--horizons", "4.5"], "`--horizons` must be whole numbers separ"),
         ([*OPTIONS, "--html", "/no/such/place.html"], "`html` must be a path in a"),
         ([*OPTIONS, "--variant", "blunt"], "`variants[1]` must be one of 'printed'"),
-        ([*OPTIONS, "--plot", "x.svg"], "`plot` must be a path ending in .png or"),
+        ([*OPTIONS, "--plot", "x.gif"], "`plot` must be a path ending in .png or"),
         (
             [*OPTIONS, "--plot", "/no/such/place.png"],
             "`plot` must be a path in a folder",

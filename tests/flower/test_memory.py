@@ -12,6 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from hewfl import HewHet, HewHom, Outer
+from hewfl.aggregate.gram import STACK
 from hewfl.aggregate.pieces import RANGE
 from hewfl.core import native
 from hewfl.flower import AlgorithmStrategy
@@ -62,7 +63,7 @@ def test_no_more_than_the_new_vectors(corrected: bool) -> None:
     models = (tracemalloc.get_traced_memory()[1] - before) / (4 * D)
     tracemalloc.stop()
     assert record is not None
-    blocks = 8 * RANGE / (4 * D) + 0.5
+    blocks = 8 * (RANGE + STACK * (N + 5) / N) / (4 * D) + 0.5
     # the new anchor and the old one, of float64, and the model that is sent
     assert models <= 5 + blocks
 

@@ -177,5 +177,5 @@ def test_a_validation_part_has_rows_and_leaves_some(fraction: float) -> None:
 def test_modules_refuse_a_common_pool() -> None:
     spec = quick_deep(cnn_spec())
     pool = replace(spec, clients=replace(spec.clients, partition="pool"))
-    with pytest.raises(InvalidInputError, match="iid or dirichlet for a module"):
+    with pytest.raises(InvalidInputError, match="one with shards for a module"):
         build_problem(pool, 42)

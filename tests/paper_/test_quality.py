@@ -53,7 +53,10 @@ def summary(key: Key, losses: dict[str, float], lost: tuple[str, ...] = ()) -> A
         final = {}
         for name in ("objective", "test_loss", "test_accuracy"):
             final[f"averaged_{name}"] = {"seeds": values}
-            later = [None if v is None else v + 0.05 for v in values]
+            later = [
+                None if v is None else v + 0.05 + 0.001 * j
+                for j, v in enumerate(values)
+            ]
             final[name] = {"seeds": later}
         methods.append(
             {

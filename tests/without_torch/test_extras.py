@@ -56,7 +56,6 @@ NEEDS = {
         "hewfl.aggregate.gpu",
         "hewfl.problems.module",
         "hewfl.experiments.modules",
-        "hewfl.flower.torch_local",
     ),
     "flwr": ("hewfl.flower",),
 }
@@ -65,7 +64,6 @@ DOORS = {
     "torch": {
         "hewfl.torch",
         "hewfl.problems.module.torch_module",
-        "hewfl.flower.torch_local",
     },
     "flwr": {"hewfl.flower", "hewfl.flower.strategy"},
 }
@@ -234,7 +232,7 @@ except MissingExtraError as error:
         ("flwr", "hewfl.flower HewStrategy", "extra flower"),
         ("transformers", "hewfl.data.encoder _packages", "extra text"),
         ("torch", "hewfl.data.encoder _packages", "extra text"),
-        ("matplotlib", "hewfl.cli.certify_plot figure_class a.png", "extra report"),
+        ("matplotlib", "hewfl.core.canvas _matplotlib", "extra report"),
     ],
 )
 def test_the_error_names_the_extra(hidden: str, asked: str, extra: str) -> None:

@@ -23,7 +23,7 @@ from hewfl.baselines.krum import Krum, MultiKrum
 from hewfl.baselines.minibatch import MinibatchSGD
 from hewfl.baselines.qfedavg import QFedAvg
 from hewfl.baselines.scaffold import Scaffold
-from hewfl.baselines.sieve import Sieve as Sieve
+from hewfl.baselines.sieve import Sieve
 from hewfl.baselines.step_weighted import StepWeighted
 from hewfl.baselines.trimmed_mean import TrimmedMean
 from hewfl.baselines.trust import Trust
@@ -48,6 +48,7 @@ __all__ = [
     "MultiKrum",
     "QFedAvg",
     "Scaffold",
+    "Sieve",
     "StepWeighted",
     "TrimmedMean",
     "Trust",

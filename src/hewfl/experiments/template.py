@@ -61,6 +61,7 @@ def template() -> str:
 def documented(record: type[Any]) -> dict[str, str]:
     """What a record's docstring says of each of its fields."""
     text = str(inspect.getdoc(record)).partition("Attributes:\n")[2]
+    text = text.partition("\n\n")[0]  # what a record raises is another section
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in found}
 

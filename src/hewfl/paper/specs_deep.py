@@ -82,7 +82,8 @@ def cnn_equal_spec() -> Spec:
         _scaled("UniformLocalSGD", "FedAvg", pace, RATES),
     )
     spec = _cnn("fashion-cnn-equal-ground", methods)
-    how = replace(spec.tune, rounds=40, screen_rounds=0, search="climb")
+    how = replace(spec.tune, rounds=40, screen_rounds=0, screen_seeds=(0,), keep=3)
+    how = replace(how, search="climb")
     return replace(spec, tune=how)
 
 

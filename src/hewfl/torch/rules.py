@@ -50,7 +50,7 @@ NAMED: dict[str, Callable[[float | None, float], Algorithm[Any]]] = {
     "agreement": lambda _L, _: Agreement(1.0, 1.0),
     "disagreement": lambda _L, _: Disagreement(1.0, 1.0),
     "median": lambda _L, _: GeometricMedian(1.0, 1.0),
-    "sieve": lambda _L, _: Sieve(1.0, 1.0, tolerance=0.0),
+    "sieve": lambda _L, _: Sieve(1.0, 1.0, tolerance=0.2),
     "trust": lambda _L, _: Trust(1.0, 1.0),
 }
 
