@@ -23,7 +23,7 @@ def run(path: Path) -> Any:
     import nbformat  # noqa: PLC0415 - slow to import, and not needed to check pages
     from nbclient import NotebookClient  # noqa: PLC0415
 
-    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.read(path, as_version=4)
     NotebookClient(
         notebook,
         timeout=LIMIT,
