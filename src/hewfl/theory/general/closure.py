@@ -31,10 +31,24 @@ class YoungPair(Protocol):
     """A proper convex φ on [0, ∞) and its conjugate φ*."""
 
     def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
-        """φ(β) for β ≥ 0."""
+        """φ(β) for β ≥ 0.
+
+        Args:
+            level: β.
+
+        Returns:
+            φ(β), of the same shape.
+        """
 
     def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
-        """φ*(α) for α ≥ 0."""
+        """φ*(α) for α ≥ 0.
+
+        Args:
+            gain: α.
+
+        Returns:
+            φ*(α), of the same shape.
+        """
 
 
 @final
