@@ -4,7 +4,7 @@ Samples are taken a block at a time, and one product serves all lanes. A range o
 is what a client holds; clients that hold the same one share its result. Everywhere
 
     W      models, one matrix of classes × features per lane
-    X, y   samples a_j as rows, an array or sparse, and their labels
+    X, y   samples a_j as rows, and their labels
     spans  ranges of rows; results come in their order
 """
 
@@ -17,7 +17,6 @@ from jaxtyping import Float, Float64, Int
 from hewfl.core.checks import Array
 from hewfl.problems.arrays import conform
 from hewfl.problems.softmax.cross_entropy import losses, losses_and_hits, residuals
-from hewfl.problems.softmax.sparse import Matrix, scores, sums
 
 BLOCK = 2**20
 """Numbers, samples and scores together, of one product of a pass: they stay in cache,
@@ -28,12 +27,12 @@ Spans = list[tuple[int, int]]
 
 
 def mean_losses(
-    W: Float[Any, "lanes c p"], X: Matrix, y: Int[Any, " m"], spans: Spans
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
 ) -> list[Float64[Any, " lanes"]]:
     """(1/m) Σ_j ℓ(W a_j, y_j) over each range; one pass, as ranges may overlap."""
     xp = compat.array_namespace(W)
     means = [xp.zeros_like(W[:, 0, 0], dtype=xp.float64) for _ in spans]
-    for at, S in score_blocks(W, X, 0, X.shape[0]):
+    for at, _, S in score_blocks(W, X, 0, X.shape[0]):
         found = losses(S, y[at])
         for k, (lo, hi) in enumerate(spans):
             if lo < at.stop and at.start < hi:
@@ -43,22 +42,22 @@ def mean_losses(
 
 
 def mean_gradients(
-    W: Float[Any, "lanes c p"], X: Matrix, y: Int[Any, " m"], spans: Spans
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
 ) -> list[Float[Any, "lanes c p"]]:
     """(1/m) Σ_j r_j a_jᵀ over each range, with r_j = softmax(W a_j) − e_{y_j}."""
     xp = compat.array_namespace(W)
     means = []
     for lo, hi in spans:
         G = xp.zeros_like(W)
-        for at, S in score_blocks(W, X, lo, hi):
-            G += _outer_sum(residuals(S, y[at]), X, at)
+        for at, A, S in score_blocks(W, X, lo, hi):
+            G += _outer_sum(residuals(S, y[at]), A)
         means.append(G / (hi - lo))
     return means
 
 
 def variances(
     W: Float[Any, "lanes c p"],
-    X: Matrix,
+    X: Float[Any, "m p"],
     y: Int[Any, " m"],
     spans: Spans,
     sq_norms: Float64[Array, " m"],
@@ -71,9 +70,9 @@ def variances(
     sq_norms, found = conform(sq_norms, W), []
     for lo, hi in spans:
         total, G = 0.0, xp.zeros_like(W)
-        for at, S in score_blocks(W, X, lo, hi):
+        for at, A, S in score_blocks(W, X, lo, hi):
             R = residuals(S, y[at])
-            G += _outer_sum(R, X, at)
+            G += _outer_sum(R, A)
             sq = xp.sum(xp.astype(R, xp.float64) ** 2, axis=1)  # lanes b
             total = total + xp.sum(sq * sq_norms[at], axis=1)
         mean = xp.astype(G, xp.float64) / (hi - lo)
@@ -82,12 +81,12 @@ def variances(
 
 
 def accuracy_and_loss(
-    W: Float[Any, "lanes c p"], X: Matrix, y: Int[Any, " m"]
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"]
 ) -> tuple[Float64[Any, " lanes"], Float64[Any, " lanes"]]:
     """Share of samples whose label has the first largest score, and their mean loss."""
     xp = compat.array_namespace(W)
     right, lost = [], []
-    for at, S in score_blocks(W, X, 0, X.shape[0]):
+    for at, _, S in score_blocks(W, X, 0, X.shape[0]):
         loss, hits = losses_and_hits(S, y[at])
         lost.append(loss)
         right.append(xp.astype(hits, xp.float64))
@@ -96,13 +95,13 @@ def accuracy_and_loss(
 
 
 def score_blocks(
-    W: Float[Any, "lanes c p"], X: Matrix, lo: int, hi: int
-) -> Iterator[tuple[slice, Float[Any, "lanes c b"]]]:
+    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], lo: int, hi: int
+) -> Iterator[tuple[slice, Float[Any, "b p"], Float[Any, "lanes c b"]]]:
     """Rows lo to hi, a block at a time.
 
     Yields:
-        The rows, and the scores S = W Aᵀ of all lanes from one product, in the
-        precision of W.
+        The rows, the samples A, and the scores S = W Aᵀ of all lanes from one product,
+        in the precision of W.
     """
     xp = compat.array_namespace(W)
     lanes, c, p = W.shape
@@ -110,13 +109,14 @@ def score_blocks(
     rows = max(1, BLOCK // (p + lanes * c))
     for start in range(lo, hi, rows):
         at = slice(start, min(start + rows, hi))
-        yield at, xp.reshape(scores(flat, X, at), (lanes, c, -1))
+        A = xp.astype(X[at, :], W.dtype, copy=False)
+        yield at, A, xp.reshape(flat @ A.T, (lanes, c, -1))
 
 
 def _outer_sum(
-    R: Float[Any, "lanes c b"], X: Matrix, at: slice
+    R: Float[Any, "lanes c b"], A: Float[Any, "b p"]
 ) -> Float[Any, "lanes c p"]:
     """Σ_j r_j a_jᵀ for all lanes in one product."""
     xp = compat.array_namespace(R)
     lanes, c, b = R.shape
-    return xp.reshape(sums(xp.reshape(R, (lanes * c, b)), X, at), (lanes, c, -1))
+    return xp.reshape(xp.reshape(R, (lanes * c, b)) @ A, (lanes, c, -1))

@@ -45,7 +45,7 @@ from hewfl.problems.softmax.passes import (
     variances,
 )
 from hewfl.problems.softmax.samples import check_samples
-from hewfl.problems.softmax.sparse import Matrix, SparseRows, sparse_rows
+from hewfl.problems.softmax.sparse import sparse_rows
 from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
 
 
@@ -148,7 +148,7 @@ class Softmax:
             v_i² at those models.
         """
         W = self._matrices(anchors)
-        found = variances(W, self._samples, self.labels, self._spans[0], self._sq_norms)
+        found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)
         return self._by_client(found, anchors)
 
     def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
@@ -199,7 +199,7 @@ class Softmax:
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
         """∇F_i(W) = (1/m_i) Σ_j (p_j − e_{y_j}) a_jᵀ + λW for every client."""
         W = self._matrices(anchors)
-        found = mean_gradients(W, self._samples, self.labels, self._spans[0])
+        found = mean_gradients(W, self.features, self.labels, self._spans[0])
         each = [(G + self.l2 * W).reshape((-1, self.d)) for G in found]
         return self._by_client(each, anchors)
 
@@ -207,7 +207,7 @@ class Softmax:
         """F_i(W) = (1/m_i) Σ_j (log Σ_k exp s_jk − s_{j y_j}) + (λ/2)‖W‖²."""
         W = self._matrices(anchors)
         xp = compat.array_namespace(W)
-        found = mean_losses(W, self._samples, self.labels, self._spans[0])
+        found = mean_losses(W, self.features, self.labels, self._spans[0])
         penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
         return self._by_client([F + penalty for F in found], anchors)
 
@@ -236,8 +236,7 @@ class Softmax:
         """Accuracy and mean loss, without penalty, on the test set if there is one."""
         if self.test is None:
             return {}
-        samples, labels = self._test_samples, self.test[1]
-        found = accuracy_and_loss(self._matrices(anchors), samples, labels)
+        found = accuracy_and_loss(self._matrices(anchors), *self.test)
         names = "test_accuracy", "test_loss"
         return {k: conform(v, anchors) for k, v in zip(names, found, strict=True)}
 
@@ -282,7 +281,7 @@ class Softmax:
         for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
             weights[lo : lo + m] += each  # clients may share rows
         given = (X, norms, y, weights, self.classes, self.l2)
-        f = WeightedSoftmax(*given, self._sparse)
+        f = WeightedSoftmax(*given, sparse_rows(X))
         return minimise(f, start, gap=gap)
 
     def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:
@@ -301,21 +300,6 @@ class Softmax:
         """What was found for each range of rows, for each client instead."""
         xp = compat.array_namespace(by_span[0])
         return conform(xp.stack([by_span[k] for k in self._spans[1]], axis=1), like)
-
-    @cached_property
-    def _sparse(self) -> SparseRows | None:
-        """The features by few entries, where passes over them are faster so."""
-        return sparse_rows(self.features)
-
-    @property
-    def _samples(self) -> Matrix:
-        return self.features if self._sparse is None else self._sparse
-
-    @cached_property
-    def _test_samples(self) -> Matrix:
-        assert self.test is not None
-        found = sparse_rows(self.test[0])
-        return self.test[0] if found is None else found
 
     @cached_property
     def _sq_norms(self) -> Float64[Array, " m"]:

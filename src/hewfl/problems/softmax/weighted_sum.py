@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int
 
 from hewfl.core.checks import Array, Ints
 from hewfl.problems.softmax.passes import BLOCK
-from hewfl.problems.softmax.sparse import Matrix, SparseRows, scores, sums
+from hewfl.problems.softmax.sparse import SparseRows
 
 KEPT = 0.97
 """Share of the trace of a class block that its samples of most weight must hold."""
@@ -65,11 +65,6 @@ class WeightedSoftmax:
     l2: float
     sparse: SparseRows | None = None
 
-    @property
-    def samples(self) -> Matrix:
-        """The features as products take them."""
-        return self.features if self.sparse is None else self.sparse
-
     def of_rows(
         self, rows: Int[Ints, " q"], weights: Float64[Array, " q"]
     ) -> "WeightedSoftmax":
@@ -95,7 +90,7 @@ class WeightedSoftmax:
         P = np.empty((self.classes, len(self.labels)), self.features.dtype)
         for at in self.blocks():
             y, w = self.labels[at], self.weights[at]
-            S = scores(W.astype(dtype), self.samples, at)
+            S = self._scores(W.astype(dtype), at)
             top, each = S.max(axis=0), np.arange(len(y))
             E = np.exp(S - top)
             total = E.sum(axis=0)
@@ -107,7 +102,7 @@ class WeightedSoftmax:
             E[y, each] = 0
             E[y, each] = -E.sum(axis=0)
             unit += float((w * self.norms[at]) @ np.linalg.norm(E, axis=0))
-            G += sums(E * w.astype(dtype), self.samples, at)
+            G += self._sums(E * w.astype(dtype), at)
         value += 0.5 * self.l2 * float((W**2).sum())
         eps = float(np.finfo(np.float64).eps)
         return Point(W, value, G + self.l2 * W, P, eps * unit)
@@ -119,12 +114,24 @@ class WeightedSoftmax:
         v, total = V.astype(P.dtype), np.zeros_like(V)
         for at in self.blocks():
             p = P[:, at]
-            t = scores(v, self.samples, at)
+            t = self._scores(v, at)
             t -= (p * t).sum(axis=0)
             t *= p
             t *= self.weights[at].astype(P.dtype)
-            total += sums(t, self.samples, at)
+            total += self._sums(t, at)
         return np.asarray(total + self.l2 * V)
+
+    def _scores(self, W: Float[Array, "c p"], at: slice) -> Float[Array, "c b"]:
+        """W Aᵀ for a range of samples, in the precision of W."""
+        if self.sparse is not None:
+            return self.sparse.scores(W, at)
+        return np.asarray(W @ self.features[at].astype(W.dtype, copy=False).T)
+
+    def _sums(self, R: Float[Array, "c b"], at: slice) -> Float[Array, "c p"]:
+        """R A for a range of samples, in the precision of R."""
+        if self.sparse is not None:
+            return self.sparse.sums(R, at)
+        return np.asarray(R @ self.features[at].astype(R.dtype, copy=False))
 
     def gram(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
         """Σ_j weights_j a_j a_jᵀ + λI, kept positive definite.
