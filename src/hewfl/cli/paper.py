@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.execute import execute
-from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
+from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked, cores
 from hewfl.experiments.folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 from hewfl.paper.curves_file import read_curves
@@ -87,7 +87,7 @@ def paper(  # noqa: PLR0913 - the options of a command
         require_extras(figure, list(specs.values()))
         runs = list(folders.values())
         execute(runs, jobs, console, cluster=cluster, again=again)
-        claims = publish(figure, folders, output, is_quick=small)
+        claims = publish(figure, folders, output, is_quick=small, jobs=cores(jobs))
     if claims:
         note = ", by a --quick run, which decides nothing" if small else ""
         console.print(f"\nthe paper's claims{note}", highlight=False)
