@@ -544,22 +544,30 @@ MULTIARCH static void add_signed(float b, const float *h, const float *x, const 
             sum[i] += b * h[i] * x[i];
 }
 
-/* sketch(vector, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
- * a vector of float32, less those of the base unless it is empty, go into the sketch `total` of
- * k doubles. Rows are added in single precision; after every 32 the sum goes into `total`, so
- * that rounding stays that of a few additions (sketch.py). */
+/* sketch(pieces, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
+ * a vector of float32, given as a list of pieces, less those of the base unless it is empty, go
+ * into the sketch `total` of k doubles. Rows are added in single precision; after every 32 the
+ * sum goes into `total`, so that rounding stays that of a few additions (sketch.py). */
 static PyObject *native_sketch(PyObject *self, PyObject *args)
 {
     (void)self;
-    Py_buffer x, y, signs, shifts, table, total;
-    Py_ssize_t begin, k;
-    if (!PyArg_ParseTuple(args, "y*y*nny*y*y*w*", &x, &y, &begin, &k, &signs, &shifts, &table,
-                          &total))
+    PyObject *list;
+    Py_buffer y, signs, shifts, table, total;
+    Py_ssize_t begin, k, got = 0, n = 0, rows = 0;
+    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*w*", &PyList_Type, &list, &y, &begin, &k, &signs,
+                          &shifts, &table, &total))
         return NULL;
-    Py_ssize_t n = x.len / 4, rows = 0;
-    int ok = begin >= 0 && begin <= PY_SSIZE_T_MAX - n && k > 0;
-    if (!ok)
+    Py_ssize_t pieces = PyList_Size(list);
+    Py_buffer *x = malloc((size_t)pieces * sizeof(Py_buffer) + 1);
+    int ok = x != NULL;
+    for (; ok && got < pieces; got += ok) {
+        ok = PyObject_GetBuffer(PyList_GetItem(list, got), &x[got], PyBUF_SIMPLE) == 0;
+        n += ok ? x[got].len / 4 : 0;
+    }
+    if (ok && (begin < 0 || begin > PY_SSIZE_T_MAX - n || k <= 0)) {
         PyErr_SetString(PyExc_ValueError, "a sketch has a size, and entries a place");
+        ok = 0;
+    }
     if (ok) {
         rows = n ? (begin + n - 1) / k - begin / k + 1 : 0;
         ok = (y.len == 0 || fits(&y, n, 4)) && fits(&signs, rows, 8) && fits(&shifts, rows, 8) &&
@@ -572,18 +580,20 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
             ok = 0;
         }
     float *sum = ok ? calloc((size_t)k, 4) : NULL;
-    if (ok && !sum) {
-        PyErr_NoMemory();
-        ok = 0;
-    }
+    ok = sum != NULL;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        Py_ssize_t j = 0, c = begin % k;
+        Py_ssize_t j = 0, c = begin % k, piece = 0, at = 0;
         for (Py_ssize_t r = 0; r < rows; r++, c = 0) {
-            Py_ssize_t len = k - c < n - j ? k - c : n - j;
-            add_signed((float)b[r], (const float *)table.buf + s[r] + c, (const float *)x.buf + j,
-                       y.len ? (const float *)y.buf + j : NULL, sum + c, len);
-            j += len;
+            while (c < k && j < n) { /* what one piece has of the row */
+                Py_ssize_t left = x[piece].len / 4 - at, len = k - c < left ? k - c : left;
+                add_signed((float)b[r], (const float *)table.buf + s[r] + c,
+                           (const float *)x[piece].buf + at,
+                           y.len ? (const float *)y.buf + j : NULL, sum + c, len);
+                j += len, c += len, at += len;
+                if (len == left)
+                    piece++, at = 0;
+            }
             if (r % 32 == 31 || r == rows - 1)
                 for (Py_ssize_t i = 0; i < k; i++) {
                     ((double *)total.buf)[i] += (double)sum[i];
@@ -591,9 +601,12 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
                 }
         }
         Py_END_ALLOW_THREADS
-    }
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
     free(sum);
-    PyBuffer_Release(&x);
+    for (Py_ssize_t i = 0; i < got; i++)
+        PyBuffer_Release(&x[i]);
+    free(x);
     PyBuffer_Release(&y);
     PyBuffer_Release(&signs);
     PyBuffer_Release(&shifts);

@@ -10,7 +10,7 @@ from hewfl.server.average import average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
 from hewfl.torch.layout import Layout
 
-STRETCH = 2**18
+STRETCH = 2**17
 """Entries worked on at a time on the host: several passes over them stay in cache."""
 
 
@@ -60,28 +60,50 @@ class SharedModel:
         self.memory = [_memory_of(outer, x) for x in self.anchor if outer.memory]
         self.average = [torch.zeros_like(x) for x in self.anchor if outer.average]
         self._held: list[torch.Tensor] = []
+        self._seen: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
+        self._scratch: list[torch.Tensor] = []
         self._reach = self._next = (math.inf, math.inf)  # bounds on |x| and |m|
 
     # ------------------------------------------------------------------ displacements
 
-    def displacement(self, b: int, out: torch.Tensor) -> None:
-        """Put Δ = y − x on a bucket into `out`.
+    def pieces(self, b: int) -> list[torch.Tensor]:
+        """y on a bucket, piece by piece, where the parameters have it.
+
+        Views are kept while parameters stay where they are: a model has hundreds, and
+        making one takes as long as the arithmetic on a thousand numbers.
+        """
+        bucket = self.layout.buckets[b]
+        at = [self.parameters[piece.parameter].data_ptr() for piece in bucket.pieces]
+        if b not in self._seen or self._seen[b][0] != at:
+            self._seen[b] = at, bucket.of(self.parameters)
+        return self._seen[b][1]
+
+    def displacement(self, b: int, out: torch.Tensor, weight: float = 1.0) -> None:
+        """Put Δ = y − x on a bucket into `out`, times a weight.
 
         Δ is rounded once to the precision of the parameters, from the x that they
         started from in that precision.
         """
-        bucket = self.layout.buckets[b]
-        x = self._at_hand(self.anchor[b]).to(bucket.dtype)
-        parts = bucket.of(self.parameters), bucket.split(x), bucket.split(out)
-        for y, start, moved in zip(*parts, strict=True):
-            torch.sub(y, start, out=moved)
+        x, y = self.start(b), self._whole(b, out)
+        for here in self._stretches(len(x)):
+            moved = torch.sub(y[here], x[here], out=out[here])
+            if weight != 1:
+                moved.mul_(weight)
+
+    def start(self, b: int) -> torch.Tensor:
+        """What Δ is measured from: x in the precision of the parameters."""
+        return self._at_hand(self.anchor[b]).to(self.layout.buckets[b].dtype)
+
+    def _whole(self, b: int, room: torch.Tensor) -> torch.Tensor:
+        """y on a bucket as one vector: a view where it is one piece, else in a room."""
+        pieces = self.pieces(b)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, out=room)
 
     def is_displacement_finite(self) -> bool:
         """Whether all entries of Δ are finite."""
-        for b, bucket in enumerate(self.layout.buckets):
-            moved = torch.empty(bucket.size, dtype=bucket.dtype, device=self.device)
-            self.displacement(b, moved)
-            if not is_finite(moved):
+        for b in range(len(self.layout.buckets)):
+            self.displacement(b, self._room(b))
+            if not is_finite(self._room(b)):
                 return False
         return True
 
@@ -113,14 +135,59 @@ class SharedModel:
     def capture(self) -> None:
         """Remember y, from which steps go on while a sum travels; see `move`."""
         self._held = [
-            torch.cat(bucket.of(self.parameters)) for bucket in self.layout.buckets
+            torch.cat(self.pieces(b)) for b in range(len(self.layout.buckets))
         ]
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether x + s is the next x: `advance` and `accept` do for `fits`, `move`."""
+        kinds = {(bucket.dtype, bucket.wide) for bucket in self.layout.buckets}
+        at_hand = self.anchor[0].device == self.device
+        alike = at_hand and all(dtype == wide for dtype, wide in kinds)
+        return alike and self.outer.is_plain and not (self.average or self._held)
+
+    def advance(
+        self, b: int, step: torch.Tensor, *, multiplies: bool
+    ) -> tuple[Any, ...]:
+        """Turn s on a bucket into x + s, in place; x and y are as they were.
+
+        Args:
+            b: the bucket.
+            step: s there.
+            multiplies: whether ⟨s, Δ⟩ is wanted.
+
+        Returns:
+            The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest |x + s|.
+        """
+        product, far, x = 0.0, 0.0, self.anchor[b]
+        room = self._room(b) if multiplies else step
+        y = self._whole(b, room) if multiplies else x
+        for here in self._stretches(len(x)):
+            s, start = step[here], x[here]
+            if multiplies:
+                away = torch.sub(y[here], start, out=room[here])
+                product += float(torch.dot(s, away))
+            reach = largest(s.add_(start))
+            far = reach if reach > far or math.isnan(reach) else far
+        return product, far
+
+    def accept(self, wholes: list[torch.Tensor], far: float) -> list[torch.Tensor]:
+        """Let x be what `advance` has made, and y = x.
+
+        Args:
+            wholes: the next x, bucket by bucket.
+            far: bound on its entries.
+
+        Returns:
+            The memory of the last x, for the next sum.
+        """
+        last, self.anchor = self.anchor, wholes
+        self._reach = self._next = (far, 0.0)
+        self.give()
+        return last
+
     def move(
-        self,
-        steps: Sequence[torch.Tensor],
-        rounds: int,
-        away: Sequence[torch.Tensor] = (),
+        self, steps: Sequence[torch.Tensor], rounds: int, *, multiplies: bool = False
     ) -> float:
         """Move x by the outer step of s, and let y = x.
 
@@ -130,7 +197,7 @@ class SharedModel:
         Args:
             steps: s, bucket by bucket, for which `fits` has said yes.
             rounds: done before this one, which the average goes by.
-            away: Δ, where ⟨s, Δ⟩ is wanted.
+            multiplies: whether ⟨s, Δ⟩ is wanted.
 
         Returns:
             ⟨s, Δ⟩, zero if it is not wanted.
@@ -140,10 +207,12 @@ class SharedModel:
             zip(self.layout.buckets, steps, strict=True)
         ):
             x = self._at_hand(self.anchor[b])
+            if multiplies:
+                away = self._room(b)
+                self.displacement(b, away)
+                product += float(torch.dot(step.to(x.dtype), away.to(x.dtype)))
             for here in self._stretches(len(x)):
                 s, part = step[here].to(x.dtype), x[here]
-                if away:
-                    product += float(torch.dot(s, away[b][here].to(s.dtype)))
                 if not self.outer.is_plain:
                     s, kept = outer_step(self.outer, s, self._memory(b, here))
                     if kept is not None:
@@ -154,7 +223,7 @@ class SharedModel:
                     mean[here] = averaged(p, mean[here], part.to(mean.device))
             if x is not self.anchor[b]:
                 self.anchor[b].copy_(x)
-            y = bucket.of(self.parameters)
+            y = self.pieces(b)
             if self._held:
                 ahead = x.to(bucket.dtype) - self._held[b]
                 torch._foreach_add_(y, bucket.split(ahead))
@@ -162,6 +231,15 @@ class SharedModel:
                 torch._foreach_copy_(y, bucket.split(x))
         self._reach, self._held = self._next, []
         return product
+
+    def _room(self, b: int) -> torch.Tensor:
+        """Memory for a vector of a bucket, used again and again."""
+        if not self._scratch:
+            size = max(bucket.size for bucket in self.layout.buckets)
+            wide = max((x.dtype for x in self.anchor), key=lambda kind: kind.itemsize)
+            self._scratch = [torch.empty(size, dtype=wide, device=self.device)]
+        bucket = self.layout.buckets[b]
+        return self._scratch[0].view(bucket.dtype)[: bucket.size]
 
     def _stretches(self, size: int) -> list[slice]:
         """Parts of a vector: on the host several passes over one stay in cache."""
@@ -181,8 +259,8 @@ class SharedModel:
 
     def take(self) -> None:
         """Let x = y, the average with it."""
-        for bucket, x in zip(self.layout.buckets, self.anchor, strict=True):
-            torch._foreach_copy_(bucket.split(x), bucket.of(self.parameters))
+        for b, bucket in enumerate(self.layout.buckets):
+            torch._foreach_copy_(bucket.split(self.anchor[b]), self.pieces(b))
         self.follow()
 
     def follow(self) -> None:
@@ -199,8 +277,8 @@ class SharedModel:
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:
         """Let y = x, or another model that is given bucket by bucket."""
         given = self.anchor if wholes is None else wholes
-        for bucket, whole in zip(self.layout.buckets, given, strict=True):
-            torch._foreach_copy_(bucket.of(self.parameters), bucket.split(whole))
+        for b, bucket in enumerate(self.layout.buckets):
+            torch._foreach_copy_(self.pieces(b), bucket.split(given[b]))
 
     def _at_hand(self, whole: torch.Tensor) -> torch.Tensor:
         """A vector on the device of the parameters: itself, unless kept on the host."""

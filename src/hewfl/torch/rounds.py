@@ -47,7 +47,6 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
         raise invalid("the job", rule, "an outer step with `measure` alone")
     finish(replica)
-    replica.sums.away = []  # of the round before
     began, sent = time.perf_counter(), replica.wire.bytes_sent
     with replica.meetings.met(
         Meeting.ROUND, work, replica.rounds, replica.product, _sketch_of(replica)
