@@ -19,6 +19,7 @@ from hewfl.aggregate.sketch import CountSketch
 from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
+from hewfl.core.native import PASSES, library
 from hewfl.torch.meetings import ROOM
 from hewfl.torch.model import SharedModel
 from hewfl.torch.narrow import Narrow, Send
@@ -56,10 +57,15 @@ class AllReduce:
         """
         kind, buckets = self._kind, self._model.layout.buckets
         sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
-        total: torch.Tensor = sketch.empty(self._model.parameters[0])
+        total: Any = sketch.empty(self._model.parameters[0])
+        lends = total.device.type == "cpu" and library(PASSES) is not None
         for b, bucket in enumerate(buckets):
-            start = self._model.start(b)
-            sketch.add(total, self._model.pieces(b), bucket.begin, start)
+            pieces, start = self._model.pieces(b), self._model.start(b)
+            sums = total
+            if lends and bucket.dtype == torch.float32:  # faster than tensors are lent
+                sums, start = total.numpy(), start.numpy()
+                pieces = [piece.numpy() for piece in pieces]
+            sketch.add(sums, pieces, bucket.begin, start)
         mine = total.cpu().numpy().astype(kind)
         packed: Array = mine.view(np.float64)
         return packed

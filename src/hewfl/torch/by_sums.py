@@ -40,7 +40,7 @@ def by_sums(
         given = None if rows is None else rows[heard]
         data = Sketches(len(heard), replica.model.layout.parameters, given)
         round_ = round_of(replica, NoAnchor(), data, heard, arrivals)
-        algorithm = replica.rule.algorithm
+        algorithm = replica.algorithm
         decision, following = decided(algorithm, round_, replica.state)
         if decision.step is not None:
             raise NeedsEntriesError
@@ -49,11 +49,10 @@ def by_sums(
         if replica.options.overlap:
             return _launched(replica, round_, decision, following)
         solved = None
-        if isinstance(algorithm, Modelled) and decision.value is not None:
-            model = algorithm.model(round_, replica.state)
-            if given is not None:
-                of = decision.weights, model, given
-                solved = Solved(replica.rounds + 1, heard, *of)
+        is_solved = given is not None and decision.value is not None
+        if is_solved and isinstance(algorithm, Modelled):
+            of = decision.weights, algorithm.model(round_, replica.state), given
+            solved = Solved(replica.rounds + 1, heard, *of)
         product, measured = _moved(replica, decision, heard, solved is not None)
         if product is not None:
             break

@@ -1,7 +1,7 @@
 """The model all ranks share, whole on each of them, and its outer optimiser."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -12,6 +12,8 @@ from hewfl.torch.layout import Layout
 
 STRETCH = 2**17
 """Entries worked on at a time on the host: several passes over them stay in cache."""
+SMALL = 2**13
+"""Pieces that are shorter on average are copied together before they are worked on."""
 
 
 @final
@@ -67,7 +69,7 @@ class SharedModel:
     # ------------------------------------------------------------------ displacements
 
     def pieces(self, b: int) -> list[torch.Tensor]:
-        """y on a bucket, piece by piece, where the parameters have it.
+        """A bucket of y, piece by piece, where the parameters have it.
 
         Views are kept while parameters stay where they are: a model has hundreds, and
         making one takes as long as the arithmetic on a thousand numbers.
@@ -84,9 +86,9 @@ class SharedModel:
         Δ is rounded once to the precision of the parameters, from the x that they
         started from in that precision.
         """
-        x, y = self.start(b), self._whole(b, out)
-        for here in self._stretches(len(x)):
-            moved = torch.sub(y[here], x[here], out=out[here])
+        x = self.start(b)
+        for here, y in self._stretches(b, out):
+            moved = torch.sub(y, x[here], out=out[here])
             if weight != 1:
                 moved.mul_(weight)
 
@@ -94,10 +96,23 @@ class SharedModel:
         """What Δ is measured from: x in the precision of the parameters."""
         return self._at_hand(self.anchor[b]).to(self.layout.buckets[b].dtype)
 
-    def _whole(self, b: int, room: torch.Tensor) -> torch.Tensor:
-        """y on a bucket as one vector: a view where it is one piece, else in a room."""
-        pieces = self.pieces(b)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, out=room)
+    def _stretches(
+        self, b: int, room: torch.Tensor
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """A bucket of y, stretch by stretch; many small pieces by way of a room."""
+        pieces, at = self.pieces(b), 0
+        if len(pieces) > 1 and len(room) < SMALL * len(pieces):
+            pieces = [torch.cat(pieces, out=room)]
+        for piece in pieces:
+            for part in self._cut(piece):
+                yield slice(at, at + len(part)), part
+                at += len(part)
+
+    def _cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Parts of a vector: on the host several passes over one stay in cache."""
+        whole = vector.numel() <= STRETCH or self.device.type != "cpu"
+        parts: Sequence[torch.Tensor] = [vector] if whole else vector.split(STRETCH)
+        return parts
 
     def is_displacement_finite(self) -> bool:
         """Whether all entries of Δ are finite."""
@@ -159,17 +174,17 @@ class SharedModel:
         Returns:
             The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest |x + s|.
         """
-        product, far, x = 0.0, 0.0, self.anchor[b]
-        room = self._room(b) if multiplies else step
-        y = self._whole(b, room) if multiplies else x
-        for here in self._stretches(len(x)):
-            s, start = step[here], x[here]
-            if multiplies:
-                away = torch.sub(y[here], start, out=room[here])
-                product += float(torch.dot(s, away))
-            reach = largest(s.add_(start))
-            far = reach if reach > far or math.isnan(reach) else far
-        return product, far
+        product, x, reaches = 0.0, self.anchor[b], [0.0]
+        if multiplies:
+            room = self._room(b)
+            for here, y in self._stretches(b, room):
+                away = torch.sub(y, x[here], out=room[here])
+                product += float(torch.dot(step[here], away))
+                reaches.append(largest(step[here].add_(x[here])))
+        else:
+            for s, start in zip(self._cut(step), self._cut(x), strict=True):
+                reaches.append(largest(s.add_(start)))
+        return product, max(reaches) if all(map(math.isfinite, reaches)) else math.inf
 
     def accept(self, wholes: list[torch.Tensor], far: float) -> list[torch.Tensor]:
         """Let x be what `advance` has made, and y = x.
@@ -211,8 +226,10 @@ class SharedModel:
                 away = self._room(b)
                 self.displacement(b, away)
                 product += float(torch.dot(step.to(x.dtype), away.to(x.dtype)))
-            for here in self._stretches(len(x)):
-                s, part = step[here].to(x.dtype), x[here]
+            at = 0
+            for part in self._cut(x):
+                here = slice(at, at + len(part))
+                at, s = here.stop, step[here].to(x.dtype)
                 if not self.outer.is_plain:
                     s, kept = outer_step(self.outer, s, self._memory(b, here))
                     if kept is not None:
@@ -240,11 +257,6 @@ class SharedModel:
             self._scratch = [torch.empty(size, dtype=wide, device=self.device)]
         bucket = self.layout.buckets[b]
         return self._scratch[0].view(bucket.dtype)[: bucket.size]
-
-    def _stretches(self, size: int) -> list[slice]:
-        """Parts of a vector: on the host several passes over one stay in cache."""
-        step = STRETCH if self.device.type == "cpu" else size
-        return [slice(lo, lo + step) for lo in range(0, size, step)]
 
     def _stays_finite(self, b: int, step: torch.Tensor) -> bool:
         x = self._at_hand(self.anchor[b])

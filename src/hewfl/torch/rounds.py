@@ -164,8 +164,7 @@ def _report(
         _log.warning(text, replica.rounds, ranks_named(lost))
     weights = np.zeros(replica.wire.ranks)
     weights[outcome.heard] = outcome.decision.weights
-    buckets = replica.model.layout.buckets
-    sizes = [bucket.size * bucket.dtype.itemsize for bucket in buckets]
+    sizes = [bucket.nbytes for bucket in replica.model.layout.buckets]
     return SyncReport(
         round=replica.rounds,
         weights=tuple(weights.tolist()),
