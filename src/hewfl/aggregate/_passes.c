@@ -617,11 +617,71 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* s <- x + s; adds (s, y - x) to `product` unless y is NULL, and the bits of the largest |x + s|
+ * to `far`: among floats without a sign they are in the order of the numbers, NaN the last. */
+MULTIARCH static void move(float *restrict s, const float *x, const float *y, Py_ssize_t n,
+                           double *product, uint32_t *far)
+{
+    double lanes[8] = {0};
+    uint32_t most = *far;
+    if (y) {
+        Py_ssize_t i = 0;
+        for (; i + 8 <= n; i += 8)
+            for (int l = 0; l < 8; l++)
+                lanes[l] += (double)s[i + l] * (double)(y[i + l] - x[i + l]);
+        for (; i < n; i++)
+            lanes[0] += (double)s[i] * (double)(y[i] - x[i]);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        union {
+            float value;
+            uint32_t bits;
+        } moved = {.value = s[i] + x[i]};
+        s[i] = moved.value;
+        uint32_t size = moved.bits & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    for (int l = 0; l < 8; l++)
+        *product += lanes[l];
+    *far = most;
+}
+
+/* moved(step, x, y): x + step in place of the step, all of float32; returns (step, y - x), zero
+ * if y is None, and the largest |x + step|, which is not finite if an entry is not. */
+static PyObject *native_moved(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer s, x, y;
+    if (!PyArg_ParseTuple(args, "w*y*z*", &s, &x, &y))
+        return NULL;
+    Py_ssize_t n = s.len / 4;
+    int ok = fits(&x, n, 4) && (!y.buf || fits(&y, n, 4));
+    double product = 0.0;
+    union {
+        uint32_t bits;
+        float value;
+    } far = {.bits = 0};
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t lo = 0; lo < n; lo += PIECE) /* the second loop finds it in cache */
+            move((float *)s.buf + lo, (const float *)x.buf + lo,
+                 y.buf ? (const float *)y.buf + lo : NULL, n - lo < PIECE ? n - lo : PIECE,
+                 &product, &far.bits);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&s);
+    PyBuffer_Release(&x);
+    if (y.obj)
+        PyBuffer_Release(&y);
+    return ok ? Py_BuildValue("dd", product, (double)far.value) : NULL;
+}
+
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
+    {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
     {"sketch", native_sketch, METH_VARARGS, "The sketch of a long vector in one pass."},
     {NULL, NULL, 0, NULL},
 };

@@ -6,11 +6,12 @@ from typing import Any, final
 
 import torch
 
+from hewfl.core.native import PASSES, library
 from hewfl.server.average import average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
 from hewfl.torch.layout import Layout
 
-STRETCH = 2**17
+STRETCH = 2**18
 """Entries worked on at a time on the host: several passes over them stay in cache."""
 SMALL = 2**13
 """Pieces that are shorter on average are copied together before they are worked on."""
@@ -174,17 +175,16 @@ class SharedModel:
         Returns:
             The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest |x + s|.
         """
-        product, x, reaches = 0.0, self.anchor[b], [0.0]
+        x, found = self.anchor[b], [(0.0, 0.0)]
         if multiplies:
-            room = self._room(b)
-            for here, y in self._stretches(b, room):
-                away = torch.sub(y, x[here], out=room[here])
-                product += float(torch.dot(step[here], away))
-                reaches.append(largest(step[here].add_(x[here])))
+            for here, y in self._stretches(b, self._room(b)):
+                found.append(moved(step[here], x[here], y))
         else:
             for s, start in zip(self._cut(step), self._cut(x), strict=True):
-                reaches.append(largest(s.add_(start)))
-        return product, max(reaches) if all(map(math.isfinite, reaches)) else math.inf
+                found.append(moved(s, start, None))
+        products, reaches = zip(*found, strict=True)
+        far = max(reaches) if all(map(math.isfinite, reaches)) else math.inf
+        return sum(products), far
 
     def accept(self, wholes: list[torch.Tensor], far: float) -> list[torch.Tensor]:
         """Let x be what `advance` has made, and y = x.
@@ -305,6 +305,23 @@ def _memory_of(outer: Outer, like: torch.Tensor) -> torch.Tensor:
 
 def _furthest(tensors: Sequence[Any]) -> float:
     return max((largest(tensor) for tensor in tensors), default=0.0)
+
+
+def moved(
+    step: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None
+) -> tuple[float, float]:
+    """Let s become x + s, in one pass where the compiled kernel can.
+
+    Returns:
+        ⟨s, y − x⟩, zero without y, and the largest |x + s|.
+    """
+    kernel = getattr(library(PASSES), "moved", None)
+    if kernel is not None and step.dtype == torch.float32 and not step.is_cuda:
+        lent = None if y is None else y.numpy()
+        found: tuple[float, float] = kernel(step.numpy(), x.numpy(), lent)
+        return found
+    product = 0.0 if y is None else float(torch.dot(step, y - x))
+    return product, largest(step.add_(x))
 
 
 def largest(tensor: torch.Tensor) -> float:
