@@ -10,6 +10,7 @@ survivors. Types are not checked meanwhile: that would more than double the time
 
 import argparse
 import json
+import os
 import random
 import re
 import signal
@@ -122,6 +123,8 @@ def main() -> None:
     )
     parser.add_argument("--report", type=Path, default=Path("build/mutation.txt"))
     args = parser.parse_args()
+    # a GPU that this process has used cannot be used by those it forks
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     order_by_seed(args.seed)
     names = args.only + (survivors() if args.again else [])
     # mutmut ends its workers at an interrupt, and keeps what they found
