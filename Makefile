@@ -29,9 +29,10 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
 	@touch $@
 
-$(VENV)/release.stamp: $(SOURCES) $(VENV)/dev.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,release]"
-	@touch $@
+# the tools of a release alone: a build needs neither torch nor the tests
+$(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[release]"
+	@touch $@ $(VENV)/core.stamp
 
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
@@ -65,7 +66,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 # known faults of what is installed; says so and goes on where the list of faults is out of reach
-audit: $(VENV)/release.stamp
+audit: $(VENV)/dev.stamp $(VENV)/release.stamp
 	.ci/audit $(BIN)/python
 
 # the compiled kernels under the sanitizers, with damaged calls, for SECONDS
@@ -74,12 +75,12 @@ fuzz: $(VENV)/dev.stamp
 	.ci/fuzz $(BIN)/python $(SECONDS)
 
 # lines and branches that tests reach; a room that was measured is not measured again
-coverage: $(VENV)/release.stamp
+coverage: $(VENV)/dev.stamp $(VENV)/release.stamp
 	.ci/coverage $(BIN)/python $(WORKERS)
 
 # small faults in the solver and aggregate rooms: do tests notice? goes on where it stopped
 MINUTES ?= 0
-mutation: $(VENV)/release.stamp
+mutation: $(VENV)/dev.stamp $(VENV)/release.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutation.py --jobs $(WORKERS) --minutes $(MINUTES)
 
 # sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
