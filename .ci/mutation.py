@@ -68,12 +68,14 @@ def order_by_seed(seed: int) -> None:
 
 
 def survivors() -> list[str]:
-    """The mutants that no test noticed so far."""
-    names = []
+    """The mutants that no test noticed so far, or not in time."""
+    names: list[str] = []
     for path in walk_mutatable_files():
         data = mutmut.SourceFileMutationData(path=path)
         data.load()
-        names += [name for name, code in data.exit_code_by_key.items() if code == 0]
+        for name, code in data.exit_code_by_key.items():
+            if status_by_exit_code[code] in ("survived", "timeout"):
+                names.append(name)
     return names
 
 
