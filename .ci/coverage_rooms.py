@@ -5,7 +5,16 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-CORE = "core solver aggregate predictive controllers baselines server theory".split()
+CORE = [
+    "core",
+    "solver",
+    "aggregate",
+    "predictive",
+    "controllers",
+    "baselines",
+    "server",
+    "theory",
+]
 """The rooms that others rest on come first, and their gaps are listed."""
 
 
