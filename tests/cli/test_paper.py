@@ -66,8 +66,8 @@ def smaller_deep(spec: Spec) -> Spec:
         replace(m, grid={name: values[:1] for name, values in m.grid.items()})
         for m in known.methods
     )
-    clients = replace(known.clients, n=3, minimum=5, participation=2, batch_size=8)
-    data = replace(known.data, subsample=200)
+    clients = replace(known.clients, n=3, minimum=3, participation=2, batch_size=8)
+    data = replace(known.data, subsample=80)
     return replace(known, methods=methods, data=data, clients=clients)
 
 
