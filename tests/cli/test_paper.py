@@ -82,7 +82,7 @@ def less(monkeypatch: pytest.MonkeyPatch) -> None:
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of figures hold what is drawn, as text: laying it out takes seconds each.
 
-    Figure 2 is drawn in full here, all others in `tests/paper_/test_figures.py`.
+    Figure 2 is drawn in full here, the others in `tests/paper_`.
     """
 
     def save_as(draw: Any, size: tuple[float, float], *files: Path) -> None:
@@ -157,7 +157,7 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
     assert again.output.count(": done before") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.usefixtures("sketched")
 def test_all_is_figure_1_and_2_and_the_fourth_regime(place: Path) -> None:
     result = paper(place, "all")
@@ -205,7 +205,7 @@ def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize(
     ("figure", "drawn", "claim"),
