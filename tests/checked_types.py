@@ -33,7 +33,7 @@ def begin_test() -> None:
 
 
 def jaxtyped(known: Any = None, *, typechecker: Any = None) -> Any:
-    """What the import hook puts on each function and class; stands for jaxtyping's own."""
+    """What the import hook puts on each function and class, for jaxtyping's own."""
     if known is None:
         return partial(jaxtyped, typechecker=typechecker)
     if inspect.isclass(known):
@@ -48,7 +48,7 @@ def jaxtyped(known: Any = None, *, typechecker: Any = None) -> Any:
 def checked_at_times(function: Callable[..., Any], typechecker: Any) -> Any:
     """The function, with a check that is made at its first call: most are never called.
 
-    A function inside another one is made again and again: all of them are counted as one.
+    A function inside another is made again and again: all of them are counted as one.
     """
     place = function.__module__, function.__qualname__, function.__code__.co_firstlineno
     counted = counts.setdefault(place, [0, 0])
