@@ -1,7 +1,8 @@
 """Nobody takes over: whatever a client tells or sends, the next round is sane.
 
 The property test sends fuzzed replies through `aggregate_train`, fifteen of them beside
-sixteen honest ones in each round: two thousand in `make test`, ten in `make test-sweeps`.
+sixteen honest ones in each round: two thousand in `make test`, ten thousand in
+`make test-sweeps`.
 """
 
 import logging
