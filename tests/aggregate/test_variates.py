@@ -124,6 +124,8 @@ def test_the_start(rng: np.random.Generator) -> None:
         start_variates(3, 4, "gradient", None)
     with pytest.raises(InvalidInputError, match="`start` must be one of zero"):
         check_start("cold")
+    check_start("zero")
+    check_start("gradient")
 
 
 def test_corrections_of_all_clients_add_up_to_nothing(rng: np.random.Generator) -> None:
