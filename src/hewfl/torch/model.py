@@ -316,7 +316,8 @@ def moved(
         ⟨s, y − x⟩, zero without y, and the largest |x + s|.
     """
     kernel = getattr(library(PASSES), "moved", None)
-    if kernel is not None and step.dtype == torch.float32 and not step.is_cuda:
+    on_host = step.device.type == "cpu"
+    if kernel is not None and step.dtype == torch.float32 and on_host:
         lent = None if y is None else y.numpy()
         found: tuple[float, float] = kernel(step.numpy(), x.numpy(), lent)
         return found
