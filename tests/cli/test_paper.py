@@ -88,15 +88,17 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     def save_as(draw: Any, size: tuple[float, float], *files: Path) -> None:
         figure = Figure(figsize=size)
         draw(figure)
-        panels = [
+        drawn = [
             (
                 axes.get_title(),
-                [(line.get_label(), line.get_xydata()) for line in axes.lines],
+                [line.get_xydata().tolist() for line in axes.lines],
+                [bar.get_bbox().bounds for bar in axes.patches],
+                [points.get_offsets().tolist() for points in axes.collections],
             )
             for axes in figure.axes
         ]
         for file in files:
-            file.write_text(f"{panels}", encoding="utf-8")
+            file.write_text(f"{drawn}", encoding="utf-8")
 
     monkeypatch.setattr(canvas, "save_as", save_as)
 
