@@ -6,10 +6,10 @@ from typing import ClassVar, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import Array
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, Round
 
 
@@ -40,15 +40,9 @@ class Agreement(Memoryless):
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    power: float = 2.0
+    power: Nonnegative = 2.0
 
     name: ClassVar[str] = "Agreement"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        nonnegative("power", self.power)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ max(0, a_i)^p; equal weights where all are zero."""

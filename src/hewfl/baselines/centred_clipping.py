@@ -8,10 +8,11 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.memory import to_host
 from hewfl.baselines.distances import sq_distances_to
-from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive, whole
+from hewfl.baselines.one_step_size import PlainBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import Array
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Count, Positive
 from hewfl.core.round import Decision, Round
 
 
@@ -58,25 +59,13 @@ class CentredClipping(PlainBranches):
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    radius: float = 1.0
-    iterations: int = 5
+    radius: Positive = 1.0
+    iterations: Count = 5
     relative: bool = True
 
     name: ClassVar[str] = "Centred clipping"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("radius", self.radius)
-        whole("iterations", self.iterations, least=1)
-
-    def init(
-        self,
-        n: int,  # noqa: ARG002 - one vector for all
-        d: int,
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - not asked for
-    ) -> CentredClippingState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> CentredClippingState:
         """No step taken yet."""
         return CentredClippingState(np.zeros(d))
 

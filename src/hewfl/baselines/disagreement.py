@@ -7,7 +7,6 @@ import numpy as np
 
 from hewfl.baselines.distances import sq_distances
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.algorithm import Demands
 from hewfl.core.round import Decision, Round
 
 FLOOR = 1e-3
@@ -53,7 +52,6 @@ class Disagreement(Memoryless):
     """
 
     name: ClassVar[str] = "Disagreement"
-    demands: ClassVar[Demands] = Demands()
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ σ_i^{−2}; equal weights where there are no variances."""

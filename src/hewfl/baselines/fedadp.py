@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.memory import to_host
-from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, Ints, positive
+from hewfl.baselines.one_step_size import PlainBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Positive
 from hewfl.core.round import Decision, Round
 
 
@@ -53,22 +54,11 @@ class FedAdp(PlainBranches):
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    alpha: float = 5.0
+    alpha: Positive = 5.0
 
     name: ClassVar[str] = "FedAdp"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("alpha", self.alpha)
-
-    def init(
-        self,
-        n: int,
-        d: int,  # noqa: ARG002 - angles only
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - not asked for
-    ) -> FedAdpState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> FedAdpState:
         """Nothing seen yet."""
         return FedAdpState(np.zeros(n), np.zeros(n, dtype=np.int64))
 

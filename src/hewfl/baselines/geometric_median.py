@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.baselines.distances import central_distance, sq_distances, sq_distances_to
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive, whole
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import Array
+from hewfl.core.fields import Count, Positive
 from hewfl.core.round import Decision, Round
 
 RESOLVED = 1e-15
@@ -57,18 +57,11 @@ class GeometricMedian(Memoryless):
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothing: float = 1e-6
-    iterations: int = 1000
+    smoothing: Positive = 1e-6
+    iterations: Count = 1000
     by_size: bool = False
 
     name: ClassVar[str] = "Geometric median"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("smoothing", self.smoothing)
-        whole("iterations", self.iterations, least=1)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = c_i/Σc_j at the last point, and the certified gap."""

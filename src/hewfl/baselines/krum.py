@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.baselines.distances import sq_distances
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import Array
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Minority, Share
 from hewfl.core.round import Decision, Round
 
 TIED = 1e-10
@@ -42,15 +42,9 @@ class Krum(Memoryless):
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    bad: float = 0.25
+    bad: Minority = 0.25
 
     name: ClassVar[str] = "Krum"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        _share_of_bad(self.bad)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """All weight to the lowest score."""
@@ -80,18 +74,10 @@ class MultiKrum(Memoryless):
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    bad: float = 0.25
-    kept: float = 0.5
+    bad: Minority = 0.25
+    kept: Share = 0.5
 
     name: ClassVar[str] = "Multi-Krum"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        _share_of_bad(self.bad)
-        if positive("kept", self.kept) > 1:
-            raise invalid("kept", "above 0 and at most 1", self.kept)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Equal weights on the m lowest scores."""
@@ -129,9 +115,3 @@ def krum_weights(
 def _part(share: float, n: int) -> int:
     """⌊share · n⌋, where 0.29 · 100 is 29 in spite of rounding."""
     return int(share * n + 1e-9)
-
-
-def _share_of_bad(bad: float) -> None:
-    """Require a share of bad clients below one half."""
-    if nonnegative("bad", bad) >= 0.5:
-        raise invalid("bad", "at least 0 and below 0.5", bad)

@@ -6,7 +6,6 @@ from typing import ClassVar, final
 import numpy as np
 
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.algorithm import Demands
 from hewfl.core.round import Decision, Round
 
 
@@ -27,7 +26,6 @@ class UniformLocalSGD(Memoryless):
     """
 
     name: ClassVar[str] = "Uniform-LocalSGD"
-    demands: ClassVar[Demands] = Demands()
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = 1/S."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -10,13 +10,13 @@ from jaxtyping import Float64, Int64
 from hewfl.aggregate.variates import (
     Start,
     Variates,
-    check_start,
     correction,
     start_variates,
 )
 from hewfl.controllers.fixed import check_per_client
-from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import Array, Ints, invalid, nonnegative, nonnegatives
+from hewfl.core.algorithm import Demands, FirstGradients, Traffic
+from hewfl.core.checks import Array, Ints, nonnegatives
+from hewfl.core.fields import Nonnegative, check_fields
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.predictive.certificate import (
@@ -33,7 +33,7 @@ from hewfl.predictive.tracking import Played, ball_tracking, propagated_bounds
 from hewfl.solver.threshold import threshold_weights
 
 Source = Literal["surrogate", "caps", "oracle"]
-Variance = float | Sequence[float]
+Variance = Annotated[float | Sequence[float], nonnegatives]
 _ROUNDING = 1e-12
 """Relative: θ = η L H comes back from a step size so near to the one planned."""
 
@@ -97,7 +97,7 @@ class HewControl:
     variance: Variance | Callable[[int], Variance]
     variant: Variant = "paper"
     source: Source = "surrogate"
-    tracking: float | None = None
+    tracking: Nonnegative | None = None
     start: Start = "gradient"
 
     name: ClassVar[str] = "HEW (control)"
@@ -105,14 +105,7 @@ class HewControl:
     def __post_init__(self) -> None:
         """Check that numbers are in range, and names."""
         check_variant(self.variant)
-        if self.tracking is not None:
-            nonnegative("tracking", self.tracking)
-        if not callable(self.variance):
-            nonnegatives("variance", self.variance)
-        if self.source not in ("surrogate", "caps", "oracle"):
-            rule = "one of surrogate, caps, oracle"
-            raise invalid("source", rule, repr(self.source))
-        check_start(self.start)
+        check_fields(self)
 
     @property
     def demands(self) -> Demands:
@@ -130,9 +123,7 @@ class HewControl:
             oracle=self.source == "oracle",
         )
 
-    def init(
-        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
-    ) -> ControlState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> ControlState:
         """c_0 = mean of c_i,0; U_0 = f̄; Q_0 as if first gradients had one sample.
 
         Raises:

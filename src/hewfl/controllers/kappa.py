@@ -19,7 +19,7 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import reference_at
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import Displacements, OwnSum
 from hewfl.core.round import Roster, Round
 from hewfl.core.schedule import Schedule, at_round
@@ -44,26 +44,20 @@ def check_scale(
     Functions of the round are checked when they are asked.
 
     Raises:
-        InvalidInputError: both ways are given or none, or a number is out of range.
+        InvalidInputError: both ways are given or none, or Λ ≤ L.
     """
     if kappa is None:
         if smoothness is None:
             raise invalid("smoothness", "given, or `kappa` instead of it", "None")
-        positive("smoothness", smoothness)
     elif smoothness is not None:
         rule = "left out where `kappa` is given, which needs no L"
         raise invalid("smoothness", rule, smoothness)
     elif callable(ratio) or ratio != RATIO:
         rule = "left out where `kappa` is given, which stands for it"
         raise invalid("curvature_ratio", rule, ratio)
-    elif not callable(kappa):
-        positive("kappa", kappa)
     if amplitude is None:
         raise invalid("amplitude", "given", "nothing")
-    if not callable(amplitude):
-        positive("amplitude", amplitude)
     if not callable(ratio):
-        positive("curvature_ratio", ratio)
         ratio_at(ratio, 0)
 
 

@@ -16,6 +16,8 @@ from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 State = TypeVar("State")
+FirstGradients = Float64[Array, "n d"] | None
+"""One minibatch gradient of every client at x_0, for methods that ask for them."""
 State_contra = TypeVar("State_contra", contravariant=True)
 """A state that is only looked at."""
 
@@ -84,7 +86,7 @@ class Algorithm(Protocol[State]):
     def demands(self) -> Demands:
         """What it wants and sends."""
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> State:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> State:
         """The state before the first round.
 
         Args:

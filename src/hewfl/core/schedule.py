@@ -15,8 +15,9 @@ frozen record with a `__call__` shows what it holds:
 from collections.abc import Callable
 
 from hewfl.core.checks import positive
+from hewfl.core.fields import Positive
 
-Schedule = float | Callable[[int], float]
+Schedule = Positive | Callable[[int], float]
 
 
 def at_round(name: str, value: Schedule, t: int) -> float:

@@ -13,7 +13,8 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from hewfl.core.checks import Ints, as_float64, invalid, shown, whole
+from hewfl.core.checks import Ints, as_float64, invalid, shown
+from hewfl.core.fields import Checked, Count
 from hewfl.server.streams import ROSTER, generator
 
 
@@ -141,14 +142,14 @@ def past_of(law: Law, seed: int, t: int, n: int) -> History:
 class FullParticipation:
     """Everybody, every round."""
 
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:  # noqa: ARG002 - everybody
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """All n clients."""
         return np.arange(n)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class SampledParticipation:
+class SampledParticipation(Checked):
     """A uniform sample without replacement.
 
     Attributes:
@@ -158,11 +159,7 @@ class SampledParticipation:
         InvalidInputError: `count` is below 1.
     """
 
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check that at least one client is asked for."""
-        whole("count", self.count, least=1)
+    count: Count
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """`count` of n clients."""
@@ -205,7 +202,7 @@ class RandomParticipation:
 
 @final
 @dataclass(frozen=True, slots=True)
-class RotatingParticipation:
+class RotatingParticipation(Checked):
     """Those who have been away longest; of equals the ones drawn at random.
 
     Attributes:
@@ -215,11 +212,7 @@ class RotatingParticipation:
         InvalidInputError: `count` is below 1.
     """
 
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check that at least one client is asked for."""
-        whole("count", self.count, least=1)
+    count: Count
 
     def draw_after(self, seed: int, history: History) -> Int64[Ints, " s"]:
         """`count` clients whose last round is longest ago."""

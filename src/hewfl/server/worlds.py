@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int64
 
 from hewfl.core.checks import Array, Ints, invalid, shown
+from hewfl.core.fields import check_fields
 from hewfl.core.round import Roster
 from hewfl.server.faults import (
     Fault,
@@ -87,8 +88,7 @@ class World:
                 raise invalid("faults", rule, shown(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
             raise invalid("faults", "of one HiddenBatches at most", "two")
-        if self.objective not in ("honest", "all"):
-            raise invalid("objective", "one of honest, all", shown(self.objective))
+        check_fields(self)
 
     def roles(self, seed: int, batches: Int64[Ints, " n"]) -> "Roles":
         """Who plays what in a run: from the seed alone.
