@@ -181,7 +181,7 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ),
         (
             {"method": "FedAvg", "step_scale": 1, "momentum": 1.0},
-            "`methods.FedAvg.momentum` must be below 1",
+            "`methods.FedAvg.momentum` must be from 0 to below 1",
         ),
         (
             {"method": "FedAvg", "step_scale": 1, "outer_step": -1.0},

@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.checks import Array
+from hewfl.core.checks import PerClient
 from hewfl.core.displacements import Displacements
 from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, Round
@@ -60,13 +59,8 @@ class Agreement(Memoryless):
         return Decision(weights / weights.sum(), "weights by agreement"), state
 
 
-def mean_cosines(
-    displacements: Displacements,
-) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
+def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
     """Mean cosine of each vector with the others, those of a zero vector being zero.
-
-    Args:
-        displacements: at least two vectors.
 
     Returns:
         The cosines, and the lengths up to one factor for all.

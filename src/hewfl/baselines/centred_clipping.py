@@ -101,10 +101,6 @@ def products_with_vector(
     problem of g = −v and Λ = 1 holds all of it: q_i = ⟨c_i, r − v⟩ = −⟨c_i, e⟩ and
     2·offset + ‖v‖² = ‖r‖² − 2⟨v, r⟩ + ‖v‖² = ‖e‖².
 
-    Args:
-        displacements: Δ_i, n of them.
-        vector: v, of the same space.
-
     Returns:
         The matrix times 2^−exponent, of n + 1 rows, and the exponent.
     """

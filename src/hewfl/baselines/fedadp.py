@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 from hewfl.aggregate.memory import to_host
 from hewfl.baselines.one_step_size import PlainBranches
 from hewfl.core.algorithm import FirstGradients
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array, Ints, PerClient
 from hewfl.core.displacements import Displacements
 from hewfl.core.fields import Positive
 from hewfl.core.round import Decision, Round
@@ -25,7 +25,7 @@ class FedAdpState:
         counts: t_i, rounds the client has taken part in.
     """
 
-    angles: Float64[Array, " n"]
+    angles: PerClient
     counts: Int64[Ints, " n"]
 
 
@@ -85,10 +85,6 @@ def angles_to_mean(
 
     2 atan2(‖u − v‖, ‖u + v‖) on unit vectors: an arccos of products loses half the
     digits of small angles.
-
-    Args:
-        displacements: Δ_i.
-        weights: of the mean.
     """
     D, mean = displacements, displacements.combine(weights)
     lengths, length = _lengths(D), np.sqrt(D.dot(mean, mean))
@@ -102,5 +98,5 @@ def angles_to_mean(
     return theta
 
 
-def _lengths(vectors: Displacements) -> Float64[Array, " n"]:
+def _lengths(vectors: Displacements) -> PerClient:
     return np.sqrt(np.diagonal(vectors.gram()))

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 
 from hewfl.baselines.distances import central_distance, sq_distances, sq_distances_to
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, PerClient
 from hewfl.core.fields import Count, Positive
 from hewfl.core.round import Decision, Round
 
@@ -83,11 +83,8 @@ class GeometricMedian(Memoryless):
 
 
 def weiszfeld(
-    gram: Float64[Array, "n n"],
-    alpha: Float64[Array, " n"],
-    nu: float,
-    iterations: int,
-) -> tuple[Float64[Array, " n"], float]:
+    gram: Float64[Array, "n n"], alpha: PerClient, nu: float, iterations: int
+) -> tuple[PerClient, float]:
     """Smoothed Weiszfeld steps from the mean on, until the weights rest.
 
     Args:
@@ -112,10 +109,7 @@ def weiszfeld(
 
 
 def fermat_weber_gap(
-    distances: Float64[Array, " n"],
-    c: Float64[Array, " n"],
-    alpha: Float64[Array, " n"],
-    nu: float,
+    distances: PerClient, c: PerClient, alpha: PerClient, nu: float
 ) -> float:
     """How far the smoothed sum of distances can be above its least value, at most.
 

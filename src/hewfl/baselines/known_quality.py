@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.baselines.one_step_size import EqualGroundBranches
 from hewfl.core.algorithm import FirstGradients
-from hewfl.core.checks import Array
+from hewfl.core.checks import PerClient
 from hewfl.core.round import Decision, Round
 
 
@@ -35,21 +34,15 @@ class KnownQuality(EqualGroundBranches):
 
     name: ClassVar[str] = "Knows who is bad"
 
-    def init(self, n: int, d: int, gradients: FirstGradients) -> Float64[Array, " n"]:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> PerClient:
         """Everybody equally good."""
         return np.ones(n)
 
-    def acquainted(
-        self,
-        state: Float64[Array, " n"],
-        quality: Float64[Array, " n"],
-    ) -> Float64[Array, " n"]:
+    def acquainted(self, state: PerClient, quality: PerClient) -> PerClient:
         """The truth in place of the guess."""
         return quality
 
-    def decide(
-        self, round_: Round, state: Float64[Array, " n"]
-    ) -> tuple[Decision, Float64[Array, " n"]]:
+    def decide(self, round_: Round, state: PerClient) -> tuple[Decision, PerClient]:
         """w_i ∝ q_iH_i over those who took part."""
         roster = round_.roster
         worth = state[roster.clients] * roster.horizons

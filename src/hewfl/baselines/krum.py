@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.baselines.distances import sq_distances
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.checks import Array
+from hewfl.core.checks import PerClient
 from hewfl.core.displacements import Displacements
 from hewfl.core.fields import Minority, Share
 from hewfl.core.round import Decision, Round
@@ -88,7 +87,7 @@ class MultiKrum(Memoryless):
 
 def krum_weights(
     displacements: Displacements, bad: float, kept: int
-) -> tuple[Float64[Array, " n"], int]:
+) -> tuple[PerClient, int]:
     """Equal weights on the clients of lowest score; ties share the last places.
 
     Args:

@@ -10,7 +10,7 @@ from hewfl.baselines.distances import central_distance, sq_distances, sq_distanc
 from hewfl.baselines.geometric_median import RESOLVED, weiszfeld
 from hewfl.baselines.one_step_size import EqualGroundBranches
 from hewfl.core.algorithm import FirstGradients
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array, Ints, PerClient
 from hewfl.core.fields import BelowOne, Positive
 from hewfl.core.round import Decision, Round
 
@@ -34,8 +34,8 @@ class TrustState:
         heard: in how many rounds each was heard.
     """
 
-    apart: Float64[Array, " n"]
-    heard: Float64[Array, " n"]
+    apart: PerClient
+    heard: PerClient
 
 
 @final
@@ -107,14 +107,10 @@ class Trust(EqualGroundBranches):
 
 def relative_distances(
     gram: Float64[Array, "n n"], horizons: Int64[Ints, " n"]
-) -> Float64[Array, " n"] | None:
+) -> PerClient | None:
     """a_i = H_i‖Δ_i − z‖² over its median, around the geometric median z.
 
     None where all displacements agree.
-
-    Args:
-        gram: G, products around any common vector.
-        horizons: H_i.
     """
     apart, n = sq_distances(gram), len(gram)
     farthest = float(apart.max(initial=0.0))
@@ -128,8 +124,8 @@ def relative_distances(
 
 
 def _put(
-    values: Float64[Array, " n"], places: Int64[Ints, " s"], new: Float64[Array, " s"]
-) -> Float64[Array, " n"]:
+    values: PerClient, places: Int64[Ints, " s"], new: Float64[Array, " s"]
+) -> PerClient:
     """A copy with some entries replaced."""
     found = values.copy()
     found[places] = new

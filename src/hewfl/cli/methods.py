@@ -112,9 +112,6 @@ def sheet(name: str) -> Sheet:
     Args:
         name: as specs write it; the code of one that is not of hewfl is loaded.
 
-    Returns:
-        The sentence, the source, the formulas and the hyper-parameters.
-
     Raises:
         InvalidInputError: the code cannot be loaded.
     """

@@ -7,15 +7,10 @@ from typing import Annotated, ClassVar, Literal, final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.aggregate.variates import (
-    Start,
-    Variates,
-    correction,
-    start_variates,
-)
+from hewfl.aggregate.variates import Start, Variates, correction, start_variates
 from hewfl.controllers.fixed import check_per_client
 from hewfl.core.algorithm import Demands, FirstGradients, Traffic
-from hewfl.core.checks import Array, Ints, nonnegatives
+from hewfl.core.checks import Array, Ints, PerClient, nonnegatives
 from hewfl.core.fields import Nonnegative, check_fields
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
@@ -209,7 +204,7 @@ class HewControl:
     def _is_capped(self) -> bool:
         return self.source == "caps"
 
-    def _in_ball(self, M: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def _in_ball(self, M: PerClient) -> PerClient:
         """What the ball says of variates of noise M; infinite where M is."""
         made = np.where(np.isfinite(M), M, 0.0)
         ball = ball_tracking(made, self.bounds.smoothness, self.bounds.radius)
@@ -218,9 +213,7 @@ class HewControl:
     def _unknown(self, n: int) -> KnownBounds:
         return KnownBounds(self._cap, np.full(n, np.inf))
 
-    def _with(
-        self, state: ControlState, tracking: Float64[Array, " n"]
-    ) -> ControlState:
+    def _with(self, state: ControlState, tracking: PerClient) -> ControlState:
         return replace(state, upper=replace(state.upper, tracking=tracking))
 
     def _known(self, state: ControlState, roster: Roster) -> KnownBounds:
@@ -258,12 +251,8 @@ class HewControl:
         near = np.abs(theta - clipped) <= _ROUNDING * clipped
         return np.where(near, clipped, theta)
 
-    def _variances(self, n: int, t: int) -> Float64[Array, " n"]:
-        """v_i² or proxies of all clients in round t.
-
-        Raises:
-            InvalidInputError: there are neither one nor n numbers, or negative ones.
-        """
+    def _variances(self, n: int, t: int) -> PerClient:
+        """v_i² or proxies of all clients in round t."""
         given = self.variance(t) if callable(self.variance) else self.variance
         check_per_client("variance", given, n)
         return np.broadcast_to(nonnegatives("variance", given).reshape(-1), n)

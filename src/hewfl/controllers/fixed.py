@@ -93,10 +93,6 @@ class HewFixed(Checked):
 
 
 def check_per_client(name: str, value: float | Sequence[float], n: int) -> None:
-    """Require one number for all clients, or one for each of n.
-
-    Raises:
-        InvalidInputError: there is another count of them.
-    """
+    """Require one number for all clients, or one for each of n."""
     if np.size(value) not in (1, n):
         raise invalid(name, f"one number or {n} of them", f"{np.size(value)} numbers")

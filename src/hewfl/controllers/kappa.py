@@ -19,7 +19,7 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import reference_at
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.checks import Array, invalid
+from hewfl.core.checks import Array, PerClient, invalid
 from hewfl.core.displacements import Displacements, OwnSum
 from hewfl.core.round import Roster, Round
 from hewfl.core.schedule import Schedule, at_round
@@ -42,9 +42,6 @@ def check_scale(
     """Require L with Λ/L, or κ instead of both, and an amplitude.
 
     Functions of the round are checked when they are asked.
-
-    Raises:
-        InvalidInputError: both ways are given or none, or Λ ≤ L.
     """
     if kappa is None:
         if smoothness is None:
@@ -76,13 +73,7 @@ def ratio_at(ratio: Schedule, t: int) -> float:
 def step_sizes(
     smoothness: float | None, amplitude: Schedule | None, roster: Roster
 ) -> Float64[Array, " s"]:
-    """Equal ground for all: η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L.
-
-    Args:
-        smoothness: L, or None.
-        amplitude: ϑ, checked when the rule was made.
-        roster: who takes part, with H_i.
-    """
+    """Equal ground for all: η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L."""
     assert amplitude is not None, "checked when the rule was made"
     theta = at_round("amplitude", amplitude, roster.round)
     L = 1.0 if smoothness is None else smoothness
@@ -140,7 +131,7 @@ def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
     return -float(reference.weights @ K @ p), sq_norm
 
 
-def others(shares: Float64[Array, " n"]) -> Float64[Array, "n n"]:
+def others(shares: PerClient) -> Float64[Array, "n n"]:
     """Row i: the weights of a mean without client i, who is judged by it.
 
         P_ij = p_j / Σ_{k≠i} p_k for j ≠ i,   P_ii = 0

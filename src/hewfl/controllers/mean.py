@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from hewfl.controllers.kappa import others
 from hewfl.controllers.least_model import least_cross_fitted, least_model
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, PerClient
 from hewfl.core.displacements import OwnSum
 from hewfl.core.fields import Checked, Positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
@@ -105,5 +105,5 @@ class HewMean(Checked):
         return least_model(round_, model, null=False), state
 
 
-def _equal(n: int) -> Float64[Array, " n"]:
+def _equal(n: int) -> PerClient:
     return np.full(n, 1 / n)

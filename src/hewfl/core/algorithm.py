@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array, Ints, PerClient
 from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
@@ -224,7 +224,7 @@ class Acquainted(Protocol[State]):
     No server has this knowledge, so no other transport calls it.
     """
 
-    def acquainted(self, state: State, quality: Float64[Array, " n"]) -> State:
+    def acquainted(self, state: State, quality: PerClient) -> State:
         """The first state, told the true batch size of honest clients, 0 of bad ones.
 
         The number stands for how much a sample mean of that client is worth.

@@ -72,11 +72,7 @@ class Checked:
 
 
 def check_fields(record: Any) -> None:
-    """Require that the fields of a record are in the ranges that their types name.
-
-    Raises:
-        InvalidInputError: naming the field, the rule and the value.
-    """
+    """Require that the fields of a record are in the ranges that their types name."""
     cls: Any = type(record)
     for name, check in _checks(cls):
         value = getattr(record, name)
@@ -91,7 +87,7 @@ def _checks(cls: type) -> tuple[tuple[str, Check], ...]:
 
 
 def _of(hint: Any) -> Iterator[Check]:
-    """The checks in a type; in a union that of the part that is no None, no function."""
+    """The checks in a type; in a union those of what is neither None nor a function."""
     if get_origin(hint) is Annotated:
         yield from (check for check in hint.__metadata__ if callable(check))
     elif get_origin(hint) is Literal:
@@ -100,8 +96,8 @@ def _of(hint: Any) -> Iterator[Check]:
         parts = [part for part in get_args(hint) if part is not type(None)]
         values = [part for part in parts if get_origin(part) is not Callable]
         if len(values) == 1:
-            found = _of(values[0])
-            yield from found if values == parts else (partial(_number, c) for c in found)
+            for check in _of(values[0]):
+                yield check if values == parts else partial(_number, check)
 
 
 def _number(check: Check, name: str, value: Any) -> None:

@@ -46,9 +46,6 @@ def is_enabled() -> bool:
 def library(name: str) -> ModuleType | None:
     """The compiled module a room may use now.
 
-    Args:
-        name: full name of the module, such as `SOLVER`.
-
     Returns:
         The module, or None when absent or switched off: then the NumPy twin serves.
     """

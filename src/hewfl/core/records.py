@@ -11,6 +11,7 @@ from hewfl.core.checks import (
     ArrayLike,
     Ints,
     Mask,
+    PerClient,
     invalid,
     nonnegatives,
     wholes,
@@ -87,8 +88,8 @@ class ControlSolution:
         True
     """
 
-    weights: Float64[Array, " n"]
-    amplitudes: Float64[Array, " n"]
+    weights: PerClient
+    amplitudes: PerClient
     value: float
     lower_bound: float
     sweeps: int

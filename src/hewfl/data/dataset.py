@@ -58,11 +58,6 @@ class Dataset:
 def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m p"]:
     """Features as a finite table of numbers with one label per row; truths as bytes.
 
-    Args:
-        where: the source's name, for errors.
-        features: what was read.
-        labels: of its rows.
-
     Raises:
         DataError: with the source's name, the rule and what was found.
     """

@@ -37,9 +37,6 @@ def read_own_file(
         client: name of the column that says whose a row is, None for none; of an NPZ
             file "clients", its array with one entry per row, those of X_test last.
 
-    Returns:
-        What the file holds.
-
     Raises:
         DataError: the file is absent, damaged, or breaks a rule.
         MissingExtraError: Parquet, and pyarrow is not installed.

@@ -38,13 +38,7 @@ def first_points(method: MethodSpec) -> list[Point]:
 
 
 def neighbours(method: MethodSpec, point: Point, extend: int = 0) -> list[Point]:
-    """The points next to one: up or down in one list, or up in one and down in one.
-
-    Args:
-        method: with its grid.
-        point: whose neighbours are asked for.
-        extend: places that a list may go on beyond its ends.
-    """
+    """The points next to one: up or down in one list, or up in one and down in one."""
     lists = list(method.grid.items())
     places = range(len(lists))
     moves = [{k: step} for k in places for step in (1, -1)]

@@ -150,13 +150,6 @@ class Folder:
 def folder_for(spec: Spec, root: Path) -> Folder:
     """Find the folder of a spec under a root; it is made when something is done in it.
 
-    Args:
-        spec: of the run.
-        root: folder that holds runs.
-
-    Returns:
-        The run, new or begun.
-
     Raises:
         InvalidInputError: the data set is neither a known one nor a file.
         DataError: there is a folder of that name with another spec in it, or the data

@@ -81,11 +81,6 @@ def adopt(folder: Path, spec: Spec, entries: Sequence[Mapping[str, Any]]) -> int
     The runs must be alike in all but their lists. What decides between candidates that
     agree in both kept quantities is not in that file: they are the last among equals.
 
-    Args:
-        folder: of the run to be tuned.
-        spec: of the run to be tuned.
-        entries: of the earlier run's tuning.json.
-
     Returns:
         How many trials are known now.
     """

@@ -125,10 +125,6 @@ def check_own_code(spec: Spec) -> None:
 def note_own(folder: Path, spec: Spec) -> None:
     """Write the checksums of data and code, if they are not there, and keep the code.
 
-    Args:
-        folder: of the run.
-        spec: of the run.
-
     Raises:
         DataError: the data file does not exist.
     """
@@ -145,15 +141,7 @@ def note_own(folder: Path, spec: Spec) -> None:
 
 
 def check_own(folder: Path, spec: Spec) -> None:
-    """Require that data and code are those that a run began with.
-
-    Args:
-        folder: of the run.
-        spec: of the run.
-
-    Raises:
-        DataError: a file has changed or is gone.
-    """
+    """Require that data and code are those that a run began with."""
     known = read_json(folder / DATA, missing=True)
     changed = [spec.data.name] if known and data_digest(spec) != known["sha256"] else []
     code = read_json(folder / CODE, missing=True) or {}

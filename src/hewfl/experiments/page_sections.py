@@ -37,12 +37,7 @@ SECTIONS = {
 
 
 def article(run: PageRun, asked: Mapping[str, float]) -> Html:
-    """All about one run.
-
-    Args:
-        run: of the page.
-        asked: targets by quantity.
-    """
+    """All about one run."""
     k = run.number
     inside = {
         "answer": answer(run),

@@ -204,10 +204,6 @@ class Results:
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
     """Read the results of a run whose seeds are done.
 
-    Args:
-        spec: tuned.
-        seeds: folder of each seed.
-
     Returns:
         All records, and the constants; those of a job's record that has none counted.
 

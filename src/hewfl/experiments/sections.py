@@ -215,11 +215,7 @@ class ClientsSpec:
             self.check_number()
 
     def check_number(self) -> None:
-        """Require laws that fit the number of clients, and somebody honest.
-
-        Raises:
-            InvalidInputError: naming the field as it is written in the spec.
-        """
+        """Require laws that fit the number of clients, and somebody honest."""
         with errors_naming({"faults": "clients.world.faults"}):
             check_world(self.world).roles(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.horizons, self.participation
@@ -300,11 +296,7 @@ class TuneSpec:
 
 
 def in_range(name: str, value: int, least: int) -> None:
-    """Require a number that is neither too small nor beyond all reason.
-
-    Raises:
-        InvalidInputError: naming the field and the value.
-    """
+    """Require a number that is neither too small nor beyond all reason."""
     if value < least:
         raise invalid(name, f"at least {least}", value)
     if value > LARGEST:
@@ -312,11 +304,7 @@ def in_range(name: str, value: int, least: int) -> None:
 
 
 def check_seeds(name: str, seeds: tuple[int, ...]) -> None:
-    """Require seeds that are there, not negative, and different from each other.
-
-    Raises:
-        InvalidInputError: naming the field and the seeds.
-    """
+    """Require seeds that are there, not negative, and different from each other."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise invalid(name, "different whole numbers from 0", list(seeds))
     if max(seeds) >= 2**63:

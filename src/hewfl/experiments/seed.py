@@ -82,9 +82,6 @@ def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> fl
     """The L of a seed, settled with all its constants before its first round.
 
     They stay in the seed's folder: another L, if only by a bit, is another run.
-
-    Raises:
-        DataError: the file is damaged.
     """
     file = constants_file(folder)
     found = read_json(file, missing=True)

@@ -16,9 +16,6 @@ def results_so_far(folder: Folder) -> Results | None:
     Seeds go on at their own pace. As many rounds are taken as give most records over
     all seeds that have them; seeds that are not so far are left out.
 
-    Args:
-        folder: of the run.
-
     Returns:
         Results of a spec with these seeds and rounds; None while there are none.
 

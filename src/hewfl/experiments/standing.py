@@ -111,10 +111,6 @@ class Standing:
 def stand(results: Results, quantity: str) -> Standing:
     """Compare all methods of a run on a quantity, each by the model it is judged by.
 
-    Args:
-        results: of the run.
-        quantity: what `Results.curve` knows.
-
     Returns:
         Means in order, and every pair with its corrected p.
     """

@@ -67,12 +67,7 @@ class Registry:
         }
 
     def asked(self, nodes: Iterable[int], heard: Iterable[int]) -> None:
-        """Remember who did not answer: others of its partition come first now.
-
-        Args:
-            nodes: that were asked.
-            heard: that answered.
-        """
+        """Remember who did not answer: others of its partition come first now."""
         self._failing = (self._failing | set(nodes)) - set(heard)
 
     def meet(self, grid: Grid, needed: int, seconds: float) -> None:

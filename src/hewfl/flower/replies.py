@@ -148,12 +148,6 @@ def sift(
 ) -> tuple[list[Answer], list[Exclusion]]:
     """Read the replies to a round; their arrays stay where they are.
 
-    Args:
-        opened: the round.
-        replies: in whatever order they came.
-        wanted: what clients must tell.
-        clients: their numbers by node, of those that are known.
-
     Returns:
         Usable answers in client order, and why the others are not.
     """

@@ -131,16 +131,7 @@ def check_participation(given: Any) -> Law:
 
 
 def check_sizes(horizons: Any, participation: Any, n: int) -> None:
-    """Require that lists have one entry per client and samples are not too large.
-
-    Args:
-        horizons: as in a spec.
-        participation: as in a spec.
-        n: clients.
-
-    Raises:
-        InvalidInputError: naming the field as it is written in the spec.
-    """
+    """Require that lists have one entry per client and samples are not too large."""
     steps, who = check_horizons(horizons), check_participation(participation)
     for law, field in ((steps, "steps"), (steps, "speeds"), (who, "probability")):
         values = getattr(law, field, None)

@@ -150,13 +150,7 @@ class KeptRun:
     def commit(
         self, record: RoundRecord, state: ServerState, more: Mapping[str, Any]
     ) -> None:
-        """Add a round to the trace, then make its state the current one.
-
-        Args:
-            record: of the round.
-            state: after it.
-            more: arrays to keep besides, by name.
-        """
+        """Add a round to the trace, then make its state the current one."""
         self._log.append([record])
         held = {**flatten(state), **more}
         self._log.save(Saved(record.round, self._run, held, self._log.size))

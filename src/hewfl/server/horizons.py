@@ -14,6 +14,7 @@ from jaxtyping import Float64, Int64, Num
 from hewfl.core.checks import (
     Array,
     Ints,
+    Reals,
     as_float64,
     invalid,
     positive,
@@ -49,11 +50,7 @@ class Horizons(Protocol):
 def check_wholes(
     name: str, given: int | Sequence[int], rule: str = "whole numbers of at least 1"
 ) -> Num[Ints, "..."]:
-    """Require whole numbers of at least 1.
-
-    Raises:
-        InvalidInputError: there are others among them, or none at all.
-    """
+    """Require whole numbers of at least 1."""
     try:
         values = np.asarray(given)
     except ValueError as error:  # ragged
@@ -66,12 +63,8 @@ def check_wholes(
     return values
 
 
-def check_list(name: str, given: Sequence[float] | Float64[Array, "..."]) -> None:
-    """Require a list of numbers that is not empty.
-
-    Raises:
-        InvalidInputError: it is a single number, a table or empty.
-    """
+def check_list(name: str, given: Sequence[float] | Reals) -> None:
+    """Require a list of numbers that is not empty."""
     values = as_float64(name, given)
     if values.ndim != 1 or values.size == 0:
         raise invalid(name, "a list of numbers", shown(given))

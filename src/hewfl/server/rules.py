@@ -39,9 +39,6 @@ RULES: dict[str, Callable[[], Algorithm[Any]]] = {
 def rule_of(rule: str | Algorithm[Any]) -> Algorithm[Any]:
     """A rule by its name, or any method that needs to know no client by name.
 
-    Args:
-        rule: a key of `RULES`, or a method.
-
     Raises:
         InvalidInputError: there is no such rule, or it is none for nameless clients.
     """

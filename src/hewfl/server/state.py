@@ -57,11 +57,6 @@ def check_algorithm(name: str, value: object, also: str = "") -> None:
     Raises:
         InvalidInputError: parts are missing; where it has some of them, the text says
             which are not there.
-
-    Args:
-        name: of the argument.
-        value: what was given.
-        also: what else it might have been, for the text.
     """
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
@@ -110,12 +105,7 @@ class ServerState:
         return self.diverged or self.refused
 
     def charged(self, bill: Charge, paper: Charge | None = None) -> "ServerState":
-        """The state with a round's numbers on its account.
-
-        Args:
-            bill: what was sent.
-            paper: what the paper counts, if it is of another bill.
-        """
+        """The state with a round's numbers on its account."""
         return replace(
             self,
             scalars=self.scalars + bill.scalars,

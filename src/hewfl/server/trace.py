@@ -65,13 +65,7 @@ class RoundRecord:
 def round_note(
     roster: Roster, decision: Decision | None, status: str
 ) -> dict[str, Any]:
-    """A round's part of its record: who was heard, and the weights they were given.
-
-    Args:
-        roster: those heard.
-        decision: the rule's; None where no step was taken.
-        status: one sentence.
-    """
+    """A round's part of its record: who was heard, and the weights they were given."""
     s = len(roster.clients)
     return {
         "clients": tuple(int(i) for i in roster.clients),

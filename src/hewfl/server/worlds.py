@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Int64
 
-from hewfl.core.checks import Array, Ints, invalid, shown
+from hewfl.core.checks import Array, Ints, PerClient, invalid, shown
 from hewfl.core.fields import check_fields
 from hewfl.core.round import Roster
 from hewfl.server.faults import (
@@ -150,7 +150,7 @@ class Roles:
         return np.arange(len(self.batches)) if whole else self.honest
 
     @property
-    def quality(self) -> Float64[Array, " n"]:
+    def quality(self) -> PerClient:
         """True b_i of honest clients, zero of bad ones: what yardsticks are told."""
         found = np.zeros(len(self.batches))
         found[self.honest] = self.batches[self.honest]

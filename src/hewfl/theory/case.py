@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.checks import (
-    Array,
     ArrayLike,
+    Reals,
     as_float64,
     invalid,
     nonnegatives,
@@ -68,7 +67,7 @@ class Case:
         return self.system.n if self.active is None else self.active
 
     @property
-    def start(self) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    def start(self) -> tuple[Reals, Reals]:
         """Bounds on gap and tracking error to start from; the gap is at most f̄."""
         v2, b = np.asarray(self.system.variance), np.asarray(self.system.batch_size)
         cap = self.system.cap
@@ -76,7 +75,7 @@ class Case:
         tracking = (v2 / b).max(-1) if self.tracking is None else self.known("tracking")
         return np.asarray(gap), np.asarray(tracking)
 
-    def known(self, name: str) -> Float64[Array, "..."]:
+    def known(self, name: str) -> Reals:
         """A field that a statement cannot do without.
 
         Args:

@@ -11,9 +11,8 @@ tends to the m with a m² = β m + γ χ̄ + δ.
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import (
     Situation,
@@ -165,7 +164,7 @@ def comparator_rate(
 
 
 def tracking_hypothesis(
-    amplitude: Float64[Array, "..."], variant: Variant, *, printed: bool
+    amplitude: Reals, variant: Variant, *, printed: bool
 ) -> Hypothesis:
     """Where the recursion of χ for fixed weights is proved (prop:sur-track, E-04)."""
     if variant != "paper":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, wholes
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.systems import System, client_mask
 
@@ -48,7 +48,7 @@ def communication(
     *,
     proxies: ArrayLike = 0,
     printed: bool = False,
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Numbers sent in a round, a broadcast counted once (th:complexity-main).
 
                        as needed              with Δc_i (printed)

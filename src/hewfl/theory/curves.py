@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, Reals, as_float64, invalid
 from hewfl.predictive.certificate import Variant, mean_penalty, variance_bound
 from hewfl.theory.case import Case
 from hewfl.theory.comparators import comparator_coefficients, comparator_rate
@@ -65,11 +65,11 @@ class Curve:
         return self.law.trajectory(self.start, rounds).gap
 
     @property
-    def floor(self) -> Float64[Array, "..."]:
+    def floor(self) -> Reals:
         """What the better of the two bounds tends to, where the hypotheses hold."""
         return self.floor_beside(self.rate(1))
 
-    def floor_beside(self, rate: Rate) -> Float64[Array, "..."]:
+    def floor_beside(self, rate: Rate) -> Reals:
         """`floor`, where the closed rate is at hand.
 
         Args:

@@ -13,7 +13,15 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonnegatives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    Mask,
+    Reals,
+    as_float64,
+    invalid,
+    nonnegatives,
+)
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import certificate
 from hewfl.predictive.certificate import Situation, Variant, check_variant
@@ -147,7 +155,7 @@ def advantage(
     at: Situation,
     *,
     variant: Variant = "paper",
-) -> Float64[Array, "..."]:
+) -> Reals:
     """What controls certify beyond a benchmark pair (th:one-step-hetero).
 
         Γ = J(w̄, θ̄) − J(w, θ)
@@ -178,7 +186,7 @@ def advantage(
 @broadcasting
 def largest_descent_amplitude(
     weights: ArrayLike, at: Situation, *, variant: Variant = "paper"
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Largest common θ ≤ 1 with J ≤ U♯ for given weights; 0 where there is none.
 
     U♯ − J is concave in θ (μ is concave, κ convex) and zero at θ = 0, so the answer

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.scalar import power
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below
@@ -34,10 +33,10 @@ class Contraction:
             a_PL < 1 − C_q, which it does not need (E-22).
     """
 
-    a: Float64[Array, "..."]
-    rho: Float64[Array, "..."]
-    lam: Float64[Array, "..."]
-    floor: Float64[Array, "..."]
+    a: Reals
+    rho: Reals
+    lam: Reals
+    floor: Reals
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -79,9 +78,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 
 
 @broadcasting
-def pl_step(
-    controller: Uniform, pl_constant: ArrayLike, state: State
-) -> Float64[Array, "..."]:
+def pl_step(controller: Uniform, pl_constant: ArrayLike, state: State) -> Reals:
     """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL.
 
     Args:
@@ -171,9 +168,7 @@ def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
 
 
 @broadcasting
-def safe_amplitude(
-    smoothness: ArrayLike, pl_constant: ArrayLike
-) -> Float64[Array, "..."]:
+def safe_amplitude(smoothness: ArrayLike, pl_constant: ArrayLike) -> Reals:
     """Largest ϑ of the safe regime, min{√(μ/(400L)), 1/24, L/(2μ)} (cor:pl-safe).
 
     It is rounded down, so that it passes its own hypotheses.

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, horizon_factors
 from hewfl.theory.noise import uniform_mean_noise, uniform_noise_of_mean
@@ -27,7 +27,7 @@ from hewfl.theory.trajectories import Whole, solver_gaps
 @broadcasting
 def plain_slope_error(
     system: System, amplitude: ArrayLike, gap: ArrayLike, *, variant: Variant = "paper"
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Bound on E‖ḡ − ∇F‖² (lem:realized-hom-q).
 
     32Lϑ²g + 8ϑ²V̄₁ + 2V_u                             paper
@@ -96,7 +96,7 @@ def plain_coefficients(
 @broadcasting
 def plain_step(
     coefficients: Recursion, gap: ArrayLike, *, solver_gap: ArrayLike = 0.0
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Bound on the next expected gap, T_A(g) + β g + δ + ε (th:realized-hom-bellman).
 
     Args:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     as_float64,
     invalid,
     nonnegatives,
@@ -44,9 +44,7 @@ class PostLocal:
     amplitude: ArrayLike
     curvature: ArrayLike
 
-    def against(
-        self, system: System
-    ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    def against(self, system: System) -> tuple[Reals, Reals]:
         """Checked ϑ and Λ.
 
         Raises:
@@ -78,7 +76,7 @@ def post_local_hypotheses(
     )
 
 
-def above_smoothness(curvature: ArrayLike, L: Array) -> Float64[Array, "..."]:
+def above_smoothness(curvature: ArrayLike, L: Array) -> Reals:
     """Checked Λ > L."""
     Lambda = positives("curvature", curvature)
     low = np.broadcast_arrays(Lambda, L)[0][Lambda <= L]
@@ -94,7 +92,7 @@ def pathwise_bound(
     sq_mismatch: ArrayLike,
     curvature: ArrayLike,
     smoothness: ArrayLike,
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Bound on the next gap along every path (th:realized-het-one-step).
 
         f + Ψ(w) + ‖∇F(x) − c‖²/(2(Λ − L))
@@ -129,7 +127,7 @@ def uniform_model_value(
     curvature: ArrayLike,
     smoothness: ArrayLike,
     sq_slope: ArrayLike,
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
 
     Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
@@ -148,9 +146,7 @@ def uniform_model_value(
 
 
 @broadcasting
-def plain_advantage(
-    uniform_value: ArrayLike, model_value: ArrayLike
-) -> Float64[Array, "..."]:
+def plain_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
     """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them.
 
     Args:

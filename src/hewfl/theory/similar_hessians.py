@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import NO_TRACKING, Recursion, only_where
 from hewfl.theory.scalar import flow, scalar_floor
@@ -39,13 +38,13 @@ class HigherOrder:
     """
 
     controller: Uniform
-    mismatch: Float64[Array, "..."]
-    a: Float64[Array, "..."]
-    push: Float64[Array, "..."]
-    gap: Float64[Array, "..."]
-    tracking: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
-    spread: Float64[Array, "..."]
+    mismatch: Reals
+    a: Reals
+    push: Reals
+    gap: Reals
+    tracking: Reals
+    noise: Reals
+    spread: Reals
     hypotheses: tuple[Hypothesis, ...]
 
     @property
@@ -76,7 +75,7 @@ class HigherOrder:
 @broadcasting
 def curvature_mismatch(
     similarity: ArrayLike, hessian_lipschitz: ArrayLike, radius: ArrayLike
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The constant K_ho = (S + MR)² (th:ho-main)."""
     S, R = nonnegatives("similarity", similarity), nonnegatives("radius", radius)
     M = nonnegatives("hessian_lipschitz", hessian_lipschitz)
@@ -145,7 +144,7 @@ def higher_order(
 
 
 @broadcasting
-def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
+def disagreement(bound: HigherOrder, state: State) -> Reals:
     """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main).
 
     Args:

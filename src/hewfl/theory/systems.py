@@ -11,6 +11,7 @@ from hewfl.core.checks import (
     ArrayLike,
     Ints,
     Mask,
+    Reals,
     as_float64,
     broadcast,
     invalid,
@@ -84,7 +85,7 @@ class System:
         return self.kinds if self.count is None else int(np.asarray(self.count).sum())
 
     @property
-    def multiplicity(self) -> Float64[Array, "..."]:
+    def multiplicity(self) -> Reals:
         """How many clients each entry stands for; 1 where an entry is a client."""
         return np.ones(()) if self.count is None else np.asarray(self.count)
 
@@ -163,9 +164,6 @@ def grouped(system: System) -> System:
 
     Every bound that weighs clients alike by kind is the same for both.
 
-    Args:
-        system: any.
-
     Returns:
         A system of kinds; the given one where no two clients are alike.
     """
@@ -199,10 +197,6 @@ def coarser(system: System, most: int) -> System:
     A kind stands for clients of similar H, b and M: it has their longest horizon and
     their largest M, with which every bound grows. So what is certified for it is
     certified for them (a proxy not below the variance).
-
-    Args:
-        system: any.
-        most: kinds wanted.
 
     Returns:
         The given system where it has no more kinds than that, or several

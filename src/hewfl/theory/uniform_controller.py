@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import tracking
 from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
@@ -35,9 +34,9 @@ class Uniform:
         recursion: of (g, q); its hypotheses are those of ass:uniform-special.
     """
 
-    amplitude: Float64[Array, "..."]
+    amplitude: Reals
     variant: Variant
-    noise: Float64[Array, "..."]
+    noise: Reals
     recursion: Recursion
 
     @property
@@ -155,9 +154,7 @@ def uniform_trajectory(controller: Uniform, start: State, rounds: Whole) -> Traj
 
 
 @broadcasting
-def uniform_tracking_cap(
-    controller: Uniform, start: ArrayLike
-) -> Float64[Array, "..."]:
+def uniform_tracking_cap(controller: Uniform, start: ArrayLike) -> Reals:
     """The level q never passes, q̄ = max{q_0, (A_q + B_q f̄)/(1 − C_q)} (th:ho-main).
 
     Infinite where C_q ≥ 1, if there are several configurations.

@@ -185,12 +185,7 @@ def places_here(parts: Sequence[DataPart]) -> dict[str, str]:
 
 
 def relocated(value: Any, places: Mapping[str, str]) -> Any:
-    """A value with other places for files, wherever they are named in it.
-
-    Args:
-        value: numbers and texts, in any depth of records, mappings, lists and tuples.
-        places: new ones, by the old.
-    """
+    """A value with other places for files, wherever they are named in it."""
     if isinstance(value, str):
         file, colon, inside = value.rpartition(":")  # code is named by file and name
         if colon and file in places:

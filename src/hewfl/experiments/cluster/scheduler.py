@@ -34,14 +34,7 @@ def dask(name: str = "distributed") -> Any:
 
 
 def check_address(address: str) -> str:
-    """Require an address of a scheduler, or a scheduler file.
-
-    Args:
-        address: `tcp://host:8786`, `tls://host:8786` or `file:scheduler.json`.
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
+    """Require an address of a scheduler, or a scheduler file."""
     scheme, mark, rest = address.partition("://")
     if address.startswith(FILE) and len(address) > len(FILE):
         return address

@@ -64,10 +64,6 @@ class Stage:
     def serve(self, client: Any, look: Callable[[], None]) -> None:
         """Do the tasks that are left, through a client of the scheduler.
 
-        Args:
-            client: connected.
-            look: called now and then.
-
         Raises:
             LostError: the scheduler was lost; call again with a new client.
             HewError: a worker is not like this process, or a task ended several.

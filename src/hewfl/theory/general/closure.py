@@ -16,6 +16,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     as_float64,
     broadcast,
     invalid,
@@ -30,7 +31,7 @@ from hewfl.theory.statement import Hypothesis, at_most
 class YoungPair(Protocol):
     """A proper convex φ on [0, ∞) and its conjugate φ*."""
 
-    def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
+    def primal(self, level: ArrayLike) -> Reals:
         """φ(β) for β ≥ 0.
 
         Args:
@@ -40,7 +41,7 @@ class YoungPair(Protocol):
             φ(β), of the same shape.
         """
 
-    def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
+    def conjugate(self, gain: ArrayLike) -> Reals:
         """φ*(α) for α ≥ 0.
 
         Args:
@@ -73,13 +74,13 @@ class PowerYoung:
         object.__setattr__(self, "exponent", q)
         object.__setattr__(self, "weight", c)
 
-    def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
+    def primal(self, level: ArrayLike) -> Reals:
         """φ(β) = cβ^q/q."""
         beta = nonnegatives("level", level)
         c, q = np.asarray(self.weight), np.asarray(self.exponent)
         return np.asarray(c * beta ** (q - 1) / q * beta)
 
-    def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
+    def conjugate(self, gain: ArrayLike) -> Reals:
         """φ*(α) = α (α/c)^{1/(q−1)} (1 − 1/q)."""
         alpha = nonnegatives("gain", gain)
         c, q = np.asarray(self.weight), np.asarray(self.exponent)
@@ -99,11 +100,11 @@ class GivenYoung:
     phi: Callable[..., Any]
     phi_star: Callable[..., Any]
 
-    def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
+    def primal(self, level: ArrayLike) -> Reals:
         """φ(β)."""
         return np.asarray(self.phi(nonnegatives("level", level)), dtype=np.float64)
 
-    def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
+    def conjugate(self, gain: ArrayLike) -> Reals:
         """φ*(α)."""
         return np.asarray(self.phi_star(nonnegatives("gain", gain)), dtype=np.float64)
 
@@ -188,9 +189,7 @@ def closed_kernel(
     return _stacked(envelopes, y, control, _split)
 
 
-def _split(
-    pair: YoungPair, a: Float64[Array, "..."], b: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def _split(pair: YoungPair, a: Reals, b: Reals) -> Reals:
     return np.asarray(pair.conjugate(a) + pair.primal(b))
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, broadcast, invalid, nonnegatives
+from hewfl.core.checks import ArrayLike, Reals, broadcast, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.general.generator import Generator
 
@@ -43,25 +42,23 @@ class Terms:
             object.__setattr__(self, name, value)
 
     @property
-    def a(self) -> Float64[Array, "..."]:
+    def a(self) -> Reals:
         """a_t."""
         return np.asarray(self.time)
 
     @property
-    def b(self) -> Float64[Array, "..."]:
+    def b(self) -> Reals:
         """b_t."""
         return np.asarray(self.growth)
 
     @property
-    def d(self) -> Float64[Array, "..."]:
+    def d(self) -> Reals:
         """d_t + ε_t, which the recursion never tells apart."""
         return np.asarray(np.asarray(self.offset) + np.asarray(self.slack))
 
 
 @broadcasting
-def noisy_drift(
-    generator: Generator, terms: Terms, state: ArrayLike
-) -> Float64[Array, "..."]:
+def noisy_drift(generator: Generator, terms: Terms, state: ArrayLike) -> Reals:
     """One step of the recursion (def:noisy_drift).
 
     g(s) = R_a(s) + bs + d + ε
