@@ -24,6 +24,7 @@ from hewfl.core.own_code import (
 )
 from hewfl.core.records import ProblemBounds
 from hewfl.experiments.methods import GROUP
+from hewfl.experiments.template import documented
 from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 
@@ -151,14 +152,7 @@ def _parameters(record: Any) -> tuple[Parameter, ...]:
         return tuple(
             Parameter(n, "required" if v is empty else str(v), "") for n, v in known
         )
-    _, _, text = (inspect.getdoc(record) or "").partition("Attributes:\n")
-    meanings: dict[str, str] = {}
-    for line in text.split("\n"):
-        entry = re.match(r" {4}(\w+): (.*)", line)
-        if entry:
-            meanings[entry[1]] = entry[2]
-        elif line.startswith(" " * 8) and meanings:
-            meanings[next(reversed(meanings))] += " " + line.strip()
+    meanings = documented(record)
     return tuple(
         Parameter(field.name, _default(field), meanings.get(field.name, ""))
         for field in dataclasses.fields(record)

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from hewfl.controllers.kappa import others
 from hewfl.controllers.least_model import least_cross_fitted, least_model
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
-from hewfl.core.checks import Array, PerClient
+from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum
 from hewfl.core.fields import Checked, Positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
@@ -86,7 +86,8 @@ class HewMean(Checked):
             "uniform": np.ones_like(roster.horizons),
             "steps": roster.horizons,
         }[self.by].astype(np.float64)
-        return np.asarray(worth / worth.sum()) if worth.any() else _equal(len(worth))
+        worth = worth if worth.any() else np.ones(len(worth))
+        return np.asarray(worth / worth.sum())
 
     def model(self, round_: Round, state: None) -> RoundModel:
         """(κ/2)‖d − m/κ‖² without its constant; no L is known, nothing certified."""
@@ -103,7 +104,3 @@ class HewMean(Checked):
         if model.curvature == 1:  # m is in the hull: many weights may give it, p does
             return Decision(p, "the mean itself"), state
         return least_model(round_, model, null=False), state
-
-
-def _equal(n: int) -> PerClient:
-    return np.full(n, 1 / n)

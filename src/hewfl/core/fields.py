@@ -71,6 +71,18 @@ class Checked:
         check_fields(self)
 
 
+class Converted:
+    """A record whose fields become what their types make of them: checked arrays."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Check every field, and keep it as an array."""
+        cls: Any = type(self)
+        for name, check in _checks(cls):
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+
 def check_fields(record: Any) -> None:
     """Require that the fields of a record are in the ranges that their types name."""
     cls: Any = type(record)

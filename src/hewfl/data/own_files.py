@@ -137,14 +137,11 @@ def _read_parquet(path: Path, label: str | None, client: str | None) -> Parsed:
         if k not in texts and values.dtype.kind not in "biuf":
             found = f"{table[names[k]].type} in column {names[k]!r}"
             raise DataError(f"{path}: features must be numbers; got {found}")
-    labels, *whose = (_as_text(columns[k]) for k in texts)
+    kept = [columns[k] for k in texts]
+    labels, *whose = (v.astype(np.str_) if v.dtype.kind == "O" else v for v in kept)
     features = [values for k, values in enumerate(columns) if k not in texts]
     clients = whose[0] if whose else None
     return _labelled(path, np.column_stack(features), labels, clients)
-
-
-def _as_text(values: Any) -> Any:
-    return values.astype(np.str_) if values.dtype.kind == "O" else values
 
 
 def _arrow_column(path: Path, name: str, column: Any) -> Any:

@@ -95,7 +95,9 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
     rows, test_rows = split_rows(
         dataset, seed, test_fraction=test_fraction, split=split, subsample=subsample
     )
-    mean, deviation = _moments(dataset, rows) if standardise else _unscaled(dataset)
+    width = dataset.features.shape[1]
+    plain: Moments = (np.zeros(width), np.ones(width))
+    mean, deviation = _moments(dataset, rows) if standardise else plain
     kind = np.dtype(dtype)
     return Prepared(
         features=_scaled(dataset, rows, mean, deviation, kind, bias=bias),
@@ -223,11 +225,6 @@ def _blocks(
         if dataset.test is not None:
             block[here >= first] = dataset.test[0][here[here >= first] - first]
         yield where, block
-
-
-def _unscaled(dataset: Dataset) -> Moments:
-    width = dataset.features.shape[1]
-    return np.zeros(width), np.ones(width)
 
 
 def _moments(dataset: Dataset, rows: Int64[Ints, " m"]) -> Moments:

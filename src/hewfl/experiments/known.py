@@ -5,9 +5,9 @@ scores of the old ones from the `tuning.json` of the earlier run.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -65,7 +65,10 @@ class Known:
                 [row for part in new[k * count : (k + 1) * count] for row in part]
             )
             own = [
-                _numbers(self.rows[_name(c, self.rounds, seed)])
+                [
+                    inf if s is None else s
+                    for s in self.rows[_name(c, self.rounds, seed)]
+                ]
                 if self.has(c)
                 else next(rows)
                 for part in candidates
@@ -111,7 +114,3 @@ def _name(candidate: MethodSpec, rounds: int, seed: int) -> str:
     """A trial in words: method, hyper-parameters, rounds and seed."""
     given = json.dumps(dict(candidate.parameters), sort_keys=True)
     return f"{candidate.method} {given}, {rounds} rounds, seed {seed}"
-
-
-def _numbers(row: Sequence[float | None]) -> list[float]:
-    return [math.inf if s is None else s for s in row]

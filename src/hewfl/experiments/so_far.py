@@ -1,6 +1,5 @@
 """What an unfinished run has by now."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,16 +25,12 @@ def results_so_far(folder: Folder) -> Results | None:
     if spec is None:
         return None
     far = {seed: _rounds(spec, folder.of_seed(seed)) for seed in spec.seeds}
-    rounds = max(far.values(), key=lambda r: r * _count(far, r))
+    rounds = max(far.values(), key=lambda r: r * sum(own >= r for own in far.values()))
     if rounds == 0:
         return None
     seeds = tuple(seed for seed, own in far.items() if own >= rounds)
     part = replace(spec, rounds=rounds, seeds=seeds)
     return read_results(part, {seed: folder.of_seed(seed) for seed in seeds})
-
-
-def _count(far: Mapping[int, int], rounds: int) -> int:
-    return sum(own >= rounds for own in far.values())
 
 
 def _rounds(spec: Spec, folder: Path) -> int:

@@ -37,33 +37,25 @@ from hewfl.server.federation import (
     World,
 )
 
-HORIZONS: dict[str, type[Any]] = {
-    law.__name__: law
-    for law in (
-        FixedHorizons,
-        ChoiceHorizons,
-        PoissonHorizons,
-        EpochHorizons,
-        TimedHorizons,
-    )
-}
-PARTICIPATION: dict[str, type[Any]] = {
-    law.__name__: law
-    for law in (
-        *(FullParticipation, SampledParticipation, RandomParticipation),
-        RotatingParticipation,
-    )
-}
+
+def _by_name(*laws: type[Any]) -> dict[str, type[Any]]:
+    return {law.__name__: law for law in laws}
+
+
+HORIZONS = _by_name(
+    *(FixedHorizons, ChoiceHorizons, PoissonHorizons, EpochHorizons, TimedHorizons)
+)
+PARTICIPATION = _by_name(
+    *(FullParticipation, SampledParticipation, RandomParticipation),
+    RotatingParticipation,
+)
 
 HORIZONS_GROUP, PARTICIPATION_GROUP = "hewfl.horizons", "hewfl.participation"
 """Entry points by which installed packages offer laws of their own."""
-FAULTS: dict[str, type[Any]] = {
-    law.__name__: law
-    for law in (
-        *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
-        *(ConstantUpdates, StaleUpdates, GrowingNoise),
-    )
-}
+FAULTS = _by_name(
+    *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
+    *(ConstantUpdates, StaleUpdates, GrowingNoise),
+)
 
 
 def check_world(given: Any) -> World:

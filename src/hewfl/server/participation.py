@@ -45,7 +45,8 @@ class History:
     @property
     def counts(self) -> Int64[Ints, " n"]:
         """In how many rounds each client took part."""
-        return np.bincount(self._all(), minlength=self.population).astype(np.int64)
+        every = np.concatenate([np.zeros(0, dtype=np.int64), *self.rounds])
+        return np.bincount(every, minlength=self.population).astype(np.int64)
 
     @property
     def last(self) -> Int64[Ints, " n"]:
@@ -54,9 +55,6 @@ class History:
         for t, clients in enumerate(self.rounds):
             found[clients] = t
         return found
-
-    def _all(self) -> Int64[Ints, " k"]:
-        return np.concatenate([np.zeros(0, dtype=np.int64), *self.rounds])
 
 
 @runtime_checkable

@@ -171,7 +171,8 @@ class Trace:
         """What `curve` knows of a lane, in the order first met."""
         records = self.of(lane)
         own = [k for k in NUMBERS if any(getattr(r, k) is not None for r in records)]
-        return list(dict.fromkeys([*own, *(k for r in records for k in _more(r))]))
+        more = (k for r in records for k in (*r.metrics, *r.observed))
+        return list(dict.fromkeys([*own, *more]))
 
     def _index(self, lane: int | str) -> int:
         if isinstance(lane, str):
@@ -203,10 +204,6 @@ def _value(record: RoundRecord, quantity: str) -> float | int | None:
         if quantity in source:
             return source[quantity]
     return getattr(record, quantity) if quantity in NUMBERS else None
-
-
-def _more(record: RoundRecord) -> list[str]:
-    return [*record.metrics, *record.observed]
 
 
 def to_line(record: RoundRecord) -> str:

@@ -96,7 +96,7 @@ def first_round_at(
 
 
 def single_path(law: Recursion, start: State, rounds: int) -> list[float]:
-    """Bounds of rounds 0 to T of one configuration: `Recursion.trajectory`, but fast."""
+    """Bounds of rounds 0 to T of one configuration, faster than its `trajectory`."""
     u, q, _ = upper_state(start, law.cap)
     lane = [float(x) for x in (*law.numbers, u, q)]
     return list(islice(_gaps(lane, law.flows), rounds + 1))

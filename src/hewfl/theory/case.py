@@ -6,13 +6,11 @@ from typing import final
 import numpy as np
 
 from hewfl.core.checks import (
-    ArrayLike,
     Reals,
     as_float64,
     invalid,
-    nonnegatives,
-    positives,
 )
+from hewfl.core.fields import Nonnegatives, Positives, check_fields
 from hewfl.theory.post_local import Sampling, is_homogeneous
 from hewfl.theory.systems import System
 
@@ -40,11 +38,11 @@ class Case:
     """
 
     system: System
-    gap: ArrayLike | None = None
-    tracking: ArrayLike | None = None
-    pl_constant: ArrayLike | None = None
-    similarity: ArrayLike | None = None
-    hessian_lipschitz: ArrayLike | None = None
+    gap: Nonnegatives | None = None
+    tracking: Nonnegatives | None = None
+    pl_constant: Positives | None = None
+    similarity: Nonnegatives | None = None
+    hessian_lipschitz: Nonnegatives | None = None
     sampling: Sampling = "fixed shards"
     active: int | None = None
     dimension: int | None = None
@@ -52,11 +50,7 @@ class Case:
     def __post_init__(self) -> None:
         """Refuse what is out of range, and more participants than clients."""
         is_homogeneous(self.sampling)
-        for name in ("gap", "tracking", "similarity", "hessian_lipschitz"):
-            if getattr(self, name) is not None:
-                nonnegatives(name, getattr(self, name))
-        if self.pl_constant is not None:
-            positives("pl_constant", self.pl_constant)
+        check_fields(self)
         n, S = self.system.n, self.active
         if S is not None and not 1 <= S <= n:
             raise invalid("active", f"between 1 and the number of clients, {n}", S)

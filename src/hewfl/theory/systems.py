@@ -178,7 +178,9 @@ def kinds_of(system: System) -> tuple[Ints, Ints]:
     """Where each kind of client first appears, and the kind of every client."""
     fields = (system.horizon, system.batch_size, system.variance)
     rows = [np.reshape(f, (-1, system.kinds)) for f in fields]
-    keys = np.concatenate([rows[0][:1], *(row[~_repeats(row)] for row in rows)])
+    # rows that hold one value tell no clients apart
+    differ = (row[(row != row[:, :1]).any(1)] for row in rows)
+    keys = np.concatenate([rows[0][:1], *differ])
     order = np.lexsort(keys)
     sorted_keys = keys[:, order]
     new = np.r_[True, (sorted_keys[:, 1:] != sorted_keys[:, :-1]).any(0)]
@@ -231,11 +233,6 @@ def _binned(values: Array, bins: int) -> Ints:
     width = (x[-1] - x[0]) / bins
     cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)
     return cells[cell]
-
-
-def _repeats(rows: Array) -> Bool[Mask, " rows"]:
-    """Rows that hold one value: they tell no clients apart."""
-    return np.asarray((rows == rows[:, :1]).all(1))
 
 
 def _taken(system: System, place: Ints, count: Array) -> System:

@@ -9,13 +9,14 @@ from typing import ClassVar, final
 import numpy as np
 
 from hewfl.core.checks import ArrayLike, Reals, broadcast, nonnegatives, positives
+from hewfl.core.fields import Converted, Positives
 from hewfl.theory.general.generator import time_and_state
 from hewfl.theory.general.scaled import BIG, log1p_scaled, log_ratio, product, unscaled
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class QuadraticGenerator:
+class QuadraticGenerator(Converted):
     """φ(s) = κs²: R_a(s) = s/(1 + κas), the kernel T of the convex rates.
 
     Attributes:
@@ -25,16 +26,10 @@ class QuadraticGenerator:
         InvalidInputError: a parameter is out of its range.
     """
 
-    coefficient: ArrayLike
+    coefficient: Positives
 
     noiseless: ClassVar[str] = "cor:quadratic"
     noisy: ClassVar[str] = "cor:quadratic_noisy"
-
-    def __post_init__(self) -> None:
-        """Refuse κ ≤ 0."""
-        object.__setattr__(
-            self, "coefficient", positives("coefficient", self.coefficient)
-        )
 
     @property
     def origin_slope(self) -> Reals:
@@ -73,7 +68,7 @@ class QuadraticGenerator:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class PowerGenerator:
+class PowerGenerator(Converted):
     """φ(s) = κs^{1+p}: R_a(s) = s(1 + κpa s^p)^{−1/p}.
 
     Attributes:
@@ -84,19 +79,16 @@ class PowerGenerator:
         InvalidInputError: a parameter is out of its range.
     """
 
-    coefficient: ArrayLike
-    power: ArrayLike
+    coefficient: Positives
+    power: Positives
 
     noiseless: ClassVar[str] = "cor:power"
     noisy: ClassVar[str] = "cor:power_noisy"
 
     def __post_init__(self) -> None:
         """Refuse κ ≤ 0, p ≤ 0 and shapes that do not fit."""
-        names = ("coefficient", "power")
-        values = {name: positives(name, getattr(self, name)) for name in names}
-        broadcast(values)
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        Converted.__post_init__(self)
+        broadcast({"coefficient": self._kappa, "power": self._p})
 
     @property
     def origin_slope(self) -> Reals:
@@ -156,7 +148,7 @@ class PowerGenerator:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class ExponentialGenerator:
+class ExponentialGenerator(Converted):
     """φ(s) = ρs: R_a(s) = e^{−ρa} s, the kernel of the PL rates.
 
     Attributes:
@@ -166,14 +158,10 @@ class ExponentialGenerator:
         InvalidInputError: a parameter is out of its range.
     """
 
-    rate: ArrayLike
+    rate: Positives
 
     noiseless: ClassVar[str] = "cor:exp"
     noisy: ClassVar[str] = "cor:exp_noisy"
-
-    def __post_init__(self) -> None:
-        """Refuse ρ ≤ 0."""
-        object.__setattr__(self, "rate", positives("rate", self.rate))
 
     @property
     def origin_slope(self) -> Reals:

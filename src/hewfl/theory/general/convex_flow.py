@@ -16,6 +16,7 @@ from hewfl.core.checks import (
     nonnegatives,
     positives,
 )
+from hewfl.core.fields import Converted, Nonnegatives
 from hewfl.theory.general.generator import time_and_state
 from hewfl.theory.general.scaled import log_ratio
 
@@ -30,7 +31,7 @@ _MOST_PANELS = 20_000
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class ConvexGenerator:
+class ConvexGenerator(Converted):
     """Any φ that meets ass:generator, given as a function.
 
     With ξ = s e^{−y} the flow is R_a(s) = s e^{−Y}, where
@@ -52,15 +53,10 @@ class ConvexGenerator:
     """
 
     phi: Callable[..., Any]
-    derivative_at_zero: ArrayLike
+    derivative_at_zero: Nonnegatives
 
     noiseless: ClassVar[str] = "thm:noiseless"
     noisy: ClassVar[str] = "thm:noisy"
-
-    def __post_init__(self) -> None:
-        """Refuse a negative φ'(0+)."""
-        slope = nonnegatives("derivative_at_zero", self.derivative_at_zero)
-        object.__setattr__(self, "derivative_at_zero", slope)
 
     @property
     def origin_slope(self) -> Reals:

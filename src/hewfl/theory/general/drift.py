@@ -6,13 +6,14 @@ from typing import final
 import numpy as np
 
 from hewfl.core.checks import ArrayLike, Reals, broadcast, invalid, nonnegatives
+from hewfl.core.fields import Converted, Nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.general.generator import Generator
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
+class Terms(Converted):
     """Terms of S ← R_a(S) + bS + d + ε, nonnegative and broadcast together.
 
     Those of a comparator, rounds first, or those of all controls, the control last.
@@ -27,15 +28,16 @@ class Terms:
         InvalidInputError: a parameter is out of its range.
     """
 
-    time: ArrayLike
-    growth: ArrayLike = 0.0
-    offset: ArrayLike = 0.0
-    slack: ArrayLike = 0.0
+    time: Nonnegatives
+    growth: Nonnegatives = 0.0
+    offset: Nonnegatives = 0.0
+    slack: Nonnegatives = 0.0
 
     def __post_init__(self) -> None:
         """Refuse negative numbers and no terms at all; store arrays of one shape."""
+        Converted.__post_init__(self)
         names = ("time", "growth", "offset", "slack")
-        values = {name: nonnegatives(name, getattr(self, name)) for name in names}
+        values = {name: np.asarray(getattr(self, name)) for name in names}
         for name, value in broadcast(values).items():
             if not value.size:
                 raise invalid(", ".join(names), "nonempty", f"shape {value.shape}")
