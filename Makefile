@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage dist wheels workflows bench format clean
+.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -29,9 +29,10 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
 	@touch $@
 
-$(VENV)/release.stamp: $(SOURCES) $(VENV)/dev.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,release]"
-	@touch $@
+# the tools of a release alone: a build needs neither torch nor the tests
+$(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[release]"
+	@touch $@ $(VENV)/core.stamp
 
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
@@ -65,7 +66,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 # known faults of what is installed; says so and goes on where the list of faults is out of reach
-audit: $(VENV)/release.stamp
+audit: $(VENV)/dev.stamp $(VENV)/release.stamp
 	.ci/audit $(BIN)/python
 
 # the compiled kernels under the sanitizers, with damaged calls, for SECONDS
@@ -73,11 +74,14 @@ SECONDS ?= 60
 fuzz: $(VENV)/dev.stamp
 	.ci/fuzz $(BIN)/python $(SECONDS)
 
-coverage: $(VENV)/release.stamp
-	$(BIN)/python -m coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not flower" --numprocesses $(WORKERS) --dist loadfile \
-		--cov hewfl --cov-branch --cov-report json:build/coverage.json --cov-report term:skip-covered
-	$(BIN)/python .ci/coverage_rooms.py build/coverage.json
+# lines and branches that tests reach; a room that was measured is not measured again
+coverage: $(VENV)/dev.stamp $(VENV)/release.stamp
+	.ci/coverage $(BIN)/python $(WORKERS)
+
+# small faults in the solver and aggregate rooms: do tests notice? goes on where it stopped
+MINUTES ?= 0
+mutation: $(VENV)/dev.stamp $(VENV)/release.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutation.py --jobs $(WORKERS) --minutes $(MINUTES)
 
 # sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
 dist: $(VENV)/release.stamp
