@@ -224,9 +224,6 @@ def propagated_bounds(
         gap: U.
         bounds: L, R and the box.
         variant: which constants.
-
-    Returns:
-        Q_i after the round.
     """
     L, R = bounds.smoothness, bounds.radius
     theta, M, H = float(played.amplitudes.max()), played.noise, played.horizons

@@ -50,10 +50,6 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     The displayed ρ loses its digits for small ϑ (E-22); the second form has them. For
     ν < a the same is done to λ = (a − ν + D)/(2B_q). Where γ = 0 nothing couples g to
     q: then ρ = a and λ = 0 for every C_q.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0, shape (*c).
     """
     k, mu = controller.recursion, positives("pl_constant", pl_constant)
     B, gamma, nu = k.tracking.gap, k.staleness, 1 - k.tracking.tracking
@@ -79,13 +75,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 
 @broadcasting
 def pl_step(controller: Uniform, pl_constant: ArrayLike, state: State) -> Reals:
-    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
-        state: (g, q).
-    """
+    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
     k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray((1 - k.contraction(pl_constant)) * g + k.staleness * q + k.noise)
@@ -135,12 +125,6 @@ def pl_coefficient_bounds(controller: Uniform) -> tuple[Bound, Bound, Bound]:
         β ≤ 50ϑ³,     γ ≤ 100ϑ³/L,     C_q ≤ 288ϑ² < 1
 
     They are true for the sharp coefficients too, which are smaller, for ϑ ≤ 1.
-
-    Args:
-        controller: from `uniform_coefficients`.
-
-    Returns:
-        The bounds on β, γ and C_q, under ass:uniform-special.
     """
     theta, L = controller.amplitude, controller.system.L
     label, met = "lem:pl-coeff-bounds", controller.recursion.hypotheses
@@ -151,12 +135,7 @@ def pl_coefficient_bounds(controller: Uniform) -> tuple[Bound, Bound, Bound]:
 
 @broadcasting
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
-    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower).
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
-    """
+    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
     c, k = pl_contraction(controller, pl_constant), controller.recursion
     B, nu = k.tracking.gap, 1 - k.tracking.tracking
     weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.staleness, c.a * nu / 4)
@@ -234,10 +213,6 @@ def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
         (δ + λA_q)/ρ ≤ 128(ϑ/n + ϑ²) M/μ + (115200/11)ϑ² M/μ,     M = v²/(Hb)
 
     which makes the O(ϑv²/(μnHb) + ϑ²v²/(μHb)) of eq:pl-floor-main explicit.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     theta, M, n = k.amplitude, k.noise, k.system.n

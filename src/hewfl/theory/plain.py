@@ -32,12 +32,6 @@ def plain_slope_error(
 
     32Lϑ²g + 8ϑ²V̄₁ + 2V_u                             paper
     8h₁Lϑ²g + 4ϑ² (1/n)Σ h₂ᵢM_i + 2V_u,  h₁ the mean  sharp
-
-    Args:
-        system: the constants.
-        amplitude: ϑ > 0, shape (*c).
-        gap: g ≥ 0.
-        variant: "paper" or "sharp".
     """
     theta, g = positives("amplitude", amplitude), nonnegatives("gap", gap)
     drift, noise = _drift(system, variant)

@@ -61,11 +61,6 @@ def post_local_hypotheses(
     """Conditions of all post-local bounds in expectation; tuned runs break them (E-02).
 
     They imply ϑ < 1/2.
-
-    Args:
-        theta: ϑ > 0.
-        Lambda: Λ > 0.
-        L: L > 0.
     """
     named = (("theta", theta), ("Lambda", Lambda), ("L", L))
     th, lam, smooth = (positives(name, value) for name, value in named)
@@ -131,12 +126,6 @@ def uniform_model_value(
     """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
 
     Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
-
-    Args:
-        amplitude: ϑ > 0.
-        curvature: Λ > L.
-        smoothness: L > 0.
-        sq_slope: ‖ḡ‖² ≥ 0.
     """
     L = positives("smoothness", smoothness)
     theta = positives("amplitude", amplitude)
@@ -147,12 +136,7 @@ def uniform_model_value(
 
 @broadcasting
 def plain_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
-    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them.
-
-    Args:
-        uniform_value: Ψ(1/n).
-        model_value: Ψ(w).
-    """
+    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them."""
     uniform = as_float64("uniform_value", uniform_value)
     return np.asarray(uniform - as_float64("model_value", model_value))
 

@@ -113,15 +113,7 @@ def scalar_floor(a: ArrayLike, beta: ArrayLike, delta: ArrayLike) -> Reals:
 def scalar_trajectory(
     start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
-    """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar).
-
-    Args:
-        start: x_0 ≥ 0.
-        a: a > 0.
-        beta: β ≥ 0.
-        delta: δ ≥ 0.
-        rounds: T.
-    """
+    """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar)."""
     A, B, D = _quadratic(a, beta, delta)
     top = (1 + B) / 2 / A
     x = [np.broadcast_arrays(nonnegatives("start", start), top, D)[0]]
@@ -195,14 +187,6 @@ def printed_scalar_rate(
 
     It is `closed_rate` at any level m with am² ≥ βm + δ and 2am ≤ 1 + β (lem:scalar,
     erratum E-07).
-
-    Args:
-        start: x_0 ≥ 0.
-        a: a > 0.
-        beta: β ≥ 0.
-        delta: δ ≥ 0.
-        rounds: T.
-        level: m ≥ 0.
     """
     x0, (A, B, D) = nonnegatives("start", start), _quadratic(a, beta, delta)
     m = nonnegatives("level", level)
@@ -248,14 +232,7 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
 def linear_trajectory(
     start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
-    """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar).
-
-    Args:
-        start: x_0 ≥ 0.
-        a: between 0 and 1.
-        delta: δ ≥ 0.
-        rounds: T.
-    """
+    """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar)."""
     A, D = positives("a", a), nonnegatives("delta", delta)
     x = [np.broadcast_arrays(nonnegatives("start", start), A, D)[0]]
     for _ in range(one_whole("rounds", rounds)):

@@ -145,12 +145,7 @@ def higher_order(
 
 @broadcasting
 def disagreement(bound: HigherOrder, state: State) -> Reals:
-    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main).
-
-    Args:
-        bound: from `higher_order`.
-        state: (g, q).
-    """
+    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
     k = bound
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray(k.gap * g + k.tracking * q + k.noise)
@@ -158,12 +153,7 @@ def disagreement(bound: HigherOrder, state: State) -> Reals:
 
 @broadcasting
 def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below.
-
-    Args:
-        bound: from `higher_order`.
-        state: (g, q).
-    """
+    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
     k, cap = bound, bound.controller.system.cap
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     g = np.minimum(g, cap)
@@ -201,10 +191,6 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
         a̲_ho = ϑ/(2LR²(1 + ϑ/4)),   β_ho = ω k_g,   δ_ho = ω(k_v + k_q q̄) + ν
 
     Where K_ho = 0 the tracking error costs nothing and needs no cap.
-
-    Args:
-        bound: from `higher_order`.
-        tracking: q_0.
 
     Returns:
         The scalar recursion; among several configurations δ_ho is NaN where C_q ≥ 1.
@@ -304,11 +290,6 @@ def common_quadratic_rate(
 
     min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
     C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
-
-    Args:
-        controller: from `uniform_coefficients`.
-        gap: g_0 ≥ 0.
-        rounds: T ≥ 1.
     """
     T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
     theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n

@@ -124,10 +124,6 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
 
     g is kept at f̄ or below, which lem:gap allows; there g − a g² grows with g, so that
     bounds may be put for g and q.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        state: (g, q).
     """
     k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
@@ -174,16 +170,6 @@ def mean_drift_sq_norm(controller: Uniform, state: State) -> Bound:
         (ϑ⁴/L²)(2h₁(2Lg + q) + 2h₂M)                     the others (T5)
 
     r̄ is the mean over clients of the conditional means of their drifts.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        state: (g, q).
-
-    Returns:
-        The bound, under ass:uniform-special.
-
-    Raises:
-        InvalidInputError: a negative state, or shapes that do not broadcast.
     """
     k, g, q = _stated(controller, state)
     L, M, fourth = k.system.L, k.noise, k.amplitude**4
@@ -204,16 +190,6 @@ def mean_noise_cost(controller: Uniform, state: State) -> Bound:
         ϑ²M/(2Ln)                                        the others (T1)
 
     ζ_i is the displacement of a client less its conditional mean.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        state: (g, q).
-
-    Returns:
-        The bound, under ass:uniform-special.
-
-    Raises:
-        InvalidInputError: a negative state, or shapes that do not broadcast.
     """
     k, g, q = _stated(controller, state)
     L, n, theta = k.system.L, k.system.n, k.amplitude

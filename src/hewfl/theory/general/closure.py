@@ -113,13 +113,7 @@ class GivenYoung:
 def young_hypothesis(
     pair: YoungPair, gains: ArrayLike, levels: ArrayLike
 ) -> Hypothesis:
-    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding.
-
-    Args:
-        pair: φ and φ*.
-        gains: α ≥ 0.
-        levels: β ≥ 0.
-    """
+    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding."""
     alpha, beta = nonnegatives("gains", gains), nonnegatives("levels", levels)
     bound = (pair.conjugate(alpha) + pair.primal(beta)) * (1 + 1e-14)
     return at_most("αβ ≤ φ*(α) + φ(β)", alpha * beta, bound)
@@ -179,11 +173,6 @@ def closed_kernel(
         U_i = A_i(y, u) + Σ_j φ*_ij(a_ij(y, u)) + Σ_j φ_ij(b_ij(y))
 
     Never below `raw_kernel`, coordinate by coordinate.
-
-    Args:
-        envelopes: one per coordinate of the state.
-        state: y ≥ 0, coordinates last: (D_h, z_1, ..., z_m).
-        control: u, handed on to the envelopes as it is.
     """
     y = _state(envelopes, state)
     return _stacked(envelopes, y, control, _split)

@@ -64,11 +64,6 @@ def noisy_drift(generator: Generator, terms: Terms, state: ArrayLike) -> Reals:
     """One step of the recursion (def:noisy_drift).
 
     g(s) = R_a(s) + bs + d + ε
-
-    Args:
-        generator: φ.
-        terms: a, b, d and ε.
-        state: s ≥ 0.
     """
     s = nonnegatives("state", state)
     return np.asarray(generator.flow(terms.a, s) + terms.b * s + terms.d)

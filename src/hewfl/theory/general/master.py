@@ -116,12 +116,6 @@ def noiseless_coordinate(
 
     It needs S_0 and S_T positive; that R_{A_T}(S_0) is, as the paper asks, leaves
     χ(S_T) undefined when the run arrives at zero early (erratum E-24).
-
-    Args:
-        generator: φ.
-        start: S_0 > 0.
-        elapsed: A_T ≥ 0.
-        reference: s_ref > 0, where χ is zero.
     """
     S0, time = positives("start", start), nonnegatives("elapsed", elapsed)
     return np.asarray(generator.coordinate(S0, reference) + time)
