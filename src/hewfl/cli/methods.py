@@ -112,9 +112,6 @@ def sheet(name: str) -> Sheet:
 
     Args:
         name: as specs write it; the code of one that is not of hewfl is loaded.
-
-    Raises:
-        InvalidInputError: the code cannot be loaded.
     """
     method = METHODS[name] if name in METHODS else load(name, GROUP, "name")
     text = inspect.getdoc(method) or ""  # none under python -OO

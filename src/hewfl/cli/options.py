@@ -39,11 +39,7 @@ Chunk = Annotated[
 
 
 def chunked(spec: Spec, chunk: str | None) -> Spec:
-    """The spec with at most so many models of a module stepped at once.
-
-    Raises:
-        InvalidInputError: neither "auto" nor at least 1, or the spec has no module.
-    """
+    """The spec with at most so many models of a module stepped at once."""
     if chunk is None:
         return spec
     if not spec.problem.is_module:

@@ -59,11 +59,7 @@ def check_scale(
 
 
 def ratio_at(ratio: Schedule, t: int) -> float:
-    """Λ_t/L in round t.
-
-    Raises:
-        InvalidInputError: it is not above 1.
-    """
+    """Λ_t/L in round t."""
     value = at_round("curvature_ratio", ratio, t)
     if not value > 1:
         raise invalid("curvature_ratio", "above 1 (Λ > L)", value)

@@ -81,11 +81,7 @@ def save(
 def save_as(
     draw: Callable[[Any], None], size: tuple[float, float], *files: Path
 ) -> None:
-    """Draw a figure once and write it to files, each by its ending.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw a figure once and write it to files, each by its ending."""
     matplotlib, figures = _matplotlib()
     with matplotlib.rc_context(_RC):
         figure = figures.Figure(figsize=size, layout="constrained")

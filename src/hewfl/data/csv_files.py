@@ -29,9 +29,6 @@ def read_csv(path: Path, label: str | None, client: str | None = None) -> Table:
         path: a CSV file, perhaps compressed by gzip.
         label: name of the column that holds the labels; the last one by default.
         client: name of the column that says whose row it is; None if there is none.
-
-    Raises:
-        DataError: the file is damaged, or a field breaks a rule.
     """
     text = _text(path)
     reader = csv.reader(io.StringIO(text, newline=""))
@@ -200,11 +197,7 @@ def text_columns(
     client: str | None,
     width: int,
 ) -> list[int]:
-    """Positions of the column of labels and, where there is one, of the clients.
-
-    Raises:
-        DataError: there is no such column, or more than one.
-    """
+    """Positions of the column of labels and, where there is one, of the clients."""
     clients = [] if client is None else [_named(path, names, client)]
     if label is not None:
         labels = _named(path, names, label)

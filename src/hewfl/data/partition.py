@@ -23,11 +23,7 @@ _EVEN = 1e32
 def stream(
     seed: int, purpose: Literal["split", "iid", "dirichlet", "classes", "shards"]
 ) -> np.random.Generator:
-    """The generator of one purpose, independent of those of the others.
-
-    Raises:
-        InvalidInputError: `seed` is not a whole number from 0.
-    """
+    """The generator of one purpose, independent of those of the others."""
     if seed < 0:
         raise invalid("seed", "a whole number from 0", seed)
     sequence = np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose],))

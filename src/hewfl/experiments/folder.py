@@ -50,11 +50,7 @@ class Folder:
 
     @property
     def tuned(self) -> Spec | None:
-        """The spec with its hyper-parameters chosen, once they are.
-
-        Raises:
-            DataError: the file is damaged.
-        """
+        """The spec with its hyper-parameters chosen, once they are."""
         if self.spec.is_tuned:
             return self.spec
         file = self.path / "tuned.toml"
@@ -123,11 +119,7 @@ class Folder:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What came of a run: its summary.json, or summed up now if it has none.
-
-        Raises:
-            DataError: files are missing or damaged.
-        """
+        """What came of a run: its summary.json, or summed up now if it has none."""
         file = self.path / "summary.json"
         if not file.exists():
             return summarise(self.results)
@@ -186,9 +178,6 @@ def held(folders: Sequence[Folder]) -> Iterator[None]:
     """Hold runs against other processes, and begin those that are new.
 
     A new run that fails before anything worth keeping was done is removed again.
-
-    Raises:
-        DataError: another process is at one of them.
     """
     with ExitStack() as stack:
         for folder in folders:

@@ -174,11 +174,7 @@ def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
-    """Make a method from one [[methods]] table.
-
-    Raises:
-        InvalidInputError: naming the field, the rule and the value.
-    """
+    """Make a method from one [[methods]] table."""
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
     method: Any = table.get("method")
@@ -254,9 +250,6 @@ def recorded_method(table: Any, where: str) -> MethodSpec:
 
     Returns:
         The method, which may be one that hewfl does not know.
-
-    Raises:
-        InvalidInputError: there is no table, or its names are no text.
     """
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))

@@ -66,11 +66,7 @@ def _counted(spec: Spec) -> Spec:
 
 
 def data_digest(spec: Spec) -> str | None:
-    """Checksum of the user's own data file; None where there is none.
-
-    Raises:
-        DataError: there is no such file.
-    """
+    """Checksum of the user's own data file; None where there is none."""
     if spec.data.name in CATALOGUE or spec.is_record:
         return None
     file = Path(spec.data.name)
@@ -102,11 +98,7 @@ def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
 
 
 def check_own_code(spec: Spec) -> None:
-    """Load all code of the user's own, and check what a spec gives it.
-
-    Raises:
-        InvalidInputError: it cannot be loaded, or a field breaks one of its rules.
-    """
+    """Load all code of the user's own, and check what a spec gives it."""
     for field, (name, group) in own_names(spec).items():
         if group == GROUP:
             where = field.removesuffix(".method")
@@ -123,11 +115,7 @@ def check_own_code(spec: Spec) -> None:
 
 
 def note_own(folder: Path, spec: Spec) -> None:
-    """Write the checksums of data and code, if they are not there, and keep the code.
-
-    Raises:
-        DataError: the data file does not exist.
-    """
+    """Write the checksums of data and code where there are none, and keep the code."""
     digest = data_digest(spec)
     if digest is not None and not (folder / DATA).exists():
         write_json(folder / DATA, {"sha256": digest})

@@ -206,9 +206,6 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
 
     Returns:
         All records, and the constants; those of a job's record that has none counted.
-
-    Raises:
-        DataError: files of a seed are missing or damaged.
     """
     lanes = len(spec.methods)
     records = []

@@ -17,9 +17,6 @@ def results_so_far(folder: Folder) -> Results | None:
 
     Returns:
         Results of a spec with these seeds and rounds; None while there are none.
-
-    Raises:
-        DataError: files of a seed are damaged.
     """
     spec = folder.tuned
     if spec is None:

@@ -198,11 +198,7 @@ def is_record(table: Mapping[str, Any]) -> bool:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Read the TOML file of a spec.
-
-    Raises:
-        DataError: the file cannot be read or is not TOML.
-    """
+    """Read the TOML file of a spec."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

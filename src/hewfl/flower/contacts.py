@@ -78,9 +78,6 @@ class Registry:
             needed: nodes to wait for.
             seconds: how long, for them and then for introductions of nodes not asked
                 before; those that have once kept silent get `BRIEF` at most.
-
-        Raises:
-            InvalidInputError: no node can introduce itself.
         """
         self._connected = frozenset(_waited(grid, needed, seconds))
         new, failed = self._connected - self._known() - self._silent, False

@@ -83,9 +83,6 @@ def round_of(
         roster: those who are heard, in the same order.
         base: x in the precision it was sent in, which displacements are measured from.
         variates: whether the rule keeps control variates.
-
-    Raises:
-        InvalidInputError: some clients sent mean gradients and some did not.
     """
     sent = [a.means for a in answers if variates and a.means is not None]
     if 0 < len(sent) < len(answers):

@@ -59,11 +59,7 @@ FAULTS = _by_name(
 
 
 def check_world(given: Any) -> World:
-    """Make the world that a spec asks for: a table with a list of faults.
-
-    Raises:
-        InvalidInputError: no such table, or a fault is none of the known laws.
-    """
+    """Make the world that a spec asks for: a table with a list of faults."""
     where = "clients.world"
     if given is None:
         return World()
@@ -85,11 +81,7 @@ def check_world(given: Any) -> World:
 
 
 def check_horizons(given: Any) -> Horizons:
-    """Make the law of local steps that a spec asks for.
-
-    Raises:
-        InvalidInputError: neither a number, a list nor a table of a known law.
-    """
+    """Make the law of local steps that a spec asks for."""
     where = "clients.horizons"
     if isinstance(given, Mapping) or is_own(given, HORIZONS_GROUP):
         law: Horizons = _law(HORIZONS, given, where, HORIZONS_GROUP, Horizons)
@@ -105,11 +97,7 @@ def check_horizons(given: Any) -> Horizons:
 
 
 def check_participation(given: Any) -> Law:
-    """Make the law of participation that a spec asks for.
-
-    Raises:
-        InvalidInputError: neither "full", a number nor a table of a known law.
-    """
+    """Make the law of participation that a spec asks for."""
     where = "clients.participation"
     if given == "full":
         return FullParticipation()

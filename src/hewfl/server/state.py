@@ -52,12 +52,7 @@ def delivered(state: "ServerState") -> Float64[Array, " d"]:
 
 
 def check_algorithm(name: str, value: object, also: str = "") -> None:
-    """Require an object with the five parts of an algorithm; a class is none.
-
-    Raises:
-        InvalidInputError: parts are missing; where it has some of them, the text says
-            which are not there.
-    """
+    """Require an object with the five parts of an algorithm; a class is none."""
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
         got = shown(value)

@@ -176,11 +176,7 @@ class Roles:
         return replace(roster, batch_sizes=self.batches[roster.clients])
 
     def relabelled(self, problem: Any) -> Any:
-        """The problem with the labels that bad clients have.
-
-        Raises:
-            InvalidInputError: it has no classes, or clients share samples.
-        """
+        """The problem with the labels that bad clients have."""
         wrong = {i: f for i, f in self.bad.items() if isinstance(f, LabelFault)}
         if not wrong:
             return problem

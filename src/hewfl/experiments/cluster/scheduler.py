@@ -21,11 +21,7 @@ setting `hewfl.patience` changes it (DASK_HEWFL__PATIENCE in the environment).""
 
 
 def dask(name: str = "distributed") -> Any:
-    """A module of Dask, which a machine without a cluster need not have.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """A module of Dask, which a machine without a cluster need not have."""
     try:
         return import_module(name)
     except ImportError as error:
