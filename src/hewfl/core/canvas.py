@@ -71,7 +71,7 @@ def require_canvas(name: str, path: Path) -> None:
 def save(
     draw: Callable[[Any], None], size: tuple[float, float], path: Path
 ) -> tuple[Path, Path]:
-    """Draw a figure and write it as PDF and as PNG."""
+    """Draw a figure, its size in inches, and write it as PDF and as PNG."""
     stem = path.with_suffix("") if path.suffix in (".pdf", ".png") else path
     pdf, png = (stem.with_name(stem.name + ending) for ending in (".pdf", ".png"))
     save_as(draw, size, pdf, png)
@@ -81,7 +81,7 @@ def save(
 def save_as(
     draw: Callable[[Any], None], size: tuple[float, float], *files: Path
 ) -> None:
-    """Draw a figure once and write it to files, each by its ending."""
+    """Draw a figure, its size in inches, once; write it to files by their endings."""
     matplotlib, figures = _matplotlib()
     with matplotlib.rc_context(_RC):
         figure = figures.Figure(figsize=size, layout="constrained")

@@ -159,7 +159,7 @@ def _content(path: Path) -> bytes:
 
 
 def _first_mistake(text: str, form: Form, *, finite: bool = False) -> str | None:
-    """What is wrong with the first row that is not like the others."""
+    """What is wrong with the first row unlike the others, or with `finite` infinite."""
     names, width, texts = form
     reader = csv.reader(io.StringIO(text, newline=""))
     for k, row in enumerate(reader):
@@ -197,7 +197,10 @@ def text_columns(
     client: str | None,
     width: int,
 ) -> list[int]:
-    """Positions of the column of labels and, where there is one, of the clients."""
+    """Positions of the column of labels and, where there is one, of the clients.
+
+    Labels without a name are in the last column that is not the clients'.
+    """
     clients = [] if client is None else [_named(path, names, client)]
     if label is not None:
         labels = _named(path, names, label)

@@ -22,7 +22,7 @@ def write_checksums(folder: Path, names: Sequence[str]) -> None:
 
 
 def verify(folder: Path, names: Sequence[str] | None = None) -> None:
-    """Compare files of a finished run with their checksums.
+    """Compare files of a finished run, all if not told which, with their checksums.
 
     Runs of earlier versions have none, and are taken as they are.
 

@@ -38,7 +38,10 @@ def first_points(method: MethodSpec) -> list[Point]:
 
 
 def neighbours(method: MethodSpec, point: Point, extend: int = 0) -> list[Point]:
-    """The points next to one: up or down in one list, or up in one and down in one."""
+    """The points next to one: up or down in one list, or up in one and down in one.
+
+    Lists may go on `extend` places beyond their ends.
+    """
     lists = list(method.grid.items())
     places = range(len(lists))
     moves = [{k: step} for k in places for step in (1, -1)]

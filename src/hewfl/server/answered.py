@@ -60,7 +60,7 @@ def too_long(answers: Answers, longest: float, *, told: bool) -> dict[int, str]:
 
 
 def roster_of(answers: Answers, clients: Sequence[int], n: int, t: int) -> Roster:
-    """Those who are heard."""
+    """Those who are heard, out of n clients, t rounds being done before."""
     batches = np.array([a.ordered[2] for a in answers], dtype=np.int64)
     steps = np.array([a.steps for a in answers], dtype=np.int64)
     sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))

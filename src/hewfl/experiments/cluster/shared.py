@@ -19,7 +19,7 @@ def known_constants(samples: str) -> dict[str, bytes]:
 
 
 def learn_constants(samples: str, files: Mapping[str, bytes]) -> None:
-    """Keep constants that a task has used or found."""
+    """Keep constants of some samples that a task has used or found."""
     known = _listed(samples)
     put_in_cache(files)
     both = sorted({*known, *(Path(name).stem for name in files)})
