@@ -34,9 +34,6 @@ class Agreement(Memoryless):
         step_scale: s > 0; every client takes every step with η = s/L.
         power: p ≥ 0, how sharply agreement counts; 2 did best among equal workers in
             the prototype that the rule comes from, and 1 is milder where data differ.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     power: Nonnegative = 2.0

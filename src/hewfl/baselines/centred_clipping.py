@@ -54,9 +54,6 @@ class CentredClipping(PlainBranches):
         radius: > 0, τ over the median distance, or τ itself; 1 is our choice.
         iterations: passes; 5 as in Blades; 1 in the authors' code.
         relative: whether `radius` is in units of the median distance.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     radius: Positive = 1.0

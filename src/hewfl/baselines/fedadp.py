@@ -49,9 +49,6 @@ class FedAdp(PlainBranches):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         alpha: α > 0, how sharply f falls; 5 in the paper.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     alpha: Positive = 5.0

@@ -55,9 +55,6 @@ class FedAWARE(PlainBranches):
             in the authors' scripts.
         server_step: η_g > 0; 1 in the authors' scripts.
         unit: whether memories are normalised.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     alpha: Share = 0.5

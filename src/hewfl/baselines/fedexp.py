@@ -32,9 +32,6 @@ class FedExP(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         epsilon: ε > 0, keeps η_g down when the mean vanishes.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     epsilon: Positive = 1e-3

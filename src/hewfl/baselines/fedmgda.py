@@ -41,9 +41,6 @@ class FedMGDAPlus(Memoryless):
         server_step: > 0, the global step size; 1 as in FLGo.
         relative: whether `server_step` is in units of the mean displacement.
         by_size: λ⁰_i = m_i/Σ_{j∈S} m_j; otherwise 1/S.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     epsilon: Nonnegative = 1.0

@@ -23,9 +23,6 @@ class FedProx(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         proximal: μ ≥ 0, absolute, in the units of L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     proximal: Nonnegative

@@ -52,9 +52,6 @@ class GeometricMedian(Memoryless):
             length.
         iterations: Weiszfeld steps at most.
         by_size: α_i = m_i/Σ_{j∈S} m_j as in the paper; otherwise 1/S.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothing: Positive = 1e-6

@@ -27,9 +27,6 @@ class KnownQuality(EqualGroundBranches):
     Attributes:
         smoothness: L > 0.
         amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Knows who is bad"

@@ -36,9 +36,6 @@ class Krum(Memoryless):
         step_scale: s > 0; every client takes every step with η = s/L.
         bad: 0 ≤ φ < ½, the share of bad clients; the paper takes f as known, 0.25 is
             our choice.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     bad: Minority = 0.25
@@ -68,9 +65,6 @@ class MultiKrum(Memoryless):
         bad: 0 ≤ φ < ½, the share of bad clients, f = ⌊φ n⌋; 0.25 is our choice.
         kept: 0 < μ ≤ 1, the share of clients that is averaged; the better half is our
             choice, 1 is the plain mean.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     bad: Minority = 0.25

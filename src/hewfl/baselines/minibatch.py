@@ -24,9 +24,6 @@ class MinibatchSGD(Memoryless):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every gradient counts with η = s/L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Minibatch SGD"

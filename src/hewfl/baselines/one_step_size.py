@@ -19,9 +19,6 @@ class OneStepSize(Checked):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0.
-
-    Raises:
-        InvalidInputError: a number is not positive and finite.
     """
 
     smoothness: Positive

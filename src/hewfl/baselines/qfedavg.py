@@ -36,9 +36,6 @@ class QFedAvg(Memoryless):
         smoothness: L > 0, of the clients' losses.
         step_scale: s > 0; every client takes every step with η = s/L.
         q: fairness, q ≥ 0.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     q: Nonnegative

@@ -37,9 +37,6 @@ class Scaffold(OneStepSize):
         step_scale: s > 0; every client takes every step with η = s/L.
         server_step: η_g > 0; 1 in the paper's experiments.
         start: c_i = 0, or one minibatch gradient of each client at x_0 (erratum E-29).
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     server_step: Positive = 1.0

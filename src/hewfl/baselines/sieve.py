@@ -43,9 +43,6 @@ class Sieve(Memoryless):
         step_scale: s > 0; every client takes every step with η = s/L.
         tolerance: τ ≥ 0; as above if it is not given.
         clip: c > 0, longest step that counts in full, over the median.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     tolerance: Nonnegative | None = None

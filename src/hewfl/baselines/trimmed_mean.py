@@ -26,9 +26,6 @@ class TrimmedMean(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         trim: 0 ≤ β < ½; 0.2 is the default of Flower's FedTrimmedAvg.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     trim: Minority = 0.2

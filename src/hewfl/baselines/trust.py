@@ -72,9 +72,6 @@ class Trust(EqualGroundBranches):
         memory: β from 0 to below 1; 0.8 remembers about five rounds, 0 only this one.
         doubt: κ > 0, from how many median deviations of log e on a client is
             distrusted.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     memory: BelowOne = 0.8

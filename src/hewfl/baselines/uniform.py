@@ -20,9 +20,6 @@ class UniformLocalSGD(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L, so that a client
             with more steps moves further.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Uniform-LocalSGD"

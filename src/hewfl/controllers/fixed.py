@@ -34,9 +34,6 @@ class HewFixed(Checked):
         variance: v_i², one number or one per client; equal by default.
         corrected: use control variates, as Algorithm 2 does.
         start: where they start.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: Positive

@@ -46,9 +46,6 @@ class HewMean(Checked):
         by: shares p_i of the mean: data sizes ("size"), local steps ("steps"), or equal
             ones ("uniform").
         cross_fit: judge each client by the others alone.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     smoothness: Positive

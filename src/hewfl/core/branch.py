@@ -57,9 +57,6 @@ class Local(Checked):
         optimiser: makes the `Direction` of a new branch, Adam's for one, whose vectors
             are those of `gradient`; None for plain SGD. All clients of a federation
             with control variates have one, or none has.
-
-    Raises:
-        InvalidInputError: a number is out of its range.
     """
 
     gradient: Gradient

@@ -173,9 +173,6 @@ class UpperState(Checked):
         gap: U_t ≥ F(x_t) − F*.
         tracking: Q_t ≥ max_i ‖c_i − ∇F_i(x_t)‖².
 
-    Raises:
-        InvalidInputError: a bound is negative or not finite.
-
     Examples:
         >>> UpperState(gap=0.5, tracking=0.0)
         UpperState(gap=0.5, tracking=0.0)

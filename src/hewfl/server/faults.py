@@ -84,9 +84,6 @@ class RandomLabels(Checked):
     Attributes:
         share: of the clients that have such labels.
         labels: share of their samples that it falls on.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -106,9 +103,6 @@ class FlippedLabels(Checked):
     Attributes:
         share: of the clients that have such labels.
         labels: share of their samples that it falls on.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -131,9 +125,6 @@ class ScaledUpdates(Checked):
     Attributes:
         share: of the clients that send them.
         factor: any finite number; −1 flips signs.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -152,9 +143,6 @@ class RandomUpdates(Checked):
     Attributes:
         share: of the clients that send them.
         length: over that of the honest displacement, above 0.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -173,9 +161,6 @@ class ConstantUpdates(Checked):
     Attributes:
         share: of the clients that send it.
         length: over that of the honest displacement, above 0.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -196,9 +181,6 @@ class GrowingNoise(Checked):
     Attributes:
         share: of the clients that have it.
         growth: γ > 0; in round 1/γ the noise is as long as the displacement.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -220,9 +202,6 @@ class StaleUpdates(Checked):
     Attributes:
         share: of the clients that send them.
         every: at least 2.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     share: BelowOne
@@ -246,9 +225,6 @@ class HiddenBatches(Checked):
 
     Attributes:
         choices: sizes to draw from, all alike.
-
-    Raises:
-        InvalidInputError: a share or number is out of its range.
     """
 
     choices: Annotated[Sequence[int], whole_list] = (1, 2, 8, 32)

@@ -91,9 +91,6 @@ class FixedHorizons(Checked):
 
     Attributes:
         steps: H_i ≥ 1, one number or one for each client.
-
-    Raises:
-        InvalidInputError: an attribute is out of its range.
     """
 
     steps: Annotated[int | Sequence[int], check_wholes]
@@ -116,9 +113,6 @@ class ChoiceHorizons(Checked):
     Attributes:
         choices: whole numbers of at least 1.
         every_round: whether to draw in every round, or once for the run.
-
-    Raises:
-        InvalidInputError: an attribute is out of its range.
     """
 
     choices: Annotated[Sequence[int], whole_list] = (1, 2, 4, 8)
@@ -245,9 +239,6 @@ class TimedHorizons(Checked):
         budget: seconds a round lasts.
         speeds: steps per second of each client.
         jitter: standard deviation of log speed from round to round.
-
-    Raises:
-        InvalidInputError: an attribute is out of its range.
     """
 
     budget: Positive

@@ -152,9 +152,6 @@ class SampledParticipation(Checked):
 
     Attributes:
         count: how many take part, at least 1.
-
-    Raises:
-        InvalidInputError: `count` is below 1.
     """
 
     count: Count
@@ -205,9 +202,6 @@ class RotatingParticipation(Checked):
 
     Attributes:
         count: how many take part, at least 1.
-
-    Raises:
-        InvalidInputError: `count` is below 1.
     """
 
     count: Count

@@ -100,7 +100,7 @@ class ServerState:
         return self.diverged or self.refused
 
     def charged(self, bill: Charge, paper: Charge | None = None) -> "ServerState":
-        """The state with a round's bill on its account; the paper may count another one."""
+        """The state with a round's bill on its account; the paper's may be another."""
         return replace(
             self,
             scalars=self.scalars + bill.scalars,

@@ -21,9 +21,6 @@ class QuadraticGenerator(Converted):
 
     Attributes:
         coefficient: κ > 0.
-
-    Raises:
-        InvalidInputError: a parameter is out of its range.
     """
 
     coefficient: Positives
@@ -153,9 +150,6 @@ class ExponentialGenerator(Converted):
 
     Attributes:
         rate: ρ > 0.
-
-    Raises:
-        InvalidInputError: a parameter is out of its range.
     """
 
     rate: Positives

@@ -47,9 +47,6 @@ class ConvexGenerator(Converted):
         phi: φ, elementwise on arrays of any shape (parameters of its own must
             broadcast against the trailing axes).
         derivative_at_zero: φ'(0+) ≥ 0.
-
-    Raises:
-        InvalidInputError: a parameter is out of its range.
     """
 
     phi: Callable[..., Any]
