@@ -196,9 +196,6 @@ def corrected_recursion(
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
 

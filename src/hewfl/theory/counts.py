@@ -69,9 +69,6 @@ def communication(
 
     Returns:
         How many numbers.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     if algorithm not in _SENDS:
         raise invalid("algorithm", f"one of {', '.join(_SENDS)}", repr(algorithm))
@@ -120,9 +117,6 @@ def round_work(
 
     Returns:
         Counts and orders, client by client and for the server.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
     d = wholes("dimension", dimension, least=1)

@@ -93,9 +93,6 @@ def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "
 
     Returns:
         a, clients last.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     first, second = as_float64("linear", linear), nonnegatives("quadratic", quadratic)
     both = broadcast({"linear": first, "quadratic": second})

@@ -53,9 +53,6 @@ def situation(
 
     Returns:
         The state as the formulas of `hewfl.predictive.certificate` take it.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
     np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
@@ -128,9 +125,6 @@ def one_step(
 
     Returns:
         J, its parts, and the conditions under which it is a bound.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     w, theta = _controls(controls, at)
     check_variant(variant)
@@ -171,9 +165,6 @@ def advantage(
 
     Returns:
         Γ, shape (*c).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     ours, theirs = (
@@ -199,9 +190,6 @@ def largest_descent_amplitude(
 
     Returns:
         θ, shape (*c).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     w, ones = _controls((weights, 1.0), at)

@@ -105,9 +105,6 @@ def pl_rate(
 
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     c = pl_contraction(controller, pl_constant)
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
@@ -158,9 +155,6 @@ def safe_amplitude(smoothness: ArrayLike, pl_constant: ArrayLike) -> Reals:
 
     Returns:
         ϑ, shape (*c).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     L, mu = positives("smoothness", smoothness), positives("pl_constant", pl_constant)
     small = np.minimum(np.sqrt(mu / L) / 20, 1 / 24)
@@ -193,9 +187,6 @@ def safe_rate(
 
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     c = pl_contraction(k, mu)

@@ -122,9 +122,6 @@ def plain_recursion(
 
     Returns:
         g_t for t = 0, ..., T, rounds first.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, eps = coefficients, solver_gap
     return k.trajectory((start, 0.0), rounds, solver_gap=eps).gap
@@ -156,9 +153,6 @@ def plain_rate(
 
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, g = coefficients, nonnegatives("start", start)
     law = k.at_cap(0.0, solver_gap)

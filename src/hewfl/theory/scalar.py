@@ -154,9 +154,6 @@ def scalar_rate(
 
     Returns:
         The bound; vacuous where the floor is not below the start.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, B, D = _quadratic(a, beta, delta)
@@ -258,9 +255,6 @@ def linear_rate(
 
     Returns:
         The rate; vacuous where its floor is not below the start.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, D = positives("a", a), nonnegatives("delta", delta)

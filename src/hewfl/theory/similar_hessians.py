@@ -175,9 +175,6 @@ def higher_order_trajectory(
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     met = bound.hypotheses
     return iterated(lambda s: higher_order_step(bound, s), start, rounds, met)

@@ -122,9 +122,6 @@ def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> 
 
     Returns:
         The system of one configuration.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     n = int(wholes("n", n, least=1))
     fields = (profiles.horizon, profiles.batch_size, profiles.variance)

@@ -75,9 +75,6 @@ def uniform_coefficients(
 
     Returns:
         The controller with its recursion of (g, q).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     theta, n, L, R = positives("amplitude", amplitude), system.n, system.L, system.R
     h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(system.horizon)))
@@ -141,9 +138,6 @@ def uniform_trajectory(controller: Uniform, start: State, rounds: Whole) -> Traj
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     met = controller.recursion.hypotheses
     return iterated(lambda s: uniform_step(controller, s), start, rounds, met)

@@ -31,9 +31,6 @@ def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> R
 
     Returns:
         S_0, ..., S_T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     _require_rounds(terms)
     states = [_start(start, terms.a[0], generator)]
@@ -72,9 +69,6 @@ def noiseless_rate(
 
     Returns:
         The rate, whose floor is zero.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     elapsed = wholes("rounds", rounds) * terms.a
     value, conditions = _noiseless(generator, start, terms, elapsed, objective)
@@ -95,9 +89,6 @@ def noiseless_bounds(
 
     Returns:
         The rate; its `value` has one entry per t = 0, ..., T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     _require_rounds(terms)
     elapsed = np.concatenate([0 * terms.a[:1], np.cumsum(terms.a, axis=0)])
