@@ -57,11 +57,7 @@ class Agreement(Memoryless):
 
 
 def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
-    """Mean cosine of each vector with the others, those of a zero vector being zero.
-
-    Returns:
-        The cosines, and the lengths up to one factor for all.
-    """
+    """Mean cosine of each vector with the others, and lengths up to one factor."""
     # cosines have no scale: without the common power of two squares may overflow
     G = replace(displacements.products(), exponent=0).plain()
     lengths = np.sqrt(np.diagonal(G))

@@ -202,11 +202,7 @@ class Results:
 
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
-    """Read the results of a run whose seeds are done.
-
-    Returns:
-        All records, and the constants; those of a job's record that has none counted.
-    """
+    """Results of a run whose seeds are done; what a job's record lacks is counted."""
     lanes = len(spec.methods)
     records = []
     for folder in seeds.values():
