@@ -38,22 +38,27 @@ demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
 # one thread for each worker: threads of several workers would fight for the cores
-test test-sweeps: export OMP_NUM_THREADS = 1
-test test-sweeps: export OPENBLAS_NUM_THREADS = 1
-test test-sweeps: export MKL_NUM_THREADS = 1
-# a file is run by one worker, which shares its fixtures
+test test-sweeps coverage: export OMP_NUM_THREADS = 1
+test test-sweeps coverage: export OPENBLAS_NUM_THREADS = 1
+test test-sweeps coverage: export MKL_NUM_THREADS = 1
+# many tests start processes, which are quicker with compiled files; an empty setting is none
+test test-sweeps coverage test-flower test-cluster: export PYTHONDONTWRITEBYTECODE =
+# half of the tests for each worker, in order, so that files share fixtures; who is done
+# first takes over from the other
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower and not cluster" --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not flower and not cluster and not sweep" --numprocesses $(WORKERS) --dist worksteal
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
-# generated cases, many more of them than in `make test`
+# whole studies, and generated cases, many more than in `make test` and each call checked
 test-sweeps: $(VENV)/dev.stamp
-	HEWFL_TEST_EXAMPLES=60 $(BIN)/python -m pytest -m "hypothesis and not flower" \
-		--numprocesses $(WORKERS) --dist load
+	HEWFL_TEST_EXAMPLES=60 HEWFL_TEST_CHECKS=all $(BIN)/python -m pytest \
+		-m "(hypothesis or sweep) and not flower and not cluster" \
+		--numprocesses $(WORKERS) --dist worksteal
 
-# a federation of real processes, on this machine alone
+# a federation of real processes, on this machine alone; they wait more than they compute,
+# so the simulation runs beside the first of them
 test-flower: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m flower tests/flower
+	$(BIN)/python -m pytest -m flower tests/flower/test_runtimes.py --numprocesses 2 --dist loadgroup
 
 # a Dask cluster of real processes, on this machine alone
 test-cluster: $(VENV)/dev.stamp

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 from mutmut import __main__ as mutmut
+from mutmut.configuration import config
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.state import state
 from mutmut.stats import status_by_exit_code
@@ -67,12 +68,14 @@ def order_by_seed(seed: int) -> None:
 
 
 def survivors() -> list[str]:
-    """The mutants that no test noticed so far."""
-    names = []
+    """The mutants that no test noticed so far, or not in time."""
+    names: list[str] = []
     for path in walk_mutatable_files():
         data = mutmut.SourceFileMutationData(path=path)
         data.load()
-        names += [name for name, code in data.exit_code_by_key.items() if code == 0]
+        for name, code in data.exit_code_by_key.items():
+            if status_by_exit_code[code] in ("survived", "timeout"):
+                names.append(name)
     return names
 
 
@@ -121,10 +124,16 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="survivors, after new tests"
     )
+    parser.add_argument(
+        "--without", type=Path, help="file: tests to leave out, by line"
+    )
     parser.add_argument("--report", type=Path, default=Path("build/mutation.txt"))
     args = parser.parse_args()
     # a GPU that this process has used cannot be used by those it forks
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if args.without is not None:
+        for test in args.without.read_text(encoding="utf-8").splitlines():
+            config().pytest_add_cli_args.extend(["--deselect", test])
     order_by_seed(args.seed)
     names = args.only + (survivors() if args.again else [])
     # mutmut ends its workers at an interrupt, and keeps what they found

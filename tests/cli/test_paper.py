@@ -7,13 +7,16 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.cli.progress import Bars
+from hewfl.core import canvas
 from hewfl.experiments.spec import Spec, spec_from_table
 from hewfl.experiments.unused import refuse_unused_fields
 from hewfl.paper import parts
@@ -51,8 +54,9 @@ def smaller(spec: Spec) -> Spec:
         replace(m, grid={name: values[:2] for name, values in m.grid.items()})
         for m in quick(spec).methods
     )
-    data = replace(spec.data, subsample=1000)
-    return replace(quick(spec), methods=methods, data=data, rounds=4)
+    data = replace(spec.data, subsample=300)
+    clients = replace(spec.clients, n=6, minimum=min(4, spec.clients.minimum))
+    return replace(quick(spec), methods=methods, data=data, clients=clients, rounds=4)
 
 
 def smaller_deep(spec: Spec) -> Spec:
@@ -62,8 +66,8 @@ def smaller_deep(spec: Spec) -> Spec:
         replace(m, grid={name: values[:1] for name, values in m.grid.items()})
         for m in known.methods
     )
-    clients = replace(known.clients, n=3, minimum=5, participation=2, batch_size=8)
-    data = replace(known.data, subsample=200)
+    clients = replace(known.clients, n=3, minimum=3, participation=2, batch_size=8)
+    data = replace(known.data, subsample=80)
     return replace(known, methods=methods, data=data, clients=clients)
 
 
@@ -72,6 +76,29 @@ def less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "DATA", ("mnist",))
     monkeypatch.setattr(parts, "quick", smaller)
     monkeypatch.setattr(parts, "quick_deep", smaller_deep)
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of figures hold what is drawn, as text: laying it out takes seconds each.
+
+    Figure 2 is drawn in full here, the others in `tests/paper_`.
+    """
+
+    def save_as(draw: Any, size: tuple[float, float], *files: Path) -> None:
+        figure = Figure(figsize=size)
+        draw(figure)
+        panels = [
+            (
+                axes.get_title(),
+                [(line.get_label(), line.get_xydata()) for line in axes.lines],
+            )
+            for axes in figure.axes
+        ]
+        for file in files:
+            file.write_text(f"{panels}", encoding="utf-8")
+
+    monkeypatch.setattr(canvas, "save_as", save_as)
 
 
 def words(place: Path, figure: str) -> list[str]:
@@ -130,7 +157,8 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
     assert again.output.count(": done before") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.usefixtures("sketched")
 def test_all_is_figure_1_and_2_and_the_fourth_regime(place: Path) -> None:
     result = paper(place, "all")
     shown = ("figure1", "figure1_paper_count", "figure2")
@@ -177,7 +205,8 @@ def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize(
     ("figure", "drawn", "claim"),
     [

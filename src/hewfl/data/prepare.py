@@ -173,7 +173,8 @@ def feature_rows(dataset: Dataset, rows: Int64[Ints, " m"]) -> Num[Numbers, "m p
     """Features of rows that count as in `split_rows`: bytes as bytes, else float32."""
     parts = [dataset.features, *([] if dataset.test is None else [dataset.test[0]])]
     is_bytes = np.result_type(*parts) == np.uint8
-    return _features(dataset, rows, np.dtype(np.uint8 if is_bytes else np.float32))
+    kind = np.dtype(np.uint8 if is_bytes else np.float32)
+    return np.asarray(_features(dataset, rows, kind))
 
 
 def _features(dataset: Dataset, rows: Int64[Ints, " m"], dtype: np.dtype[Any]) -> Any:
