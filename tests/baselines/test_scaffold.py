@@ -142,5 +142,3 @@ def test_two_clients_by_hand() -> None:
 def test_gradients_must_come_when_asked_for() -> None:
     with pytest.raises(InvalidInputError, match="`gradients` must be given"):
         Scaffold(1.0, 0.5, start="gradient").init(2, 3, None)
-    with pytest.raises(InvalidInputError, match="`start` must be one of zero, grad"):
-        Scaffold(1.0, 0.5, start="cold")  # type: ignore[arg-type]  # no such start
