@@ -86,13 +86,7 @@ def candidate(method: MethodSpec, point: Point) -> MethodSpec:
 @final
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """Where the search of one run stands.
-
-    Attributes:
-        spec: of the run.
-        methods: those with a grid.
-        tried: scores of each method's points: one row per seed, as `Scores` has them.
-    """
+    """Where the search of one run stands."""
 
     spec: Spec
     methods: tuple[MethodSpec, ...]

@@ -38,12 +38,7 @@ from hewfl.server.lock import locked
 @final
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A run on disk: of a simulation, or of a job that left its record.
-
-    Attributes:
-        path: where.
-        spec: as asked for.
-    """
+    """A run on disk: of a simulation, or of a job that left its record."""
 
     path: Path
     spec: Spec

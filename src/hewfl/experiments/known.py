@@ -25,13 +25,7 @@ KNOWN = "known.json"
 @final
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Scores of an earlier run, for trials of so many rounds.
-
-    Attributes:
-        rows: scores by trial, as `_name` calls it.
-        rounds: of the trials.
-        seeds: of the trials.
-    """
+    """Scores of an earlier run, for trials of so many rounds."""
 
     rows: Mapping[str, Sequence[float | None]]
     rounds: int

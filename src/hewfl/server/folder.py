@@ -26,11 +26,7 @@ from hewfl.server.trace import RoundRecord, from_lines, to_line
 
 @final
 class RunLog:
-    """The trace of a run and its checkpoints in one folder, made if it is new.
-
-    Args:
-        folder: where.
-    """
+    """The trace of a run and its checkpoints in one folder, made if it is new."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -36,11 +36,7 @@ def cluster_at(address: str) -> Iterator["Cluster"]:
 
 @final
 class Cluster:
-    """Workers of a Dask cluster, as a crew.
-
-    Args:
-        address: of the scheduler.
-    """
+    """Workers of a Dask cluster, as a crew."""
 
     def __init__(self, address: str) -> None:
         self.address = address

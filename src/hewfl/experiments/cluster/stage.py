@@ -43,12 +43,7 @@ class LostError(Exception):
 
 @final
 class Stage:
-    """Tasks that are done together, with the results so far.
-
-    Args:
-        tasks: of the stage.
-        report: told of progress.
-    """
+    """Tasks that are done together, with the results so far."""
 
     def __init__(self, tasks: Sequence[Task], report: Report) -> None:
         self.tasks = tasks
