@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage dist wheels workflows bench format clean
+.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -29,30 +29,36 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
 	@touch $@
 
-$(VENV)/release.stamp: $(SOURCES) $(VENV)/dev.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,release]"
-	@touch $@
+# the tools of a release alone: a build needs neither torch nor the tests
+$(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[release]"
+	@touch $@ $(VENV)/core.stamp
 
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
 # one thread for each worker: threads of several workers would fight for the cores
-test test-sweeps: export OMP_NUM_THREADS = 1
-test test-sweeps: export OPENBLAS_NUM_THREADS = 1
-test test-sweeps: export MKL_NUM_THREADS = 1
-# a file is run by one worker, which shares its fixtures
+test test-sweeps coverage: export OMP_NUM_THREADS = 1
+test test-sweeps coverage: export OPENBLAS_NUM_THREADS = 1
+test test-sweeps coverage: export MKL_NUM_THREADS = 1
+# many tests start processes, which are quicker with compiled files; an empty setting is none
+test test-sweeps coverage test-flower test-cluster: export PYTHONDONTWRITEBYTECODE =
+# half of the tests for each worker, in order, so that files share fixtures; who is done
+# first takes over from the other
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower and not cluster" --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not flower and not cluster and not sweep" --numprocesses $(WORKERS) --dist worksteal
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
-# generated cases, many more of them than in `make test`
+# whole studies, and generated cases, many more than in `make test` and each call checked
 test-sweeps: $(VENV)/dev.stamp
-	HEWFL_TEST_EXAMPLES=60 $(BIN)/python -m pytest -m "hypothesis and not flower" \
-		--numprocesses $(WORKERS) --dist load
+	HEWFL_TEST_EXAMPLES=60 HEWFL_TEST_CHECKS=all $(BIN)/python -m pytest \
+		-m "(hypothesis or sweep) and not flower and not cluster" \
+		--numprocesses $(WORKERS) --dist worksteal
 
-# a federation of real processes, on this machine alone
+# a federation of real processes, on this machine alone; they wait more than they compute,
+# so the simulation runs beside the first of them
 test-flower: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m flower tests/flower
+	$(BIN)/python -m pytest -m flower tests/flower/test_runtimes.py --numprocesses 2 --dist loadgroup
 
 # a Dask cluster of real processes, on this machine alone
 test-cluster: $(VENV)/dev.stamp
@@ -65,7 +71,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 # known faults of what is installed; says so and goes on where the list of faults is out of reach
-audit: $(VENV)/release.stamp
+audit: $(VENV)/dev.stamp $(VENV)/release.stamp
 	.ci/audit $(BIN)/python
 
 # the compiled kernels under the sanitizers, with damaged calls, for SECONDS
@@ -73,11 +79,14 @@ SECONDS ?= 60
 fuzz: $(VENV)/dev.stamp
 	.ci/fuzz $(BIN)/python $(SECONDS)
 
-coverage: $(VENV)/release.stamp
-	$(BIN)/python -m coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not flower" --numprocesses $(WORKERS) --dist loadfile \
-		--cov hewfl --cov-branch --cov-report json:build/coverage.json --cov-report term:skip-covered
-	$(BIN)/python .ci/coverage_rooms.py build/coverage.json
+# lines and branches that tests reach; a room that was measured is not measured again
+coverage: $(VENV)/dev.stamp $(VENV)/release.stamp
+	.ci/coverage $(BIN)/python $(WORKERS)
+
+# small faults in the solver and aggregate rooms: do tests notice? goes on where it stopped
+MINUTES ?= 0
+mutation: $(VENV)/dev.stamp $(VENV)/release.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutation.py --jobs $(WORKERS) --minutes $(MINUTES)
 
 # sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
 dist: $(VENV)/release.stamp

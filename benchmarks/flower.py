@@ -269,8 +269,10 @@ def main() -> None:
         cpu = [row["cpu"] for row in saved if method in row["cpu"]]
         met = sum(times[method] <= TARGET * times[FEDAVG] for times in cpu)
         print(f"\n{method}: at most {TARGET} times FedAvg in {met} of {len(cpu)}.")
-    print()
+    print(flush=True)
     memory: list[dict[str, Any]] = []
+    content = {"machine": info, "times": saved, "memory": memory}
+    report.save(options.json, content)  # kept where memory cannot be measured
     for n, d in MEMORY[:1] if options.quick or options.only else MEMORY:
         for trimmed in (False, True):
             models = {m: peak_apart(m, n, d, trimmed=trimmed) for m in METHODS}
@@ -282,7 +284,6 @@ def main() -> None:
         for m in memory
     ]
     print(table(head, lines))
-    content = {"machine": info, "times": saved, "memory": memory}
     report.save(options.json, content)
 
 

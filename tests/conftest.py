@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hewfl.core import native
+from tests import checked_types  # before hewfl, whose functions it puts checks on
 from tests.sim.unchecked import unchecked
 
 settings.register_profile(
@@ -23,10 +23,13 @@ settings.load_profile("hewfl")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test marked `unchecked` runs as users do: checked types take most of its time.
+    """The first calls of every function in a test are checked, see `checked_types`.
+
+    A test marked `unchecked` runs as users do: checked types take most of its time.
 
     That is for tests with many thousands of calls; others call the same functions.
     """
+    checked_types.begin_test()
     if item.get_closest_marker("unchecked") is None:
         return (yield)
     with unchecked():
@@ -42,6 +45,8 @@ def rng() -> np.random.Generator:
 @pytest.fixture(params=["compiled", "numpy"])
 def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """The compiled kernels, then their NumPy twins."""
+    from hewfl.core import native  # noqa: PLC0415 - after the checks are in place
+
     if request.param == "numpy":
         with native.disabled():
             yield request.param

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from hewfl.aggregate.gram import round_products
+from hewfl.aggregate.gram import round_products, vector_products, weight_problem
 from hewfl.aggregate.rows import as_rows
 from hewfl.core import native
+from hewfl.core.displacements import RoundProducts
 
 needs_kernels = pytest.mark.skipif(
     not native.is_available(),
@@ -72,3 +73,28 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
     fixed.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         kernels.advance([row, row], b"\1\1", 5, rate, row, [row, fixed])
+
+
+@pytest.mark.usefixtures("path")
+@pytest.mark.parametrize("given", [True, False])
+def test_plain_products_of_parts_are_the_weight_problem(
+    given: bool, rng: np.random.Generator
+) -> None:
+    """As ranks of a torch job do it: each has some columns, and g after the vectors."""
+    V, lam, n = rng.standard_normal((5, 60)) + 2, 1.7, 4
+    g = V[n] if given else np.zeros(60)
+    parts = [as_rows("part", V[: n + given, lo : lo + 20]) for lo in (0, 20, 40)]
+    each = [vector_products(part, 1) for part in parts]
+    assert {found.exponent for found in each} == {0}
+    whole = RoundProducts(
+        np.sum([found.gram for found in each], axis=0),
+        np.sum([found.linear for found in each], axis=0),
+        float(np.sum([found.offset for found in each])),
+        0,
+    )
+    problem = weight_problem(whole, n, lam)
+    for w in rng.dirichlet(np.ones(n), 4):
+        step = w @ V[:n]
+        known = g @ step + lam / 2 * step @ step
+        value = problem.linear @ w + lam / 2 * w @ problem.gram @ w + problem.offset
+        assert value == pytest.approx(known, rel=1e-11)

@@ -145,6 +145,14 @@ def test_sums(kind: Any, based: bool, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(once, W[0] @ narrow.astype(np.float64), rtol=1e-6)
 
 
+@pytest.mark.parametrize("based", [True, False])
+def test_nobody_has_weight(based: bool, rng: np.random.Generator) -> None:
+    pieces, matrix = in_pieces(rng, 3, based=based)
+    zero = np.zeros(matrix.shape[1])
+    np.testing.assert_array_equal(pieces.combine(np.zeros(3)), zero)
+    np.testing.assert_array_equal(combine(pieces, np.zeros(3)), zero)
+
+
 def test_standing_still_besides(rng: np.random.Generator) -> None:
     for based in (True, False):
         pieces, matrix = in_pieces(rng, 3, based=based)

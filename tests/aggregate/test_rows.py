@@ -84,3 +84,44 @@ def test_a_round_takes_arrays(rng: np.random.Generator) -> None:
 def test_nobody_is_a_set_too(rng: np.random.Generator) -> None:
     data = as_rows("displacements", rng.standard_normal((3, 4)))
     assert data.take(np.zeros(0, dtype=np.int64)).n == 0
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_narrow_numbers_are_summed_wide(n: int, rng: np.random.Generator) -> None:
+    """More columns than fit into one block, which do not divide into blocks."""
+    D = rng.standard_normal((n, 70_001)).astype(np.float32)
+    w = rng.standard_normal(n)
+    found = as_rows("displacements", D).combine(w)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, w @ D.astype(np.float64), atol=1e-14)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sample_is_spread_over_long_rows(form: str) -> None:
+    D = np.stack([np.arange(5000.0), -np.arange(5000.0)])
+    given = FORMS[form](D)
+    data = given if isinstance(given, Pieces) else as_rows("displacements", given)
+    spread = [*range(512), *range(1496, 2008), *range(2992, 3504), *range(4488, 5000)]
+    np.testing.assert_array_equal(data.sample(), D[:, spread])
+    few = D[:, :2048]
+    given = FORMS[form](few)
+    data = given if isinstance(given, Pieces) else as_rows("displacements", given)
+    np.testing.assert_array_equal(data.sample(), few)
+
+
+def test_vectors_stack_to_an_array(rng: np.random.Generator) -> None:
+    D = rng.standard_normal((3, 4)).astype(np.float32)
+    for given in (D, list(D), [torch.tensor(row) for row in D]):
+        data = as_rows("displacements", given)
+        assert np.asarray(data).dtype == np.float32
+        assert np.array_equal(np.asarray(data), D)
+        assert np.asarray(data, dtype=np.float64).dtype == np.float64
+
+
+def test_vectors_are_of_one_library(rng: np.random.Generator) -> None:
+    v = rng.standard_normal(4)
+    text = (
+        r"`displacements` must be vectors of one array library; got \['numpy', 'torch'"
+    )
+    with pytest.raises(InvalidInputError, match=text):
+        as_rows("displacements", [v, torch.tensor(v)])

@@ -280,6 +280,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
 
 
 @pytest.mark.unchecked
+@pytest.mark.sweep
 def test_the_demo_makes_a_page(place: Path) -> None:
     result = runner.invoke(app, ["demo", "--jobs", "0"])
     assert result.exit_code == 0, result.output

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import math
-import os
 import random
 import tomllib
 from pathlib import Path
@@ -63,9 +62,9 @@ def fields() -> list[tuple[str, str]]:
 
 
 @pytest.mark.unchecked
-def test_every_field_with_every_odd_value(tmp_path: Path) -> None:
-    rng, refused = random.Random(19), 0  # HEWFL_TEST_EXAMPLES=60 tries all of them
-    count = len(ODD) if int(os.environ.get("HEWFL_TEST_EXAMPLES", "25")) > 25 else 6
+@pytest.mark.parametrize("count", [6, pytest.param(len(ODD), marks=pytest.mark.sweep)])
+def test_every_field_with_every_odd_value(tmp_path: Path, count: int) -> None:
+    rng, refused = random.Random(19), 0
     for section, name in fields():
         for value in rng.sample(ODD, count):
             given = table()

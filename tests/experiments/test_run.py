@@ -158,14 +158,14 @@ def test_a_killed_run_resumes_to_the_same_bytes(done: Folder, tmp_path: Path) ->
     command += ["--root", str(tmp_path / "runs")]
     rng = np.random.default_rng(3)
     ended = False
-    for _ in range(4):
+    for _ in range(3):
         process = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        time.sleep(float(rng.uniform(1.5, 4.0)))
+        time.sleep(float(rng.uniform(1.0, 3.0)))
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -23,6 +23,8 @@ from tests.flower.masked.masked.apps import MOVES
 from tests.flower.runtime import MASKED, Federation, federation, wait_until
 
 pytestmark = pytest.mark.flower
+together = pytest.mark.xdist_group("processes")
+"""Tests of one worker, in order: they share a federation."""
 LIMIT, NODES = 150, 3
 
 
@@ -80,6 +82,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         yield there
 
 
+@together
 def test_secure_aggregation_in_a_federation_of_processes(
     processes: Federation, tmp_path: Path
 ) -> None:
@@ -93,6 +96,7 @@ def test_secure_aggregation_in_a_federation_of_processes(
     np.testing.assert_allclose(found["model"], step, atol=1e-4)
 
 
+@together
 def test_processes_that_die_and_come_back(
     processes: Federation, tmp_path: Path
 ) -> None:

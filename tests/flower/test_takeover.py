@@ -1,14 +1,14 @@
 """Nobody takes over: whatever a client tells or sends, the next round is sane.
 
-The property test sends ten thousand fuzzed replies through `aggregate_train`, fifteen
-of them beside sixteen honest ones in each round.
+The property test sends fuzzed replies through `aggregate_train`, fifteen of them beside
+sixteen honest ones in each round: two thousand in `make test`, ten thousand in
+`make test-sweeps`.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -89,28 +89,23 @@ def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
     return reply(question, arrays, **told)
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without checks of types at run time, which take most of the time here."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("rule", "share"),
     [("sieve", 0.5), ("fedavg", 0.1), ("agreement", 0.2), (HewHom(1.0, 1.0), 0.2)],
 )
+@pytest.mark.parametrize(
+    "count", [FUZZED // 5, pytest.param(FUZZED, marks=pytest.mark.sweep)]
+)
 def test_after_any_reply_the_model_is_bounded_by_the_honest(
-    rule: Any, share: float, rng: np.random.Generator
+    rule: Any, share: float, count: int, rng: np.random.Generator
 ) -> None:
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # ten thousand warnings
     strategy = HewStrategy(rule=rule, longest=LONGEST, **QUIET)
     grid = StubGrid(stock_app(), HONEST + BAD)
     config = ConfigRecord({"lr": 0.02})
     arrays = model(np.zeros(D))
-    for t in range(1, int(share * FUZZED / BAD) + 2):
+    for t in range(1, int(share * count / BAD) + 2):
         if t % 40 == 1:  # honest replies are the same for a while: making them is slow
             x, sent = vector(arrays), arrays
             good = [honest(x, rng) for _ in range(HONEST)]

@@ -122,15 +122,18 @@ def test_a_model_for_other_data_is_refused_by_name(model: Any, told: str) -> Non
     assert text.endswith(f'; {model} is for {told}); got "{model}"')
 
 
-def ran(spec: Spec, root: Path) -> Results:
+def ran(spec: Spec, root: Path, *, jobs: int) -> Results:
+    known = quick_deep(spec)
     few = replace(
-        quick_deep(spec),
-        methods=tuple(m for m in quick_deep(spec).methods if m.label != "Uniform")[:4],
+        known,
+        methods=tuple(m for m in known.methods if m.label != "Uniform")[:4],
         rounds=2,
         seeds=spec.seeds[:1],
+        data=replace(known.data, subsample=120),
+        clients=replace(known.clients, n=4, minimum=3, batch_size=8),
     )
     folder = folder_for(few, root)
-    run_all([folder], jobs=1, progress=Progress())
+    run_all([folder], jobs=jobs, progress=Progress())
     tuned = folder.tuned
     assert tuned is not None
     return read_results(tuned, {s: folder.of_seed(s) for s in tuned.seeds})
@@ -139,7 +142,7 @@ def ran(spec: Spec, root: Path) -> Results:
 @real
 @pytest.mark.data
 def test_line_1_runs_small(tmp_path: Path) -> None:
-    results = ran(cnn_spec(), tmp_path)
+    results = ran(cnn_spec(), tmp_path, jobs=1)  # in another process
     assert results.counts_epochs
     for label in results.labels:
         assert 0 <= results.final(label, "validation_accuracy")[0] <= 1
@@ -152,7 +155,7 @@ def test_line_1_runs_small(tmp_path: Path) -> None:
 @real
 @pytest.mark.data
 def test_line_2_runs_small(tmp_path: Path) -> None:
-    results = ran(head_spec(), tmp_path)
+    results = ran(head_spec(), tmp_path, jobs=0)
     for label in results.labels:
         curve = results.curve(label, "objective")[0]
         assert np.isfinite(curve).all()

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import known_solutions as problems
-from tests.solver.prepared import scaled_problem
+from tests.solver.prepared import Array, scaled_problem
 from tests.tolerances import WEIGHTS
 
+from hewfl.solver import pivoting
 from hewfl.solver.active_set import OPTIMALITY, active_set, error_scale
 from hewfl.solver.pivoting import MAX_SWEEPS, block_pivoting
 
@@ -71,3 +72,41 @@ def test_the_first_guess_is_not_written_to(rng: np.random.Generator) -> None:
     assert guess.all()
     assert solved[0]
     assert weights.sum() == pytest.approx(1)
+
+
+def cycling() -> tuple[Array, Array]:
+    """Five clients of very unequal length, whose offenders come and go for ever."""
+    rng = np.random.default_rng(17)
+    n = int(rng.integers(3, 7))
+    B, spread = rng.standard_normal((n, n)), 10.0 ** rng.uniform(-3, 3, n)
+    H = B @ np.diag(spread) @ B.T
+    return H / np.abs(H).max(), rng.standard_normal(n) * 10 ** rng.uniform(-3, 0)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 4, 9])
+def test_a_cycle_is_given_up_when_patience_is_over(
+    patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second sweep has the fewest offenders of all."""
+    H, c = cycling()
+    monkeypatch.setattr(pivoting, "PATIENCE", patience)
+    _, sweeps, solved = block_pivoting(H[None], c[None], np.ones((1, 5), np.bool_))
+    assert sweeps.tolist() == [2 + patience]
+    assert not solved.any()
+    assert active_set(H, c).solved  # it is not the problem that is hard
+
+
+@pytest.mark.parametrize("most", [1, 3, 20])
+def test_sweeps_are_counted_and_limited(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    H, c = cycling()
+    monkeypatch.setattr(pivoting, "PATIENCE", 1000)
+    monkeypatch.setattr(pivoting, "MAX_SWEEPS", most)
+    easy = np.eye(5), np.zeros(5)  # two sweeps, whoever is beside it
+    both = np.stack([H, easy[0]]), np.stack([c, easy[1]])
+    weights, sweeps, solved = block_pivoting(*both, np.ones((2, 5), np.bool_))
+    assert sweeps.tolist() == [most, min(most, 2)]
+    assert solved.tolist() == [False, most >= 2]
+    assert [found.dtype.name for found in (sweeps, solved)] == ["int64", "bool"]
+    np.testing.assert_allclose(weights.sum(-1), 1.0)

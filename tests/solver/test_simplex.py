@@ -1,5 +1,7 @@
 """The exact solver: proofs attached, relations, degenerate cases, second opinions."""
 
+from dataclasses import replace
+
 import clarabel
 import numpy as np
 import piqp
@@ -19,6 +21,10 @@ from hewfl import (
     solve_simplex_qp,
     threshold_weights,
 )
+from hewfl.errors import SolverError
+from hewfl.solver.active_set import Found
+from hewfl.solver.simplex import ACCEPTED, accept
+from hewfl.solver.weight_problem import scaled
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -200,3 +206,17 @@ def test_a_nonsense_start_does_not_cost_the_answer(rng: np.random.Generator) -> 
         warm = solve_simplex_qp(D @ D.T, q, start=start)
         assert float(warm.value) == pytest.approx(float(cold.value), abs=1e-12)
         assert int(warm.iterations) >= 0
+
+
+def test_weights_that_are_no_minimiser_are_refused() -> None:
+    problem = scaled(np.eye(3), np.zeros(3), 1.0)
+    far = Found(np.array([1.0, 0.0, 0.0]), 7, solved=False, independent=True)
+    text = r"relative residual \d.*e[+-]\d+ above 1e-09; the Gram matrix is probably"
+    with pytest.raises(SolverError, match=text):
+        accept(problem, far)
+    accept(problem, replace(far, solved=True))  # has passed a stricter test
+    accept(problem, replace(far, weights=np.full(3, 1 / 3)))
+    away = np.array([2.0, -1.0, -1.0])
+    accept(problem, replace(far, weights=1 / 3 + 0.1 * ACCEPTED * away))
+    with pytest.raises(SolverError):
+        accept(problem, replace(far, weights=1 / 3 + 10 * ACCEPTED * away))

@@ -23,18 +23,22 @@ from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from hewfl.aggregate.pieces import RANGE
 from hewfl.core.checks import invalid
 from hewfl.core.layout import Layout
 from hewfl.errors import InvalidInputError
 from hewfl.flower.layout import flat, views
 from hewfl.flower.protocol import DONE, MEAN, PARTITION
-from hewfl.server.answered import pieces
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
 KINDS = ("error", "missing", "unknown", "malformed", "not-finite", "implausible")
 MOST = 2**53
 """Of counts: beyond, floating-point numbers are not whole for certain."""
+
+
+ROOM = 1e-20, 1e30
+"""Squared lengths in whose sum float32 loses none of the squares that matter."""
 
 
 @final
@@ -148,12 +152,6 @@ def sift(
 ) -> tuple[list[Answer], list[Exclusion]]:
     """Read the replies to a round; their arrays stay where they are.
 
-    Args:
-        opened: the round.
-        replies: in whatever order they came.
-        wanted: what clients must tell.
-        clients: their numbers by node, of those that are known.
-
     Returns:
         Usable answers in client order, and why the others are not.
     """
@@ -205,9 +203,7 @@ def _read(
             means = views(opened.layout, content.array_records[MEAN])
     except InvalidInputError as problem:
         return left("malformed", str(problem))
-    with np.errstate(all="ignore"):  # finite entries may have squares that are not
-        ranges = (part.astype(np.float64) for _, part in pieces([rows], x).stretches())
-        square = float(sum(np.vdot(part, part) for part in ranges))
+    square = _sq_length(rows, x)
     suspects = [*([] if isfinite(square) else rows), *(means or [])]
     bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
     if bad:
@@ -216,12 +212,32 @@ def _read(
     return Answer(question, content, metrics, size, done, rows, length, means)
 
 
-def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
-    """The one MetricRecord of a reply, and the number in it that weighs the client.
+def _sq_length(rows: list[NDArray[Any]], x: NDArray[Any]) -> float:
+    """‖y − x‖²: of float32 by its own products where they have room, else by wide ones.
 
-    Raises:
-        InvalidInputError: there is no such record or number.
+    A difference of two float32 is exact to its last digit; a sum of few squares in
+    float32 is to five, which is enough to tell who is far longer than the others.
     """
+    quick = all(array.dtype == np.float32 for array in (x, *rows))
+    with np.errstate(all="ignore"):  # finite entries may have squares that are not
+        if quick and ROOM[0] < (square := _sum_squares(rows, x, np.float32)) < ROOM[1]:
+            return square
+        return _sum_squares(rows, x, np.float64)
+
+
+def _sum_squares(rows: list[NDArray[Any]], x: NDArray[Any], kind: Any) -> float:
+    total, begin = 0.0, 0
+    for row in rows:
+        base, begin = x[begin : begin + len(row)], begin + len(row)
+        for lo in range(0, len(row), RANGE):
+            here = slice(lo, lo + RANGE)
+            part = np.subtract(row[here], base[here], dtype=kind)
+            total += float(np.dot(part, part))
+    return total
+
+
+def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
+    """The one MetricRecord of a reply, and the number in it that weighs the client."""
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise invalid("the reply", "with one MetricRecord", len(records))
@@ -232,11 +248,7 @@ def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
 
 
 def whole(metrics: Any, key: str, *, least: int = 1, most: int = MOST) -> int:
-    """A whole number out of a record.
-
-    Raises:
-        InvalidInputError: it is missing, not whole, too small or too large.
-    """
+    """A whole number out of a record."""
     value: Any = metrics.get(key)
     number = isinstance(value, int | float) and least <= value <= most
     if not number or value != int(value):

@@ -20,7 +20,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 from jaxtyping import Float64
 
 from hewfl.core.checks import Array
@@ -173,6 +172,7 @@ def _descend(
     f: WeightedSoftmax, W: Float64[Array, "c p"], metric: Metric, steps: int
 ) -> Float64[Array, "c p"]:
     """So many steps of L-BFGS from W, in the variables of a metric."""
+    import scipy.optimize  # noqa: PLC0415 - a quarter of the time `import hewfl` took
 
     def value_and_slope(v: Float64[Array, " d"]) -> tuple[float, Float64[Array, " d"]]:
         point = f.at(metric.model(v, f.classes), f.features.dtype)
