@@ -173,7 +173,8 @@ def draw(part: Part, panels: Panels, output: Path) -> None:
 def _drawings(part: Part) -> dict[str, Callable[[Panels, Path], object]]:
     """What draws each figure of a part."""
     if part in LINES:
-        return {"line": lambda panels, to: LINES[part].draw(*panels.values(), to)}
+        line = LINES[part]
+        return {"line": lambda panels, to: line.draw(next(iter(panels.values())), to)}
     found: dict[str, Callable[[Panels, Path], object]] = {}
     if part != Part.fig2:
         found["1"] = lambda panels, to: figure_1(panels, to / "figure1")
