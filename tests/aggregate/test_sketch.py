@@ -100,6 +100,19 @@ def test_a_base_is_subtracted(path: str, library: str) -> None:
     assert path
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_list_of_pieces_is_one_vector(path: str, library: str) -> None:
+    """Whatever their lengths; an empty one is nothing."""
+    x, y = (v.astype(np.float32) for v in vectors(70 * K + 9))
+    as_given = np.asarray if library == "numpy" else torch.tensor
+    pieces = [as_given(part) for part in np.split(x, [5, 5, K, 3 * K + 7, len(x) - 1])]
+    found, whole = (CountSketch(K, 3).empty(as_given(x)) for _ in range(2))
+    CountSketch(K, 3).add(found, pieces, 11, as_given(y))
+    CountSketch(K, 3).add(whole, as_given(x), 11, as_given(y))
+    assert np.asarray(found).tobytes() == np.asarray(whole).tobytes()
+    assert path
+
+
 def test_what_is_not_finite_shows() -> None:
     x, _ = vectors(3 * K)
     x[100] = np.inf

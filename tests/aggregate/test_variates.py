@@ -12,7 +12,6 @@ from hewfl.aggregate.rows import as_rows, matrix_round
 from hewfl.aggregate.variates import (
     ControlVariates,
     KeptVariates,
-    check_start,
     correction,
     kept,
     mapped,
@@ -122,10 +121,6 @@ def test_the_start(rng: np.random.Generator) -> None:
     assert gradients[0, 0] != 7.0  # a copy
     with pytest.raises(InvalidInputError, match="`gradients` must be given"):
         start_variates(3, 4, "gradient", None)
-    with pytest.raises(InvalidInputError, match="`start` must be one of zero"):
-        check_start("cold")
-    check_start("zero")
-    check_start("gradient")
 
 
 def test_corrections_of_all_clients_add_up_to_nothing(rng: np.random.Generator) -> None:

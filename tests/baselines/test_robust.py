@@ -364,9 +364,9 @@ def test_centred_clipping_is_its_formula(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: TrimmedMean(1.0, 1.0, 0.5), "`trim` must be at least 0 and below 0.5"),
-        (lambda: Krum(1.0, 1.0, 0.5), "`bad` must be at least 0 and below 0.5"),
-        (lambda: MultiKrum(1.0, 1.0, 0.7), "`bad` must be at least 0 and below 0.5"),
+        (lambda: TrimmedMean(1.0, 1.0, 0.5), "`trim` must be from 0 to below 0.5"),
+        (lambda: Krum(1.0, 1.0, 0.5), "`bad` must be from 0 to below 0.5"),
+        (lambda: MultiKrum(1.0, 1.0, 0.7), "`bad` must be from 0 to below 0.5"),
         (
             lambda: MultiKrum(1.0, 1.0, kept=1.5),
             "`kept` must be above 0 and at most 1; got 1.5",

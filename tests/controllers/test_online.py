@@ -125,9 +125,12 @@ def test_it_is_not_audited_as_a_bound() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"curvature_memory": 1.0}, "`curvature_memory` must be at least 0 and below"),
+        ({"curvature_memory": 1.0}, "`curvature_memory` must be from 0 to below"),
         ({"curvature_floor": 0.0}, "`curvature_floor` must be a positive finite num"),
-        ({"curvature_floor": 2.0}, "`curvature_floor` must be at most 1; got 2.0"),
+        (
+            {"curvature_floor": 2.0},
+            "`curvature_floor` must be above 0 and at most 1; got 2.0",
+        ),
     ],
 )
 def test_bad_numbers(given: dict[str, float], text: str) -> None:
@@ -168,7 +171,7 @@ def test_tuning_may_choose() -> None:
         ("curvature_floor = 0.1", 'must be left out unless curvature = "online"'),
         (
             'curvature = "online"\ncurvature_floor = 3',
-            r"\.curvature_floor` must be at m",
+            r"\.curvature_floor` must be above",
         ),
         ('curvature = "online"\ncurvature_memory = "x"', "memory` must be a number"),
     ],

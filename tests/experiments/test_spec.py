@@ -181,7 +181,7 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ),
         (
             {"method": "FedAvg", "step_scale": 1, "momentum": 1.0},
-            "`methods.FedAvg.momentum` must be below 1",
+            "`methods.FedAvg.momentum` must be from 0 to below 1",
         ),
         (
             {"method": "FedAvg", "step_scale": 1, "outer_step": -1.0},
@@ -258,7 +258,7 @@ def test_rules_for_unequal_quality_are_read_with_their_fields() -> None:
         for name, value in fields[method.method].items():
             assert getattr(algorithm, name) == value
     given["methods"] = [{"method": "Krum", "step_scale": 0.5, "bad": 0.6}]
-    with pytest.raises(InvalidInputError, match=r"Krum\.bad` must be at least 0"):
+    with pytest.raises(InvalidInputError, match=r"Krum\.bad` must be from 0 to below"):
         spec_from_table(given).methods[0].lane(2.0)
 
 

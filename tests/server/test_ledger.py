@@ -58,5 +58,5 @@ def test_fedavgm_is_fedavg_under_momentum() -> None:
     trace = simulate(problem, federation, lanes, rounds=4, seed=0)
     assert trace.names == ("FedAvgM", "by hand")
     np.testing.assert_array_equal(trace.anchors[0], trace.anchors[1])
-    with pytest.raises(InvalidInputError, match="`momentum` must be below 1"):
+    with pytest.raises(InvalidInputError, match="`momentum` must be from 0 to below 1"):
         FedAvgM(L, 0.1, momentum=1.0)

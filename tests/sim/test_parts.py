@@ -158,7 +158,7 @@ def test_participation() -> None:
             "`batch_size` must be whole",
         ),
         (lambda: Outer(0.0), "`step` must be a positive"),
-        (lambda: Outer(momentum=1.0), "`momentum` must be below 1"),
+        (lambda: Outer(momentum=1.0), "`momentum` must be from 0 to below 1"),
         (lambda: horizons_of(FixedHorizons([1, 2])), "`steps` must be one number or 5"),
         (
             lambda: Federation(FixedHorizons(1), 1, SampledParticipation(9)).roster(

@@ -16,7 +16,7 @@ from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum, RoundProducts
 from hewfl.core.round import LocalPlan, Roster
 from hewfl.torch.layout import plan_layout
-from hewfl.torch.model import SharedModel
+from hewfl.torch.model import SMALL, SharedModel, moved
 from hewfl.torch.shards import Shards, shard_products, summed
 from hewfl.torch.sums import weighted_sum, weighted_sums
 
@@ -64,12 +64,60 @@ def test_displacements_and_models_go_through_any_memory_format() -> None:
         for parameter in parameters:
             parameter.add_(1)
     for b, bucket in enumerate(layout.buckets):
-        moved = torch.full((bucket.size,), torch.nan, dtype=bucket.dtype)
-        shared.displacement(b, moved)
-        assert (moved.float() - 1).abs().max() < 0.01
+        away = torch.full((bucket.size,), torch.nan, dtype=bucket.dtype)
+        shared.displacement(b, away)
+        assert (away.float() - 1).abs().max() < 0.01
     shared.give()
     for parameter, value in zip(parameters, start, strict=True):
         assert torch.equal(parameter, value)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_the_direct_way_is_the_general_one(
+    path: str, large: bool, multiplies: bool
+) -> None:
+    """Sums that become the next x where they lie; small pieces are put together."""
+    torch.manual_seed(5)
+    shapes = [(SMALL, 5), (SMALL,)] if large else [(7, 3), (5,), (11,)]
+    jobs = []
+    for _ in range(2):
+        torch.manual_seed(6)
+        parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+        shared = SharedModel(parameters, plan_layout(parameters, 2**16), Outer())
+        shared.take()
+        for p in parameters:
+            p.data = p.detach() + torch.randn(p.shape)  # memory of another place
+        jobs.append(shared)
+    direct, general = jobs
+    assert direct.is_direct
+    sizes = [bucket.size for bucket in direct.layout.buckets]
+    steps = [torch.randn(size) for size in sizes]
+    sums = [step.clone() for step in steps]
+    before = [x.clone() for x in (*direct.anchor, *direct.parameters)]
+    found = [direct.advance(b, s, multiplies=multiplies) for b, s in enumerate(sums)]
+    for x, held in zip((*direct.anchor, *direct.parameters), before, strict=True):
+        assert torch.equal(x, held)  # until it is accepted
+    direct.accept(sums, max(far for _, far in found))
+    assert general.fits(steps)
+    product = general.move(steps, 0, multiplies=multiplies)
+    assert sum(part for part, _ in found) == pytest.approx(product, rel=1e-4)
+    assert (product != 0) == multiplies
+    for one, other in zip(direct.parameters, general.parameters, strict=True):
+        assert torch.equal(one, other)
+    for x, other in zip(direct.anchor, general.anchor, strict=True):
+        assert torch.equal(x, other)
+    assert path
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_step_that_is_not_finite_shows(path: str, value: float) -> None:
+    for place in (0, 3, 10):
+        step = torch.zeros(11)
+        step[place] = value
+        assert not np.isfinite(moved(step, torch.ones(11), None)[1])
+    assert moved(-torch.ones(11), -torch.ones(11), torch.zeros(11)) == (-11.0, 2.0)
+    assert path
 
 
 def test_odd_parameters_are_refused() -> None:

@@ -3,16 +3,16 @@
 import os
 import subprocess
 import sys
+import time
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from tests.torch.pool import Pool
+from tests.torch.pool import QUIET, Pool, started
 from tests.torch.scenarios import Quadratic, descend
 
-from hewfl.torch import HewAverager, HewLocalSGD, RankError
+from hewfl.torch import HewAverager, HewLocalSGD, RankError, SyncOptions
 
 pytestmark = pytest.mark.torch
 
@@ -44,26 +44,71 @@ def test_the_group_does_not_outlive_its_end(pool: Pool) -> None:
 JOB = """
 import sys, weakref
 import torch, torch.distributed as dist
-from hewfl.torch import HewLocalSGD
+from hewfl.torch import HewLocalSGD, RankError, SyncOptions
 
-dist.init_process_group("gloo", init_method=sys.argv[1], rank=0, world_size=1)
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # imports much of torch
-with HewLocalSGD(model, optimizer, 1) as local:
-    model(torch.ones(3)).backward()
-    optimizer.step()
+def run(rank, ranks, store):
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # imports much of torch
+    options = SyncOptions(timeout=3)
+    with HewLocalSGD(model, optimizer, 1, options=options) as local:
+        model(torch.ones(3)).backward()
+        optimizer.step()
+
+run(0, 1, sys.argv[1])
 group = weakref.ref(dist.group.WORLD)
 dist.destroy_process_group()
-print("gone" if group() is None else "still there")
+print("gone" if group() is None else "still there", flush=True)
+try:
+    run(0, 2, sys.argv[2])
+except RankError as error:
+    import time
+    print(time.time(), error, flush=True)
 """
 
 
-def test_torch_does_not_keep_the_group_either(tmp_path: Path) -> None:
-    """A fresh process, because torch would keep the group on first imports only."""
-    job = [sys.executable, "-c", JOB, f"file://{tmp_path}/store"]
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        job, capture_output=True, text=True, check=False, env=environment
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == "gone\n"
+def late(store: str) -> None:
+    """The other rank of the second group: it sleeps where a round should be."""
+    dist.init_process_group("gloo", init_method=store, rank=1, world_size=2)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    HewLocalSGD(model, optimizer, 1, options=SyncOptions(timeout=3))
+    time.sleep(300)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], float]:
+    """What a fresh process says line by line, and when it has ended.
+
+    Copies of a loaded process would not do: torch would keep a group on first imports
+    only, and a copy ends without the interpreter's own end.
+    """
+    folder = tmp_path_factory.mktemp("job")
+    stores = [f"file://{folder}/store{k}" for k in range(2)]
+    sleeper = started(late, stores[1], log=folder / "log")
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", JOB, *stores],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=200,
+            env=os.environ | QUIET,
+        )
+        ended = time.time()
+    finally:
+        sleeper.kill()
+        sleeper.join()
+    return run.stdout.splitlines(), ended
+
+
+def test_torch_does_not_keep_the_group_either(job: tuple[list[str], float]) -> None:
+    assert job[0][0] == "gone"
+
+
+def test_a_process_ends_soon_after_a_timeout(job: tuple[list[str], float]) -> None:
+    """The other rank sleeps on; its collective must not keep this one alive."""
+    (_, line), ended = job
+    when, text = line.split(" ", 1)
+    assert "it never saw rank 1 (last seen at construction)" in text
+    assert ended - float(when) < 20

@@ -42,10 +42,8 @@ def stepless(rank: int, _: int, in_store: bool) -> None:
 
 
 @pytest.mark.parametrize("in_store", [False, True])
-def test_a_rank_without_a_first_step_is_named(in_store: bool) -> None:
-    """Processes of their own: an abort of one must not spoil other tests."""
-    with Pool(3) as ranks:
-        texts = texts_of(ranks.outcomes(stepless, 3, in_store))
+def test_a_rank_without_a_first_step_is_named(pool: Pool, in_store: bool) -> None:
+    texts = texts_of(pool.outcomes(stepless, 3, in_store))
     rule = "all ranks must come to the same meeting; got ranks 0 and 2: "
     assert texts == [f"{rule}at the first step; rank 1: at a round"] * 3
 

@@ -1,57 +1,53 @@
 """Inside torchft, with real processes: one is killed, another joins."""
 
-import os
-import subprocess
-import sys
+import hashlib
 import time
-from pathlib import Path
-
-import pytest
-
-torchft = pytest.importorskip("torchft")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-JOB = """
-import hashlib, sys
 from datetime import timedelta
 from pathlib import Path
-import torch, torch.distributed as dist
-from torchft import Manager
-from torchft.process_group import ProcessGroupGloo
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.torch.pool import started
+
 from hewfl import Outer
 from hewfl.torch import QuorumLocalSGD, SyncOptions
 
-name, lighthouse, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-torch.set_num_threads(1)
-torch.manual_seed(ord(name))  # ranks start apart
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-limit = timedelta(seconds=30)
-pg = ProcessGroupGloo(timeout=limit)
-at = dict(store_addr="localhost", store_port=store.port, rank=0, world_size=1)
-manager = Manager(pg, None, None, 1, False, timeout=limit, quorum_timeout=limit,
-    lighthouse_addr=lighthouse, replica_id=name, **at)
-options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True), timeout=30)
-local = QuorumLocalSGD(manager, pg, model, optimizer, rule="equal", options=options)
+torchft = pytest.importorskip("torchft")
+ProcessGroupGloo = pytest.importorskip("torchft.process_group").ProcessGroupGloo
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-def say(*words):
-    with open(folder / "said", "a") as said:
-        said.write(" ".join(map(str, (name, *words))) + chr(10))
 
-while not (folder / "stop").exists():
-    with local.round() as job:
-        before = [*job._replica.model.anchor, *job._replica.model.memory]
-        shared = b"".join(x.numpy().tobytes() for x in before)
-        told = hashlib.sha256(shared).hexdigest()[:12], float(before[1].abs().sum())
-        say(pg.parent.size(), job.rounds, *told)
-        for _ in range(3):
-            rows = torch.randn(16, 8)
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(rows), rows.sum(1, True)).backward()
-            optimizer.step()
-manager.shutdown()
-"""
+def job(name: str, lighthouse: str, folder: Path) -> None:
+    """Rounds among whoever is there, until the file `stop` is."""
+    torch.set_num_threads(1)
+    torch.manual_seed(ord(name))  # ranks start apart
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    limit = timedelta(seconds=30)
+    pg = ProcessGroupGloo(timeout=limit)
+    at = {"store_addr": "localhost", "store_port": store.port}
+    at |= {"rank": 0, "world_size": 1, "lighthouse_addr": lighthouse}
+    at |= {"timeout": limit, "quorum_timeout": limit, "replica_id": name}
+    manager = torchft.Manager(pg, None, None, 1, use_async_quorum=False, **at)
+    options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True), timeout=30)
+    local = QuorumLocalSGD(manager, pg, model, optimizer, rule="equal", options=options)
+    while not (folder / "stop").exists():
+        with local.round() as found:
+            shared = found._replica.model
+            before = [*shared.anchor, *shared.memory]
+            held = b"".join(x.numpy().tobytes() for x in before)
+            told = hashlib.sha256(held).hexdigest()[:12], float(before[1].abs().sum())
+            with (folder / "said").open("a") as said:
+                print(name, pg.parent.size(), found.rounds, *told, file=said)
+            for _ in range(3):
+                rows = torch.randn(16, 8)
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(rows), rows.sum(1, True)).backward()
+                optimizer.step()
+    manager.shutdown()
 
 
 def said(folder: Path, name: str, ranks: int) -> dict[int, tuple[str, str]]:
@@ -80,17 +76,11 @@ def test_ranks_go_and_come_without_a_restart(tmp_path: Path) -> None:
     lighthouse = torchft._torchft.LighthouseServer(
         "localhost:0", 1, heartbeat_timeout_ms=2000, **short
     )
-    quiet = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    jobs: dict[str, subprocess.Popen[bytes]] = {}
+    jobs: dict[str, Any] = {}
 
     def start(name: str) -> None:
-        with (tmp_path / name).open("w") as log:
-            jobs[name] = subprocess.Popen(
-                [sys.executable, "-c", JOB, name, lighthouse.address(), str(tmp_path)],
-                env=os.environ | quiet,
-                stdout=log,
-                stderr=log,
-            )
+        of = name, lighthouse.address(), tmp_path
+        jobs[name] = started(job, *of, log=tmp_path / name)
 
     try:
         start("a")
@@ -101,12 +91,13 @@ def test_ranks_go_and_come_without_a_restart(tmp_path: Path) -> None:
         start("c")
         wait_for(tmp_path, "c", 2, last)
         (tmp_path / "stop").touch()
-        assert jobs["a"].wait(60) == 0
-        assert jobs["c"].wait(60) == 0
+        for name in ("a", "c"):
+            jobs[name].join(60)
+            assert jobs[name].exitcode == 0
     finally:
-        for job in jobs.values():
-            job.kill()
-            job.wait()
+        for one in jobs.values():
+            one.kill()
+            one.join()
         lighthouse.shutdown()
     for other in ("b", "c"):
         theirs, ours = said(tmp_path, other, 2), said(tmp_path, "a", 2)

@@ -6,24 +6,24 @@ import io
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.torch.pool import Pool
+from tests.torch.pool import Pool, started
+from torch.distributed import run
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torch_elastic.py"
 
 
-def environment(**more: str) -> dict[str, str]:
-    quiet = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+def torchrun(how: list[str], log: Path, **setting: str) -> Any:
+    """An agent of torchrun; its ranks are copies of it, with torch loaded."""
     own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return os.environ | quiet | own_store | more
+    forked = ["--run-path", "--start-method=fork"]
+    return started(run.main, [*forked, *how], log=log, **own_store, **setting)
 
 
 def example(name: str) -> Any:
@@ -70,19 +70,16 @@ def test_killed_ranks_are_started_again_to_the_same_bits(
     pool: Pool, tmp_path: Path
 ) -> None:
     """One is killed before construction, then one in the middle of a round."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    how = ["--nproc-per-node=2", "--max-restarts=2", str(EXAMPLE), str(tmp_path / "a")]
-    run = subprocess.run(
-        [*torchrun, *how],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(KILLED="1:-1 0:3"),
-    )
-    assert run.returncode == 0, run.stderr
-    assert "rank 1 of 2 goes on after round 3" in run.stdout
-    assert "must meet over the same" not in run.stderr
-    found = torch.load(tmp_path / "a" / "model.pt", weights_only=True)
+    log, folder = tmp_path / "log", tmp_path / "a"
+    how = ["--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+    agent = torchrun([*how, str(EXAMPLE), str(folder)], log, KILLED="1:-1 0:3")
+    agent.join(120)
+    agent.kill()
+    said = log.read_text()
+    assert agent.exitcode == 0, said
+    assert "rank 1 of 2 goes on after round 3" in said
+    assert "must meet over the same" not in said
+    found = torch.load(folder / "model.pt", weights_only=True)
     assert bits(found) == pool.run(undisturbed, 2, str(tmp_path / "b"))[0]
 
 
@@ -151,18 +148,15 @@ def test_a_machine_goes_and_another_comes(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    soon = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2"]
-    command += ["--nproc-per-node=1", "--max-restarts=9", "--rdzv-backend=c10d"]
-    command += ["--rdzv-id=job", f"--rdzv-endpoint=localhost:{port}"]
-    command += [f"--rdzv-conf={soon}", str(script), str(EXAMPLE.parent), str(tmp_path)]
-    agents: list[subprocess.Popen[bytes]] = []
+    soon = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+    how = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=9"]
+    how += ["--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-conf={soon}"]
+    how += [f"--rdzv-endpoint=localhost:{port}"]
+    how += [str(script), str(EXAMPLE.parent), str(tmp_path)]
+    agents: list[Any] = []
 
     def start() -> None:
-        with (tmp_path / f"agent{len(agents)}").open("w") as log:
-            agents.append(
-                subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
-            )
+        agents.append(torchrun(how, tmp_path / f"agent{len(agents)}"))
 
     try:
         start()  # keeps the rendezvous, and stays
@@ -186,57 +180,15 @@ def test_a_machine_goes_and_another_comes(tmp_path: Path) -> None:
         assert float(joined[0][5]) > 0
         wait_for(tmp_path, "round", 2, int(joined[0][3]) + 2, 1)
         (tmp_path / "stop").touch()
-        assert agents[0].wait(60) == 0
-        assert agents[2].wait(60) == 0
+        for agent in (agents[0], agents[2]):
+            agent.join(60)
+            assert agent.exitcode == 0
     finally:
         (tmp_path / "stop").touch()  # ranks outlive an agent that is killed
         for agent in agents:
             agent.terminate()
-            agent.wait(60)
+            agent.join(60)
 
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-
-
-LATE = """
-import sys, time
-import torch, torch.distributed as dist
-from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-options = SyncOptions(timeout=5)
-local = HewLocalSGD(model, optimizer, 1, options=options)
-if rank == 1:
-    time.sleep(120)
-try:
-    local.sync()
-except RankError as error:
-    print(time.time(), error, flush=True)
-"""
-
-
-def test_a_process_ends_soon_after_a_timeout(tmp_path: Path) -> None:
-    """The other rank sleeps on; its collective must not keep this one alive."""
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", LATE, str(rank), f"file://{tmp_path}/store"],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for rank in range(2)
-    ]
-    try:
-        said, _ = jobs[0].communicate(timeout=100)
-        ended = time.time()
-    finally:
-        for job in jobs:
-            job.kill()
-            job.communicate()
-    when, text = said.split(" ", 1)
-    assert "it never saw rank 1 (last seen at construction)" in text
-    assert ended - float(when) < 20

@@ -544,22 +544,30 @@ MULTIARCH static void add_signed(float b, const float *h, const float *x, const 
             sum[i] += b * h[i] * x[i];
 }
 
-/* sketch(vector, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
- * a vector of float32, less those of the base unless it is empty, go into the sketch `total` of
- * k doubles. Rows are added in single precision; after every 32 the sum goes into `total`, so
- * that rounding stays that of a few additions (sketch.py). */
+/* sketch(pieces, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
+ * a vector of float32, given as a list of pieces, less those of the base unless it is empty, go
+ * into the sketch `total` of k doubles. Rows are added in single precision; after every 32 the
+ * sum goes into `total`, so that rounding stays that of a few additions (sketch.py). */
 static PyObject *native_sketch(PyObject *self, PyObject *args)
 {
     (void)self;
-    Py_buffer x, y, signs, shifts, table, total;
-    Py_ssize_t begin, k;
-    if (!PyArg_ParseTuple(args, "y*y*nny*y*y*w*", &x, &y, &begin, &k, &signs, &shifts, &table,
-                          &total))
+    PyObject *list;
+    Py_buffer y, signs, shifts, table, total;
+    Py_ssize_t begin, k, got = 0, n = 0, rows = 0;
+    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*w*", &PyList_Type, &list, &y, &begin, &k, &signs,
+                          &shifts, &table, &total))
         return NULL;
-    Py_ssize_t n = x.len / 4, rows = 0;
-    int ok = begin >= 0 && begin <= PY_SSIZE_T_MAX - n && k > 0;
-    if (!ok)
+    Py_ssize_t pieces = PyList_Size(list);
+    Py_buffer *x = malloc((size_t)pieces * sizeof(Py_buffer) + 1);
+    int ok = x != NULL;
+    for (; ok && got < pieces; got += ok) {
+        ok = PyObject_GetBuffer(PyList_GetItem(list, got), &x[got], PyBUF_SIMPLE) == 0;
+        n += ok ? x[got].len / 4 : 0;
+    }
+    if (ok && (begin < 0 || begin > PY_SSIZE_T_MAX - n || k <= 0)) {
         PyErr_SetString(PyExc_ValueError, "a sketch has a size, and entries a place");
+        ok = 0;
+    }
     if (ok) {
         rows = n ? (begin + n - 1) / k - begin / k + 1 : 0;
         ok = (y.len == 0 || fits(&y, n, 4)) && fits(&signs, rows, 8) && fits(&shifts, rows, 8) &&
@@ -572,18 +580,20 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
             ok = 0;
         }
     float *sum = ok ? calloc((size_t)k, 4) : NULL;
-    if (ok && !sum) {
-        PyErr_NoMemory();
-        ok = 0;
-    }
+    ok = sum != NULL;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        Py_ssize_t j = 0, c = begin % k;
+        Py_ssize_t j = 0, c = begin % k, piece = 0, at = 0;
         for (Py_ssize_t r = 0; r < rows; r++, c = 0) {
-            Py_ssize_t len = k - c < n - j ? k - c : n - j;
-            add_signed((float)b[r], (const float *)table.buf + s[r] + c, (const float *)x.buf + j,
-                       y.len ? (const float *)y.buf + j : NULL, sum + c, len);
-            j += len;
+            while (c < k && j < n) { /* what one piece has of the row */
+                Py_ssize_t left = x[piece].len / 4 - at, len = k - c < left ? k - c : left;
+                add_signed((float)b[r], (const float *)table.buf + s[r] + c,
+                           (const float *)x[piece].buf + at,
+                           y.len ? (const float *)y.buf + j : NULL, sum + c, len);
+                j += len, c += len, at += len;
+                if (len == left)
+                    piece++, at = 0;
+            }
             if (r % 32 == 31 || r == rows - 1)
                 for (Py_ssize_t i = 0; i < k; i++) {
                     ((double *)total.buf)[i] += (double)sum[i];
@@ -591,9 +601,12 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
                 }
         }
         Py_END_ALLOW_THREADS
-    }
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
     free(sum);
-    PyBuffer_Release(&x);
+    for (Py_ssize_t i = 0; i < got; i++)
+        PyBuffer_Release(&x[i]);
+    free(x);
     PyBuffer_Release(&y);
     PyBuffer_Release(&signs);
     PyBuffer_Release(&shifts);
@@ -604,11 +617,71 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* s <- x + s; adds (s, y - x) to `product` unless y is NULL, and the bits of the largest |x + s|
+ * to `far`: among floats without a sign they are in the order of the numbers, NaN the last. */
+MULTIARCH static void move(float *restrict s, const float *x, const float *y, Py_ssize_t n,
+                           double *product, uint32_t *far)
+{
+    double lanes[8] = {0};
+    uint32_t most = *far;
+    if (y) {
+        Py_ssize_t i = 0;
+        for (; i + 8 <= n; i += 8)
+            for (int l = 0; l < 8; l++)
+                lanes[l] += (double)s[i + l] * (double)(y[i + l] - x[i + l]);
+        for (; i < n; i++)
+            lanes[0] += (double)s[i] * (double)(y[i] - x[i]);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        union {
+            float value;
+            uint32_t bits;
+        } moved = {.value = s[i] + x[i]};
+        s[i] = moved.value;
+        uint32_t size = moved.bits & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    for (int l = 0; l < 8; l++)
+        *product += lanes[l];
+    *far = most;
+}
+
+/* moved(step, x, y): x + step in place of the step, all of float32; returns (step, y - x), zero
+ * if y is None, and the largest |x + step|, which is not finite if an entry is not. */
+static PyObject *native_moved(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer s, x, y;
+    if (!PyArg_ParseTuple(args, "w*y*z*", &s, &x, &y))
+        return NULL;
+    Py_ssize_t n = s.len / 4;
+    int ok = fits(&x, n, 4) && (!y.buf || fits(&y, n, 4));
+    double product = 0.0;
+    union {
+        uint32_t bits;
+        float value;
+    } far = {.bits = 0};
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t lo = 0; lo < n; lo += PIECE) /* the second loop finds it in cache */
+            move((float *)s.buf + lo, (const float *)x.buf + lo,
+                 y.buf ? (const float *)y.buf + lo : NULL, n - lo < PIECE ? n - lo : PIECE,
+                 &product, &far.bits);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&s);
+    PyBuffer_Release(&x);
+    if (y.obj)
+        PyBuffer_Release(&y);
+    return ok ? Py_BuildValue("dd", product, (double)far.value) : NULL;
+}
+
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
+    {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
     {"sketch", native_sketch, METH_VARARGS, "The sketch of a long vector in one pass."},
     {NULL, NULL, 0, NULL},
 };

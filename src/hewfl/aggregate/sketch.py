@@ -96,15 +96,20 @@ class CountSketch:
 
         Args:
             total: from `empty`.
-            vector: entries `begin` and after, of the library of `total`.
+            vector: entries `begin` and after, of the library of `total`; one array, or
+                a list of them that are laid end to end.
             begin: place of the first one in the whole vector.
-            base: what is to be subtracted from them, None for nothing.
+            base: what is to be subtracted from them, one array; None for nothing.
         """
-        k, end = self.size, begin + len(vector)
+        pieces = vector if isinstance(vector, list) else [vector]
+        k, end = self.size, begin + sum(map(len, pieces))
         first, last = begin // k, -(-end // k)
         signs, shifts = self._rows(first, last)
-        if self._by_kernel(total, vector, begin, base, (signs, shifts)):
+        if self._by_kernel(total, pieces, begin, base, (signs, shifts)):
             return
+        vector = pieces[0]
+        if len(pieces) > 1:
+            vector = compat.array_namespace(*pieces).concat(pieces)
         if base is not None:
             vector = vector - base
         table = self._table(total)
@@ -129,18 +134,22 @@ class CountSketch:
             _add_rows(total, rows, table, signs[chosen], shifts[chosen])
 
     def _by_kernel(
-        self, total: Any, vector: Any, begin: int, base: Any, rows: tuple[Any, Any]
+        self,
+        total: Any,
+        pieces: list[Any],
+        begin: int,
+        base: Any,
+        rows: tuple[Any, Any],
     ) -> bool:
         """Whether the compiled kernel could do it, and has: float32 on the host."""
         kernel = getattr(library(PASSES), "sketch", None)
-        lent = host_rows([total, vector] if base is None else [total, vector, base])
-        kinds = (FLOAT64, FLOAT32) if base is None else (FLOAT64, FLOAT32, FLOAT32)
-        if kernel is None or lent is None or lent[1] != bytes(kinds):
+        given = [total, *pieces] if base is None else [total, *pieces, base]
+        lent = None if kernel is None else host_rows(given)
+        if lent is None or lent[1] != bytes((FLOAT64, *[FLOAT32] * (len(given) - 1))):
             return False
         sums, *parts = lent[0]
-        parts = parts if base is not None else [*parts, np.empty(0, np.float32)]
-        h = _signs(self.size)
-        kernel(*parts, begin, self.size, *rows, h, sums)
+        less = np.empty(0, np.float32) if base is None else parts.pop()
+        kernel(parts, less, begin, self.size, *rows, _signs(self.size), sums)
         return True
 
     def _rows(

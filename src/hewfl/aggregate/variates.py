@@ -163,16 +163,6 @@ def start_variates(
     return ControlVariates(gradients.mean(axis=0), gradients.copy())
 
 
-def check_start(start: str) -> None:
-    """Require the name of a start.
-
-    Raises:
-        InvalidInputError: it is another one.
-    """
-    if start not in ("zero", "gradient"):
-        raise invalid("start", "one of zero, gradient", repr(start))
-
-
 def correction(variates: Variates, roster: Roster) -> Float64[Array, "s d"]:
     """c_i − c: what client i subtracts from each stochastic gradient.
 

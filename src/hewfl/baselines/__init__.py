@@ -30,27 +30,9 @@ from hewfl.baselines.trust import Trust
 from hewfl.baselines.uniform import UniformLocalSGD
 
 __all__ = [
-    "Agreement",
-    "CentredClipping",
-    "CoordinateMedian",
-    "Disagreement",
-    "FedAWARE",
-    "FedAdp",
-    "FedAvg",
-    "FedExP",
-    "FedMGDAPlus",
-    "FedNova",
-    "FedProx",
-    "GeometricMedian",
-    "KnownQuality",
-    "Krum",
-    "MinibatchSGD",
-    "MultiKrum",
-    "QFedAvg",
-    "Scaffold",
-    "Sieve",
-    "StepWeighted",
-    "TrimmedMean",
-    "Trust",
+    "Agreement", "CentredClipping", "CoordinateMedian", "Disagreement", "FedAWARE",
+    "FedAdp", "FedAvg", "FedExP", "FedMGDAPlus", "FedNova", "FedProx",
+    "GeometricMedian", "KnownQuality", "Krum", "MinibatchSGD", "MultiKrum",
+    "QFedAvg", "Scaffold", "Sieve", "StepWeighted", "TrimmedMean", "Trust",
     "UniformLocalSGD",
-]
+]  # fmt: skip

@@ -4,12 +4,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import PerClient
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, Round
 
 
@@ -35,20 +34,11 @@ class Agreement(Memoryless):
         step_scale: s > 0; every client takes every step with η = s/L.
         power: p ≥ 0, how sharply agreement counts; 2 did best among equal workers in
             the prototype that the rule comes from, and 1 is milder where data differ.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    power: float = 2.0
+    power: Nonnegative = 2.0
 
     name: ClassVar[str] = "Agreement"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        nonnegative("power", self.power)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ max(0, a_i)^p; equal weights where all are zero."""
@@ -66,17 +56,8 @@ class Agreement(Memoryless):
         return Decision(weights / weights.sum(), "weights by agreement"), state
 
 
-def mean_cosines(
-    displacements: Displacements,
-) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
-    """Mean cosine of each vector with the others, those of a zero vector being zero.
-
-    Args:
-        displacements: at least two vectors.
-
-    Returns:
-        The cosines, and the lengths up to one factor for all.
-    """
+def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
+    """Mean cosine of each vector with the others, and lengths up to one factor."""
     # cosines have no scale: without the common power of two squares may overflow
     G = replace(displacements.products(), exponent=0).plain()
     lengths = np.sqrt(np.diagonal(G))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from scipy.linalg import cho_factor, cho_solve
 
-from hewfl.core.checks import Array, Mask
+from hewfl.core.checks import Array, Mask, PerClient
 from hewfl.core.displacements import RoundProducts
 from hewfl.errors import SolverError
 
@@ -30,11 +30,8 @@ ACCEPTED = 1e-10
 
 
 def solve_box_simplex(
-    products: RoundProducts,
-    lower: Float64[Array, " n"],
-    upper: Float64[Array, " n"],
-    start: Float64[Array, " n"],
-) -> tuple[Float64[Array, " n"], float]:
+    products: RoundProducts, lower: PerClient, upper: PerClient, start: PerClient
+) -> tuple[PerClient, float]:
     """Weights in a box on the simplex that make the combination shortest.
 
     Takes one factorisation for each bound that becomes or ceases to be active.
@@ -73,10 +70,7 @@ def solve_box_simplex(
 
 
 def box_simplex_gap(
-    gradient: Float64[Array, " n"],
-    lower: Float64[Array, " n"],
-    upper: Float64[Array, " n"],
-    weights: Float64[Array, " n"],
+    gradient: PerClient, lower: PerClient, upper: PerClient, weights: PerClient
 ) -> float:
     """The largest ⟨∇, λ − v⟩ over v in the set: no less than the excess at λ.
 
@@ -91,10 +85,10 @@ def box_simplex_gap(
 
 def _active_set(
     H: Float64[Array, "n n"],
-    c: Float64[Array, " n"],
-    box: tuple[Float64[Array, " n"], Float64[Array, " n"]],
-    start: Float64[Array, " n"],
-) -> tuple[Float64[Array, " n"], Bool[Mask, " n"], Float64[Array, " n"]]:
+    c: PerClient,
+    box: tuple[PerClient, PerClient],
+    start: PerClient,
+) -> tuple[PerClient, Bool[Mask, " n"], PerClient]:
     """The minimiser for definite H, which weights are free, and reduced costs."""
     lower, upper = box
     w, free = start.copy(), np.ones(len(start), dtype=np.bool_)
@@ -120,11 +114,8 @@ def _active_set(
 
 
 def _newton(
-    H: Float64[Array, "n n"],
-    c: Float64[Array, " n"],
-    w: Float64[Array, " n"],
-    free: Bool[Mask, " n"],
-) -> tuple[Float64[Array, " n"], float]:
+    H: Float64[Array, "n n"], c: PerClient, w: PerClient, free: Bool[Mask, " n"]
+) -> tuple[PerClient, float]:
     """Step of the free weights, sum kept, to a level gradient; and that level."""
     F = np.flatnonzero(free)
     gradient = H[F] @ w + c[F]
@@ -141,11 +132,11 @@ def _newton(
 
 def _least_norm_on_face(
     G: Float64[Array, "n n"],
-    c: Float64[Array, " n"],
-    w: Float64[Array, " n"],
+    c: PerClient,
+    w: PerClient,
     free: Bool[Mask, " n"],
     cut: float,
-) -> Float64[Array, " n"]:
+) -> PerClient:
     """The shortest minimiser with the same weights at their bounds.
 
     λ_F = ρ/|F| + z, where ρ is what the bounds leave, z sums to zero and solves

@@ -8,10 +8,11 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.memory import to_host
 from hewfl.baselines.distances import sq_distances_to
-from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive, whole
+from hewfl.baselines.one_step_size import PlainBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import Array
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Count, Positive
 from hewfl.core.round import Decision, Round
 
 
@@ -53,30 +54,15 @@ class CentredClipping(PlainBranches):
         radius: > 0, τ over the median distance, or τ itself; 1 is our choice.
         iterations: passes; 5 as in Blades; 1 in the authors' code.
         relative: whether `radius` is in units of the median distance.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    radius: float = 1.0
-    iterations: int = 5
+    radius: Positive = 1.0
+    iterations: Count = 5
     relative: bool = True
 
     name: ClassVar[str] = "Centred clipping"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("radius", self.radius)
-        whole("iterations", self.iterations, least=1)
-
-    def init(
-        self,
-        n: int,  # noqa: ARG002 - one vector for all
-        d: int,
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - not asked for
-    ) -> CentredClippingState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> CentredClippingState:
         """No step taken yet."""
         return CentredClippingState(np.zeros(d))
 
@@ -111,10 +97,6 @@ def products_with_vector(
     With c_i = Δ_i − r and e = v − r it is the Gram matrix of c_1, …, c_n, e. The weight
     problem of g = −v and Λ = 1 holds all of it: q_i = ⟨c_i, r − v⟩ = −⟨c_i, e⟩ and
     2·offset + ‖v‖² = ‖r‖² − 2⟨v, r⟩ + ‖v‖² = ‖e‖².
-
-    Args:
-        displacements: Δ_i, n of them.
-        vector: v, of the same space.
 
     Returns:
         The matrix times 2^−exponent, of n + 1 rows, and the exponent.

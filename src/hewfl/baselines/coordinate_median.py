@@ -5,7 +5,6 @@ from typing import ClassVar, final
 
 from hewfl.baselines.coordinates import middle_means
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.algorithm import Demands
 from hewfl.core.round import Decision, Round
 
 
@@ -24,13 +23,9 @@ class CoordinateMedian(Memoryless):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Coordinate median"
-    demands: ClassVar[Demands] = Demands()
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The median as a step, and who was it how often."""

@@ -3,13 +3,13 @@
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, PerClient
 from hewfl.core.displacements import Displacements
 
 
 def middle_means(
     displacements: Displacements, trimmed: int
-) -> tuple[Float64[Array, " k"], Float64[Array, " n"]]:
+) -> tuple[Float64[Array, " k"], PerClient]:
     """Leave out the largest and smallest values of every coordinate, average the rest.
 
     Args:
@@ -37,15 +37,8 @@ def middle_means(
     return step, counts / total
 
 
-def _shares(
-    block: Float64[Array, "n k"], kept: Float64[Array, "m k"]
-) -> Float64[Array, " n"]:
-    """In how many columns the value of each client is among the middle ones.
-
-    Args:
-        block: values of all clients.
-        kept: the middle ones, in order.
-    """
+def _shares(block: Float64[Array, "n k"], kept: Float64[Array, "m k"]) -> PerClient:
+    """In how many columns the value of each client is among the middle ones."""
     low, high = kept[0], kept[-1]
     inside = ((block > low) & (block < high)).sum(axis=1).astype(np.float64)
     for end, counts in ((low, low <= high), (high, low < high)):
@@ -56,10 +49,8 @@ def _shares(
 
 
 def _over_all_ranks(
-    displacements: Displacements,
-    values: Float64[Array, " n"],
-    step: Float64[Array, " k"],
-) -> Float64[Array, " n"]:
+    displacements: Displacements, values: PerClient, step: Float64[Array, " k"]
+) -> PerClient:
     """Numbers that each rank has for its own columns, added up over ranks.
 
     The protocol adds up products of vectors only, so each number travels as the first

@@ -7,7 +7,6 @@ import numpy as np
 
 from hewfl.baselines.distances import sq_distances
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.algorithm import Demands
 from hewfl.core.round import Decision, Round
 
 FLOOR = 1e-3
@@ -47,13 +46,9 @@ class Disagreement(Memoryless):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Disagreement"
-    demands: ClassVar[Demands] = Demands()
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ σ_i^{−2}; equal weights where there are no variances."""

@@ -9,32 +9,22 @@ squared into every entry and takes the digits of their differences.
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, PerClient
 
 
 def sq_distances(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:
-    """‖Δ_i − Δ_j‖² = G_ii + G_jj − 2G_ij, never below zero.
-
-    Args:
-        gram: G, products around any common vector.
-    """
+    """‖Δ_i − Δ_j‖² = G_ii + G_jj − 2G_ij, never below zero."""
     lengths = np.diagonal(gram)
     apart = np.maximum(lengths + lengths[:, None] - 2 * gram, 0.0)
     np.fill_diagonal(apart, 0.0)
     return np.asarray(0.5 * (apart + apart.T))
 
 
-def sq_distances_to(
-    gram: Float64[Array, "n n"], weights: Float64[Array, " n"]
-) -> Float64[Array, " n"]:
+def sq_distances_to(gram: Float64[Array, "n n"], weights: PerClient) -> PerClient:
     """‖Δ_i − Σ_j w_jΔ_j‖² = G_ii − 2(Gw)_i + wᵀGw for Σw_j = 1, never below zero.
 
     The form in pairwise distances, Σ_j w_j‖Δ_i − Δ_j‖² − …, is not used: one far client
     with a small weight would put the square of its distance into every entry.
-
-    Args:
-        gram: G, products around any common vector.
-        weights: w, of sum one.
     """
     against = gram @ weights
     apart = np.diagonal(gram) - 2 * against + weights @ against
@@ -46,9 +36,6 @@ def central_distance(apart: Float64[Array, "n n"]) -> float:
 
     A scale that fewer than half of the clients cannot make large. The median over all
     pairs is none: with three far clients of ten most pairs are far.
-
-    Args:
-        apart: squared distances of at least two vectors.
     """
     nearest = np.sort(apart, axis=1)[:, 1:]  # without itself
     return float(np.sqrt(nearest[:, (len(apart) - 2) // 2].min()))

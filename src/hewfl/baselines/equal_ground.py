@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from jaxtyping import Float64
-
-from hewfl.core.algorithm import Algorithm, Demands
-from hewfl.core.checks import Array, invalid, shown
+from hewfl.core.algorithm import Algorithm, Demands, FirstGradients
+from hewfl.core.checks import invalid, shown
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
@@ -47,7 +45,7 @@ class EqualGround:
         """The rule's."""
         return self.rule.demands
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> Any:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> Any:
         """The rule's own state."""
         return self.rule.init(n, d, gradients)
 

@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.aggregate.memory import to_host
-from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, Ints, positive
+from hewfl.baselines.one_step_size import PlainBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import Array, Ints, PerClient
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Positive
 from hewfl.core.round import Decision, Round
 
 
@@ -24,7 +25,7 @@ class FedAdpState:
         counts: t_i, rounds the client has taken part in.
     """
 
-    angles: Float64[Array, " n"]
+    angles: PerClient
     counts: Int64[Ints, " n"]
 
 
@@ -48,27 +49,13 @@ class FedAdp(PlainBranches):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         alpha: α > 0, how sharply f falls; 5 in the paper.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    alpha: float = 5.0
+    alpha: Positive = 5.0
 
     name: ClassVar[str] = "FedAdp"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("alpha", self.alpha)
-
-    def init(
-        self,
-        n: int,
-        d: int,  # noqa: ARG002 - angles only
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - not asked for
-    ) -> FedAdpState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> FedAdpState:
         """Nothing seen yet."""
         return FedAdpState(np.zeros(n), np.zeros(n, dtype=np.int64))
 
@@ -95,10 +82,6 @@ def angles_to_mean(
 
     2 atan2(‖u − v‖, ‖u + v‖) on unit vectors: an arccos of products loses half the
     digits of small angles.
-
-    Args:
-        displacements: Δ_i.
-        weights: of the mean.
     """
     D, mean = displacements, displacements.combine(weights)
     lengths, length = _lengths(D), np.sqrt(D.dot(mean, mean))
@@ -112,5 +95,5 @@ def angles_to_mean(
     return theta
 
 
-def _lengths(vectors: Displacements) -> Float64[Array, " n"]:
+def _lengths(vectors: Displacements) -> PerClient:
     return np.sqrt(np.diagonal(vectors.gram()))

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.algorithm import Demands
 from hewfl.core.round import Decision, Round
 
 
@@ -23,13 +22,9 @@ class FedAvg(Memoryless):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "FedAvg"
-    demands: ClassVar[Demands] = Demands()
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = m_i/m."""

@@ -7,9 +7,10 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from hewfl.aggregate.post_local import post_local_weights
-from hewfl.baselines.one_step_size import OneStepSize, PlainBranches
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, Mask, invalid, positive
+from hewfl.baselines.one_step_size import PlainBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import Array, Mask
+from hewfl.core.fields import Positive, Share
 from hewfl.core.round import Decision, Round
 
 
@@ -54,31 +55,15 @@ class FedAWARE(PlainBranches):
             in the authors' scripts.
         server_step: η_g > 0; 1 in the authors' scripts.
         unit: whether memories are normalised.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    alpha: float = 0.5
-    server_step: float = 1.0
+    alpha: Share = 0.5
+    server_step: Positive = 1.0
     unit: bool = False
 
     name: ClassVar[str] = "FedAWARE"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        if positive("alpha", self.alpha) > 1:
-            raise invalid("alpha", "above 0 and at most 1", self.alpha)
-        positive("server_step", self.server_step)
-
-    def init(
-        self,
-        n: int,
-        d: int,
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - none needed
-    ) -> FedAWAREState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> FedAWAREState:
         """Nothing seen yet."""
         return FedAWAREState(np.zeros((n, d)), np.zeros(n, dtype=np.bool_))
 

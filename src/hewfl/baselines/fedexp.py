@@ -5,9 +5,8 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import positive
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.fields import Positive
 from hewfl.core.round import Decision, Round
 
 
@@ -33,20 +32,11 @@ class FedExP(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         epsilon: ε > 0, keeps η_g down when the mean vanishes.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    epsilon: float = 1e-3
+    epsilon: Positive = 1e-3
 
     name: ClassVar[str] = "FedExP"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("epsilon", self.epsilon)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = η_g/S."""

@@ -8,10 +8,10 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import post_local_weights
 from hewfl.baselines.box_simplex import solve_box_simplex
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative, positive
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import Array
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Nonnegative, Positive
 from hewfl.core.round import Decision, Round
 
 
@@ -41,24 +41,14 @@ class FedMGDAPlus(Memoryless):
         server_step: > 0, the global step size; 1 as in FLGo.
         relative: whether `server_step` is in units of the mean displacement.
         by_size: λ⁰_i = m_i/Σ_{j∈S} m_j; otherwise 1/S.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    epsilon: float = 1.0
-    server_step: float = 1.0
+    epsilon: Nonnegative = 1.0
+    server_step: Positive = 1.0
     relative: bool = True
     by_size: bool = True
 
     name: ClassVar[str] = "FedMGDA+"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        nonnegative("epsilon", self.epsilon)
-        positive("server_step", self.server_step)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = η λ_i/‖Δ_i‖."""

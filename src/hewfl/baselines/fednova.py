@@ -29,9 +29,6 @@ class FedNova(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         by_size: p_i = m_i/Σ_{j∈S} m_j as in the paper; otherwise p_i = 1/S.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     by_size: bool = True

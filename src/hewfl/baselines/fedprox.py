@@ -3,17 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from jaxtyping import Float64
-
-from hewfl.baselines.one_step_size import OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, nonnegative
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FedProx(OneStepSize):
+class FedProx(Memoryless):
     """Clients work on F_i(y) + (μ/2)‖y − x‖², endpoints weigh by data size [Li2020].
 
         y ← y − η (g + μ (y − x)),     x⁺ = x + Σ_i (m_i/m) Δ_i,     m = Σ_{j∈S} m_j
@@ -26,25 +23,13 @@ class FedProx(OneStepSize):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         proximal: μ ≥ 0, absolute, in the units of L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    proximal: float
+    proximal: Nonnegative
 
     name: ClassVar[str] = "FedProx"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        nonnegative("proximal", self.proximal)
-
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+    def plan(self, roster: Roster, state: None) -> LocalPlan:
         """One step size for all, η = s/L, and the proximal term."""
         return LocalPlan(self.step_sizes(roster), proximal=self.proximal)
 

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.baselines.distances import central_distance, sq_distances, sq_distances_to
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive, whole
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import Array, PerClient
+from hewfl.core.fields import Count, Positive
 from hewfl.core.round import Decision, Round
 
 RESOLVED = 1e-15
@@ -52,23 +52,13 @@ class GeometricMedian(Memoryless):
             length.
         iterations: Weiszfeld steps at most.
         by_size: α_i = m_i/Σ_{j∈S} m_j as in the paper; otherwise 1/S.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothing: float = 1e-6
-    iterations: int = 1000
+    smoothing: Positive = 1e-6
+    iterations: Count = 1000
     by_size: bool = False
 
     name: ClassVar[str] = "Geometric median"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("smoothing", self.smoothing)
-        whole("iterations", self.iterations, least=1)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = c_i/Σc_j at the last point, and the certified gap."""
@@ -90,11 +80,8 @@ class GeometricMedian(Memoryless):
 
 
 def weiszfeld(
-    gram: Float64[Array, "n n"],
-    alpha: Float64[Array, " n"],
-    nu: float,
-    iterations: int,
-) -> tuple[Float64[Array, " n"], float]:
+    gram: Float64[Array, "n n"], alpha: PerClient, nu: float, iterations: int
+) -> tuple[PerClient, float]:
     """Smoothed Weiszfeld steps from the mean on, until the weights rest.
 
     Args:
@@ -119,10 +106,7 @@ def weiszfeld(
 
 
 def fermat_weber_gap(
-    distances: Float64[Array, " n"],
-    c: Float64[Array, " n"],
-    alpha: Float64[Array, " n"],
-    nu: float,
+    distances: PerClient, c: PerClient, alpha: PerClient, nu: float
 ) -> float:
     """How far the smoothed sum of distances can be above its least value, at most.
 

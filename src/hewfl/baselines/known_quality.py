@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.baselines.one_step_size import EqualGroundBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import PerClient
+from hewfl.core.round import Decision, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class KnownQuality:
+class KnownQuality(EqualGroundBranches):
     """Weights by true quality, which no server knows: a yardstick for other rules.
 
         w_i = q_iH_i / Σ_j q_jH_j,     q_i the true batch size, 0 of a bad client
@@ -27,46 +27,19 @@ class KnownQuality:
     Attributes:
         smoothness: L > 0.
         amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    amplitude: float
-
     name: ClassVar[str] = "Knows who is bad"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("amplitude", self.amplitude)
-
-    def init(
-        self,
-        n: int,
-        d: int,  # noqa: ARG002 - no vector is kept
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - nor asked for
-    ) -> Float64[Array, " n"]:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> PerClient:
         """Everybody equally good."""
         return np.ones(n)
 
-    def acquainted(
-        self,
-        state: Float64[Array, " n"],  # noqa: ARG002 - a guess
-        quality: Float64[Array, " n"],
-    ) -> Float64[Array, " n"]:
+    def acquainted(self, state: PerClient, quality: PerClient) -> PerClient:
         """The truth in place of the guess."""
         return quality
 
-    def plan(self, roster: Roster, state: Float64[Array, " n"]) -> LocalPlan:  # noqa: ARG002 - the same for all
-        """Equal ground for all: η_i H_i = ϑ/L."""
-        return LocalPlan(self.amplitude / (self.smoothness * roster.horizons))
-
-    def decide(
-        self, round_: Round, state: Float64[Array, " n"]
-    ) -> tuple[Decision, Float64[Array, " n"]]:
+    def decide(self, round_: Round, state: PerClient) -> tuple[Decision, PerClient]:
         """w_i ∝ q_iH_i over those who took part."""
         roster = round_.roster
         worth = state[roster.clients] * roster.horizons

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.baselines.distances import sq_distances
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.checks import PerClient
 from hewfl.core.displacements import Displacements
+from hewfl.core.fields import Minority, Share
 from hewfl.core.round import Decision, Round
 
 TIED = 1e-10
@@ -37,20 +36,11 @@ class Krum(Memoryless):
         step_scale: s > 0; every client takes every step with η = s/L.
         bad: 0 ≤ φ < ½, the share of bad clients; the paper takes f as known, 0.25 is
             our choice.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    bad: float = 0.25
+    bad: Minority = 0.25
 
     name: ClassVar[str] = "Krum"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        _share_of_bad(self.bad)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """All weight to the lowest score."""
@@ -75,23 +65,12 @@ class MultiKrum(Memoryless):
         bad: 0 ≤ φ < ½, the share of bad clients, f = ⌊φ n⌋; 0.25 is our choice.
         kept: 0 < μ ≤ 1, the share of clients that is averaged; the better half is our
             choice, 1 is the plain mean.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    bad: float = 0.25
-    kept: float = 0.5
+    bad: Minority = 0.25
+    kept: Share = 0.5
 
     name: ClassVar[str] = "Multi-Krum"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        _share_of_bad(self.bad)
-        if positive("kept", self.kept) > 1:
-            raise invalid("kept", "above 0 and at most 1", self.kept)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Equal weights on the m lowest scores."""
@@ -102,7 +81,7 @@ class MultiKrum(Memoryless):
 
 def krum_weights(
     displacements: Displacements, bad: float, kept: int
-) -> tuple[Float64[Array, " n"], int]:
+) -> tuple[PerClient, int]:
     """Equal weights on the clients of lowest score; ties share the last places.
 
     Args:
@@ -129,9 +108,3 @@ def krum_weights(
 def _part(share: float, n: int) -> int:
     """⌊share · n⌋, where 0.29 · 100 is 29 in spite of rounding."""
     return int(share * n + 1e-9)
-
-
-def _share_of_bad(bad: float) -> None:
-    """Require a share of bad clients below one half."""
-    if nonnegative("bad", bad) >= 0.5:
-        raise invalid("bad", "at least 0 and below 0.5", bad)

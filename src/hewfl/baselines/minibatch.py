@@ -4,17 +4,14 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.baselines.one_step_size import OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array
+from hewfl.baselines.one_step_size import Memoryless
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class MinibatchSGD(OneStepSize):
+class MinibatchSGD(Memoryless):
     """The round's gradients, all taken at the anchor, in one step [Woodworth2020].
 
         Δ_i = −η Σ_{ℓ<H_i} g_i(x; ξ_i^ℓ),     x⁺ = x + (1/S) Σ_i Δ_i
@@ -27,18 +24,11 @@ class MinibatchSGD(OneStepSize):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every gradient counts with η = s/L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Minibatch SGD"
-    demands: ClassVar[Demands] = Demands()
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
-        """There is no state."""
-
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+    def plan(self, roster: Roster, state: None) -> LocalPlan:
         """One step size for all, η = s/L, and branches that stay at the anchor."""
         return LocalPlan(self.step_sizes(roster), hold=True)
 

@@ -1,34 +1,28 @@
-"""What methods share whose clients all take every step with one step size."""
+"""What methods share whose clients step alike: by one step size, or on equal ground."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, positive
+from hewfl.core.algorithm import Demands, FirstGradients
+from hewfl.core.checks import Array
+from hewfl.core.fields import Checked, Positive
 from hewfl.core.round import LocalPlan, Roster
 
 
 @dataclass(frozen=True, slots=True)
-class OneStepSize:
+class OneStepSize(Checked):
     """Hyper-parameters of one step size η = s/L for all clients.
 
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0.
-
-    Raises:
-        InvalidInputError: a number is not positive and finite.
     """
 
-    smoothness: float
-    step_scale: float
-
-    def __post_init__(self) -> None:
-        """Check that both numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
+    smoothness: Positive
+    step_scale: Positive
 
     def step_sizes(self, roster: Roster) -> Float64[Array, " s"]:
         """η = s/L, for each client."""
@@ -39,7 +33,9 @@ class OneStepSize:
 class PlainBranches(OneStepSize):
     """Methods whose clients do plain SGD: no correction, no proximal term."""
 
-    def plan(self, roster: Roster, state: Any) -> LocalPlan:  # noqa: ARG002 - the same in every state
+    demands: ClassVar[Demands] = Demands()
+
+    def plan(self, roster: Roster, state: Any) -> LocalPlan:
         """One step size for all: η = s/L."""
         return LocalPlan(self.step_sizes(roster))
 
@@ -48,5 +44,24 @@ class PlainBranches(OneStepSize):
 class Memoryless(PlainBranches):
     """Methods of plain SGD that remember nothing from round to round."""
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> None:
         """There is no state."""
+
+
+@dataclass(frozen=True, slots=True)
+class EqualGroundBranches(Checked):
+    """Methods whose clients all cover the ground ϑ/L, by steps of η_i = ϑ/(L H_i).
+
+    Attributes:
+        smoothness: L > 0.
+        amplitude: ϑ > 0.
+    """
+
+    smoothness: Positive
+    amplitude: Positive
+
+    demands: ClassVar[Demands] = Demands()
+
+    def plan(self, roster: Roster, state: Any) -> LocalPlan:
+        """Equal ground for all: η_i H_i = ϑ/L."""
+        return LocalPlan(self.amplitude / (self.smoothness * roster.horizons))

@@ -5,9 +5,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
+from hewfl.baselines.one_step_size import Memoryless
 from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import invalid, nonnegative
+from hewfl.core.checks import invalid
+from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, Round
 
 
@@ -35,20 +36,12 @@ class QFedAvg(Memoryless):
         smoothness: L > 0, of the clients' losses.
         step_scale: s > 0; every client takes every step with η = s/L.
         q: fairness, q ≥ 0.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    q: float
+    q: Nonnegative
 
     name: ClassVar[str] = "q-FedAvg"
     demands: ClassVar[Demands] = Demands(Traffic(up_scalars=1), losses=True)  # F_i(x)
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        nonnegative("q", self.q)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = (F_i^q/η) / Σ_j h_j.

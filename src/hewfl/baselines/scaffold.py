@@ -4,19 +4,17 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.aggregate.variates import (
     ControlVariates,
     Start,
     Variates,
-    check_start,
     correction,
     start_variates,
 )
 from hewfl.baselines.one_step_size import OneStepSize
-from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import Array, positive
+from hewfl.core.algorithm import Demands, FirstGradients, Traffic
+from hewfl.core.fields import Positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
@@ -39,21 +37,12 @@ class Scaffold(OneStepSize):
         step_scale: s > 0; every client takes every step with η = s/L.
         server_step: η_g > 0; 1 in the paper's experiments.
         start: c_i = 0, or one minibatch gradient of each client at x_0 (erratum E-29).
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    server_step: float = 1.0
+    server_step: Positive = 1.0
     start: Start = "zero"
 
     name: ClassVar[str] = "SCAFFOLD"
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("server_step", self.server_step)
-        check_start(self.start)
 
     @property
     def demands(self) -> Demands:
@@ -61,9 +50,7 @@ class Scaffold(OneStepSize):
         traffic = Traffic(down=2, up=1, paper_up=2)
         return Demands(traffic, gradients=self.start == "gradient", variates=True)
 
-    def init(
-        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
-    ) -> ControlVariates:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> ControlVariates:
         """c_i as `start` says, c their mean.
 
         Raises:

@@ -6,9 +6,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from hewfl.baselines.agreement import mean_cosines
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import nonnegative, positive
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.fields import Nonnegative, Positive
 from hewfl.core.round import Decision, Round
 
 LEAST = 0.4
@@ -44,23 +43,12 @@ class Sieve(Memoryless):
         step_scale: s > 0; every client takes every step with η = s/L.
         tolerance: τ ≥ 0; as above if it is not given.
         clip: c > 0, longest step that counts in full, over the median.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    tolerance: float | None = None
-    clip: float = 2.0
+    tolerance: Nonnegative | None = None
+    clip: Positive = 2.0
 
     name: ClassVar[str] = "Sieve"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        positive("clip", self.clip)
-        if self.tolerance is not None:
-            nonnegative("tolerance", self.tolerance)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ m_i k_i, then clipped; FedAvg's own where every k_i is zero."""

@@ -23,9 +23,6 @@ class StepWeighted(Memoryless):
     Attributes:
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Step-weighted"

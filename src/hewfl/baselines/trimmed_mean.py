@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from hewfl.baselines.coordinates import middle_means
-from hewfl.baselines.one_step_size import Memoryless, OneStepSize
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import invalid, nonnegative
+from hewfl.baselines.one_step_size import Memoryless
+from hewfl.core.fields import Minority
 from hewfl.core.round import Decision, Round
 
 
@@ -27,21 +26,11 @@ class TrimmedMean(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L.
         trim: 0 ≤ β < ½; 0.2 is the default of Flower's FedTrimmedAvg.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    trim: float = 0.2
+    trim: Minority = 0.2
 
     name: ClassVar[str] = "Trimmed mean"
-    demands: ClassVar[Demands] = Demands()
-
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        OneStepSize.__post_init__(self)
-        if nonnegative("trim", self.trim) >= 0.5:
-            raise invalid("trim", "at least 0 and below 0.5", self.trim)
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The trimmed mean as a step, and whose values it kept how often."""

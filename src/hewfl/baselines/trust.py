@@ -8,9 +8,11 @@ from jaxtyping import Float64, Int64
 
 from hewfl.baselines.distances import central_distance, sq_distances, sq_distances_to
 from hewfl.baselines.geometric_median import RESOLVED, weiszfeld
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, Ints, invalid, nonnegative, positive
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.baselines.one_step_size import EqualGroundBranches
+from hewfl.core.algorithm import FirstGradients
+from hewfl.core.checks import Array, Ints, PerClient
+from hewfl.core.fields import BelowOne, Positive
+from hewfl.core.round import Decision, Round
 
 SMOOTHING, STEPS = 1e-6, 200
 """Of the geometric median, whose last digits do not matter here."""
@@ -32,13 +34,13 @@ class TrustState:
         heard: in how many rounds each was heard.
     """
 
-    apart: Float64[Array, " n"]
-    heard: Float64[Array, " n"]
+    apart: PerClient
+    heard: PerClient
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(EqualGroundBranches):
     """Clients that stay far from the others lose their weight, round by round.
 
         z = geometric median of the Δ_i
@@ -70,39 +72,16 @@ class Trust:
         memory: β from 0 to below 1; 0.8 remembers about five rounds, 0 only this one.
         doubt: κ > 0, from how many median deviations of log e on a client is
             distrusted.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    amplitude: float
-    memory: float = 0.8
-    doubt: float = 2.0
+    memory: BelowOne = 0.8
+    doubt: Positive = 2.0
 
     name: ClassVar[str] = "Trust"
-    demands: ClassVar[Demands] = Demands()
 
-    def __post_init__(self) -> None:
-        """Check that all numbers are in range."""
-        positive("smoothness", self.smoothness)
-        positive("amplitude", self.amplitude)
-        positive("doubt", self.doubt)
-        if nonnegative("memory", self.memory) >= 1:
-            raise invalid("memory", "from 0 to below 1", self.memory)
-
-    def init(
-        self,
-        n: int,
-        d: int,  # noqa: ARG002 - no vector is kept
-        gradients: Float64[Array, "n d"] | None,  # noqa: ARG002 - nor asked for
-    ) -> TrustState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> TrustState:
         """Nobody was heard; everybody is as near as the median."""
         return TrustState(np.ones(n), np.zeros(n))
-
-    def plan(self, roster: Roster, state: TrustState) -> LocalPlan:  # noqa: ARG002 - the same for all
-        """Equal ground for all: η_i H_i = ϑ/L."""
-        return LocalPlan(self.amplitude / (self.smoothness * roster.horizons))
 
     def decide(self, round_: Round, state: TrustState) -> tuple[Decision, TrustState]:
         """Distances of this round into the memory, then weights from the memory."""
@@ -125,14 +104,10 @@ class Trust:
 
 def relative_distances(
     gram: Float64[Array, "n n"], horizons: Int64[Ints, " n"]
-) -> Float64[Array, " n"] | None:
+) -> PerClient | None:
     """a_i = H_i‖Δ_i − z‖² over its median, around the geometric median z.
 
     None where all displacements agree.
-
-    Args:
-        gram: G, products around any common vector.
-        horizons: H_i.
     """
     apart, n = sq_distances(gram), len(gram)
     farthest = float(apart.max(initial=0.0))
@@ -146,8 +121,8 @@ def relative_distances(
 
 
 def _put(
-    values: Float64[Array, " n"], places: Int64[Ints, " s"], new: Float64[Array, " s"]
-) -> Float64[Array, " n"]:
+    values: PerClient, places: Int64[Ints, " s"], new: Float64[Array, " s"]
+) -> PerClient:
     """A copy with some entries replaced."""
     found = values.copy()
     found[places] = new

@@ -6,7 +6,6 @@ from typing import ClassVar, final
 import numpy as np
 
 from hewfl.baselines.one_step_size import Memoryless
-from hewfl.core.algorithm import Demands
 from hewfl.core.round import Decision, Round
 
 
@@ -21,13 +20,9 @@ class UniformLocalSGD(Memoryless):
         smoothness: L > 0.
         step_scale: s > 0; every client takes every step with η = s/L, so that a client
             with more steps moves further.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
     name: ClassVar[str] = "Uniform-LocalSGD"
-    demands: ClassVar[Demands] = Demands()
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i = 1/S."""

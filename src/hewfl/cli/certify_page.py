@@ -42,13 +42,7 @@ Scale = Callable[[Array | float], Array]
 def write_page(
     certificate: Certificate, tried: Sequence[Improvement], path: Path
 ) -> None:
-    """Save the report with its curves as one file of HTML.
-
-    Args:
-        certificate: of one configuration.
-        tried: what one change at a time would do.
-        path: where to.
-    """
+    """Save the report with its curves as one file of HTML."""
     title = "What the theory promises"
     head = (
         '<meta charset="utf-8">'

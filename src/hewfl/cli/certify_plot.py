@@ -28,10 +28,6 @@ def draw_certificate(certificate: Certificate, path: Path) -> None:
 
     A bound above the cap is drawn at the cap, which lem:gap gives for nothing. The best
     row of each theorem is a thick line with its name; the others are thin.
-
-    Args:
-        certificate: of one configuration.
-        path: ending in .png, .pdf or .svg.
     """
     c, cap = certificate, float(certificate.case.system.cap)
     goal, drawn, best = (

@@ -55,14 +55,7 @@ def execute(
 def tune_one(
     folder: Folder, jobs: int | None, console: Console, *, cluster: str | None = None
 ) -> None:
-    """Choose the hyper-parameters of a run, with bars, and show them.
-
-    Args:
-        folder: the run.
-        jobs: processes.
-        console: where to.
-        cluster: address of a scheduler whose workers do the work, None for none.
-    """
+    """Choose the hyper-parameters of a run, with bars, and show them."""
     if folder.tuned is None:
         _say_resumed([folder], console)
         resumable = _resumable([folder], None, cluster)

@@ -64,11 +64,7 @@ def _row(path: Path) -> tuple[tuple[str, ...], str]:
 
 
 def _state(folder: Folder) -> str:
-    """What is done of a run and who is at it.
-
-    Raises:
-        DataError: a file is damaged, of those that are quick to read.
-    """
+    """What is done of a run and who is at it."""
     for seed in folder.spec.seeds:
         read_json(folder.of_seed(seed) / "constants.json", missing=True)
     if folder.is_done:

@@ -24,6 +24,7 @@ from hewfl.core.own_code import (
 )
 from hewfl.core.records import ProblemBounds
 from hewfl.experiments.methods import GROUP
+from hewfl.experiments.template import documented
 from hewfl.server.methods import METHODS
 from hewfl.server.outer import Outer
 
@@ -111,12 +112,6 @@ def sheet(name: str) -> Sheet:
 
     Args:
         name: as specs write it; the code of one that is not of hewfl is loaded.
-
-    Returns:
-        The sentence, the source, the formulas and the hyper-parameters.
-
-    Raises:
-        InvalidInputError: the code cannot be loaded.
     """
     method = METHODS[name] if name in METHODS else load(name, GROUP, "name")
     text = inspect.getdoc(method) or ""  # none under python -OO
@@ -154,14 +149,7 @@ def _parameters(record: Any) -> tuple[Parameter, ...]:
         return tuple(
             Parameter(n, "required" if v is empty else str(v), "") for n, v in known
         )
-    _, _, text = (inspect.getdoc(record) or "").partition("Attributes:\n")
-    meanings: dict[str, str] = {}
-    for line in text.split("\n"):
-        entry = re.match(r" {4}(\w+): (.*)", line)
-        if entry:
-            meanings[entry[1]] = entry[2]
-        elif line.startswith(" " * 8) and meanings:
-            meanings[next(reversed(meanings))] += " " + line.strip()
+    meanings = documented(record)
     return tuple(
         Parameter(field.name, _default(field), meanings.get(field.name, ""))
         for field in dataclasses.fields(record)

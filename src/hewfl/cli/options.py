@@ -1,15 +1,17 @@
 """Options that several commands share, and what they mean for a spec."""
 
 import os
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hewfl.core.checks import invalid
-from hewfl.experiments.spec import Spec
+from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 
 ROOT = Path("runs")
 Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
@@ -37,11 +39,7 @@ Chunk = Annotated[
 
 
 def chunked(spec: Spec, chunk: str | None) -> Spec:
-    """The spec with at most so many models of a module stepped at once.
-
-    Raises:
-        InvalidInputError: neither "auto" nor at least 1, or the spec has no module.
-    """
+    """The spec with at most so many models of a module stepped at once."""
     if chunk is None:
         return spec
     if not spec.problem.is_module:
@@ -52,6 +50,21 @@ def chunked(spec: Spec, chunk: str | None) -> Spec:
     if not chunk.isdecimal() or int(chunk) < 1:
         raise invalid("--client-chunk", '"auto" or at least 1', repr(chunk))
     return replace(spec, problem=replace(spec.problem, client_chunk=int(chunk)))
+
+
+def on_device(spec: Spec, device: str | None) -> Spec:
+    """The spec with its samples elsewhere; the name is checked as in a file."""
+    if device is None:
+        return spec
+    return spec_from_table(spec_table(spec) | {"device": device})
+
+
+def command(words: Sequence[str], asked: Mapping[str, Any], *, small: bool) -> str:
+    """The command that goes on with what was stopped: its words, and options given."""
+    found = [*words, *(["--quick"] if small else [])]
+    for option, value in asked.items():
+        found += [] if value is None else [option, str(value)]
+    return shlex.join(found)
 
 
 def cores(jobs: int | None) -> int:

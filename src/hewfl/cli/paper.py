@@ -1,9 +1,7 @@
 """`hewfl paper`: the paper's experiments and figures."""
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,9 +9,17 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.execute import execute
-from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
+from hewfl.cli.options import (
+    ROOT,
+    Address,
+    Chunk,
+    Jobs,
+    Root,
+    chunked,
+    command,
+    on_device,
+)
 from hewfl.experiments.folder import folder_for
-from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 from hewfl.paper.curves_file import read_curves
 from hewfl.paper.parts import FOLDERS, Part, draw, publish, require_extras, specs_of
 
@@ -71,7 +77,7 @@ def paper(  # noqa: PLR0913 - the options of a command
         "--root": None if root == ROOT else root,
         "--output": output,
     }
-    again = _command(figure, asked, small=small)
+    again = command(["hewfl", "paper", figure.value], asked, small=small)
     output = output or OUTPUT / (FOLDERS[figure] + (QUICK if small else ""))
     if redraw:
         with one_line_errors():
@@ -80,7 +86,7 @@ def paper(  # noqa: PLR0913 - the options of a command
         return
     with one_line_errors():
         specs = {
-            key: chunked(_on(spec, device), client_chunk)
+            key: chunked(on_device(spec, device), client_chunk)
             for key, spec in specs_of(figure, is_quick=small).items()
         }
         folders = {key: folder_for(spec, root) for key, spec in specs.items()}
@@ -95,19 +101,3 @@ def paper(  # noqa: PLR0913 - the options of a command
         told = f"  {escape(claim.statement)}: [bold]{claim.verdict}[/]"
         console.print(told, soft_wrap=True)
     console.print(f"figures and tables in {output}", highlight=False)
-
-
-def _command(figure: Part, asked: Mapping[str, Any], *, small: bool) -> str:
-    """The command that goes on with what was stopped."""
-    words = ["hewfl", "paper", figure.value]
-    words += ["--quick"] if small else []
-    for option, value in asked.items():
-        words += [] if value is None else [option, str(value)]
-    return shlex.join(words)
-
-
-def _on(spec: Spec, device: str | None) -> Spec:
-    """The spec with its samples elsewhere; the name is checked as in a file."""
-    if device is None:
-        return spec
-    return spec_from_table(spec_table(spec) | {"device": device})

@@ -127,11 +127,7 @@ def report(
 
 
 def _target(text: str) -> tuple[str, float]:
-    """A quantity and the value that is to be reached.
-
-    Raises:
-        InvalidInputError: it does not read as one.
-    """
+    """A quantity and the value that is to be reached."""
     name, _, value = text.partition("=")
     try:
         number = float(value)

@@ -1,9 +1,7 @@
 """`hewfl study quality`: who survives which world."""
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,9 +9,8 @@ from rich.markup import escape
 
 from hewfl.cli.errors import one_line_errors
 from hewfl.cli.execute import execute
-from hewfl.cli.options import ROOT, Address, Jobs, Root
+from hewfl.cli.options import ROOT, Address, Jobs, Root, command, on_device
 from hewfl.experiments.folder import folder_for
-from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 from hewfl.paper.quality.publish import finished, publish_quality
 from hewfl.paper.quality.specs import Part, quality_specs
 
@@ -59,7 +56,9 @@ def quality(  # noqa: PLR0913 - the options of a command
     with one_line_errors():
         if not only_publish:
             specs = quality_specs(part, is_quick=small).values()
-            folders = [folder_for(_on(spec, device), root) for spec in specs]
+            # the convex panels have kernels of the host
+            there = [on_device(s, device) if s.problem.is_module else s for s in specs]
+            folders = [folder_for(spec, root) for spec in there]
             asked = {
                 "--root": root,
                 "--jobs": jobs,
@@ -67,26 +66,14 @@ def quality(  # noqa: PLR0913 - the options of a command
                 "--device": device,
                 "--output": output,
             }
-            again = _command(part, asked, small=small)
+            again = command(
+                ["hewfl", "study", "quality", *([part.value] if part else [])],
+                asked,
+                small=small,
+            )
             execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
         judged = publish_quality(finished(root, is_quick=small), output)
     for verdict in judged:
         told = f"  {escape(verdict.statement)}: [bold]{verdict.answer}[/]"
         console.print(told, soft_wrap=True)
     console.print(f"figure, tables and verdicts in {output}", highlight=False)
-
-
-def _on(spec: Spec, device: str | None) -> Spec:
-    """The CNN elsewhere; the convex panels have kernels of the host."""
-    if device is None or not spec.problem.is_module:
-        return spec
-    return spec_from_table(spec_table(spec) | {"device": device})
-
-
-def _command(part: Part | None, asked: Mapping[str, Any], *, small: bool) -> str:
-    """The command that goes on with what was stopped."""
-    words = ["hewfl", "study", "quality", *([part.value] if part else [])]
-    words += ["--quick"] if small else []
-    for option, value in asked.items():
-        words += [] if value is None else [option, str(value)]
-    return shlex.join(words)

@@ -2,21 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.aggregate.variates import (
-    Start,
-    Variates,
-    check_start,
-    correction,
-    start_variates,
-)
+from hewfl.aggregate.variates import Start, Variates, correction, start_variates
 from hewfl.controllers.fixed import check_per_client
-from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import Array, Ints, invalid, nonnegative, nonnegatives
+from hewfl.core.algorithm import Demands, FirstGradients, Traffic
+from hewfl.core.checks import Array, Ints, PerClient, nonnegatives
+from hewfl.core.fields import Nonnegative, check_fields
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.predictive.certificate import (
@@ -33,7 +28,7 @@ from hewfl.predictive.tracking import Played, ball_tracking, propagated_bounds
 from hewfl.solver.threshold import threshold_weights
 
 Source = Literal["surrogate", "caps", "oracle"]
-Variance = float | Sequence[float]
+Variance = Annotated[float | Sequence[float], nonnegatives]
 _ROUNDING = 1e-12
 """Relative: θ = η L H comes back from a step size so near to the one planned."""
 
@@ -97,7 +92,7 @@ class HewControl:
     variance: Variance | Callable[[int], Variance]
     variant: Variant = "paper"
     source: Source = "surrogate"
-    tracking: float | None = None
+    tracking: Nonnegative | None = None
     start: Start = "gradient"
 
     name: ClassVar[str] = "HEW (control)"
@@ -105,14 +100,7 @@ class HewControl:
     def __post_init__(self) -> None:
         """Check that numbers are in range, and names."""
         check_variant(self.variant)
-        if self.tracking is not None:
-            nonnegative("tracking", self.tracking)
-        if not callable(self.variance):
-            nonnegatives("variance", self.variance)
-        if self.source not in ("surrogate", "caps", "oracle"):
-            rule = "one of surrogate, caps, oracle"
-            raise invalid("source", rule, repr(self.source))
-        check_start(self.start)
+        check_fields(self)
 
     @property
     def demands(self) -> Demands:
@@ -130,9 +118,7 @@ class HewControl:
             oracle=self.source == "oracle",
         )
 
-    def init(
-        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
-    ) -> ControlState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> ControlState:
         """c_0 = mean of c_i,0; U_0 = f̄; Q_0 as if first gradients had one sample.
 
         Raises:
@@ -218,7 +204,7 @@ class HewControl:
     def _is_capped(self) -> bool:
         return self.source == "caps"
 
-    def _in_ball(self, M: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def _in_ball(self, M: PerClient) -> PerClient:
         """What the ball says of variates of noise M; infinite where M is."""
         made = np.where(np.isfinite(M), M, 0.0)
         ball = ball_tracking(made, self.bounds.smoothness, self.bounds.radius)
@@ -227,9 +213,7 @@ class HewControl:
     def _unknown(self, n: int) -> KnownBounds:
         return KnownBounds(self._cap, np.full(n, np.inf))
 
-    def _with(
-        self, state: ControlState, tracking: Float64[Array, " n"]
-    ) -> ControlState:
+    def _with(self, state: ControlState, tracking: PerClient) -> ControlState:
         return replace(state, upper=replace(state.upper, tracking=tracking))
 
     def _known(self, state: ControlState, roster: Roster) -> KnownBounds:
@@ -267,12 +251,8 @@ class HewControl:
         near = np.abs(theta - clipped) <= _ROUNDING * clipped
         return np.where(near, clipped, theta)
 
-    def _variances(self, n: int, t: int) -> Float64[Array, " n"]:
-        """v_i² or proxies of all clients in round t.
-
-        Raises:
-            InvalidInputError: there are neither one nor n numbers, or negative ones.
-        """
+    def _variances(self, n: int, t: int) -> PerClient:
+        """v_i² or proxies of all clients in round t."""
         given = self.variance(t) if callable(self.variance) else self.variance
         check_per_client("variance", given, n)
         return np.broadcast_to(nonnegatives("variance", given).reshape(-1), n)

@@ -2,27 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Annotated, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.aggregate.variates import (
     ControlVariates,
     Start,
     Variates,
-    check_start,
     correction,
     start_variates,
 )
-from hewfl.core.algorithm import Demands, Traffic
-from hewfl.core.checks import Array, invalid, nonnegative, positive, positives
+from hewfl.core.algorithm import Demands, FirstGradients, Traffic
+from hewfl.core.checks import invalid, positives
+from hewfl.core.fields import Checked, Nonnegative, Positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class HewFixed:
+class HewFixed(Checked):
     """Branches of equal ground, weights a_i ∝ (H_i b_i / v_i²)^λ.
 
     The paper names the method without defining it (erratum E-28): λ = 1 is its
@@ -35,25 +34,14 @@ class HewFixed:
         variance: v_i², one number or one per client; equal by default.
         corrected: use control variates, as Algorithm 2 does.
         start: where they start.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    amplitude: float
-    power: float = 1.0
-    variance: float | Sequence[float] = 1.0
+    smoothness: Positive
+    amplitude: Positive
+    power: Nonnegative = 1.0
+    variance: Annotated[float | Sequence[float], positives] = 1.0
     corrected: bool = False
     start: Start = "gradient"
-
-    def __post_init__(self) -> None:
-        """Check that numbers are in range, and the name of the start."""
-        positive("smoothness", self.smoothness)
-        positive("amplitude", self.amplitude)
-        nonnegative("power", self.power)
-        positives("variance", self.variance)
-        check_start(self.start)
 
     @property
     def name(self) -> str:
@@ -69,9 +57,7 @@ class HewFixed:
         traffic = Traffic(down=2, paper_up=2, common_scalars=1)
         return Demands(traffic, gradients=self.start == "gradient", variates=True)
 
-    def init(
-        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
-    ) -> ControlVariates | None:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> ControlVariates | None:
         """Control variates, if any.
 
         Raises:
@@ -104,10 +90,6 @@ class HewFixed:
 
 
 def check_per_client(name: str, value: float | Sequence[float], n: int) -> None:
-    """Require one number for all clients, or one for each of n.
-
-    Raises:
-        InvalidInputError: there is another count of them.
-    """
+    """Require one number for all clients, or one for each of n."""
     if np.size(value) not in (1, n):
         raise invalid(name, f"one number or {n} of them", f"{np.size(value)} numbers")

@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from jaxtyping import Float64
-
 from hewfl.aggregate.variates import (
     ControlVariates,
     Start,
     Variates,
-    check_start,
     correction,
     start_variates,
 )
@@ -21,8 +18,8 @@ from hewfl.controllers.kappa import (
     step_sizes,
 )
 from hewfl.controllers.least_model import least_model
-from hewfl.core.algorithm import Demands, RoundModel, Traffic
-from hewfl.core.checks import Array
+from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
+from hewfl.core.fields import Positive, check_fields
 from hewfl.core.provenance import shown_record
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.core.schedule import Schedule
@@ -57,7 +54,7 @@ class HewHet:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float | None = None
+    smoothness: Positive | None = None
     amplitude: Schedule | None = None
     curvature_ratio: Schedule = RATIO
     start: Start = "gradient"
@@ -68,9 +65,8 @@ class HewHet:
 
     def __post_init__(self) -> None:
         """Check that one of the two ways is given, ranges, and the start's name."""
-        scale = (self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
-        check_scale(*scale)
-        check_start(self.start)
+        check_fields(self)
+        check_scale(self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
 
     def __repr__(self) -> str:
         """All hyper-parameters; κ where it is used."""
@@ -82,9 +78,7 @@ class HewHet:
         traffic = Traffic(down=2, paper_up=2, common_scalars=1)  # Alg. 2, l. 1, 10
         return Demands(traffic, gradients=self.start == "gradient", variates=True)
 
-    def init(
-        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
-    ) -> ControlVariates:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> ControlVariates:
         """c_i,0 and their mean c_0."""
         return start_variates(n, d, self.start, gradients)
 

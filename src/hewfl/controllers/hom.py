@@ -16,9 +16,10 @@ from hewfl.controllers.kappa import (
     unit_lengths,
 )
 from hewfl.controllers.least_model import least_cross_fitted, least_model
-from hewfl.core.algorithm import Demands, RoundModel, Traffic
+from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
 from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum
+from hewfl.core.fields import Positive, check_fields
 from hewfl.core.provenance import shown_record
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.core.schedule import Schedule
@@ -59,7 +60,7 @@ class HewHom:
         InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float | None = None
+    smoothness: Positive | None = None
     amplitude: Schedule | None = None
     curvature_ratio: Schedule = RATIO
     null_endpoint: bool = False
@@ -72,10 +73,8 @@ class HewHom:
 
     def __post_init__(self) -> None:
         """Check that one of the two ways is given, and that numbers are in range."""
-        scale = (self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
-        check_scale(*scale)
-        if self.by not in ("rate", "length"):
-            raise invalid("by", "one of rate, length", repr(self.by))
+        check_fields(self)
+        check_scale(self.smoothness, self.amplitude, self.curvature_ratio, self.kappa)
         if self.by == "length" and self.kappa is None:
             raise invalid("by", '"rate" without `kappa`', repr(self.by))
 
@@ -83,15 +82,15 @@ class HewHom:
         """All hyper-parameters; κ and what goes with it where they are used."""
         return shown_record(self, ("kappa", "cross_fit", "by"))
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> None:
         """There is no state."""
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+    def plan(self, roster: Roster, state: None) -> LocalPlan:
         """Equal ground for all: η_i H_i = ϑ_t/L."""
         eta = step_sizes(self.smoothness, self.amplitude, roster)  # Alg. 3, l. 2
         return LocalPlan(eta)
 
-    def model(self, round_: Round, state: None) -> RoundModel:  # noqa: ARG002 - none
+    def model(self, round_: Round, state: None) -> RoundModel:
         """The quadratic about ḡ = −(1/S) Σ Δ_i/(η_i H_i)."""
         ground = self._ground(round_)
         mean_gradient = OwnSum(-1 / (len(ground) * ground))  # Alg. 3, l. 9

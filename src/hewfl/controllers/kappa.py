@@ -19,7 +19,7 @@ from jaxtyping import Float64
 
 from hewfl.aggregate.post_local import reference_at
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.checks import Array, PerClient, invalid
 from hewfl.core.displacements import Displacements, OwnSum
 from hewfl.core.round import Roster, Round
 from hewfl.core.schedule import Schedule, at_round
@@ -42,37 +42,24 @@ def check_scale(
     """Require L with Λ/L, or κ instead of both, and an amplitude.
 
     Functions of the round are checked when they are asked.
-
-    Raises:
-        InvalidInputError: both ways are given or none, or a number is out of range.
     """
     if kappa is None:
         if smoothness is None:
             raise invalid("smoothness", "given, or `kappa` instead of it", "None")
-        positive("smoothness", smoothness)
     elif smoothness is not None:
         rule = "left out where `kappa` is given, which needs no L"
         raise invalid("smoothness", rule, smoothness)
     elif callable(ratio) or ratio != RATIO:
         rule = "left out where `kappa` is given, which stands for it"
         raise invalid("curvature_ratio", rule, ratio)
-    elif not callable(kappa):
-        positive("kappa", kappa)
     if amplitude is None:
         raise invalid("amplitude", "given", "nothing")
-    if not callable(amplitude):
-        positive("amplitude", amplitude)
     if not callable(ratio):
-        positive("curvature_ratio", ratio)
         ratio_at(ratio, 0)
 
 
 def ratio_at(ratio: Schedule, t: int) -> float:
-    """Λ_t/L in round t.
-
-    Raises:
-        InvalidInputError: it is not above 1.
-    """
+    """Λ_t/L in round t."""
     value = at_round("curvature_ratio", ratio, t)
     if not value > 1:
         raise invalid("curvature_ratio", "above 1 (Λ > L)", value)
@@ -82,13 +69,7 @@ def ratio_at(ratio: Schedule, t: int) -> float:
 def step_sizes(
     smoothness: float | None, amplitude: Schedule | None, roster: Roster
 ) -> Float64[Array, " s"]:
-    """Equal ground for all: η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L.
-
-    Args:
-        smoothness: L, or None.
-        amplitude: ϑ, checked when the rule was made.
-        roster: who takes part, with H_i.
-    """
+    """Equal ground for all: η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L."""
     assert amplitude is not None, "checked when the rule was made"
     theta = at_round("amplitude", amplitude, roster.round)
     L = 1.0 if smoothness is None else smoothness
@@ -146,7 +127,7 @@ def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
     return -float(reference.weights @ K @ p), sq_norm
 
 
-def others(shares: Float64[Array, " n"]) -> Float64[Array, "n n"]:
+def others(shares: PerClient) -> Float64[Array, "n n"]:
     """Row i: the weights of a mean without client i, who is judged by it.
 
         P_ij = p_j / Σ_{k≠i} p_k for j ≠ i,   P_ii = 0

@@ -12,13 +12,7 @@ from hewfl.solver.simplex import solve_gram
 
 
 def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
-    """Weights that minimise a round's quadratic model over the simplex.
-
-    Args:
-        round_: with the endpoints to choose from.
-        model: what is minimised.
-        null: whether standing still is one more endpoint.
-    """
+    """Weights of the least quadratic model; with `null` standing still is one more."""
     endpoints, reference = round_.displacements, model.reference
     if null:
         endpoints = endpoints.with_null()

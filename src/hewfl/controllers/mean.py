@@ -8,9 +8,10 @@ from jaxtyping import Float64
 
 from hewfl.controllers.kappa import others
 from hewfl.controllers.least_model import least_cross_fitted, least_model
-from hewfl.core.algorithm import Demands, RoundModel, Traffic
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
+from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum
+from hewfl.core.fields import Checked, Positive
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 from hewfl.core.schedule import Schedule, at_round
 
@@ -20,7 +21,7 @@ Shares = Literal["size", "uniform", "steps"]
 
 @final
 @dataclass(frozen=True, slots=True)
-class HewMean:
+class HewMean(Checked):
     """The mean displacement, divided by κ and projected onto the hull of all.
 
         w = argmin over w ∈ Δ_n of ‖Σ w_iΔ_i − m/κ‖²,   m = Σ p_iΔ_i
@@ -45,37 +46,25 @@ class HewMean:
         by: shares p_i of the mean: data sizes ("size"), local steps ("steps"), or equal
             ones ("uniform").
         cross_fit: judge each client by the others alone.
-
-    Raises:
-        InvalidInputError: a hyper-parameter is out of its range.
     """
 
-    smoothness: float
-    step_scale: float
+    smoothness: Positive
+    step_scale: Positive
     kappa: Schedule = 1.0
     by: Shares = "size"
     cross_fit: bool = False
 
     name: ClassVar[str] = "HEW (mean)"
 
-    def __post_init__(self) -> None:
-        """Check that numbers are in range, and the name of the shares."""
-        positive("smoothness", self.smoothness)
-        positive("step_scale", self.step_scale)
-        if not callable(self.kappa):
-            positive("kappa", self.kappa)
-        if self.by not in ("size", "uniform", "steps"):
-            raise invalid("by", "one of size, uniform, steps", repr(self.by))
-
     @property
     def demands(self) -> Demands:
         """Those of an average; H_i travels up where it is asked for."""
         return Demands(Traffic(up_scalars=int(self.by == "steps")))
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> None:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> None:
         """There is no state."""
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
+    def plan(self, roster: Roster, state: None) -> LocalPlan:
         """One step size for all: η = s/L."""
         eta = self.step_scale / self.smoothness
         return LocalPlan(np.full(len(roster.clients), eta))
@@ -94,9 +83,10 @@ class HewMean:
             "uniform": np.ones_like(roster.horizons),
             "steps": roster.horizons,
         }[self.by].astype(np.float64)
-        return np.asarray(worth / worth.sum()) if worth.any() else _equal(len(worth))
+        worth = worth if worth.any() else np.ones(len(worth))
+        return np.asarray(worth / worth.sum())
 
-    def model(self, round_: Round, state: None) -> RoundModel:  # noqa: ARG002 - none
+    def model(self, round_: Round, state: None) -> RoundModel:
         """(κ/2)‖d − m/κ‖² without its constant; no L is known, nothing certified."""
         kappa = at_round("kappa", self.kappa, round_.roster.round)
         return RoundModel(OwnSum(-self.shares(round_.roster)), kappa, None)
@@ -111,7 +101,3 @@ class HewMean:
         if model.curvature == 1:  # m is in the hull: many weights may give it, p does
             return Decision(p, "the mean itself"), state
         return least_model(round_, model, null=False), state
-
-
-def _equal(n: int) -> Float64[Array, " n"]:
-    return np.full(n, 1 / n)

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from jaxtyping import Float64
-
 from hewfl.aggregate.curvature import Curvature, first_curvature, updated_curvature
 from hewfl.controllers.het import HewHet
 from hewfl.controllers.hom import HewHom
-from hewfl.core.algorithm import Demands
-from hewfl.core.checks import Array, invalid, nonnegative, positive
+from hewfl.core.algorithm import Demands, FirstGradients
+from hewfl.core.checks import invalid
+from hewfl.core.fields import BelowOne, Share, check_fields
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 
@@ -44,8 +43,8 @@ class OnlineCurvature:
     """
 
     rule: HewHom | HewHet
-    curvature_memory: float = 0.8
-    curvature_floor: float = 0.01
+    curvature_memory: BelowOne = 0.8
+    curvature_floor: Share = 0.01
 
     def __post_init__(self) -> None:
         """Check the kind of rule and that β and φ are in range."""
@@ -53,11 +52,7 @@ class OnlineCurvature:
             raise invalid("rule", "HewHom or HewHet", repr(self.rule))
         if self.rule.smoothness is None:
             raise invalid("rule", "one with a `smoothness`, not `kappa`", self.rule)
-        beta, phi = self.curvature_memory, self.curvature_floor
-        if nonnegative("curvature_memory", beta) >= 1:
-            raise invalid("curvature_memory", "at least 0 and below 1", beta)
-        if positive("curvature_floor", phi) > 1:
-            raise invalid("curvature_floor", "at most 1", phi)
+        check_fields(self)
 
     @property
     def name(self) -> str:
@@ -75,9 +70,7 @@ class OnlineCurvature:
         """The rule's: the estimate takes what was sent anyway."""
         return self.rule.demands
 
-    def init(
-        self, n: int, d: int, gradients: Float64[Array, "n d"] | None
-    ) -> OnlineState:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> OnlineState:
         """The guess, and the rule's own start."""
         guess = first_curvature(self._guess, d)
         return OnlineState(guess, self.rule.init(n, d, gradients))

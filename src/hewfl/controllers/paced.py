@@ -1,13 +1,14 @@
 """A rule under step sizes that are not its own: one for all, or by work done."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.algorithm import Algorithm, Corrected, Demands
-from hewfl.core.checks import Array, invalid, positive
+from hewfl.core.algorithm import Algorithm, Corrected, Demands, FirstGradients
+from hewfl.core.checks import Array, invalid
+from hewfl.core.fields import Positive, check_fields
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 Pace = Literal["plain", "equal"]
@@ -40,19 +41,14 @@ class Paced:
     """
 
     rule: Algorithm[Any]
-    step_size: float
+    step_size: Positive
     pace: Pace = "plain"
     unit: Unit = "steps"
-    reference: float = 1.0
+    reference: Positive = 1.0
 
     def __post_init__(self) -> None:
         """Check the names and that numbers are in range."""
-        positive("step_size", self.step_size)
-        positive("reference", self.reference)
-        for name, words in (("pace", Pace), ("unit", Unit)):
-            if getattr(self, name) not in get_args(words):
-                rule = f"one of {', '.join(get_args(words))}"
-                raise invalid(name, rule, repr(getattr(self, name)))
+        check_fields(self)
         if self.pace == "plain" and self.reference != 1:
             raise invalid("reference", "left out at pace plain", self.reference)
 
@@ -66,7 +62,7 @@ class Paced:
         """The rule's."""
         return self.rule.demands
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> Any:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> Any:
         """The rule's own state."""
         return self.rule.init(n, d, gradients)
 

@@ -11,11 +11,13 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, Ints
+from hewfl.core.checks import Array, Ints, PerClient
 from hewfl.core.records import UpperState
 from hewfl.core.round import Decision, LocalPlan, Roster, Round
 
 State = TypeVar("State")
+FirstGradients = Float64[Array, "n d"] | None
+"""One minibatch gradient of every client at x_0, for methods that ask for them."""
 State_contra = TypeVar("State_contra", contravariant=True)
 """A state that is only looked at."""
 
@@ -84,7 +86,7 @@ class Algorithm(Protocol[State]):
     def demands(self) -> Demands:
         """What it wants and sends."""
 
-    def init(self, n: int, d: int, gradients: Float64[Array, "n d"] | None) -> State:
+    def init(self, n: int, d: int, gradients: FirstGradients) -> State:
         """The state before the first round.
 
         Args:
@@ -222,7 +224,7 @@ class Acquainted(Protocol[State]):
     No server has this knowledge, so no other transport calls it.
     """
 
-    def acquainted(self, state: State, quality: Float64[Array, " n"]) -> State:
+    def acquainted(self, state: State, quality: PerClient) -> State:
         """The first state, told the true batch size of honest clients, 0 of bad ones.
 
         The number stands for how much a sample mean of that client is worth.

@@ -66,14 +66,7 @@ def write_json(file: Path, value: Any) -> None:
 
 
 def read_json(file: Path, *, missing: bool = False) -> Any:
-    """Read a JSON file.
-
-    Args:
-        file: to read.
-        missing: whether the file may be missing.
-
-    Returns:
-        What the file holds; None for a missing one if that is allowed.
+    """What a JSON file holds; None where it is missing and `missing` allows that.
 
     Raises:
         DataError: the file is missing or damaged.

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from hewfl.core.checks import whole
+from hewfl.core.fields import Checked, Count
 
 
 @final
@@ -44,7 +44,7 @@ def _same(vector: Any) -> Any:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Local:
+class Local(Checked):
     """A client's own objective.
 
     Attributes:
@@ -57,23 +57,15 @@ class Local:
         optimiser: makes the `Direction` of a new branch, Adam's for one, whose vectors
             are those of `gradient`; None for plain SGD. All clients of a federation
             with control variates have one, or none has.
-
-    Raises:
-        InvalidInputError: a number is out of its range.
     """
 
     gradient: Gradient
-    examples: int
-    batch_size: int = 1
+    examples: Count
+    batch_size: Count = 1
     lift: Callable[[NDArray[Any]], Any] = _same
     lower: Callable[[Any], NDArray[Any]] = _same
     finish: Callable[[Any], Any] = _same
     optimiser: Callable[[], Direction] | None = None
-
-    def __post_init__(self) -> None:
-        """Check that sizes are in range."""
-        whole("examples", self.examples, least=1)
-        whole("batch_size", self.batch_size, least=1)
 
 
 @final

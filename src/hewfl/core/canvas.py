@@ -57,10 +57,6 @@ _RC = {
 def require_canvas(name: str, path: Path) -> None:
     """Require that a figure can be saved at a path, before work is spent on it.
 
-    Args:
-        name: of the argument that has the path.
-        path: of the file.
-
     Raises:
         InvalidInputError: it has another ending, or no folder.
         MissingExtraError: matplotlib is not installed.
@@ -75,19 +71,7 @@ def require_canvas(name: str, path: Path) -> None:
 def save(
     draw: Callable[[Any], None], size: tuple[float, float], path: Path
 ) -> tuple[Path, Path]:
-    """Draw a figure and write it as PDF and as PNG.
-
-    Args:
-        draw: a function of matplotlib's figure.
-        size: in inches.
-        path: of the files, without the ending.
-
-    Returns:
-        The PDF and the PNG.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw a figure, its size in inches, and write it as PDF and as PNG."""
     stem = path.with_suffix("") if path.suffix in (".pdf", ".png") else path
     pdf, png = (stem.with_name(stem.name + ending) for ending in (".pdf", ".png"))
     save_as(draw, size, pdf, png)
@@ -97,16 +81,7 @@ def save(
 def save_as(
     draw: Callable[[Any], None], size: tuple[float, float], *files: Path
 ) -> None:
-    """Draw a figure once and write it to files, each by its ending.
-
-    Args:
-        draw: a function of matplotlib's figure.
-        size: in inches.
-        files: ending in one of `ENDINGS`.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw a figure, its size in inches, once; write it to files by their endings."""
     matplotlib, figures = _matplotlib()
     with matplotlib.rc_context(_RC):
         figure = figures.Figure(figsize=size, layout="constrained")
@@ -121,11 +96,7 @@ def save_as(
 
 
 def _matplotlib() -> tuple[Any, Any]:
-    """Import matplotlib and its figures.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Import matplotlib and its figures."""
     try:
         names = ("matplotlib", "matplotlib.figure")
         matplotlib, figures = map(importlib.import_module, names)
@@ -164,10 +135,6 @@ def name_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]]) -> None:
     """Write names near the right ends of their lines, inside, none on another.
 
     They lie on that side of the lines that has more room.
-
-    Args:
-        axes: with its scales and limits set.
-        ends: last point and colour of each.
     """
     if not ends:
         return

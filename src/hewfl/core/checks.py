@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 else:  # at run time shape checks want the class, and ArrayLike is beyond them
     Array = Ints = Mask = np.ndarray
     ArrayLike = Any
+Reals = Float64[Array, "..."]
+"""An array of real numbers in double precision, of any shape."""
+PerClient = Float64[Array, " n"]
+"""One such number for each client."""
 
 
 def invalid(name: str, rule: str, value: object) -> InvalidInputError:
@@ -32,7 +36,7 @@ def shown(value: object) -> str:
         return repr(value)[:80]
 
 
-def as_float64(name: str, value: ArrayLike) -> Float64[Array, "..."]:
+def as_float64(name: str, value: ArrayLike) -> Reals:
     """Convert to a float64 array and require finite entries.
 
     Raises:
@@ -53,19 +57,19 @@ def as_float64(name: str, value: ArrayLike) -> Float64[Array, "..."]:
     return array
 
 
-def positives(name: str, value: ArrayLike) -> Float64[Array, "..."]:
+def positives(name: str, value: ArrayLike) -> Reals:
     """Convert and require positive finite numbers."""
     array = as_float64(name, value)
     return _all(name, "positive", array, array > 0)
 
 
-def nonnegatives(name: str, value: ArrayLike) -> Float64[Array, "..."]:
+def nonnegatives(name: str, value: ArrayLike) -> Reals:
     """Convert and require nonnegative finite numbers."""
     array = as_float64(name, value)
     return _all(name, "nonnegative", array, array >= 0)
 
 
-def wholes(name: str, value: ArrayLike, *, least: int = 0) -> Float64[Array, "..."]:
+def wholes(name: str, value: ArrayLike, *, least: int = 0) -> Reals:
     """Convert and require whole numbers, not below `least`."""
     array = as_float64(name, value)
     met = (array >= least) & (array == np.floor(array))
@@ -73,8 +77,8 @@ def wholes(name: str, value: ArrayLike, *, least: int = 0) -> Float64[Array, "..
 
 
 def broadcast(
-    values: dict[str, Float64[Array, "..."]], *, rule: str = "arrays that broadcast"
-) -> dict[str, Float64[Array, "..."]]:
+    values: dict[str, Reals], *, rule: str = "arrays that broadcast"
+) -> dict[str, Reals]:
     """Named arrays in their common shape."""
     try:
         arrays = np.broadcast_arrays(*values.values())
@@ -107,9 +111,7 @@ def whole(name: str, value: int, *, least: int | None = None) -> int:
     return number
 
 
-def _all(
-    name: str, rule: str, array: Float64[Array, "..."], met: ArrayLike
-) -> Float64[Array, "..."]:
+def _all(name: str, rule: str, array: Reals, met: ArrayLike) -> Reals:
     broken = ~np.asarray(met, dtype=np.bool_)
     if broken.any():
         raise invalid(name, rule, array[broken].flat[0])

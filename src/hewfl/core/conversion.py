@@ -31,9 +31,6 @@ def from_table(cls: type[Record], table: Any, where: str) -> Record:
         table: as parsed from TOML.
         where: path of the table, for errors.
 
-    Returns:
-        The record, its own checks passed.
-
     Raises:
         InvalidInputError: a field is unknown, missing, of a wrong type or out of range.
     """
@@ -76,11 +73,7 @@ def errors_naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    """Require that a table names known fields only.
-
-    Raises:
-        InvalidInputError: with the nearest known name.
-    """
+    """Require that a table names known fields only."""
     for name in table:
         if name not in known:
             rule = one_of(known, name)

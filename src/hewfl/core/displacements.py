@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array
+from hewfl.core.checks import Array, PerClient
 
 
 @final
@@ -40,11 +40,11 @@ class RoundProducts:
     """
 
     gram: Float64[Array, "n n"]
-    linear: Float64[Array, " n"]
+    linear: PerClient
     offset: float
     exponent: int
 
-    def against_sum(self, u: Float64[Array, " n"], curvature: float) -> "RoundProducts":
+    def against_sum(self, u: PerClient, curvature: float) -> "RoundProducts":
         """The weight problem for g = Σ u_jΔ_j, from products for g = 0 and Λ = 1.
 
         With U = Σ u_j,
@@ -102,7 +102,7 @@ class OwnSum:
         weights: u, one for each displacement.
     """
 
-    weights: Float64[Array, " n"]
+    weights: PerClient
 
 
 @runtime_checkable
@@ -135,7 +135,7 @@ class Displacements(Protocol):
             A symmetric matrix in float64.
         """
 
-    def against(self, vector: Any) -> Float64[Array, " n"]:
+    def against(self, vector: Any) -> PerClient:
         """⟨Δ_i, v⟩ for a vector of the same space.
 
         Args:
@@ -145,7 +145,7 @@ class Displacements(Protocol):
             One product for each Δ_i.
         """
 
-    def combine(self, weights: Float64[Array, " n"]) -> Any:
+    def combine(self, weights: PerClient) -> Any:
         """Σ_i w_iΔ_i as a vector of the same space, rounded once.
 
         Args:

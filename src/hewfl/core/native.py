@@ -44,14 +44,7 @@ def is_enabled() -> bool:
 
 
 def library(name: str) -> ModuleType | None:
-    """The compiled module a room may use now.
-
-    Args:
-        name: full name of the module, such as `SOLVER`.
-
-    Returns:
-        The module, or None when absent or switched off: then the NumPy twin serves.
-    """
+    """The compiled module a room may use now; None where its NumPy twin serves."""
     return load(name) if _enabled.get() else None
 
 

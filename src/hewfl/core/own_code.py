@@ -32,12 +32,7 @@ _EMPTY = inspect.Parameter.empty
 
 
 def is_own(name: object, group: str) -> bool:
-    """Whether a name of a spec stands for code that is not part of hewfl.
-
-    Args:
-        name: as the spec has it.
-        group: of entry points, such as "hewfl.methods".
-    """
+    """Whether a name of a spec stands for code that is not part of hewfl."""
     return isinstance(name, str) and (":" in name or name in entry_points(group))
 
 
@@ -61,10 +56,6 @@ def located(name: Any, folder: Path) -> Any:
 
     A run keeps this form, so that it can go on from anywhere. Names that are no text,
     of hewfl's own things, and of modules that do not lie there stay as they are.
-
-    Args:
-        name: as the spec has it.
-        folder: of the spec.
     """
     if not isinstance(name, str) or ":" not in name:
         return name
@@ -103,11 +94,7 @@ def load(name: str, group: str, where: str) -> Any:
 
 
 def checked_name(name: object, known: tuple[str, ...], group: str, where: str) -> None:
-    """Require a known name, or the form of one of the user's own; nothing is loaded.
-
-    Raises:
-        InvalidInputError: with the nearest known name.
-    """
+    """Require a known name, or the form of one of the user's own; nothing is loaded."""
     if name in known:
         return
     if not is_own(name, group):
@@ -155,9 +142,6 @@ def make(
         offered: what hewfl knows; only what `thing` names is passed on.
         where: path of the table in the spec, for errors.
 
-    Returns:
-        What was made.
-
     Raises:
         InvalidInputError: a field is unknown, missing or wrong, or the code fails.
     """
@@ -188,10 +172,6 @@ def code_files(name: str, group: str) -> tuple[Path, ...]:
 
     These are the file of the module and those beside it that it imports, directly or
     not. Of installed packages only the module itself is looked at.
-
-    Args:
-        name: of code of the user's own.
-        group: of entry points.
     """
     points = entry_points(group)
     module = points[name].module if name in points else name.rpartition(":")[0]

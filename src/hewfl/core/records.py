@@ -11,11 +11,12 @@ from hewfl.core.checks import (
     ArrayLike,
     Ints,
     Mask,
-    as_float64,
+    PerClient,
     invalid,
-    nonnegative,
-    positive,
+    nonnegatives,
+    wholes,
 )
+from hewfl.core.fields import Checked, Nonnegative, Positive, check_fields
 
 
 @final
@@ -87,8 +88,8 @@ class ControlSolution:
         True
     """
 
-    weights: Float64[Array, " n"]
-    amplitudes: Float64[Array, " n"]
+    weights: PerClient
+    amplitudes: PerClient
     value: float
     lower_bound: float
     sweeps: int
@@ -118,17 +119,9 @@ class ClientProfile:
 
     def __post_init__(self) -> None:
         """Check ranges and that the fields broadcast."""
-        shapes = []
-        for name in ("horizon", "batch_size"):
-            value = as_float64(name, getattr(self, name))
-            if (value < 1).any() or (value != np.floor(value)).any():
-                bad = value[(value < 1) | (value != np.floor(value))].flat[0]
-                raise invalid(name, "a whole number of at least 1", bad)
-            shapes.append(value.shape)
-        variance = as_float64("variance", self.variance)
-        if (variance < 0).any():
-            raise invalid("variance", "nonnegative", variance[variance < 0].flat[0])
-        shapes.append(variance.shape)
+        H = wholes("horizon", self.horizon, least=1)
+        b = wholes("batch_size", self.batch_size, least=1)
+        shapes = [H.shape, b.shape, nonnegatives("variance", self.variance).shape]
         fields = "horizon, batch_size, variance"
         try:
             shape = np.broadcast_shapes(*shapes)
@@ -156,45 +149,34 @@ class ProblemBounds:
             above 1.
     """
 
-    smoothness: float
-    radius: float
-    amplitude_min: float
-    amplitude_max: float
+    smoothness: Positive
+    radius: Positive
+    amplitude_min: Positive
+    amplitude_max: Positive
 
     def __post_init__(self) -> None:
         """Check that L, R and the box of amplitudes are in range."""
-        positive("smoothness", self.smoothness)
-        positive("radius", self.radius)
-        low = positive("amplitude_min", self.amplitude_min)
-        high = positive("amplitude_max", self.amplitude_max)
+        check_fields(self)
+        low, high = self.amplitude_min, self.amplitude_max
         if high > 1:
-            rule = "at most 1 (erratum E-03)"
-            raise invalid("amplitude_max", rule, high)
+            raise invalid("amplitude_max", "at most 1 (erratum E-03)", high)
         if low > high:
             raise invalid("amplitude_min", f"at most `amplitude_max` = {high}", low)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class UpperState:
+class UpperState(Checked):
     """Certified bounds on where the run stands: (U_t, Q_t).
 
     Attributes:
         gap: U_t ≥ F(x_t) − F*.
         tracking: Q_t ≥ max_i ‖c_i − ∇F_i(x_t)‖².
 
-    Raises:
-        InvalidInputError: a bound is negative or not finite.
-
     Examples:
         >>> UpperState(gap=0.5, tracking=0.0)
         UpperState(gap=0.5, tracking=0.0)
     """
 
-    gap: float
-    tracking: float
-
-    def __post_init__(self) -> None:
-        """Check that both bounds are nonnegative numbers."""
-        nonnegative("gap", self.gap)
-        nonnegative("tracking", self.tracking)
+    gap: Nonnegative
+    tracking: Nonnegative

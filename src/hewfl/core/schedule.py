@@ -15,17 +15,13 @@ frozen record with a `__call__` shows what it holds:
 from collections.abc import Callable
 
 from hewfl.core.checks import positive
+from hewfl.core.fields import Positive
 
-Schedule = float | Callable[[int], float]
+Schedule = Positive | Callable[[int], float]
 
 
 def at_round(name: str, value: Schedule, t: int) -> float:
     """The value of a positive hyper-parameter in round t.
-
-    Args:
-        name: of the hyper-parameter, for the error.
-        value: a number, or a function of t.
-        t: rounds done before.
 
     Raises:
         InvalidInputError: it is not a positive finite number.

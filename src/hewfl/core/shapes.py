@@ -17,6 +17,11 @@ from hewfl.errors import InvalidInputError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_RAISES = """
+
+    Raises:
+        InvalidInputError: an argument is out of range or does not broadcast.
+    """
 
 
 @final
@@ -28,7 +33,8 @@ def broadcasting(function: Callable[P, T]) -> Callable[P, T]:
     """Require nonempty arguments, and name them where their shapes do not fit.
 
     `flow([1, 2], [1, 2, 3])` then says: «`a, u` must be arrays that broadcast; got
-    shapes a (2,), u (3,)».
+    shapes a (2,), u (3,)». A docstring that tells no errors gains what all these
+    functions raise.
     """
     names = tuple(signature(function).parameters)
 
@@ -48,6 +54,8 @@ def broadcasting(function: Callable[P, T]) -> Callable[P, T]:
                 raise _misfit(given) from error
             raise
 
+    if checked.__doc__ and "Raises:" not in checked.__doc__:
+        checked.__doc__ = f"{checked.__doc__.rstrip()}{_RAISES}"
     return checked
 
 

@@ -73,11 +73,7 @@ def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed
 
 
 def verify_cached(name: str, key: Sequence[str]) -> None:
-    """Compare the cached arrays with the checksums taken when they were written.
-
-    Raises:
-        DataError: they differ; the text names the folder to delete.
-    """
+    """Compare the cached arrays with the checksums taken when they were written."""
     folder = _folder(name, key)
     manifest = _manifest(folder, list(key))
     for array, sha256 in (manifest or {}).get("sha256", {}).items():

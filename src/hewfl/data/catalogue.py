@@ -154,11 +154,7 @@ CATALOGUE: dict[str, Entry] = {
 
 
 def entry_named(name: str) -> Entry:
-    """The entry of a data set.
-
-    Raises:
-        InvalidInputError: no data set has this name.
-    """
+    """The entry of a data set."""
     if name not in CATALOGUE:
         raise invalid("name", f"one of {', '.join(CATALOGUE)}", repr(name))
     return CATALOGUE[name]

@@ -29,9 +29,6 @@ def read_csv(path: Path, label: str | None, client: str | None = None) -> Table:
         path: a CSV file, perhaps compressed by gzip.
         label: name of the column that holds the labels; the last one by default.
         client: name of the column that says whose row it is; None if there is none.
-
-    Raises:
-        DataError: the file is damaged, or a field breaks a rule.
     """
     text = _text(path)
     reader = csv.reader(io.StringIO(text, newline=""))
@@ -104,9 +101,6 @@ def _is_name(path: Path, first: list[str], labels: list[str], column: int) -> bo
 
     It is where the label is a text above numbers, or a text that no other row has and
     the other fields count 0, 1, 2, ... as some programs name columns.
-
-    Raises:
-        DataError: it may be one, and only the user knows.
     """
     if is_number(labels[0]) or len(labels) < 2 or labels[0] in labels[1:]:
         return False
@@ -165,13 +159,7 @@ def _content(path: Path) -> bytes:
 
 
 def _first_mistake(text: str, form: Form, *, finite: bool = False) -> str | None:
-    """What is wrong with the first row that is not like the others.
-
-    Args:
-        text: of the file.
-        form: what its rows should be.
-        finite: whether all fields are numbers, and one that is not finite is wanted.
-    """
+    """What is wrong with the first row unlike the others, or with `finite` infinite."""
     names, width, texts = form
     reader = csv.reader(io.StringIO(text, newline=""))
     for k, row in enumerate(reader):
@@ -211,15 +199,7 @@ def text_columns(
 ) -> list[int]:
     """Positions of the column of labels and, where there is one, of the clients.
 
-    Args:
-        path: of the file, for errors.
-        names: of its columns, if it has a header.
-        label: the wanted one; None for the last that is not the clients'.
-        client: the column of the clients, None for none.
-        width: number of columns.
-
-    Raises:
-        DataError: there is no such column, or more than one.
+    Labels without a name are in the last column that is not the clients'.
     """
     clients = [] if client is None else [_named(path, names, client)]
     if label is not None:

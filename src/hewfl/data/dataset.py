@@ -56,16 +56,7 @@ class Dataset:
 
 
 def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m p"]:
-    """Features as a finite table of numbers with one label per row; truths as bytes.
-
-    Args:
-        where: the source's name, for errors.
-        features: what was read.
-        labels: of its rows.
-
-    Raises:
-        DataError: with the source's name, the rule and what was found.
-    """
+    """Features as a finite table of numbers with one label per row; truths as bytes."""
     if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "biuf":
         found = f"shape {features.shape}, dtype {features.dtype}"
         raise DataError(f"{where}: features must be a table of numbers; got {found}")
@@ -100,9 +91,6 @@ def coded_labels(
         parts: labels of each part.
         place: what a row, counted through the parts, is called in the source.
         what: they are, for errors: labels or clients.
-
-    Raises:
-        DataError: labels are neither texts nor whole numbers, or are all the same.
     """
     values = np.concatenate([np.asarray(part) for part in parts])
     kind = values.dtype.kind

@@ -206,10 +206,6 @@ def _known_blocks(folder: Path, m: int) -> dict[int, Float32[Array, "_ width"]]:
     return blocks
 
 
-def _save(rows: Float32[Array, "b width"], stream: IO[bytes]) -> None:
-    np.save(stream, rows)
-
-
 def _write(file: Path, save: Callable[[IO[bytes]], Any]) -> None:
     """Write a file whole or not at all, by a function that fills a stream."""
     try:

@@ -62,11 +62,6 @@ class Encoder:
 def load_encoder(model: str | Path, device: str, options: Options) -> Encoder:
     """Load tokenizer and weights: from the folder if there is one, else by name.
 
-    Args:
-        model: folder as `save_pretrained` writes it, or a name on the hub.
-        device: of PyTorch.
-        options: kept with the encoder; `max_length` must fit the model.
-
     Raises:
         InvalidInputError: the device is unknown, or texts too long for the model.
         DataError: the model cannot be loaded or is no encoder.
@@ -157,13 +152,7 @@ def _batches(block: Sequence[str], batch_size: int) -> list[list[int]]:
 def encode_block(
     encoder: Encoder, block: Sequence[str], report: Callable[[int], None]
 ) -> Float32[Array, "b width"]:
-    """Rows of some texts, in their order.
-
-    Args:
-        encoder: from `load_encoder`.
-        block: the texts.
-        report: told the number of texts of each finished batch.
-    """
+    """Rows of some texts, in their order."""
     parts, order = [], []
     for batch in _batches(block, encoder.options.batch_size):
         parts.append(_encode_batch(encoder, [block[i] for i in batch]))

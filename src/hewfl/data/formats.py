@@ -30,9 +30,6 @@ def read_idx(path: Path) -> UInt8[Numbers, "..."]:
 
     Two zero bytes, type 8, the number of axes, each axis as a big-endian 32-bit
     number, then the entries.
-
-    Raises:
-        DataError: the file is no idx file of bytes, or shorter than its header says.
     """
     content = gzip.decompress(path.read_bytes())
     axes = content[3] if content[:3] == b"\x00\x00\x08" and content[3:] else 0
@@ -55,11 +52,7 @@ def read_images(paths: Sequence[Path]) -> Parts:
 
 
 def read_covertype(paths: Sequence[Path]) -> Parts:
-    """Covertype: 54 whole numbers of 16 bits and the type, from 1, in each line.
-
-    Raises:
-        DataError: a line has other contents.
-    """
+    """Covertype: 54 whole numbers of 16 bits and the type, from 1, in each line."""
     (path,) = paths
     content = io.BytesIO(gzip.decompress(path.read_bytes()))
     rule = "lines of 55 numbers of 16 bits"
@@ -95,9 +88,6 @@ def read_news(path: Path) -> Texts:
     """AG News: class from 1, title and description in each quoted row.
 
     The text is title, blank, description.
-
-    Raises:
-        DataError: a row has other contents.
     """
     content = gzip.decompress(path.read_bytes()).decode("utf-8")
     rows = list(csv.reader(io.StringIO(content, newline="")))
@@ -119,11 +109,7 @@ def read_news_features(paths: Sequence[Path]) -> Parts:
 
 
 def read_digits() -> Parts:
-    """The digits that come with hewfl, as scikit-learn distributes them.
-
-    Raises:
-        DataError: the file of the installed package is damaged.
-    """
+    """The digits that come with hewfl, as scikit-learn distributes them."""
     content = (resources.files("hewfl.data") / "digits.csv.gz").read_bytes()
     if hashlib.sha256(content).hexdigest() != DIGITS_SHA256:
         raise DataError("digits.csv.gz is damaged; install hewfl again")

@@ -37,9 +37,6 @@ def read_own_file(
         client: name of the column that says whose a row is, None for none; of an NPZ
             file "clients", its array with one entry per row, those of X_test last.
 
-    Returns:
-        What the file holds.
-
     Raises:
         DataError: the file is absent, damaged, or breaks a rule.
         MissingExtraError: Parquet, and pyarrow is not installed.
@@ -140,14 +137,11 @@ def _read_parquet(path: Path, label: str | None, client: str | None) -> Parsed:
         if k not in texts and values.dtype.kind not in "biuf":
             found = f"{table[names[k]].type} in column {names[k]!r}"
             raise DataError(f"{path}: features must be numbers; got {found}")
-    labels, *whose = (_as_text(columns[k]) for k in texts)
+    kept = [columns[k] for k in texts]
+    labels, *whose = (v.astype(np.str_) if v.dtype.kind == "O" else v for v in kept)
     features = [values for k, values in enumerate(columns) if k not in texts]
     clients = whose[0] if whose else None
     return _labelled(path, np.column_stack(features), labels, clients)
-
-
-def _as_text(values: Any) -> Any:
-    return values.astype(np.str_) if values.dtype.kind == "O" else values
 
 
 def _arrow_column(path: Path, name: str, column: Any) -> Any:

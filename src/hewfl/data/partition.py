@@ -23,11 +23,7 @@ _EVEN = 1e32
 def stream(
     seed: int, purpose: Literal["split", "iid", "dirichlet", "classes", "shards"]
 ) -> np.random.Generator:
-    """The generator of one purpose, independent of those of the others.
-
-    Raises:
-        InvalidInputError: `seed` is not a whole number from 0.
-    """
+    """The generator of one purpose, independent of those of the others."""
     if seed < 0:
         raise invalid("seed", "a whole number from 0", seed)
     sequence = np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose],))
@@ -123,11 +119,7 @@ def class_counts(
 
 
 def check_labels(labels: ArrayLike) -> Int64[Ints, " m"]:
-    """Require a vector of whole numbers from 0.
-
-    Raises:
-        InvalidInputError: it is none.
-    """
+    """Require a vector of whole numbers from 0."""
     y = np.asarray(labels)
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
         raise invalid("labels", "a vector of whole numbers from 0", repr(labels)[:80])
@@ -135,11 +127,7 @@ def check_labels(labels: ArrayLike) -> Int64[Ints, " m"]:
 
 
 def check_sizes(m: int, n: int, minimum: int) -> None:
-    """Require that m samples give n clients the minimum each.
-
-    Raises:
-        InvalidInputError: naming the number that does not fit.
-    """
+    """Require that m samples give n clients the minimum each."""
     if n < 1:
         raise invalid("n", "at least 1", n)
     if minimum < 0:

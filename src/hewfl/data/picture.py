@@ -19,12 +19,6 @@ def draw_partition(
 ) -> None:
     """Save a picture of who holds how much of what, as PNG, PDF or SVG.
 
-    Args:
-        counts: from `class_counts`.
-        classes: names for the legend.
-        title: above the bars.
-        path: ending in .png, .pdf or .svg.
-
     Raises:
         InvalidInputError: the path has another ending.
         MissingExtraError: matplotlib is not installed.

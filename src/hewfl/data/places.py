@@ -50,11 +50,7 @@ def download_root() -> Path:
 
 
 def search_roots() -> tuple[Path, ...]:
-    """Folders to search, in order.
-
-    Raises:
-        DataError: HEWFL_DATA is set, but not to a folder.
-    """
+    """Folders to search, in order."""
     chosen = os.environ.get("HEWFL_DATA")
     if not chosen:
         return (download_root(),)

@@ -95,7 +95,9 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
     rows, test_rows = split_rows(
         dataset, seed, test_fraction=test_fraction, split=split, subsample=subsample
     )
-    mean, deviation = _moments(dataset, rows) if standardise else _unscaled(dataset)
+    width = dataset.features.shape[1]
+    plain: Moments = (np.zeros(width), np.ones(width))
+    mean, deviation = _moments(dataset, rows) if standardise else plain
     kind = np.dtype(dtype)
     return Prepared(
         features=_scaled(dataset, rows, mean, deviation, kind, bias=bias),
@@ -169,17 +171,20 @@ def _somebody_each(
 
 def feature_rows(dataset: Dataset, rows: Int64[Ints, " m"]) -> Num[Numbers, "m p"]:
     """Features of rows that count as in `split_rows`: bytes as bytes, else float32."""
+    parts = [dataset.features, *([] if dataset.test is None else [dataset.test[0]])]
+    is_bytes = np.result_type(*parts) == np.uint8
+    kind = np.dtype(np.uint8 if is_bytes else np.float32)
+    return np.asarray(_features(dataset, rows, kind))
+
+
+def _features(dataset: Dataset, rows: Int64[Ints, " m"], dtype: np.dtype[Any]) -> Any:
+    """Features of rows of both parts in one type."""
     first = len(dataset.labels)
-    blocks = [dataset.features[rows[rows < first]]]
+    found = np.empty((len(rows), dataset.features.shape[1]), dtype)
+    found[rows < first] = dataset.features[rows[rows < first]]
     if dataset.test is not None:
-        blocks.append(dataset.test[0][rows[rows >= first] - first])
-    inside = np.concatenate(
-        [np.flatnonzero(rows < first), np.flatnonzero(rows >= first)]
-    )
-    stacked = np.concatenate(blocks)
-    found = np.empty_like(stacked)
-    found[inside] = stacked
-    return found if found.dtype == np.uint8 else found.astype(np.float32)
+        found[rows >= first] = dataset.test[0][rows[rows >= first] - first]
+    return found
 
 
 def row_clients(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"] | None:
@@ -214,20 +219,10 @@ def _blocks(
     dataset: Dataset, rows: Int64[Ints, " m"]
 ) -> Iterator[tuple[slice, Float64[Array, "b p"]]]:
     """Rows in float64, some thousand at a time."""
-    first = len(dataset.labels)
     for start in range(0, len(rows), _ROWS):
         where = slice(start, min(start + _ROWS, len(rows)))
-        here = rows[where]
-        block = np.empty((len(here), dataset.features.shape[1]))
-        block[here < first] = dataset.features[here[here < first]]
-        if dataset.test is not None:
-            block[here >= first] = dataset.test[0][here[here >= first] - first]
+        block: Array = _features(dataset, rows[where], np.dtype(np.float64))
         yield where, block
-
-
-def _unscaled(dataset: Dataset) -> Moments:
-    width = dataset.features.shape[1]
-    return np.zeros(width), np.ones(width)
 
 
 def _moments(dataset: Dataset, rows: Int64[Ints, " m"]) -> Moments:

@@ -13,11 +13,5 @@ from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec, read_spec, spec_from_table
 
 __all__ = [
-    "MethodSpec",
-    "Results",
-    "Spec",
-    "frame",
-    "read_spec",
-    "run",
-    "spec_from_table",
-]
+    "MethodSpec", "Results", "Spec", "frame", "read_spec", "run", "spec_from_table",
+]  # fmt: skip

@@ -30,13 +30,7 @@ def axes_of(results: Results) -> list[Axis]:
 
 
 def places(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds points"]:
-    """Where the evaluated rounds of a method lie on an axis, seed by seed.
-
-    Args:
-        results: of a run.
-        label: of the method.
-        axis: one of `axes_of`.
-    """
+    """Where the evaluated rounds of a method lie on an axis, seed by seed."""
     if axis == "rounds":
         rounds = results.rounds.astype(np.float64)
         return np.tile(rounds, (len(results.records), 1))

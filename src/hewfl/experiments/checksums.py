@@ -17,23 +17,14 @@ NAME = "checksums.json"
 
 
 def write_checksums(folder: Path, names: Sequence[str]) -> None:
-    """Write down the checksums of some files of a run.
-
-    Args:
-        folder: of the run.
-        names: of the files, relative to it.
-    """
+    """Write down the checksums of some files of a run."""
     write_json(folder / NAME, {name: file_sha256(folder / name) for name in names})
 
 
 def verify(folder: Path, names: Sequence[str] | None = None) -> None:
-    """Compare files of a finished run with their checksums.
+    """Compare files of a finished run, all if not told which, with their checksums.
 
     Runs of earlier versions have none, and are taken as they are.
-
-    Args:
-        folder: of the run.
-        names: of the files; all that have a checksum by default.
 
     Raises:
         DataError: a file has changed since the run was finished, or is gone; the text

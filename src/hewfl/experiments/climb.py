@@ -40,10 +40,7 @@ def first_points(method: MethodSpec) -> list[Point]:
 def neighbours(method: MethodSpec, point: Point, extend: int = 0) -> list[Point]:
     """The points next to one: up or down in one list, or up in one and down in one.
 
-    Args:
-        method: with its grid.
-        point: whose neighbours are asked for.
-        extend: places that a list may go on beyond its ends.
+    Lists may go on `extend` places beyond their ends.
     """
     lists = list(method.grid.items())
     places = range(len(lists))
@@ -89,13 +86,7 @@ def candidate(method: MethodSpec, point: Point) -> MethodSpec:
 @final
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """Where the search of one run stands.
-
-    Attributes:
-        spec: of the run.
-        methods: those with a grid.
-        tried: scores of each method's points: one row per seed, as `Scores` has them.
-    """
+    """Where the search of one run stands."""
 
     spec: Spec
     methods: tuple[MethodSpec, ...]

@@ -19,16 +19,6 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
     """Draw any run on one sheet: training, accuracy, and final weights by horizon.
 
     Where methods keep averaged models, these have panels of their own.
-
-    Args:
-        results: of the run.
-        path: of the files, without the ending.
-
-    Returns:
-        The PDF and the PNG.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     kinds = (
         ("gap", "objective"),

@@ -38,23 +38,14 @@ from hewfl.server.lock import locked
 @final
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A run on disk: of a simulation, or of a job that left its record.
-
-    Attributes:
-        path: where.
-        spec: as asked for.
-    """
+    """A run on disk: of a simulation, or of a job that left its record."""
 
     path: Path
     spec: Spec
 
     @property
     def tuned(self) -> Spec | None:
-        """The spec with its hyper-parameters chosen, once they are.
-
-        Raises:
-            DataError: the file is damaged.
-        """
+        """The spec with its hyper-parameters chosen, once they are."""
         if self.spec.is_tuned:
             return self.spec
         file = self.path / "tuned.toml"
@@ -123,11 +114,7 @@ class Folder:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What came of a run: its summary.json, or summed up now if it has none.
-
-        Raises:
-            DataError: files are missing or damaged.
-        """
+        """What came of a run: its summary.json, or summed up now if it has none."""
         file = self.path / "summary.json"
         if not file.exists():
             return summarise(self.results)
@@ -149,13 +136,6 @@ class Folder:
 
 def folder_for(spec: Spec, root: Path) -> Folder:
     """Find the folder of a spec under a root; it is made when something is done in it.
-
-    Args:
-        spec: of the run.
-        root: folder that holds runs.
-
-    Returns:
-        The run, new or begun.
 
     Raises:
         InvalidInputError: the data set is neither a known one nor a file.
@@ -193,9 +173,6 @@ def held(folders: Sequence[Folder]) -> Iterator[None]:
     """Hold runs against other processes, and begin those that are new.
 
     A new run that fails before anything worth keeping was done is removed again.
-
-    Raises:
-        DataError: another process is at one of them.
     """
     with ExitStack() as stack:
         for folder in folders:

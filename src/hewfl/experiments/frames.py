@@ -21,9 +21,6 @@ Row = tuple[str, str, int, int, str, float]
 def tidy_rows(results: Results) -> Iterator[Row]:
     """Every number that was measured in a run, one row each.
 
-    Args:
-        results: of one run.
-
     Yields:
         Name of the run, label of the method, seed, round, name of the quantity, value.
         What was not measured, and what is not finite, is left out.

@@ -5,9 +5,9 @@ scores of the old ones from the `tuning.json` of the earlier run.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -25,13 +25,7 @@ KNOWN = "known.json"
 @final
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Scores of an earlier run, for trials of so many rounds.
-
-    Attributes:
-        rows: scores by trial, as `_name` calls it.
-        rounds: of the trials.
-        seeds: of the trials.
-    """
+    """Scores of an earlier run, for trials of so many rounds."""
 
     rows: Mapping[str, Sequence[float | None]]
     rounds: int
@@ -65,7 +59,10 @@ class Known:
                 [row for part in new[k * count : (k + 1) * count] for row in part]
             )
             own = [
-                _numbers(self.rows[_name(c, self.rounds, seed)])
+                [
+                    inf if s is None else s
+                    for s in self.rows[_name(c, self.rounds, seed)]
+                ]
                 if self.has(c)
                 else next(rows)
                 for part in candidates
@@ -80,11 +77,6 @@ def adopt(folder: Path, spec: Spec, entries: Sequence[Mapping[str, Any]]) -> int
 
     The runs must be alike in all but their lists. What decides between candidates that
     agree in both kept quantities is not in that file: they are the last among equals.
-
-    Args:
-        folder: of the run to be tuned.
-        spec: of the run to be tuned.
-        entries: of the earlier run's tuning.json.
 
     Returns:
         How many trials are known now.
@@ -116,7 +108,3 @@ def _name(candidate: MethodSpec, rounds: int, seed: int) -> str:
     """A trial in words: method, hyper-parameters, rounds and seed."""
     given = json.dumps(dict(candidate.parameters), sort_keys=True)
     return f"{candidate.method} {given}, {rounds} rounds, seed {seed}"
-
-
-def _numbers(row: Sequence[float | None]) -> list[float]:
-    return [math.inf if s is None else s for s in row]

@@ -42,17 +42,14 @@ def table(
             "matrix long" has long texts in the last column.
     """
     top = tag("tr", *(tag("th", name, scope="col") for name in head))
-    body = (tag("tr", *starmap(_cell, _named(head, row))) for row in rows)
+    # cells with the names of their columns; a row may be longer than the head
+    named = (zip_longest(head[: len(row)], row, fillvalue="") for row in rows)
+    body = (tag("tr", *starmap(_cell, cells)) for cells in named)
     parts = (tag("caption", caption), tag("thead", top), tag("tbody", *body))
     look = {"class_": "scroll"}
     if css != "cards":  # who cannot point scrolls by keys
         look |= {"tabindex": "0", "role": "region", "aria_label": caption}
     return tag("div", tag("table", *parts, class_=css), **look)
-
-
-def _named(head: Sequence[str], row: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Cells with the names of their columns; a row may be longer than the head."""
-    return zip_longest(head[: len(row)], row, fillvalue="")
 
 
 def _cell(name: str, cell: str) -> Html:

@@ -157,9 +157,6 @@ def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
     """The outer optimiser from the fields of a method.
 
     The word "none" stands for no `adapt` and no `average`, as lists of a grid need it.
-
-    Raises:
-        InvalidInputError: a field is out of range or has no effect.
     """
     given = {k: v for k, v in given.items() if v != "none"}
     if STEP in given:
@@ -177,18 +174,7 @@ def _outer(given: dict[str, Any], rounds: int, where: str) -> Outer:
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
-    """Make a method from one [[methods]] table.
-
-    Args:
-        table: as parsed from TOML.
-        where: path of the table, for errors.
-
-    Returns:
-        The method, all candidates of its grid checked.
-
-    Raises:
-        InvalidInputError: naming the field, the rule and the value.
-    """
+    """Make a method from one [[methods]] table."""
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
     method: Any = table.get("method")
@@ -216,13 +202,6 @@ def check_method(method: MethodSpec, where: str) -> None:
     """Require fields that the method has, with values that it takes.
 
     The code of a method of the user's own is loaded for that.
-
-    Args:
-        method: with its grid.
-        where: path of its table, for errors.
-
-    Raises:
-        InvalidInputError: naming the field, the rule and the value.
     """
     known = _known(method.method, where)
     check_names(method.parameters, known, where)
@@ -271,9 +250,6 @@ def recorded_method(table: Any, where: str) -> MethodSpec:
 
     Returns:
         The method, which may be one that hewfl does not know.
-
-    Raises:
-        InvalidInputError: there is no table, or its names are no text.
     """
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
@@ -284,11 +260,7 @@ def recorded_method(table: Any, where: str) -> MethodSpec:
 
 
 def text_field(value: Any, where: str) -> str:
-    """Require a text of one line that is not empty, as tables and figures show it.
-
-    Raises:
-        InvalidInputError: naming the field and the value.
-    """
+    """Require a text of one line that is not empty, as tables and figures show it."""
     if not isinstance(value, str) or not value.strip() or _BREAKS.search(value):
         raise invalid(where, "text on one line", repr(value))
     return value

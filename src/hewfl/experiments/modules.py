@@ -93,11 +93,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
 
 
 def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
-    """One of the paper's modules, or the user's own; torch's generator is left alone.
-
-    Raises:
-        InvalidInputError: code of the user's own makes no module.
-    """
+    """One of the paper's modules, or the user's own; torch's generator stays as is."""
     wanted = spec.problem
     if wanted.model in MODELS:
         known = medium_cnn if wanted.model == "medium_cnn" else classifier_head

@@ -66,11 +66,7 @@ def _counted(spec: Spec) -> Spec:
 
 
 def data_digest(spec: Spec) -> str | None:
-    """Checksum of the user's own data file; None where there is none.
-
-    Raises:
-        DataError: there is no such file.
-    """
+    """Checksum of the user's own data file; None where there is none."""
     if spec.data.name in CATALOGUE or spec.is_record:
         return None
     file = Path(spec.data.name)
@@ -102,11 +98,7 @@ def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
 
 
 def check_own_code(spec: Spec) -> None:
-    """Load all code of the user's own, and check what a spec gives it.
-
-    Raises:
-        InvalidInputError: it cannot be loaded, or a field breaks one of its rules.
-    """
+    """Load all code of the user's own, and check what a spec gives it."""
     for field, (name, group) in own_names(spec).items():
         if group == GROUP:
             where = field.removesuffix(".method")
@@ -123,15 +115,7 @@ def check_own_code(spec: Spec) -> None:
 
 
 def note_own(folder: Path, spec: Spec) -> None:
-    """Write the checksums of data and code, if they are not there, and keep the code.
-
-    Args:
-        folder: of the run.
-        spec: of the run.
-
-    Raises:
-        DataError: the data file does not exist.
-    """
+    """Write the checksums of data and code where there are none, and keep the code."""
     digest = data_digest(spec)
     if digest is not None and not (folder / DATA).exists():
         write_json(folder / DATA, {"sha256": digest})
@@ -145,15 +129,7 @@ def note_own(folder: Path, spec: Spec) -> None:
 
 
 def check_own(folder: Path, spec: Spec) -> None:
-    """Require that data and code are those that a run began with.
-
-    Args:
-        folder: of the run.
-        spec: of the run.
-
-    Raises:
-        DataError: a file has changed or is gone.
-    """
+    """Require that data and code are those that a run began with."""
     known = read_json(folder / DATA, missing=True)
     changed = [spec.data.name] if known and data_digest(spec) != known["sha256"] else []
     code = read_json(folder / CODE, missing=True) or {}

@@ -24,12 +24,7 @@ ABSENT = 65535
 
 
 def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
-    """What the script draws of one run, at six significant digits.
-
-    Args:
-        results: of the run.
-        styles: of its methods.
-    """
+    """What the script draws of one run, at six significant digits."""
     axes = axes_of(results)
     kept = _spread_out(0, len(results.rounds) - 1, POINTS)
     offered = measured(results, QUANTITIES)

@@ -16,16 +16,7 @@ from hewfl.experiments.summary import statistics
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PageRun:
-    """What the page says about one run.
-
-    Attributes:
-        folder: where it is.
-        results: its records as arrays; those there are so far of one that goes on.
-        summary: its summary.json.
-        styles: of its methods.
-        standings: who wins, by quantity.
-        number: position on the page.
-    """
+    """What the page says about one run."""
 
     folder: Folder
     results: Results

@@ -1,6 +1,6 @@
 """Sections of a report page: final values, weights, certificate, spec."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,44 +21,14 @@ from hewfl.experiments.tune import LARGER_IS_BETTER
 COLUMNS = 8
 """Horizons that have a column of their own; of more, neighbours share one."""
 _SMOOTHNESS = {"estimate": "an estimate", "bound": "a proven bound"}
-SECTIONS = {
-    "answer": "Answer",
-    "curves": "Curves",
-    "finals": "Final values",
-    "baseline": "Against the best baseline",
-    "matrix": "All pairs",
-    "target": "To a target",
-    "weights": "Weights",
-    "certificate": "Certificate",
-    "tuning": "Tuning",
-    "spec": "Spec and environment",
-}
-"""Of a run, as the navigation calls them."""
 
 
 def article(run: PageRun, asked: Mapping[str, float]) -> Html:
-    """All about one run.
-
-    Args:
-        run: of the page.
-        asked: targets by quantity.
-    """
+    """All about one run."""
     k = run.number
-    inside = {
-        "answer": answer(run),
-        "curves": _view(k, "curves"),
-        "finals": _finals(run),
-        "baseline": baseline(run),
-        "matrix": matrix(run),
-        "target": targets(run, asked),
-        "weights": join((_view(k, "weights"), _masses(run))),
-        "certificate": _audit(run),
-        "tuning": tuning(run),
-        "spec": _environment(run),
-    }
     parts = [
-        tag("section", tag("h3", name), inside[key], id=f"run-{k}-{key}")
-        for key, name in SECTIONS.items()
+        tag("section", tag("h3", name), show(run, asked), id=f"run-{k}-{key}")
+        for key, (name, show) in SECTIONS.items()
     ]
     note = [warning(run.so_far)] if run.so_far else []
     name = tag("h2", run.results.spec.name)
@@ -71,7 +41,7 @@ def navigation(runs: Sequence[PageRun]) -> Html:
     for run in runs:
         own = [
             tag("li", tag("a", name, href=f"#run-{run.number}-{key}"))
-            for key, name in SECTIONS.items()
+            for key, (name, _) in SECTIONS.items()
         ]
         inside = tag("ul", *own)
         if len(runs) > 1:
@@ -224,3 +194,22 @@ def _environment(run: PageRun) -> Html:
     times = read_json(run.folder.path / "times.json", missing=True) or {}
     rows = [["folder", run.folder.path.name], *([k, str(v)] for k, v in times.items())]
     return join((spec, table(["field", "value"], rows, "Environment")))
+
+
+Section = tuple[str, Callable[[PageRun, Mapping[str, float]], Html]]
+SECTIONS: dict[str, Section] = {
+    "answer": ("Answer", lambda run, _: answer(run)),
+    "curves": ("Curves", lambda run, _: _view(run.number, "curves")),
+    "finals": ("Final values", lambda run, _: _finals(run)),
+    "baseline": ("Against the best baseline", lambda run, _: baseline(run)),
+    "matrix": ("All pairs", lambda run, _: matrix(run)),
+    "target": ("To a target", targets),
+    "weights": (
+        "Weights",
+        lambda run, _: join((_view(run.number, "weights"), _masses(run))),
+    ),
+    "certificate": ("Certificate", lambda run, _: _audit(run)),
+    "tuning": ("Tuning", lambda run, _: tuning(run)),
+    "spec": ("Spec and environment", lambda run, _: _environment(run)),
+}
+"""Of a run: as the navigation calls them, and what they show."""

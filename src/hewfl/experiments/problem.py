@@ -72,14 +72,7 @@ def lanes_of(
     smoothness: float,
     rounds: int | None = None,
 ) -> list[Lane]:
-    """The lanes that methods run in under a spec.
-
-    Args:
-        spec: of the run.
-        methods: one for each lane.
-        smoothness: L, or one over a learning rate.
-        rounds: of a trial; the spec's own by default.
-    """
+    """The lanes of methods under a spec; `rounds` where a trial has others than it."""
     steps, T = spec.problem.reference_steps, spec.rounds if rounds is None else rounds
     return [method.lane(smoothness, steps, T) for method in methods]
 

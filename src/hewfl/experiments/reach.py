@@ -30,13 +30,6 @@ def reach(
     """Where each seed of a method first is at a target; infinite where it never is.
 
     Between two evaluations by a straight line.
-
-    Args:
-        results: of the run.
-        label: of the method.
-        quantity: taken of the model by which the method is judged.
-        target: to be reached.
-        axis: what is counted.
     """
     values = results.values(label, results.judged(label, quantity))
     sign = -1.0 if quantity in LARGER_IS_BETTER else 1.0

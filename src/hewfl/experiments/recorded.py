@@ -16,9 +16,6 @@ from hewfl.server.trace import RoundRecord
 def read_folder_spec(folder: Path) -> Spec:
     """Read the spec of a run from its folder.
 
-    Args:
-        folder: with a spec.toml.
-
     Returns:
         The spec; of a job's record with seeds and rounds as found, if it has none.
 
@@ -48,14 +45,7 @@ def is_whole_record(spec: Spec, folder: Path) -> bool:
 
 
 def counted_constants(lanes: Sequence[Sequence[RoundRecord]]) -> Mapping[str, Any]:
-    """The constants of a seed of a job's record that has no constants.json.
-
-    Args:
-        lanes: records of each method.
-
-    Returns:
-        `n`, one more than the largest number of a client; the rest is not known.
-    """
+    """Constants of a job's seed: n by the largest client; the rest is not known."""
     every = (i for own in lanes for r in own for i in (*r.clients, *r.excluded))
     names = ("smoothness", "objective", "pooled", "d")
     return dict.fromkeys(names) | {"n": 1 + max(every, default=0), "samples": []}

@@ -65,7 +65,7 @@ def write_report(
         if quantity not in JUDGED:
             raise invalid("targets", f"of {', '.join(JUDGED)}", repr(quantity))
     is_done = all(folder.is_done for folder in folders)
-    found = [(folder, _results(folder)) for folder in folders]
+    found = [(f, f.results if f.is_done else results_so_far(f)) for f in folders]
     begun = [(folder, results) for folder, results in found if results is not None]
     methods: dict[str, MethodSpec] = {}
     for _, results in begun:  # one look for a label on the whole page
@@ -82,10 +82,6 @@ def write_report(
         body.insert(0, overview(runs))
     _write(path, runs, [*waiting, *body], None if is_done else refresh)
     return is_done
-
-
-def _results(folder: Folder) -> Results | None:
-    return folder.results if folder.is_done else results_so_far(folder)
 
 
 def _judged(results: Results) -> list[str]:

@@ -202,18 +202,7 @@ class Results:
 
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
-    """Read the results of a run whose seeds are done.
-
-    Args:
-        spec: tuned.
-        seeds: folder of each seed.
-
-    Returns:
-        All records, and the constants; those of a job's record that has none counted.
-
-    Raises:
-        DataError: files of a seed are missing or damaged.
-    """
+    """Results of a run whose seeds are done; what a job's record lacks is counted."""
     lanes = len(spec.methods)
     records = []
     for folder in seeds.values():

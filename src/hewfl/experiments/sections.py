@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from functools import partial
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 
-from hewfl.core.checks import invalid, nonnegative, positive
+from hewfl.core.checks import invalid
 from hewfl.core.conversion import errors_naming
+from hewfl.core.fields import BelowOne, Checked, Nonnegative, Positive, check_fields
 from hewfl.core.own_code import checked_name
 from hewfl.data.sharing import GROUP, KINDS, Sharing
 from hewfl.server.client_laws import (
@@ -38,6 +40,29 @@ Quantity = Literal[
 ]
 
 
+def in_range(name: str, value: int, *, least: int = 1) -> None:
+    """Require a number that is neither too small nor beyond all reason."""
+    if value < least:
+        raise invalid(name, f"at least {least}", value)
+    if value > LARGEST:
+        raise invalid(name, f"at most {LARGEST}", value)
+
+
+def check_seeds(name: str, seeds: tuple[int, ...]) -> None:
+    """Require seeds that are there, not negative, and different from each other."""
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise invalid(name, "different whole numbers from 0", list(seeds))
+    if max(seeds) >= 2**63:
+        raise invalid(name, "below 2^63", max(seeds))
+
+
+Amount = Annotated[int, in_range]
+"""At least 1, and not beyond all reason."""
+AmountOrNone = Annotated[int, partial(in_range, least=0)]
+"""The same, or 0."""
+Seeds = Annotated[tuple[int, ...], check_seeds]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class DataSpec:
@@ -65,17 +90,15 @@ class DataSpec:
     split: Literal["shuffled", "published"] = "shuffled"
     test_fraction: float = 0.2
     subsample: int | None = None
-    validation_fraction: float = 0.0
+    validation_fraction: BelowOne = 0.0
     standardise: bool = True
     bias: bool = True
 
     def __post_init__(self) -> None:
         """Require shares of rows and numbers that make sense."""
+        check_fields(self)
         if not 0 < self.test_fraction < 1:
-            raise invalid("data.test_fraction", "between 0 and 1", self.test_fraction)
-        if not 0 <= self.validation_fraction < 1:
-            rule, found = "from 0 to below 1", self.validation_fraction
-            raise invalid("data.validation_fraction", rule, found)
+            raise invalid("test_fraction", "between 0 and 1", self.test_fraction)
         if not self.name:
             raise invalid("data.name", "a data set or a file", repr(self.name))
         if self.subsample is not None and self.subsample < 2:
@@ -119,11 +142,11 @@ class ProblemSpec:
     model: str = "softmax"
     make: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    l2: float = 1e-4
+    l2: Nonnegative = 1e-4
     smoothness: Literal["estimate", "bound"] = "estimate"
     optimum: bool = True
-    learning_rate: float = 1e-3
-    reference_steps: float = 1.0
+    learning_rate: Positive = 1e-3
+    reference_steps: Positive = 1.0
     weight_decay: float = 0.0
     clip: float | None = None
     dropout: float = 0.0
@@ -139,9 +162,7 @@ class ProblemSpec:
             if self.model != "softmax":
                 rule = "left out beside problem.make"
                 raise invalid("problem.model", rule, repr(self.model))
-        nonnegative("l2", self.l2)
-        positive("learning_rate", self.learning_rate)
-        positive("reference_steps", self.reference_steps)
+        check_fields(self)
 
     @property
     def is_module(self) -> bool:
@@ -185,13 +206,13 @@ class ClientsSpec:
             `objective`, "honest" (the default) or "all". Everybody is honest if absent.
     """
 
-    n: int = 20
+    n: Amount = 20
     partition: str = "iid"
-    alpha: float = 0.2
-    minimum: int = 1
-    per_client: int = 2
+    alpha: Positive = 0.2
+    minimum: Amount = 1
+    per_client: Amount = 2
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    batch_size: int = 32
+    batch_size: Amount = 32
     horizons: Any = 4
     participation: Any = "full"
     world: Any = None
@@ -202,9 +223,7 @@ class ClientsSpec:
         Code of the user's own is not loaded: a spec can be read without running it.
         """
         checked_name(self.partition, PARTITIONS, GROUP, "clients.partition")
-        for name in ("n", "batch_size", "minimum", "per_client"):
-            in_range(f"clients.{name}", getattr(self, name), 1)
-        positive("clients.alpha", self.alpha)
+        check_fields(self)
         if not is_own_law(self.horizons, HORIZONS_GROUP):
             check_horizons(self.horizons)
         if not is_own_law(self.participation, PARTICIPATION_GROUP):
@@ -215,11 +234,7 @@ class ClientsSpec:
             self.check_number()
 
     def check_number(self) -> None:
-        """Require laws that fit the number of clients, and somebody honest.
-
-        Raises:
-            InvalidInputError: naming the field as it is written in the spec.
-        """
+        """Require laws that fit the number of clients, and somebody honest."""
         with errors_naming({"faults": "clients.world.faults"}):
             check_world(self.world).roles(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.horizons, self.participation
@@ -250,7 +265,7 @@ class ClientsSpec:
 
 @final
 @dataclass(frozen=True, slots=True)
-class TuneSpec:
+class TuneSpec(Checked):
     """How hyper-parameters are chosen for methods that bring a grid.
 
     Attributes:
@@ -274,50 +289,15 @@ class TuneSpec:
             what diverges for one of them is then not chosen.
     """
 
-    rounds: int = 20
-    seeds: tuple[int, ...] = (0, 1, 2)
+    rounds: Amount = 20
+    seeds: Seeds = (0, 1, 2)
     by: Quantity = "objective"
-    tie: float = 0.0
+    tie: Nonnegative = 0.0
     tie_by: Quantity = "objective"
     ties: tuple[Quantity, ...] = ()
-    screen_rounds: int = 0
-    screen_seeds: tuple[int, ...] = (0,)
-    keep: int = 3
+    screen_rounds: AmountOrNone = 0
+    screen_seeds: Seeds = (0,)
+    keep: Amount = 3
     search: Literal["grid", "climb"] | None = None
-    extend: int | None = None
+    extend: AmountOrNone | None = None
     over: Literal["mean", "worst"] | None = None
-
-    def __post_init__(self) -> None:
-        """Require trials of at least a round, and seeds that differ."""
-        in_range("tune.rounds", self.rounds, 1)
-        in_range("tune.screen_rounds", self.screen_rounds, 0)
-        in_range("tune.keep", self.keep, 1)
-        if self.extend is not None:
-            in_range("tune.extend", self.extend, 0)
-        nonnegative("tune.tie", self.tie)
-        check_seeds("tune.seeds", self.seeds)
-        check_seeds("tune.screen_seeds", self.screen_seeds)
-
-
-def in_range(name: str, value: int, least: int) -> None:
-    """Require a number that is neither too small nor beyond all reason.
-
-    Raises:
-        InvalidInputError: naming the field and the value.
-    """
-    if value < least:
-        raise invalid(name, f"at least {least}", value)
-    if value > LARGEST:
-        raise invalid(name, f"at most {LARGEST}", value)
-
-
-def check_seeds(name: str, seeds: tuple[int, ...]) -> None:
-    """Require seeds that are there, not negative, and different from each other.
-
-    Raises:
-        InvalidInputError: naming the field and the seeds.
-    """
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise invalid(name, "different whole numbers from 0", list(seeds))
-    if max(seeds) >= 2**63:
-        raise invalid(name, "below 2^63", max(seeds))

@@ -36,11 +36,7 @@ def solve_constants(
 def run_seed(
     spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
 ) -> None:
-    """Run one seed of a tuned spec, from where its folder says it is.
-
-    Raises:
-        RuleError: naming run, seed, lane, round and rule, where a rule is wrong.
-    """
+    """Run one seed of a tuned spec, from where its folder says it is."""
     has_trace = (folder / "trace.jsonl").exists()
     is_over = has_trace and rounds_done(folder) == spec.rounds
     if is_over and constants_file(folder).exists():
@@ -82,9 +78,6 @@ def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> fl
     """The L of a seed, settled with all its constants before its first round.
 
     They stay in the seed's folder: another L, if only by a bit, is another run.
-
-    Raises:
-        DataError: the file is damaged.
     """
     file = constants_file(folder)
     found = read_json(file, missing=True)

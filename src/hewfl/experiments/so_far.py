@@ -1,6 +1,5 @@
 """What an unfinished run has by now."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,29 +15,19 @@ def results_so_far(folder: Folder) -> Results | None:
     Seeds go on at their own pace. As many rounds are taken as give most records over
     all seeds that have them; seeds that are not so far are left out.
 
-    Args:
-        folder: of the run.
-
     Returns:
         Results of a spec with these seeds and rounds; None while there are none.
-
-    Raises:
-        DataError: files of a seed are damaged.
     """
     spec = folder.tuned
     if spec is None:
         return None
     far = {seed: _rounds(spec, folder.of_seed(seed)) for seed in spec.seeds}
-    rounds = max(far.values(), key=lambda r: r * _count(far, r))
+    rounds = max(far.values(), key=lambda r: r * sum(own >= r for own in far.values()))
     if rounds == 0:
         return None
     seeds = tuple(seed for seed, own in far.items() if own >= rounds)
     part = replace(spec, rounds=rounds, seeds=seeds)
     return read_results(part, {seed: folder.of_seed(seed) for seed in seeds})
-
-
-def _count(far: Mapping[int, int], rounds: int) -> int:
-    return sum(own >= rounds for own in far.values())
 
 
 def _rounds(spec: Spec, folder: Path) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Literal, final
 
 from hewfl.core.checks import invalid
 from hewfl.core.conversion import from_table, to_table, write_toml
+from hewfl.core.fields import check_fields
 from hewfl.core.own_code import located
 from hewfl.errors import DataError
 from hewfl.experiments.methods import (
@@ -20,12 +21,13 @@ from hewfl.experiments.methods import (
     text_field,
 )
 from hewfl.experiments.sections import (
+    Amount,
+    AmountOrNone,
     ClientsSpec,
     DataSpec,
     ProblemSpec,
+    Seeds,
     TuneSpec,
-    check_seeds,
-    in_range,
 )
 
 LATER: tuple[tuple[str, str, Any], ...] = (
@@ -69,11 +71,11 @@ class Spec:
 
     name: str
     methods: tuple[MethodSpec, ...]
-    rounds: int = 90
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
-    evaluate_every: int = 1
+    rounds: Amount = 90
+    seeds: Seeds = (0, 1, 2, 3, 4, 5, 6)
+    evaluate_every: Amount = 1
     judge: Literal["iterate", "averaged"] | None = None
-    audit_every: int = 0
+    audit_every: AmountOrNone = 0
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["numpy", "cpu", "cuda"] = "numpy"
     data: DataSpec = field(default_factory=DataSpec)
@@ -87,10 +89,7 @@ class Spec:
         if is_bad or not self.name or self.name[0] == ".":
             raise invalid("name", "a name for a folder", repr(self.name))
         text_field(self.name, "name")
-        in_range("rounds", self.rounds, 1)
-        for name, least in (("evaluate_every", 1), ("audit_every", 0)):
-            in_range(name, getattr(self, name), least)
-        check_seeds("seeds", self.seeds)
+        check_fields(self)
         if not self.methods:
             raise invalid("methods", "at least one [[methods]] table", "none")
         labels = [method.label for method in self.methods]
@@ -199,11 +198,7 @@ def is_record(table: Mapping[str, Any]) -> bool:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Read the TOML file of a spec.
-
-    Raises:
-        DataError: the file cannot be read or is not TOML.
-    """
+    """Read the TOML file of a spec."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -109,15 +109,7 @@ class Standing:
 
 
 def stand(results: Results, quantity: str) -> Standing:
-    """Compare all methods of a run on a quantity, each by the model it is judged by.
-
-    Args:
-        results: of the run.
-        quantity: what `Results.curve` knows.
-
-    Returns:
-        Means in order, and every pair with its corrected p.
-    """
+    """Compare all methods of a run on a quantity, each by the model it is judged by."""
     sign = -1 if quantity in LARGER_IS_BETTER else 1
     found = {label: final_of(results, label, quantity) for label in results.labels}
     worth = {k: sign * float(v.mean()) for k, v in found.items()}

@@ -71,14 +71,7 @@ _FAMILIES = {
 @final
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The line of one method.
-
-    Attributes:
-        colour: a name in `COLOURS`.
-        dash: one of `DASHES`.
-        marker: one of `MARKERS`.
-        width: in points; exact weights are the wider ones.
-    """
+    """The line of one method."""
 
     colour: str
     dash: tuple[float, ...]

@@ -26,14 +26,7 @@ COMPARED = ("objective", "pooled", "test_accuracy")
 
 
 def summarise(results: Results) -> dict[str, Any]:
-    """Sum up a run whose seeds are done.
-
-    Args:
-        results: its records.
-
-    Returns:
-        What summary.json holds: last values, weights by horizon, paired comparisons.
-    """
+    """What summary.json holds: last values, weights by horizon, paired comparisons."""
     spec = results.spec
     return {
         "name": spec.name,

@@ -58,7 +58,7 @@ def template() -> str:
     return "\n".join(lines) + "\n" + EXAMPLE
 
 
-def documented(record: type[Any]) -> dict[str, str]:
+def documented(record: Any) -> dict[str, str]:
     """What a record's docstring says of each of its fields."""
     text = str(inspect.getdoc(record)).partition("Attributes:\n")[2]
     text = text.partition("\n\n")[0]  # what a record raises is another section

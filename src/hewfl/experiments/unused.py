@@ -115,11 +115,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def refuse_unused_fields(spec: Spec) -> None:
-    """Require that every field that was set has an effect.
-
-    Raises:
-        InvalidInputError: naming the field, why it has none, and its value.
-    """
+    """Require that every field that was set has an effect."""
     for holds, fields, why in RULES:
         if not holds(spec):
             continue

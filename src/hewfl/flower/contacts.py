@@ -67,12 +67,7 @@ class Registry:
         }
 
     def asked(self, nodes: Iterable[int], heard: Iterable[int]) -> None:
-        """Remember who did not answer: others of its partition come first now.
-
-        Args:
-            nodes: that were asked.
-            heard: that answered.
-        """
+        """Remember who did not answer: others of its partition come first now."""
         self._failing = (self._failing | set(nodes)) - set(heard)
 
     def meet(self, grid: Grid, needed: int, seconds: float) -> None:
@@ -83,9 +78,6 @@ class Registry:
             needed: nodes to wait for.
             seconds: how long, for them and then for introductions of nodes not asked
                 before; those that have once kept silent get `BRIEF` at most.
-
-        Raises:
-            InvalidInputError: no node can introduce itself.
         """
         self._connected = frozenset(_waited(grid, needed, seconds))
         new, failed = self._connected - self._known() - self._silent, False

@@ -34,11 +34,7 @@ def layout_of(record: ArrayRecord) -> Layout:
 
 
 def flat(layout: Layout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
-    """The vector of a model, in the precision of local branches.
-
-    Raises:
-        InvalidInputError: an array is missing or of another shape.
-    """
+    """The vector of a model, in the precision of local branches."""
     return np.concatenate(views(layout, record), dtype=layout.dtype)
 
 
@@ -52,9 +48,6 @@ def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
 
     They are copied only where the kernels could not: half precision, foreign byte
     order, memory that is not aligned.
-
-    Raises:
-        InvalidInputError: one is missing, unreadable, of another shape, or not real.
     """
     found = []
     for name, shape, _, _ in layout.parts():

@@ -152,12 +152,6 @@ def sift(
 ) -> tuple[list[Answer], list[Exclusion]]:
     """Read the replies to a round; their arrays stay where they are.
 
-    Args:
-        opened: the round.
-        replies: in whatever order they came.
-        wanted: what clients must tell.
-        clients: their numbers by node, of those that are known.
-
     Returns:
         Usable answers in client order, and why the others are not.
     """
@@ -243,11 +237,7 @@ def _sum_squares(rows: list[NDArray[Any]], x: NDArray[Any], kind: Any) -> float:
 
 
 def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
-    """The one MetricRecord of a reply, and the number in it that weighs the client.
-
-    Raises:
-        InvalidInputError: there is no such record or number.
-    """
+    """The one MetricRecord of a reply, and the number in it that weighs the client."""
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise invalid("the reply", "with one MetricRecord", len(records))
@@ -258,11 +248,7 @@ def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
 
 
 def whole(metrics: Any, key: str, *, least: int = 1, most: int = MOST) -> int:
-    """A whole number out of a record.
-
-    Raises:
-        InvalidInputError: it is missing, not whole, too small or too large.
-    """
+    """A whole number out of a record."""
     value: Any = metrics.get(key)
     number = isinstance(value, int | float) and least <= value <= most
     if not number or value != int(value):

@@ -19,14 +19,7 @@ from hewfl.server.trace import round_note
 def described(
     roster: Roster, outcome: Outcome, excluded: Sequence[Exclusion], means: Any
 ) -> tuple[dict[str, Any], MetricRecord]:
-    """A round's part of its record in the trace, and its metrics for Flower.
-
-    Args:
-        roster: those heard.
-        outcome: what came of it.
-        excluded: those left out.
-        means: of the clients' own measures.
-    """
+    """A round's part of its record in the trace, and its metrics for Flower."""
     counts = {f"excluded-{k}": sum(e.kind == k for e in excluded) for k in KINDS}
     note: dict[str, Any] = {"status": outcome.status}
     if outcome.decision is not None:
@@ -52,10 +45,6 @@ def usable(replies: Iterable[Any], key: str) -> list[Any]:
 
     A client without the weight, with a number that is none, or with other keys than
     most is left out: Flower's functions would fail, or give NaN.
-
-    Args:
-        replies: anything that has the content of a reply.
-        key: of the number that weighs a client.
     """
     kept, taken = [], []
     for reply in replies:

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, invalid
+from hewfl.core.checks import Array, PerClient, invalid
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.predictive.certificate import (
     Variant,
@@ -58,19 +57,17 @@ class Coefficients:
     u: float
     g: float
     c1: float
-    a: Float64[Array, " n"]
-    c3: Float64[Array, " n"]
-    k2: Float64[Array, " n"]
-    k4: Float64[Array, " n"]
+    a: PerClient
+    c3: PerClient
+    k2: PerClient
+    k4: PerClient
 
     def take(self, clients: NDArray[np.intp]) -> "Coefficients":
         """The constants of some of the clients."""
         parts = [v[clients] for v in (self.a, self.c3, self.k2, self.k4)]
         return Coefficients(self.unit, self.u, self.g, self.c1, *parts)
 
-    def gain_parts(
-        self, theta: Float64[Array, " n"]
-    ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
+    def gain_parts(self, theta: PerClient) -> tuple[PerClient, PerClient]:
         """Descent s = A u/(1 + A u), or 2A if A < 0, and cost ρ = c₁θ + c₃ E θ³.
 
         A < 0 is explained at `certificate.certified_decrease`.
@@ -79,18 +76,16 @@ class Coefficients:
         s = np.where(A < 0, 2 * A, A * u / (1 + A * u))
         return s, self.c1 * theta + self.c3 * self._cube(theta)
 
-    def gain(self, theta: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def gain(self, theta: PerClient) -> PerClient:
         """μ = s − ρ."""
         s, rho = self.gain_parts(theta)
         return s - rho
 
-    def risk(self, theta: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def risk(self, theta: PerClient) -> PerClient:
         """κ = k₂θ² + k₄ E θ⁴."""
         return self.k2 * theta**2 + self.k4 * self._cube(theta) * theta
 
-    def gain_slopes(
-        self, theta: Float64[Array, " n"]
-    ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
+    def gain_slopes(self, theta: PerClient) -> tuple[PerClient, PerClient]:
         """What drives θ up and what drives it down, θμ' = up − down, both nonnegative.
 
         θs' = ½θ(1 − 3aθ²) u/(1 + A u)²,        θρ' = c₁θ + c₃(3 + gθ) E θ³
@@ -100,12 +95,12 @@ class Coefficients:
         cubic = self.c3 * (3 + self.g * theta) * self._cube(theta)
         return up, 3 * self.a * theta**2 * up + self.c1 * theta + cubic
 
-    def risk_slope(self, theta: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def risk_slope(self, theta: PerClient) -> PerClient:
         """½θκ' = k₂θ² + k₄(2 + gθ/2) E θ⁴."""
         quartic = self.k4 * (2 + 0.5 * self.g * theta) * self._cube(theta) * theta
         return self.k2 * theta**2 + quartic
 
-    def threshold(self, theta: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def threshold(self, theta: PerClient) -> PerClient:
         """ℓ = μ − θμ'/e, the threshold λ at which θ is best, e = θκ'/(2κ).
 
         Grouped so that nothing cancels where μ' ≥ 0:
@@ -124,11 +119,11 @@ class Coefficients:
         threshold: Array = (bend + linear + cubic) / e
         return threshold
 
-    def _descent(self, theta: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def _descent(self, theta: PerClient) -> PerClient:
         """A = θ(1 − aθ²)/2."""
         return 0.5 * theta * (1 - self.a * theta**2)
 
-    def _cube(self, theta: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def _cube(self, theta: PerClient) -> PerClient:
         """E θ³."""
         cube = theta * theta * theta  # theta**3 would call pow
         return np.exp(self.g * theta) * cube if self.g else cube
@@ -138,12 +133,6 @@ def coefficients(
     profiles: ClientProfile, state: UpperState, bounds: ProblemBounds, variant: Variant
 ) -> Coefficients:
     """The constants of every client, for one of the three sets in `certificate`.
-
-    Args:
-        profiles: H_i, b_i, v_i² of the clients.
-        state: (U, Q).
-        bounds: L and R.
-        variant: which constants.
 
     Returns:
         Constants in units of U♯: gains and risks of ordinary rounds are then of size
@@ -171,25 +160,14 @@ def coefficients(
     return Coefficients(*shared, 0.0, 4 * q, drift, c3, m, zero)
 
 
-def best_alone(
-    c: Coefficients, low: Float64[Array, " n"], high: Float64[Array, " n"]
-) -> Float64[Array, " n"]:
-    """θ_i ∈ argmax μ_i over [low_i, high_i]: also the choice for weight zero (E-11).
-
-    Args:
-        c: constants of n clients.
-        low: least amplitudes, > 0.
-        high: largest amplitudes.
-    """
+def best_alone(c: Coefficients, low: PerClient, high: PerClient) -> PerClient:
+    """θ_i ∈ argmax μ_i over [low_i, high_i]: also the choice for weight zero (E-11)."""
     return _balanced(lambda c, theta, _: c.gain_slopes(theta), c, low, low, high)
 
 
 def best_at_weight(
-    c: Coefficients,
-    weights: Float64[Array, " n"],
-    low: Float64[Array, " n"],
-    high: Float64[Array, " n"],
-) -> Float64[Array, " n"]:
+    c: Coefficients, weights: PerClient, low: PerClient, high: PerClient
+) -> PerClient:
     """θ_i ∈ argmin −w_i μ_i + ½ w_i² κ_i over [low_i, high_i].
 
     Args:
@@ -207,11 +185,8 @@ def best_at_weight(
 
 
 def best_at_threshold(
-    c: Coefficients,
-    threshold: float,
-    low: Float64[Array, " n"],
-    high: Float64[Array, " n"],
-) -> Float64[Array, " n"]:
+    c: Coefficients, threshold: float, low: PerClient, high: PerClient
+) -> PerClient:
     """θ_i ∈ argmax (μ_i − λ)/√κ_i over [low_i, high_i].
 
     Args:

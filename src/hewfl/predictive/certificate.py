@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import ArrayLike, Reals, as_float64, invalid
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 
 if TYPE_CHECKING:
@@ -33,24 +32,14 @@ VARIANTS: tuple[Variant, ...] = ("paper", "sharp", "absorbed")
 
 
 def check_variant(variant: Variant) -> Variant:
-    """Require the name of one of the three sets of constants.
-
-    Args:
-        variant: the name.
-
-    Raises:
-        InvalidInputError: the name is none of `VARIANTS`.
-    """
+    """Require the name of one of the three sets of constants."""
     if variant not in VARIANTS:
         raise invalid("variant", f"one of {', '.join(VARIANTS)}", repr(variant))
     return variant
 
 
-def check_amplitudes(amplitudes: ArrayLike) -> Float64[Array, "..."]:
+def check_amplitudes(amplitudes: ArrayLike) -> Reals:
     """Amplitudes as float64, required to lie where the certificate is proved.
-
-    Args:
-        amplitudes: θ, any shape.
 
     Raises:
         InvalidInputError: an amplitude is outside [0, 1] (erratum E-03).
@@ -82,16 +71,16 @@ class Situation:
         count: how many clients alike an entry stands for; they share its weight.
     """
 
-    smoothness: Float64[Array, "..."]
-    radius: Float64[Array, "..."]
-    gap: Float64[Array, "..."]
-    tracking: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
-    horizon: Float64[Array, "..."]
-    count: Float64[Array, "..."] = field(default_factory=lambda: np.ones(()))
+    smoothness: Reals
+    radius: Reals
+    gap: Reals
+    tracking: Reals
+    noise: Reals
+    horizon: Reals
+    count: Reals = field(default_factory=lambda: np.ones(()))
 
     @property
-    def cap(self) -> Float64[Array, "..."]:
+    def cap(self) -> Reals:
         """f̄ = LR²/2, the largest gap on the ball."""
         return np.asarray(self.smoothness * self.radius * self.radius / 2)
 
@@ -100,11 +89,6 @@ def situation_of(
     profiles: ClientProfile, state: UpperState, bounds: ProblemBounds
 ) -> Situation:
     """The situation of one round from its records.
-
-    Args:
-        profiles: H_i, b_i, v_i² of the clients.
-        state: (U, Q).
-        bounds: L and R.
 
     Returns:
         L, R, U, Q as numbers; M and H with the shape of the profile's fields.
@@ -120,15 +104,11 @@ def clipped_gap(state: UpperState, bounds: ProblemBounds) -> float:
 
     Only s uses U♯ as printed. To have it in ρ and κ too, which is valid and tighter
     (E-25), pass `UpperState(clipped_gap(state, bounds), state.tracking)` as the state.
-
-    Args:
-        state: (U, Q).
-        bounds: L and R.
     """
     return min(state.gap, bounds.smoothness * bounds.radius * bounds.radius / 2)
 
 
-def noise(profiles: ClientProfile) -> Float64[Array, "..."]:
+def noise(profiles: ClientProfile) -> Reals:
     """M = v²/(Hb), the variance of a branch's mean gradient.
 
     Args:
@@ -139,15 +119,10 @@ def noise(profiles: ClientProfile) -> Float64[Array, "..."]:
     return np.asarray(as_float64("variance", profiles.variance) / samples)
 
 
-def horizon_factors(
-    horizon: Float64[Array, "..."],
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+def horizon_factors(horizon: Reals) -> tuple[Reals, Reals]:
     """Drift of H local steps, zero for one step (T3).
 
     h₁ = (H − 1)(2H − 1)/(6H²) ≤ 1/3,     h₂ = (H − 1)/(2H) ≤ 1/2
-
-    Args:
-        horizon: H ≥ 1.
     """
     # beyond 1e100 both are at their limits in float64; H² would overflow from 1e155 on
     H = np.minimum(horizon, 1e100)
@@ -158,16 +133,10 @@ def horizon_factors(
 # ------------------------------------------------------------------ the coefficients
 
 
-def flow_decrease(
-    a: Float64[Array, "..."], u: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def flow_decrease(a: Reals, u: Reals) -> Reals:
     """What the flow T_a(u) = u/(1 + a u) takes off u, for a, u ≥ 0.
 
     u − T_a(u) = u × x/(1 + x),     x = a u
-
-    Args:
-        a: curvature of the flow.
-        u: where it starts.
     """
     # A subtraction of T_a(u) would cancel all digits where x is small (E-32), a u² in
     # the numerator would underflow, and x/(1 + x) is ∞/∞ where x overflows.
@@ -176,18 +145,11 @@ def flow_decrease(
         return np.asarray(u * np.where(x > 1, 1 / (1 + 1 / x), x / (1 + x)))
 
 
-def descent_coefficient(
-    theta: Float64[Array, "..."], at: Situation, variant: Variant
-) -> Float64[Array, "..."]:
+def descent_coefficient(theta: Reals, at: Situation, variant: Variant) -> Reals:
     """Curvature A of the certified descent u − A u².
 
     A = θ / (2LR²)                     paper, sharp
     A = θ(1 − 8h₁θ²) / (2LR²)          absorbed; negative for θ² > 1/(8h₁)
-
-    Args:
-        theta: θ ≥ 0.
-        at: where the clients stand.
-        variant: which constants.
     """
     L, R = at.smoothness, at.radius
     if check_variant(variant) == "absorbed":
@@ -196,9 +158,7 @@ def descent_coefficient(
     return np.asarray(theta / (2 * L * R * R))
 
 
-def certified_decrease(
-    theta: Float64[Array, "..."], at: Situation, variant: Variant
-) -> Float64[Array, "..."]:
+def certified_decrease(theta: Reals, at: Situation, variant: Variant) -> Reals:
     """What the descent takes off the gap u = U♯ = min(U, f̄).
 
         s = u − T_A(u) = A u² / (1 + A u)     A ≥ 0
@@ -208,11 +168,6 @@ def certified_decrease(
     ‖∇F‖² ≤ 2L f, not with ‖∇F‖² ≥ f²/R²: u − T_A(u) would be no bound. As a function of
     A, s increases and is concave (at A = 0 its slope falls from 4f̄u to u²), and A is
     concave in θ ≥ 0; so s is concave in θ for every variant.
-
-    Args:
-        theta: θ ≥ 0.
-        at: where the clients stand.
-        variant: which constants.
     """
     A = descent_coefficient(theta, at, variant)
     u = np.asarray(np.minimum(at.gap, at.cap))
@@ -220,19 +175,12 @@ def certified_decrease(
     return np.where(A < 0, 4 * at.cap * A * u, descent)
 
 
-def mean_penalty(
-    theta: Float64[Array, "..."], at: Situation, variant: Variant
-) -> Float64[Array, "..."]:
+def mean_penalty(theta: Reals, at: Situation, variant: Variant) -> Reals:
     """What drift, stale control variates and noise may cost in the mean (eq:rho-main).
 
     ρ = 32e^{2θ}θ³ U + (16θ + 64e^{2θ}θ³) Q/L + 8e^{2θ}θ³ M/L     paper
     ρ = 8h₁θ³ U + (4θ + 16h₁θ³) Q/L + 2h₂θ³ M/L                   sharp
     ρ = (4θ + 16h₁θ³) Q/L + 2h₂θ³ M/L                             absorbed
-
-    Args:
-        theta: θ ≥ 0.
-        at: where the clients stand.
-        variant: which constants.
     """
     L, U, Q, M = at.smoothness, at.gap, at.tracking, at.noise
     if check_variant(variant) == "paper":
@@ -245,18 +193,11 @@ def mean_penalty(
     return np.asarray(drift + stale + 2 * h2 * theta**3 / L * M)
 
 
-def variance_bound(
-    theta: Float64[Array, "..."], at: Situation, variant: Variant
-) -> Float64[Array, "..."]:
+def variance_bound(theta: Reals, at: Situation, variant: Variant) -> Reals:
     """Bound on the variance of a client's displacement (eq:kappa-main).
 
     κ = 16e^{2θ}θ⁴ U/L + 32e^{2θ}θ⁴ Q/L² + (2θ² + 4e^{2θ}θ⁴) M/L²     paper
     κ = θ² M/L²                                                       the others
-
-    Args:
-        theta: θ ≥ 0.
-        at: where the clients stand.
-        variant: which constants.
     """
     L, U, Q, M = at.smoothness, at.gap, at.tracking, at.noise
     if check_variant(variant) == "paper":
@@ -268,16 +209,8 @@ def variance_bound(
     return np.asarray(theta**2 / L / L * M)
 
 
-def gain(
-    theta: Float64[Array, "..."], at: Situation, variant: Variant
-) -> Float64[Array, "..."]:
-    """Certified gain of one client with all the weight, noise aside: μ = s − ρ.
-
-    Args:
-        theta: θ ≥ 0.
-        at: where the clients stand.
-        variant: which constants.
-    """
+def gain(theta: Reals, at: Situation, variant: Variant) -> Reals:
+    """Certified gain of one client with all the weight, noise aside: μ = s − ρ."""
     s, rho = certified_decrease(theta, at, variant), mean_penalty(theta, at, variant)
     return np.asarray(s - rho)
 
@@ -285,20 +218,8 @@ def gain(
 # ------------------------------------------------------------------ the bound
 
 
-def certified_change(
-    w: Float64[Array, "..."],
-    theta: Float64[Array, "..."],
-    at: Situation,
-    variant: Variant,
-) -> Float64[Array, "..."]:
-    """Change of the bound, J − U♯ = Σ_i (−w_i μ_i + (L/2) w_i² κ_i), clients last.
-
-    Args:
-        w: weights.
-        theta: θ ≥ 0.
-        at: where the clients stand.
-        variant: which constants.
-    """
+def certified_change(w: Reals, theta: Reals, at: Situation, variant: Variant) -> Reals:
+    """Change of the bound, J − U♯ = Σ_i (−w_i μ_i + (L/2) w_i² κ_i), clients last."""
     mu, kappa = gain(theta, at, variant), variance_bound(theta, at, variant)
     # m clients alike with weight w together: m (w/m)² κ = w (w/m) κ
     risk = at.smoothness / 2 * (w / at.count) * kappa
@@ -313,7 +234,7 @@ def round_bound(
     bounds: ProblemBounds,
     *,
     variant: Variant = "paper",
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The certificate of a round; clients are the last axis, and the one summed over.
 
         J(w, θ) = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)

@@ -16,22 +16,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.checks import (
-    Array,
     ArrayLike,
+    PerClient,
     as_float64,
     invalid,
     nonnegative,
     shown,
 )
-from hewfl.core.records import (
-    ClientProfile,
-    ControlSolution,
-    ProblemBounds,
-    UpperState,
-)
+from hewfl.core.records import ClientProfile, ControlSolution, ProblemBounds, UpperState
 from hewfl.errors import SolverError
 from hewfl.predictive.amplitude import (
     Coefficients,
@@ -136,13 +130,8 @@ def global_control(
     amplitudes answers with a threshold Λ(λ). The miss Λ(λ) − λ has the sign of D'(λ),
     falls with λ and vanishes at the optimum. Secant steps find it inside a bracket,
     halved at every fourth step. θ_i(λ) grows with λ, so a bracket of λ is one of every
-    amplitude. No search is needed where all amplitudes are best at θ_lo.
-
-    Args:
-        profiles: one profile with an entry per client, or one profile per client.
-        state: (U, Q).
-        bounds: L, R and the box of amplitudes.
-        variant: constants of the certificate.
+    amplitude. No search is needed where all amplitudes are best at θ_lo. Arguments are
+    those of `predictive_control`.
 
     Raises:
         InvalidInputError: no client, or an unknown variant.
@@ -197,15 +186,7 @@ def alternating_control(
     printed it stops after a sweep that gained at most ε, which proves nothing of how
     far the least O is: the answer's lower bound does. Without an ε it stops on the
     certified gap itself (E-12). w⁽⁰⁾, which the printed test asks for and nobody gives,
-    is the best one for θ⁽⁰⁾.
-
-    Args:
-        profiles: one profile with an entry per client, or one profile per client.
-        state: (U, Q).
-        bounds: L, R and the box of amplitudes.
-        variant: constants of the certificate.
-        start: θ⁽⁰⁾ in the box, one number or one per client; θ_lo by default.
-        tolerance: ε ≥ 0, an absolute gain of J; None for the certified gap.
+    is the best one for θ⁽⁰⁾. Arguments are those of `predictive_control`.
 
     Raises:
         InvalidInputError: no client, an unknown variant, or a start outside the box.
@@ -237,7 +218,7 @@ def alternating_control(
     return _answer(problem, point, sweep, f"stopped: a sweep gained at most {epsilon}")
 
 
-def _start(problem: "_Problem", start: ArrayLike | None) -> Float64[Array, " n"]:
+def _start(problem: "_Problem", start: ArrayLike | None) -> PerClient:
     """θ⁽⁰⁾, one entry per client.
 
     Raises:
@@ -280,8 +261,8 @@ class _Problem:
     bounds: ProblemBounds
     variant: Variant
     c: Coefficients
-    low: Float64[Array, " n"]
-    top: Float64[Array, " n"]
+    low: PerClient
+    top: PerClient
 
 
 @final
@@ -297,18 +278,15 @@ class _Point:
         gap: bound on objective − its minimum.
     """
 
-    weights: Float64[Array, " n"]
-    amplitudes: Float64[Array, " n"]
+    weights: PerClient
+    amplitudes: PerClient
     objective: float
     size: float
     gap: float
 
 
 def _certified(
-    problem: _Problem,
-    theta: Float64[Array, " n"],
-    law: ThresholdLaw,
-    trial: float | None = None,
+    problem: _Problem, theta: PerClient, law: ThresholdLaw, trial: float | None = None
 ) -> _Point:
     """The point (w, θ) of a threshold law, with the better gap of its λ and `trial`.
 
@@ -328,10 +306,10 @@ def _certified(
 
 def _gap(
     problem: _Problem,
-    w: Float64[Array, " n"],
-    theta: Float64[Array, " n"],
-    kappa: Float64[Array, " n"],
-    above: Float64[Array, " n"],
+    w: PerClient,
+    theta: PerClient,
+    kappa: PerClient,
+    above: PerClient,
     lam: float,
 ) -> float:
     """J(w, θ) − D(λ) or a little more, given m = μ − λ as `above`.
@@ -353,11 +331,8 @@ def _gap(
 
 
 def _ratio_excess(
-    problem: _Problem,
-    theta: Float64[Array, " n"],
-    above: Float64[Array, " n"],
-    lam: float,
-) -> Float64[Array, " n"]:
+    problem: _Problem, theta: PerClient, above: PerClient, lam: float
+) -> PerClient:
     """Bound on max_θ z²/z² − 1: zero where λ = ℓ(θ), or past ℓ at an end of the box.
 
         log(max_θ z²/z²) ≤ 12 (|λ − ℓ|/m) |log(ℓ/λ)| max(1, ℓ/λ)⁶
@@ -381,7 +356,7 @@ def _ratio_excess(
     return excess
 
 
-def _law(problem: _Problem, theta: Float64[Array, " n"]) -> ThresholdLaw:
+def _law(problem: _Problem, theta: PerClient) -> ThresholdLaw:
     """Exact weights for given amplitudes (prop:KKT)."""
     return threshold_law(problem.c.gain(theta), problem.c.risk(theta))
 

@@ -28,6 +28,8 @@ from hewfl.core.checks import (
     ArrayLike,
     Ints,
     Mask,
+    PerClient,
+    Reals,
     invalid,
     nonnegatives,
     positives,
@@ -49,11 +51,11 @@ class Tracking:
         tracking: C ≥ 0.
     """
 
-    noise: Float64[Array, "..."]
-    gap: Float64[Array, "..."]
-    tracking: Float64[Array, "..."]
+    noise: Reals
+    gap: Reals
+    tracking: Reals
 
-    def after(self, gap: ArrayLike, tracking: ArrayLike) -> Float64[Array, "..."]:
+    def after(self, gap: ArrayLike, tracking: ArrayLike) -> Reals:
         """A + Bu + Cχ; infinite once it outgrows the number range."""
         A, B, C = self.noise, self.gap, self.tracking
         u, chi = np.asarray(gap, np.float64), np.asarray(tracking, np.float64)
@@ -165,12 +167,6 @@ def server_move(
 
     24Lθ²u + 48θ²χ + 8θ²M     paper
     8Lθ²u + 16θ²χ + 2θ²M      the others, θ ≤ 2H (T1)
-
-    Args:
-        amplitude: θ ≥ 0, the largest over the clients.
-        noise: M_i ≥ 0, clients last.
-        smoothness: L.
-        variant: which constants.
     """
     theta = nonnegatives("amplitude", amplitude)
     L = positives("smoothness", smoothness)
@@ -181,9 +177,7 @@ def server_move(
 
 
 @broadcasting
-def ball_tracking(
-    noise: ArrayLike, smoothness: ArrayLike, radius: ArrayLike
-) -> Float64[Array, "..."]:
+def ball_tracking(noise: ArrayLike, smoothness: ArrayLike, radius: ArrayLike) -> Reals:
     """What E‖e_i‖² never passes while all iterates stay in the ball (ass:model).
 
         (√M_i + 2LR)²
@@ -202,14 +196,14 @@ def ball_tracking(
 
 
 def propagated_bounds(
-    tracking: Float64[Array, " n"],
+    tracking: PerClient,
     clients: Int64[Ints, " s"],
     played: Played,
     gap: float,
     bounds: ProblemBounds,
     *,
     variant: Variant = "paper",
-) -> Float64[Array, " n"]:
+) -> PerClient:
     """Tracking bounds of all clients after a round of weights fixed before it (E-19).
 
         i ∈ S:  min{A + B U + C Q, (√M_i + 2LR)²}            (prop:sur-track, ball)
@@ -230,9 +224,6 @@ def propagated_bounds(
         gap: U.
         bounds: L, R and the box.
         variant: which constants.
-
-    Returns:
-        Q_i after the round.
     """
     L, R = bounds.smoothness, bounds.radius
     theta, M, H = float(played.amplitudes.max()), played.noise, played.horizons
@@ -263,24 +254,15 @@ def tracking_after(
 ) -> Float64[Array, "... n"]:
     """Tracking bounds of all clients after a round of weights fixed before it (E-19).
 
-        i ∈ S:  A + B U + C Q               Q = max Q_i over all clients
-        i ∉ S:  (√Q_i + √D)²                D ≥ L²E‖x⁺ − x‖²
-
-    Args:
-        tracking: Q_i ≥ 0, clients last.
-        active: whether i ∈ S.
-        law: A, B, C of those who take part.
-        move: the summands of D.
-        gap: U, shape (*c).
+    i ∈ S:  A + B U + C Q               Q = max Q_i over all clients
+    i ∉ S:  (√Q_i + √D)²                D ≥ L²E‖x⁺ − x‖²
     """
     Q = tracking.max(-1)
     renewed, D = law.after(gap, Q), move.after(gap, Q)
     return np.where(active, renewed[..., None], absent_tracking(tracking, D[..., None]))
 
 
-def absent_tracking(
-    tracking: Float64[Array, "..."], move: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def absent_tracking(tracking: Reals, move: Reals) -> Reals:
     """Tracking bound of a client that stayed away while the anchor moved (E-19).
 
         (√Q + √D)² = min over s > 0 of (1 + s) Q + (1 + 1/s) D
@@ -294,9 +276,7 @@ def absent_tracking(
 
 
 @broadcasting
-def tracking_cap(
-    recursion: Tracking, start: ArrayLike, cap: ArrayLike
-) -> Float64[Array, "..."]:
+def tracking_cap(recursion: Tracking, start: ArrayLike, cap: ArrayLike) -> Reals:
     """The level the tracking bound never passes (lem:sur-chi-cap, eq:chi-bar-main).
 
         χ̄ = max{χ₀, (A + B f̄)/(1 − C)}
@@ -328,9 +308,7 @@ def _tracking(A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Tracking:
     return Tracking(np.asarray(A), np.asarray(B), np.asarray(C))
 
 
-def _longest(
-    horizon: ArrayLike,
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+def _longest(horizon: ArrayLike) -> tuple[Reals, Reals]:
     """The largest h₁ and h₂; both grow with H."""
     H = np.atleast_1d(wholes("horizon", horizon, least=1))
     h1, h2 = horizon_factors(H)

@@ -60,14 +60,7 @@ def too_long(answers: Answers, longest: float, *, told: bool) -> dict[int, str]:
 
 
 def roster_of(answers: Answers, clients: Sequence[int], n: int, t: int) -> Roster:
-    """Those who are heard.
-
-    Args:
-        answers: of the round.
-        clients: their numbers.
-        n: clients in all.
-        t: rounds done before this one.
-    """
+    """Those who are heard, out of n clients, t rounds being done before."""
     batches = np.array([a.ordered[2] for a in answers], dtype=np.int64)
     steps = np.array([a.steps for a in answers], dtype=np.int64)
     sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
@@ -90,9 +83,6 @@ def round_of(
         roster: those who are heard, in the same order.
         base: x in the precision it was sent in, which displacements are measured from.
         variates: whether the rule keeps control variates.
-
-    Raises:
-        InvalidInputError: some clients sent mean gradients and some did not.
     """
     sent = [a.means for a in answers if variates and a.means is not None]
     if 0 < len(sent) < len(answers):

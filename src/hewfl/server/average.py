@@ -68,12 +68,6 @@ def averaged(weight: float, average: Any, iterate: Any) -> Any:
 
 
 def continued(outer: Outer, before: Average, iterate: Float64[Array, " d"]) -> Average:
-    """The average after one more iterate.
-
-    Args:
-        outer: says which average.
-        before: the average so far.
-        iterate: x_t.
-    """
+    """The average after one more iterate."""
     share = average_weight(outer, before.rounds)
     return Average(averaged(share, before.model, iterate), before.rounds + 1)

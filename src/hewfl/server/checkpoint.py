@@ -123,32 +123,23 @@ def load_checkpoint(folder: Path) -> Saved | None:
         DataError: the manifest or the state is damaged, or of another format.
     """
     path = folder / "manifest.json"
-    if not path.exists():
+    manifest = _manifest(path, "format")
+    if manifest is None:
         return None
-    again = f"delete the folder {folder} to begin anew"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        form, own = manifest["format"], manifest.pop("manifest_sha256", None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        text = f"checkpoint {path} is damaged: {error!r}; {again}"
-        raise DataError(text) from error
+    form, own = manifest.get("format"), manifest.pop("manifest_sha256", None)
     if form != FORMAT:
-        text = f"checkpoint {path} has format {form}; this version reads {FORMAT}"
-        text += f"; {again}"
-        raise DataError(text)
+        what = f"has format {form}; this version reads {FORMAT}"
+        raise _damage(f"checkpoint {path} {what}", folder)
     if own != _digest(manifest):
-        text = f"checkpoint {path} is damaged: its checksum does not match; {again}"
-        raise DataError(text)
+        what = "is damaged: its checksum does not match"
+        raise _damage(f"checkpoint {path} {what}", folder)
     state = folder / manifest["state"]
     data = state.read_bytes() if state.exists() else b""
     if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
-        text = f"checkpoint {state} is damaged: its checksum does not match; {again}"
-        raise DataError(text)
+        what = "is damaged: its checksum does not match"
+        raise _damage(f"checkpoint {state} {what}", folder)
+    _compare_trace(folder, manifest)
     size = manifest["trace_bytes"]
-    if _trace_digest(folder, size) != manifest["trace_sha256"]:
-        trace = folder / "trace.jsonl"
-        text = f"the trace {trace} is damaged or shorter than its checkpoint; {again}"
-        raise DataError(text)
     return Saved(manifest["round"], manifest["run"], load(data), size)
 
 
@@ -158,18 +149,33 @@ def check_trace(folder: Path) -> None:
     Raises:
         DataError: the manifest is damaged, or the trace is another one or missing.
     """
-    path = folder / "manifest.json"
+    manifest = _manifest(folder / "manifest.json", "trace_bytes", "trace_sha256")
+    if manifest is not None:
+        _compare_trace(folder, manifest)
+
+
+def _damage(what: str, folder: Path) -> DataError:
+    return DataError(f"{what}; delete the folder {folder} to begin anew")
+
+
+def _manifest(path: Path, *needed: str) -> dict[str, Any] | None:
+    """What a manifest says, which must be there; None if there is no manifest."""
     if not path.exists():
-        return
+        return None
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        size, known = manifest["trace_bytes"], manifest["trace_sha256"]
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        for name in needed:
+            found[name]
     except (ValueError, KeyError, TypeError) as error:
-        text = f"checkpoint {path} is damaged: {error!r}; delete the folder {folder}"
-        raise DataError(text) from error
-    if _trace_digest(folder, size) != known:
-        text = f"the trace {folder / 'trace.jsonl'} is damaged or shorter than its "
-        raise DataError(text + f"checkpoint; delete the folder {folder} to begin anew")
+        what = f"checkpoint {path} is damaged: {error!r}"
+        raise _damage(what, path.parent) from error
+    return found
+
+
+def _compare_trace(folder: Path, manifest: Mapping[str, Any]) -> None:
+    if _trace_digest(folder, manifest["trace_bytes"]) != manifest["trace_sha256"]:
+        what = f"the trace {folder / 'trace.jsonl'} is damaged or shorter than its"
+        raise _damage(f"{what} checkpoint", folder)
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -37,41 +37,29 @@ from hewfl.server.federation import (
     World,
 )
 
-HORIZONS: dict[str, type[Any]] = {
-    law.__name__: law
-    for law in (
-        FixedHorizons,
-        ChoiceHorizons,
-        PoissonHorizons,
-        EpochHorizons,
-        TimedHorizons,
-    )
-}
-PARTICIPATION: dict[str, type[Any]] = {
-    law.__name__: law
-    for law in (
-        *(FullParticipation, SampledParticipation, RandomParticipation),
-        RotatingParticipation,
-    )
-}
+
+def _by_name(*laws: type[Any]) -> dict[str, type[Any]]:
+    return {law.__name__: law for law in laws}
+
+
+HORIZONS = _by_name(
+    *(FixedHorizons, ChoiceHorizons, PoissonHorizons, EpochHorizons, TimedHorizons)
+)
+PARTICIPATION = _by_name(
+    *(FullParticipation, SampledParticipation, RandomParticipation),
+    RotatingParticipation,
+)
 
 HORIZONS_GROUP, PARTICIPATION_GROUP = "hewfl.horizons", "hewfl.participation"
 """Entry points by which installed packages offer laws of their own."""
-FAULTS: dict[str, type[Any]] = {
-    law.__name__: law
-    for law in (
-        *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
-        *(ConstantUpdates, StaleUpdates, GrowingNoise),
-    )
-}
+FAULTS = _by_name(
+    *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
+    *(ConstantUpdates, StaleUpdates, GrowingNoise),
+)
 
 
 def check_world(given: Any) -> World:
-    """Make the world that a spec asks for: a table with a list of faults.
-
-    Raises:
-        InvalidInputError: no such table, or a fault is none of the known laws.
-    """
+    """Make the world that a spec asks for: a table with a list of faults."""
     where = "clients.world"
     if given is None:
         return World()
@@ -93,11 +81,7 @@ def check_world(given: Any) -> World:
 
 
 def check_horizons(given: Any) -> Horizons:
-    """Make the law of local steps that a spec asks for.
-
-    Raises:
-        InvalidInputError: neither a number, a list nor a table of a known law.
-    """
+    """Make the law of local steps that a spec asks for."""
     where = "clients.horizons"
     if isinstance(given, Mapping) or is_own(given, HORIZONS_GROUP):
         law: Horizons = _law(HORIZONS, given, where, HORIZONS_GROUP, Horizons)
@@ -113,11 +97,7 @@ def check_horizons(given: Any) -> Horizons:
 
 
 def check_participation(given: Any) -> Law:
-    """Make the law of participation that a spec asks for.
-
-    Raises:
-        InvalidInputError: neither "full", a number nor a table of a known law.
-    """
+    """Make the law of participation that a spec asks for."""
     where = "clients.participation"
     if given == "full":
         return FullParticipation()
@@ -131,16 +111,7 @@ def check_participation(given: Any) -> Law:
 
 
 def check_sizes(horizons: Any, participation: Any, n: int) -> None:
-    """Require that lists have one entry per client and samples are not too large.
-
-    Args:
-        horizons: as in a spec.
-        participation: as in a spec.
-        n: clients.
-
-    Raises:
-        InvalidInputError: naming the field as it is written in the spec.
-    """
+    """Require that lists have one entry per client and samples are not too large."""
     steps, who = check_horizons(horizons), check_participation(participation)
     for law, field in ((steps, "steps"), (steps, "speeds"), (who, "probability")):
         values = getattr(law, field, None)

@@ -92,7 +92,8 @@ def conclude(  # noqa: PLR0913 - five are switches
                 check_weights(round_, decision)
             model = None
             if with_terms and isinstance(lane.algorithm, Modelled):
-                model = _certified(lane.algorithm.model(round_, state.algorithm))
+                asked = lane.algorithm.model(round_, state.algorithm)
+                model = None if asked.smoothness is None else asked  # no L, no bound
             found = _measured(lane.outer, round_, decision, ask)
             taken = decision if found is None else lengthened(decision, found.length)
             moved = stepped(lane.outer, round_, state, taken, model, with_move)
@@ -135,11 +136,6 @@ def _measured(
     if step is None:
         step = round_.displacements.combine(decision.weights)
     return fitted(outer, decision.weights, ask(asked_points(outer), step))
-
-
-def _certified(model: RoundModel) -> RoundModel | None:
-    """The model where it is a bound; without an L it is none."""
-    return None if model.smoothness is None else model
 
 
 def _said(decision: Decision, outer: Outer) -> str:

@@ -26,10 +26,6 @@ SANE = 1e30
 def naming(lane: Lane, when: str) -> Iterator[None]:
     """Turn what a rule raises into one `RuleError`; its own `HewError` passes.
 
-    Args:
-        lane: of the rule.
-        when: the round, and what the rule was asked for, as in "round 3, plan".
-
     Raises:
         RuleError: naming lane, round and rule, and where in the rule it happened.
     """
@@ -51,11 +47,7 @@ def fault(lane: Lane, when: str, what: str) -> RuleError:
 
 
 def check_plan(lane: Lane, roster: Roster, plan: Any) -> None:
-    """Require a plan with one step size for each client.
-
-    Raises:
-        RuleError: it is none; a step size is negative or not a number.
-    """
+    """Require a plan with one step size for each client."""
     when, s = f"round {roster.round + 1}, plan", len(roster.clients)
     if not isinstance(plan, LocalPlan):
         raise fault(lane, when, f"it must return a LocalPlan; got {shown(plan)}")
@@ -76,9 +68,6 @@ def check_weights(round_: Round, decision: Decision) -> None:
     """Require finite weights where what the rule was shown is of a sane size.
 
     Displacements of a diverging lane may overflow in any rule: that is no mistake.
-
-    Raises:
-        RuleError: a weight is NaN or infinite.
     """
     if np.isfinite(decision.weights).all():
         return
@@ -89,16 +78,7 @@ def check_weights(round_: Round, decision: Decision) -> None:
 
 
 def check_form(algorithm: Algorithm[Any], answer: Any, round_: Round) -> None:
-    """Require a decision about the clients of the round, and a next state.
-
-    Args:
-        algorithm: the rule.
-        answer: what `decide` returned.
-        round_: that it was asked about.
-
-    Raises:
-        RuleError: it is none.
-    """
+    """Require a decision about the clients of the round, and a next state."""
     name, pair = f"what {algorithm.name} decides", "a Decision and the next state"
     is_pair = isinstance(answer, tuple) and len(answer) == 2
     if not is_pair or not isinstance(answer[0], Decision):

@@ -67,11 +67,7 @@ def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:
 def filled(
     gradients: Float64[Array, "n d"], heard: Bool[Mask, " n"]
 ) -> Float64[Array, "n d"]:
-    """First gradients of all clients: the mean of those heard stands for the others.
-
-    Raises:
-        DataError: nobody was heard.
-    """
+    """First gradients of all clients: the mean of those heard stands for the others."""
     if heard.all():
         return gradients
     if not heard.any():

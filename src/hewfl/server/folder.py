@@ -26,11 +26,7 @@ from hewfl.server.trace import RoundRecord, from_lines, to_line
 
 @final
 class RunLog:
-    """The trace of a run and its checkpoints in one folder, made if it is new.
-
-    Args:
-        folder: where.
-    """
+    """The trace of a run and its checkpoints in one folder, made if it is new."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -150,13 +146,7 @@ class KeptRun:
     def commit(
         self, record: RoundRecord, state: ServerState, more: Mapping[str, Any]
     ) -> None:
-        """Add a round to the trace, then make its state the current one.
-
-        Args:
-            record: of the round.
-            state: after it.
-            more: arrays to keep besides, by name.
-        """
+        """Add a round to the trace, then make its state the current one."""
         self._log.append([record])
         held = {**flatten(state), **more}
         self._log.save(Saved(record.round, self._run, held, self._log.size))

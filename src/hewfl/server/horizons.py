@@ -6,7 +6,7 @@ doing the same work, and a resumed run meets them again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import Annotated, Protocol, final, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64, Num
@@ -14,24 +14,26 @@ from jaxtyping import Float64, Int64, Num
 from hewfl.core.checks import (
     Array,
     Ints,
+    Reals,
     as_float64,
     invalid,
-    nonnegative,
     positive,
     shown,
     whole,
 )
+from hewfl.core.fields import Checked, Nonnegative, Positive
 from hewfl.core.provenance import shown_record
 from hewfl.server.streams import HORIZONS, SETUP, generator
+
+Wholes = Int64[Ints, " n"]
+"""One whole number for each client."""
 
 
 @runtime_checkable
 class Horizons(Protocol):
     """Local steps of every client in a round."""
 
-    def draw(
-        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
-    ) -> Int64[Ints, " n"]:
+    def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """H_i ≥ 1 for all clients, from (seed, t) alone.
 
         Args:
@@ -45,31 +47,55 @@ class Horizons(Protocol):
         """
 
 
+def check_wholes(
+    name: str, given: int | Sequence[int], rule: str = "whole numbers of at least 1"
+) -> Num[Ints, "..."]:
+    """Require whole numbers of at least 1."""
+    try:
+        values = np.asarray(given)
+    except ValueError as error:  # ragged
+        raise invalid(name, rule, shown(given)) from error
+    real = values.dtype.kind in "iuf" and values.size > 0
+    if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
+        raise invalid(name, rule, shown(given))
+    if values.min() < 1:
+        raise invalid(name, rule, shown(given))
+    return values
+
+
+def check_list(name: str, given: Sequence[float] | Reals) -> None:
+    """Require a list of numbers that is not empty."""
+    values = as_float64(name, given)
+    if values.ndim != 1 or values.size == 0:
+        raise invalid(name, "a list of numbers", shown(given))
+
+
+def whole_list(name: str, given: Sequence[int]) -> None:
+    """Require a list of whole numbers of at least 1."""
+    rule = "a list of whole numbers of at least 1"
+    if np.ndim(check_wholes(name, given, rule)) != 1:
+        raise invalid(name, rule, shown(given))
+
+
+def positive_list(name: str, given: Sequence[float] | Float64[Array, " k"]) -> None:
+    """Require a list of positive finite numbers."""
+    check_list(name, given)
+    for value in given:
+        positive(name, value)
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class FixedHorizons:
+class FixedHorizons(Checked):
     """The same steps every round: one number, or one per client.
 
     Attributes:
         steps: H_i ≥ 1, one number or one for each client.
-
-    Raises:
-        InvalidInputError: an attribute is out of its range.
     """
 
-    steps: int | Sequence[int]
+    steps: Annotated[int | Sequence[int], check_wholes]
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        check_wholes("steps", self.steps)
-
-    def draw(
-        self,
-        seed: int,  # noqa: ARG002 - nothing is random
-        t: int,  # noqa: ARG002 - nor here
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - nor here
-    ) -> Int64[Ints, " n"]:
+    def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """The list itself."""
         steps = np.asarray(self.steps, dtype=np.int64)
         if steps.ndim > 0 and len(steps) != len(sizes):
@@ -79,7 +105,7 @@ class FixedHorizons:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ChoiceHorizons:
+class ChoiceHorizons(Checked):
     """A uniform choice from a list, once for the run or afresh every round.
 
     The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
@@ -87,27 +113,12 @@ class ChoiceHorizons:
     Attributes:
         choices: whole numbers of at least 1.
         every_round: whether to draw in every round, or once for the run.
-
-    Raises:
-        InvalidInputError: an attribute is out of its range.
     """
 
-    choices: Sequence[int] = (1, 2, 4, 8)
+    choices: Annotated[Sequence[int], whole_list] = (1, 2, 4, 8)
     every_round: bool = False
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        rule = "a list of whole numbers of at least 1"
-        if np.ndim(check_wholes("choices", self.choices, rule)) != 1:
-            raise invalid("choices", rule, shown(self.choices))
-
-    def draw(
-        self,
-        seed: int,
-        t: int,
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
-    ) -> Int64[Ints, " n"]:
+    def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """One value per client."""
         stream = (HORIZONS, t) if self.every_round else (SETUP, HORIZONS)
         return generator(seed, *stream).choice(
@@ -144,9 +155,7 @@ class PoissonHorizons:
     def __post_init__(self) -> None:
         """Check ranges."""
         check_list("probabilities", self.probabilities)
-        check_list("rates", self.rates)
-        for rate in self.rates:
-            positive("rates", rate)
+        positive_list("rates", self.rates)
         if len(self.rates) != len(self.probabilities):
             raise invalid("probabilities", "one per rate", self.probabilities)
         if abs(sum(self.probabilities) - 1) > 1e-9 or min(self.probabilities) < 0:
@@ -159,13 +168,7 @@ class PoissonHorizons:
         """All fields; clipping where it is used."""
         return shown_record(self, ("clipped",))
 
-    def draw(
-        self,
-        seed: int,
-        t: int,
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - not asked for
-    ) -> Int64[Ints, " n"]:
+    def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """One value per client; of the conditioned law by its inverse."""
         rng = generator(seed, HORIZONS, t)
         component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
@@ -178,9 +181,7 @@ class PoissonHorizons:
         table = np.exp(values * np.log(rates) - factorials)
         table = np.cumsum(table / table.sum(axis=1, keepdims=True), axis=1)
         below = rng.random(len(sizes))[:, None] > table[component]
-        picked: Int64[Ints, " n"] = values[
-            np.minimum(below.sum(axis=1), len(values) - 1)
-        ]
+        picked: Wholes = values[np.minimum(below.sum(axis=1), len(values) - 1)]
         return picked
 
 
@@ -207,9 +208,7 @@ class EpochHorizons:
     def __post_init__(self) -> None:
         """Check ranges."""
         epochs = np.atleast_1d(as_float64("epochs", self.epochs))
-        check_list("epochs", epochs)
-        for value in epochs:
-            positive("epochs", value)
+        positive_list("epochs", epochs)
         if len(self.probabilities) > 0:
             shares = as_float64("probabilities", self.probabilities)
             if shares.shape != epochs.shape:
@@ -223,9 +222,7 @@ class EpochHorizons:
         """All fields; probabilities where they are given."""
         return shown_record(self, ("probabilities",))
 
-    def draw(
-        self, seed: int, t: int, sizes: Int64[Ints, " n"], batches: Int64[Ints, " n"]
-    ) -> Int64[Ints, " n"]:
+    def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """Steps for the epochs of this round."""
         choices = np.atleast_1d(np.asarray(self.epochs, dtype=np.float64))
         shares = self.probabilities if len(self.probabilities) > 0 else None
@@ -235,37 +232,20 @@ class EpochHorizons:
 
 @final
 @dataclass(frozen=True, slots=True)
-class TimedHorizons:
+class TimedHorizons(Checked):
     """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
 
     Attributes:
         budget: seconds a round lasts.
         speeds: steps per second of each client.
         jitter: standard deviation of log speed from round to round.
-
-    Raises:
-        InvalidInputError: an attribute is out of its range.
     """
 
-    budget: float
-    speeds: Sequence[float]
-    jitter: float = 0.0
+    budget: Positive
+    speeds: Annotated[Sequence[float], positive_list]
+    jitter: Nonnegative = 0.0
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        positive("budget", self.budget)
-        nonnegative("jitter", self.jitter)
-        check_list("speeds", self.speeds)
-        for speed in self.speeds:
-            positive("speeds", speed)
-
-    def draw(
-        self,
-        seed: int,
-        t: int,
-        sizes: Int64[Ints, " n"],
-        batches: Int64[Ints, " n"],  # noqa: ARG002 - speeds say it all
-    ) -> Int64[Ints, " n"]:
+    def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """Steps done when the time is up."""
         speeds = np.asarray(self.speeds, dtype=np.float64)
         if len(speeds) != len(sizes):
@@ -273,34 +253,3 @@ class TimedHorizons:
         noise = generator(seed, HORIZONS, t).standard_normal(len(sizes))
         steps = np.floor(self.budget * speeds * np.exp(self.jitter * noise))
         return np.maximum(steps, 1).astype(np.int64)
-
-
-def check_wholes(
-    name: str, given: int | Sequence[int], rule: str = "whole numbers of at least 1"
-) -> Num[Ints, "..."]:
-    """Require whole numbers of at least 1.
-
-    Raises:
-        InvalidInputError: there are others among them, or none at all.
-    """
-    try:
-        values = np.asarray(given)
-    except ValueError as error:  # ragged
-        raise invalid(name, rule, shown(given)) from error
-    real = values.dtype.kind in "iuf" and values.size > 0
-    if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
-        raise invalid(name, rule, shown(given))
-    if values.min() < 1:
-        raise invalid(name, rule, shown(given))
-    return values
-
-
-def check_list(name: str, given: Sequence[float] | Float64[Array, "..."]) -> None:
-    """Require a list of numbers that is not empty.
-
-    Raises:
-        InvalidInputError: it is a single number, a table or empty.
-    """
-    values = as_float64(name, given)
-    if values.ndim != 1 or values.size == 0:
-        raise invalid(name, "a list of numbers", shown(given))

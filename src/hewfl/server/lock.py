@@ -47,7 +47,8 @@ def locked(folder: Path) -> Iterator[None]:
             warnings.warn(text, stacklevel=3)
         break
     try:
-        (folder / HOLDER).write_text(_this_process(), encoding="utf-8")
+        who = f"process {os.getpid()} on {platform.node() or 'this machine'}"
+        (folder / HOLDER).write_text(who, encoding="utf-8")
         yield
     finally:
         # Removed while still held: who opened the old file finds that it is gone and
@@ -75,7 +76,3 @@ def holder_of(folder: Path) -> str | None:
         return "a process"
     except OSError:  # no locks here, or a file that may not be opened
         return None
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {platform.node() or 'this machine'}"

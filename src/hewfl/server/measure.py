@@ -62,11 +62,7 @@ class Measured:
         return math.sqrt(min(max(self.length, SLOWEST), FASTEST))
 
     def note(self, scale: float) -> Mapping[str, float]:
-        """What the trace says of it; an interval only where it has ends.
-
-        Args:
-            scale: of the step sizes of this round.
-        """
+        """What the trace says of it; an interval only where it has ends."""
         found = {"measured_step": self.length, "amplitude_scale": scale}
         if self.decrease is not None:
             found["measured_decrease"] = self.decrease
@@ -92,11 +88,6 @@ def measured_traffic(traffic: Traffic, outer: Outer, *, everybody: bool) -> Traf
 
     Up: one loss for each a from each client. Down: a*, and s; where everybody takes
     part in every round s stands for the next model, x + a* s, which is then not sent.
-
-    Args:
-        traffic: of the method.
-        outer: of the run.
-        everybody: whether all clients take part in every round.
     """
     if outer.measure is None:
         return traffic

@@ -16,10 +16,9 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal, final
 
-from hewfl.core.checks import invalid, nonnegative, positive, shown, whole
+from hewfl.core.checks import invalid, positive
+from hewfl.core.fields import BelowOne, Count, Positive, check_fields
 
-ADAPTIVE = ("adam", "yogi", "adagrad")
-AVERAGES = ("ema", "tail")
 BETA2, TAU = 0.99, 1e-3
 """Defaults of the adaptive steps: those of the experiments in [Reddi2021]."""
 POINTS = (0.5, 1.0, 2.0)
@@ -55,39 +54,32 @@ class Outer:
         InvalidInputError: an attribute is out of its range, or two do not go together.
     """
 
-    step: float = 1.0
-    momentum: float = 0.0
+    step: Positive = 1.0
+    momentum: BelowOne = 0.0
     nesterov: bool = False
     adapt: Literal["adam", "yogi", "adagrad"] | None = None
-    beta2: float | None = None
-    tau: float | None = None
+    beta2: BelowOne | None = None
+    tau: Positive | None = None
     average: Literal["ema", "tail"] | None = None
-    average_decay: float | None = None
-    average_from: int | None = None
-    measure: int | None = None
+    average_decay: BelowOne | None = None
+    average_from: Count | None = None
+    measure: Count | None = None
     measure_at: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check ranges, and that every field that is set has an effect."""
-        positive("step", self.step)
-        _below_one("momentum", self.momentum)
-        _one_of("adapt", ADAPTIVE, self.adapt)
-        _one_of("average", AVERAGES, self.average)
+        check_fields(self)
         if self.nesterov and self.adapt is not None:
             rule = "left out with `adapt`: Nesterov's step is one without division"
             raise invalid("nesterov", rule, self.nesterov)
         if self.beta2 is not None:
             _only("beta2", 'adapt = "adam" or "yogi"', self.adapt in ("adam", "yogi"))
-            _below_one("beta2", self.beta2)
         if self.tau is not None:
             _only("tau", "`adapt`", self.adapt is not None)
-            positive("tau", self.tau)
         if self.average_decay is not None:
             _only("average_decay", 'average = "ema"', self.average == "ema")
-            _below_one("average_decay", self.average_decay)
         if self.average_from is not None:
             _only("average_from", 'average = "tail"', self.average == "tail")
-            whole("average_from", self.average_from, least=1)
         self._check_measured()
 
     def _check_measured(self) -> None:
@@ -100,7 +92,6 @@ class Outer:
                 raise invalid("measure_at", "at least two increasing numbers", at)
         if self.measure is None:
             return
-        whole("measure", self.measure, least=1)
         why = "with `measure`, which says how far to go"
         if self.adapt is not None:
             raise invalid("adapt", f"left out {why}", repr(self.adapt))
@@ -134,17 +125,6 @@ class Outer:
         parts += ["measured"] if self.measure else []
         parts += ["averaged"] if self.average else []
         return "".join(f", {part}" for part in parts)
-
-
-def _below_one(name: str, value: float) -> None:
-    if nonnegative(name, value) >= 1:
-        raise invalid(name, "below 1", value)
-
-
-def _one_of(name: str, known: tuple[str, ...], value: object) -> None:
-    if value is not None and value not in known:
-        words = ", ".join(f'"{word}"' for word in known)
-        raise invalid(name, f"one of {words} or None", shown(value))
 
 
 def _only(name: str, condition: str, holds: bool) -> None:

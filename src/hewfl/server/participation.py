@@ -13,7 +13,8 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
-from hewfl.core.checks import Ints, as_float64, invalid, shown, whole
+from hewfl.core.checks import Ints, as_float64, invalid, shown
+from hewfl.core.fields import Checked, Count
 from hewfl.server.streams import ROSTER, generator
 
 
@@ -44,7 +45,8 @@ class History:
     @property
     def counts(self) -> Int64[Ints, " n"]:
         """In how many rounds each client took part."""
-        return np.bincount(self._all(), minlength=self.population).astype(np.int64)
+        every = np.concatenate([np.zeros(0, dtype=np.int64), *self.rounds])
+        return np.bincount(every, minlength=self.population).astype(np.int64)
 
     @property
     def last(self) -> Int64[Ints, " n"]:
@@ -53,9 +55,6 @@ class History:
         for t, clients in enumerate(self.rounds):
             found[clients] = t
         return found
-
-    def _all(self) -> Int64[Ints, " k"]:
-        return np.concatenate([np.zeros(0, dtype=np.int64), *self.rounds])
 
 
 @runtime_checkable
@@ -141,28 +140,21 @@ def past_of(law: Law, seed: int, t: int, n: int) -> History:
 class FullParticipation:
     """Everybody, every round."""
 
-    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:  # noqa: ARG002 - everybody
+    def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """All n clients."""
         return np.arange(n)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class SampledParticipation:
+class SampledParticipation(Checked):
     """A uniform sample without replacement.
 
     Attributes:
         count: how many take part, at least 1.
-
-    Raises:
-        InvalidInputError: `count` is below 1.
     """
 
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check that at least one client is asked for."""
-        whole("count", self.count, least=1)
+    count: Count
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """`count` of n clients."""
@@ -205,21 +197,14 @@ class RandomParticipation:
 
 @final
 @dataclass(frozen=True, slots=True)
-class RotatingParticipation:
+class RotatingParticipation(Checked):
     """Those who have been away longest; of equals the ones drawn at random.
 
     Attributes:
         count: how many take part, at least 1.
-
-    Raises:
-        InvalidInputError: `count` is below 1.
     """
 
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check that at least one client is asked for."""
-        whole("count", self.count, least=1)
+    count: Count
 
     def draw_after(self, seed: int, history: History) -> Int64[Ints, " s"]:
         """`count` clients whose last round is longest ago."""

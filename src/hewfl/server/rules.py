@@ -37,14 +37,7 @@ RULES: dict[str, Callable[[], Algorithm[Any]]] = {
 
 
 def rule_of(rule: str | Algorithm[Any]) -> Algorithm[Any]:
-    """A rule by its name, or any method that needs to know no client by name.
-
-    Args:
-        rule: a key of `RULES`, or a method.
-
-    Raises:
-        InvalidInputError: there is no such rule, or it is none for nameless clients.
-    """
+    """A rule by its name, or any method that needs to know no client by name."""
     if isinstance(rule, str):
         if rule not in RULES:
             known = f"one of {', '.join(RULES)}, or a method"

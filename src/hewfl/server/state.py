@@ -52,17 +52,7 @@ def delivered(state: "ServerState") -> Float64[Array, " d"]:
 
 
 def check_algorithm(name: str, value: object, also: str = "") -> None:
-    """Require an object with the five parts of an algorithm; a class is none.
-
-    Raises:
-        InvalidInputError: parts are missing; where it has some of them, the text says
-            which are not there.
-
-    Args:
-        name: of the argument.
-        value: what was given.
-        also: what else it might have been, for the text.
-    """
+    """Require an object with the five parts of an algorithm; a class is none."""
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
         got = shown(value)
@@ -110,12 +100,7 @@ class ServerState:
         return self.diverged or self.refused
 
     def charged(self, bill: Charge, paper: Charge | None = None) -> "ServerState":
-        """The state with a round's numbers on its account.
-
-        Args:
-            bill: what was sent.
-            paper: what the paper counts, if it is of another bill.
-        """
+        """The state with a round's bill on its account; the paper's may be another."""
         return replace(
             self,
             scalars=self.scalars + bill.scalars,

@@ -65,13 +65,7 @@ class RoundRecord:
 def round_note(
     roster: Roster, decision: Decision | None, status: str
 ) -> dict[str, Any]:
-    """A round's part of its record: who was heard, and the weights they were given.
-
-    Args:
-        roster: those heard.
-        decision: the rule's; None where no step was taken.
-        status: one sentence.
-    """
+    """A round's part of its record: who was heard, and the weights they were given."""
     s = len(roster.clients)
     return {
         "clients": tuple(int(i) for i in roster.clients),
@@ -177,7 +171,8 @@ class Trace:
         """What `curve` knows of a lane, in the order first met."""
         records = self.of(lane)
         own = [k for k in NUMBERS if any(getattr(r, k) is not None for r in records)]
-        return list(dict.fromkeys([*own, *(k for r in records for k in _more(r))]))
+        more = (k for r in records for k in (*r.metrics, *r.observed))
+        return list(dict.fromkeys([*own, *more]))
 
     def _index(self, lane: int | str) -> int:
         if isinstance(lane, str):
@@ -209,10 +204,6 @@ def _value(record: RoundRecord, quantity: str) -> float | int | None:
         if quantity in source:
             return source[quantity]
     return getattr(record, quantity) if quantity in NUMBERS else None
-
-
-def _more(record: RoundRecord) -> list[str]:
-    return [*record.metrics, *record.observed]
 
 
 def to_line(record: RoundRecord) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Int64
 
-from hewfl.core.checks import Array, Ints, invalid, shown
+from hewfl.core.checks import Array, Ints, PerClient, invalid, shown
+from hewfl.core.fields import check_fields
 from hewfl.core.round import Roster
 from hewfl.server.faults import (
     Fault,
@@ -87,8 +88,7 @@ class World:
                 raise invalid("faults", rule, shown(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
             raise invalid("faults", "of one HiddenBatches at most", "two")
-        if self.objective not in ("honest", "all"):
-            raise invalid("objective", "one of honest, all", shown(self.objective))
+        check_fields(self)
 
     def roles(self, seed: int, batches: Int64[Ints, " n"]) -> "Roles":
         """Who plays what in a run: from the seed alone.
@@ -150,7 +150,7 @@ class Roles:
         return np.arange(len(self.batches)) if whole else self.honest
 
     @property
-    def quality(self) -> Float64[Array, " n"]:
+    def quality(self) -> PerClient:
         """True b_i of honest clients, zero of bad ones: what yardsticks are told."""
         found = np.zeros(len(self.batches))
         found[self.honest] = self.batches[self.honest]
@@ -176,11 +176,7 @@ class Roles:
         return replace(roster, batch_sizes=self.batches[roster.clients])
 
     def relabelled(self, problem: Any) -> Any:
-        """The problem with the labels that bad clients have.
-
-        Raises:
-            InvalidInputError: it has no classes, or clients share samples.
-        """
+        """The problem with the labels that bad clients have."""
         wrong = {i: f for i, f in self.bad.items() if isinstance(f, LabelFault)}
         if not wrong:
             return problem

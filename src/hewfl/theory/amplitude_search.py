@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask
+from hewfl.core.checks import Array, ArrayLike, Mask, Reals
 from hewfl.theory.arrival import first_round_at, staged_arrival
 from hewfl.theory.case import Case
 from hewfl.theory.curves import Curve
@@ -108,7 +108,7 @@ class Search:
 
     def amplitudes(
         self, shape: tuple[int, ...], lowest: Array | None = None
-    ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    ) -> tuple[Reals, Reals]:
         """Both ends of the amplitudes at which the theorem says something."""
         if lowest is None:
             lowest = self.least(self.floors, shape)

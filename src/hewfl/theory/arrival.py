@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, positives, wholes
+from hewfl.core.checks import Array, ArrayLike, Reals, positives, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.trajectories import State, upper_state
@@ -27,7 +26,7 @@ _LEVELS = 48
 @broadcasting
 def staged_arrival(
     law: Recursion, start: State, target: ArrayLike
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+) -> tuple[Reals, Reals]:
     """Rounds to a target in stages: from one level of the gap to the next.
 
     At level G > G' with q ≤ Q, every gap between them falls in a round by at least
@@ -39,11 +38,6 @@ def staged_arrival(
     1/φ is convex, so that the trapezoid rule errs upwards. A gap that has reached G'
     stays below it, since φ(G') ≥ 0. Where the first stage does not fall because q₀ is
     too large, q is given time to fall to q* with the gap at its cap.
-
-    Args:
-        law: the recursion.
-        start: (g₀, q₀).
-        target: ε > 0.
 
     Returns:
         The sum of all N as real numbers, smooth in the coefficients, which a search
@@ -77,7 +71,7 @@ def staged_arrival(
 @broadcasting
 def first_round_at(
     law: Recursion, start: State, target: ArrayLike, *, most: ArrayLike = MOST_STEPS
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The first round whose bound is at most a target, by iterating the recursion.
 
     Args:
@@ -102,13 +96,7 @@ def first_round_at(
 
 
 def single_path(law: Recursion, start: State, rounds: int) -> list[float]:
-    """Bounds of rounds 0 to T of one configuration: `Recursion.trajectory`, but fast.
-
-    Args:
-        law: the recursion of one configuration.
-        start: (g₀, q₀).
-        rounds: T.
-    """
+    """Bounds of rounds 0 to T of one configuration, faster than its `trajectory`."""
     u, q, _ = upper_state(start, law.cap)
     lane = [float(x) for x in (*law.numbers, u, q)]
     return list(islice(_gaps(lane, law.flows), rounds + 1))

@@ -4,16 +4,13 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.checks import (
-    Array,
-    ArrayLike,
+    Reals,
     as_float64,
     invalid,
-    nonnegatives,
-    positives,
 )
+from hewfl.core.fields import Nonnegatives, Positives, check_fields
 from hewfl.theory.post_local import Sampling, is_homogeneous
 from hewfl.theory.systems import System
 
@@ -41,11 +38,11 @@ class Case:
     """
 
     system: System
-    gap: ArrayLike | None = None
-    tracking: ArrayLike | None = None
-    pl_constant: ArrayLike | None = None
-    similarity: ArrayLike | None = None
-    hessian_lipschitz: ArrayLike | None = None
+    gap: Nonnegatives | None = None
+    tracking: Nonnegatives | None = None
+    pl_constant: Positives | None = None
+    similarity: Nonnegatives | None = None
+    hessian_lipschitz: Nonnegatives | None = None
     sampling: Sampling = "fixed shards"
     active: int | None = None
     dimension: int | None = None
@@ -53,11 +50,7 @@ class Case:
     def __post_init__(self) -> None:
         """Refuse what is out of range, and more participants than clients."""
         is_homogeneous(self.sampling)
-        for name in ("gap", "tracking", "similarity", "hessian_lipschitz"):
-            if getattr(self, name) is not None:
-                nonnegatives(name, getattr(self, name))
-        if self.pl_constant is not None:
-            positives("pl_constant", self.pl_constant)
+        check_fields(self)
         n, S = self.system.n, self.active
         if S is not None and not 1 <= S <= n:
             raise invalid("active", f"between 1 and the number of clients, {n}", S)
@@ -68,7 +61,7 @@ class Case:
         return self.system.n if self.active is None else self.active
 
     @property
-    def start(self) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    def start(self) -> tuple[Reals, Reals]:
         """Bounds on gap and tracking error to start from; the gap is at most f̄."""
         v2, b = np.asarray(self.system.variance), np.asarray(self.system.batch_size)
         cap = self.system.cap
@@ -76,7 +69,7 @@ class Case:
         tracking = (v2 / b).max(-1) if self.tracking is None else self.known("tracking")
         return np.asarray(gap), np.asarray(tracking)
 
-    def known(self, name: str) -> Float64[Array, "..."]:
+    def known(self, name: str) -> Reals:
         """A field that a statement cannot do without.
 
         Args:

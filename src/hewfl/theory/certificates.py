@@ -5,7 +5,7 @@ from typing import final
 
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, Mask
+from hewfl.core.checks import Array, Mask, Reals
 from hewfl.predictive.certificate import Variant
 from hewfl.theory.case import Case
 from hewfl.theory.counts import Algorithm
@@ -54,17 +54,17 @@ class Promise:
     weights: str
     iterate: str
     variant: Form
-    amplitude: Float64[Array, "..."]
-    curvature: Float64[Array, "..."]
-    value: Float64[Array, "..."]
-    iterated: Float64[Array, "..."]
-    floor: Float64[Array, "..."]
-    closed_floor: Float64[Array, "..."]
+    amplitude: Reals
+    curvature: Reals
+    value: Reals
+    iterated: Reals
+    floor: Reals
+    closed_floor: Reals
     vacuous: Bool[Mask, "..."]
-    rounds_to_target: Float64[Array, "..."]
-    closed_rounds: Float64[Array, "..."]
-    iterated_rounds: Float64[Array, "..."]
-    amplitudes: tuple[Float64[Array, "..."], Float64[Array, "..."]]
+    rounds_to_target: Reals
+    closed_rounds: Reals
+    iterated_rounds: Reals
+    amplitudes: tuple[Reals, Reals]
     design: Design
     hypotheses: tuple[Hypothesis, ...]
 
@@ -90,10 +90,10 @@ class FirstRound:
     """
 
     variant: Variant
-    uniform: Float64[Array, "..."]
-    noise_optimal: Float64[Array, "..."]
-    amplitude: Float64[Array, "..."]
-    value: Float64[Array, "..."]
+    uniform: Reals
+    noise_optimal: Reals
+    amplitude: Reals
+    value: Reals
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -115,13 +115,13 @@ class Noise:
     """
 
     levels: Float64[Array, "... n"]
-    mean: Float64[Array, "..."]
-    of_mean: Float64[Array, "..."]
+    mean: Reals
+    of_mean: Reals
     optimal: Float64[Array, "... n"]
-    optimal_level: Float64[Array, "..."]
+    optimal_level: Reals
     comparator: Float64[Array, "... n"]
-    comparator_term: Float64[Array, "..."]
-    optimal_term: Float64[Array, "..."]
+    comparator_term: Reals
+    optimal_term: Reals
 
 
 @final
@@ -137,9 +137,9 @@ class Sent:
     """
 
     algorithm: Algorithm
-    lean: Float64[Array, "..."]
-    printed: Float64[Array, "..."]
-    to_target: Float64[Array, "..."]
+    lean: Reals
+    printed: Reals
+    to_target: Reals
 
 
 @final
@@ -160,7 +160,7 @@ class Certificate:
     """
 
     case: Case
-    target: Float64[Array, "..."]
+    target: Reals
     rounds: int
     promises: tuple[Promise, ...]
     first_round: tuple[FirstRound, ...]

@@ -11,9 +11,8 @@ tends to the m with a m² = β m + γ χ̄ + δ.
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import (
     Situation,
@@ -123,9 +122,6 @@ def comparator_recursion(
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
 
@@ -165,7 +161,7 @@ def comparator_rate(
 
 
 def tracking_hypothesis(
-    amplitude: Float64[Array, "..."], variant: Variant, *, printed: bool
+    amplitude: Reals, variant: Variant, *, printed: bool
 ) -> Hypothesis:
     """Where the recursion of χ for fixed weights is proved (prop:sur-track, E-04)."""
     if variant != "paper":

@@ -107,13 +107,7 @@ def corrected_coefficients(
 def corrected_noise(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> tuple[Float64[Array, "... n"], Float64[Array, "... n"]]:
-    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last.
-
-    Args:
-        system: the constants.
-        controls: ϑ and Λ.
-        variant: "paper" or "sharp".
-    """
+    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last."""
     if variant not in ("paper", "sharp"):
         raise invalid("variant", "one of paper, sharp", repr(variant))
     theta, Lambda = (value[..., None] for value in controls.against(system))
@@ -155,9 +149,6 @@ def comparator_moments(
         comparator: a, fixed before the draws, clients last.
         state: (U, Q).
         variant: "paper" or "sharp".
-
-    Returns:
-        The bounds on E‖ν‖² and E‖ζ̄‖².
 
     Raises:
         InvalidInputError: a comparator off the simplex, a negative state, or a variant
@@ -205,9 +196,6 @@ def corrected_recursion(
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
 

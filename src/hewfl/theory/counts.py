@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, wholes
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.systems import System, client_mask
 
@@ -48,7 +48,7 @@ def communication(
     *,
     proxies: ArrayLike = 0,
     printed: bool = False,
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Numbers sent in a round, a broadcast counted once (th:complexity-main).
 
                        as needed              with Δc_i (printed)
@@ -69,9 +69,6 @@ def communication(
 
     Returns:
         How many numbers.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     if algorithm not in _SENDS:
         raise invalid("algorithm", f"one of {', '.join(_SENDS)}", repr(algorithm))
@@ -120,9 +117,6 @@ def round_work(
 
     Returns:
         Counts and orders, client by client and for the server.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
     d = wholes("dimension", dimension, least=1)

@@ -6,12 +6,13 @@ that a search may pass through.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
+from hewfl.core.checks import Array, ArrayLike, Reals, as_float64, invalid
 from hewfl.predictive.certificate import Variant, mean_penalty, variance_bound
 from hewfl.theory.case import Case
 from hewfl.theory.comparators import comparator_coefficients, comparator_rate
@@ -65,11 +66,11 @@ class Curve:
         return self.law.trajectory(self.start, rounds).gap
 
     @property
-    def floor(self) -> Float64[Array, "..."]:
+    def floor(self) -> Reals:
         """What the better of the two bounds tends to, where the hypotheses hold."""
         return self.floor_beside(self.rate(1))
 
-    def floor_beside(self, rate: Rate) -> Float64[Array, "..."]:
+    def floor_beside(self, rate: Rate) -> Reals:
         """`floor`, where the closed rate is at hand.
 
         Args:
@@ -98,11 +99,8 @@ def optimised(
     w = best_comparator(linear, quadratic / system.multiplicity)
     k = comparator_coefficients(system, w, theta, variant=variant, printed=printed)
     several = _several(k)
-    return _curve(
-        lambda T: comparator_rate(several, case.start, T, printed=printed),
-        case,
-        None if printed else k,
-    )
+    rate = partial(comparator_rate, several, case.start, printed=printed)
+    return _curve(rate, case, None if printed else k)
 
 
 def direct(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> Curve:
@@ -134,11 +132,8 @@ def similar(case: Case, controls: PostLocal, variant: Variant, printed: bool) ->
     bound = higher_order(k, S, M, printed=printed)
     several = replace(bound, push=np.atleast_1d(bound.push))
     if printed:
-        return _curve(
-            lambda T: best_iterate_rate(several, case.start, T, printed=True),
-            case,
-            None,
-        )
+        rate = partial(best_iterate_rate, several, case.start, printed=True)
+        return _curve(rate, case, None)
     law = bound.recursion
     return _curve(lambda T: last_iterate_rate(several, case.start, T), case, law)
 
@@ -149,21 +144,15 @@ def corrected(
     """cor:realized-het-rate against the weights of least noise."""
     k = corrected_coefficients(case.system, controls, variant=variant, printed=printed)
     several = _several(k)
-    return _curve(
-        lambda T: corrected_rate(several, case.start, T, printed=printed),
-        case,
-        None if printed else k,
-    )
+    rate = partial(corrected_rate, several, case.start, printed=printed)
+    return _curve(rate, case, None if printed else k)
 
 
 def plain(case: Case, controls: PostLocal, variant: Variant, printed: bool) -> Curve:
     """cor:realized-hom-rate."""
     k = plain_coefficients(case.system, controls, variant=variant)
-    return _curve(
-        lambda T: plain_rate(k, case.start[0], T, printed=printed),
-        case,
-        None if printed else k,
-    )
+    rate = partial(plain_rate, k, case.start[0], printed=printed)
+    return _curve(rate, case, None if printed else k)
 
 
 def plain_contracting(

@@ -183,14 +183,7 @@ def effective_amplitude(
 def gradient_step(
     anchor: ArrayLike, gradient: ArrayLike, amplitude: ArrayLike, smoothness: ArrayLike
 ) -> Float64[Array, "*c d"]:
-    """The whole round when H = 1: x − (ϑ/L)∇F(x)  (cor:exact_reduction_gd).
-
-    Args:
-        anchor: x, shape (*c, d).
-        gradient: ∇F(x), likewise.
-        amplitude: ϑ ≥ 0, shape (*c).
-        smoothness: L > 0.
-    """
+    """The whole round when H = 1: x − (ϑ/L)∇F(x)  (cor:exact_reduction_gd)."""
     x, g = as_float64("anchor", anchor), as_float64("gradient", gradient)
     L = positives("smoothness", smoothness)
     step = np.asarray(nonnegatives("amplitude", amplitude) / L)
@@ -256,14 +249,6 @@ def slice_excess(
     """J(w) − J(1/n) = (Lκ/2) Σ (w_i − 1/n)² ≥ 0: uniform weights minimise J.
 
     Zero at other weights only where κ = 0 (prop:local_control_degeneration).
-
-    Args:
-        weights: w on the simplex, clients last.
-        amplitude: the common ϑ.
-        profile: the common H, b, v².
-        state: (U, Q).
-        bounds: L and R.
-        variant: which constants.
     """
     w = simplex_weights("weights", weights)
     theta, at = check_amplitudes(amplitude), situation_of(profile, state, bounds)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 
-from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives
+from hewfl.core.checks import Array, ArrayLike, Mask, Reals, invalid, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.amplitude_search import Search, search_of
 from hewfl.theory.case import Case
@@ -41,12 +41,12 @@ class Design:
 
     theorem: str
     variant: Form
-    amplitude: Float64[Array, "..."]
-    curvature: Float64[Array, "..."]
-    rounds: Float64[Array, "..."]
-    value: Float64[Array, "..."]
-    floor: Float64[Array, "..."]
-    least_target: Float64[Array, "..."]
+    amplitude: Reals
+    curvature: Reals
+    rounds: Reals
+    value: Reals
+    floor: Reals
+    least_target: Reals
     certified: Bool[Mask, "..."]
     hypotheses: tuple[Hypothesis, ...]
 
@@ -93,7 +93,7 @@ def certified_amplitudes(
     *,
     curvature: ArrayLike | None = None,
     variant: Form = "paper",
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+) -> tuple[Reals, Reals]:
     """The least and the largest ϑ at which a theorem holds and is not vacuous (E-09).
 
     Between them it says something: floors are valleys in log ϑ. Noise may end the range
@@ -123,22 +123,8 @@ def design_and_range(
     *,
     curvature: ArrayLike | None = None,
     variant: Form = "paper",
-) -> tuple[Design, tuple[Float64[Array, "..."], Float64[Array, "..."]]]:
-    """`design` and `certified_amplitudes` with one search for the lowest floor.
-
-    Args:
-        theorem: label, a key of `THEOREMS`.
-        case: what is known.
-        target: ε, below the cap f̄.
-        curvature: Λ > L; by default it is searched.
-        variant: which constants.
-
-    Returns:
-        What the two return.
-
-    Raises:
-        InvalidInputError: what the two refuse.
-    """
+) -> tuple[Design, tuple[Reals, Reals]]:
+    """`design` and `certified_amplitudes` with one search for the lowest floor."""
     goal = _below_cap(target, case)
     search, shape = search_of(theorem, case, curvature, variant)
     lowest = search.least(search.floors, shape)
@@ -156,18 +142,11 @@ def fewest_rounds(
     *,
     curvature: ArrayLike | None = None,
     variant: Form = "paper",
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The rounds of `design` alone, in about half the time.
 
     Where the first grid meets no amplitude that certifies the target, none is looked
     for in the valley between its points; `design` does that.
-
-    Args:
-        theorem: label, a key of `THEOREMS`.
-        case: what is known.
-        target: ε, below the cap f̄.
-        curvature: Λ > L; by default it is searched.
-        variant: which constants.
 
     Returns:
         Whole numbers; infinite where none was found.
@@ -212,7 +191,7 @@ def _designed(
     )
 
 
-def _below_cap(target: ArrayLike, case: Case) -> Float64[Array, "..."]:
+def _below_cap(target: ArrayLike, case: Case) -> Reals:
     """Checked ε with 0 < ε < f̄."""
     goal, cap = positives("target", target), case.system.cap
     if (goal >= cap).any():

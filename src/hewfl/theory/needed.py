@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.arrival import MOST_STEPS, first_round_at, staged_arrival
 from hewfl.theory.curves import Curve
@@ -23,7 +22,7 @@ _DIP = 2000
 @broadcasting
 def rounds_to(
     rate: Callable[[ArrayLike], Rate], target: ArrayLike, *, least: int = 0
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The fewest rounds after which a bound is at most a target.
 
     The bound must not rise with the rounds. The last number of rounds with the bound
@@ -72,9 +71,9 @@ class Needed:
             in stages beyond; infinite where there is no recursion.
     """
 
-    fewest: Float64[Array, "..."]
-    closed: Float64[Array, "..."]
-    iterated: Float64[Array, "..."]
+    fewest: Reals
+    closed: Reals
+    iterated: Reals
 
 
 @broadcasting
@@ -110,16 +109,8 @@ def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> Needed:
     return Needed(np.asarray(np.minimum(closed, iterated)), closed, iterated)
 
 
-def real_rounds_to(
-    rate: Callable[[ArrayLike], Rate], goal: Array, least: int
-) -> Float64[Array, "..."]:
-    """`rounds_to` as a real number, on a line between two rounds, for a search.
-
-    Args:
-        rate: the bound.
-        goal: ε.
-        least: the fewest rounds the bound is defined for.
-    """
+def real_rounds_to(rate: Callable[[ArrayLike], Rate], goal: Array, least: int) -> Reals:
+    """`rounds_to` as a real number, on a line between two rounds, for a search."""
     whole = rounds_to(rate, goal, least=least)
     last = np.where(np.isfinite(whole), whole, least + 1.0)
     before, after = rate(np.maximum(last - 1, least)).value, rate(last).value

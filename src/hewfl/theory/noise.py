@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     as_float64,
     broadcast,
     invalid,
@@ -24,26 +25,26 @@ from hewfl.theory.systems import System
 
 
 @broadcasting
-def mean_noise(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
+def mean_noise(system: System, weights: ArrayLike) -> Reals:
     """V₁(a) = Σ a_i M_i, for weights a with clients last."""
     a = simplex_weights("weights", weights)
     return np.asarray((a * system.noise).sum(-1))
 
 
 @broadcasting
-def noise_of_mean(system: System, weights: ArrayLike) -> Float64[Array, "..."]:
+def noise_of_mean(system: System, weights: ArrayLike) -> Reals:
     """V₂(a) = Σ a_i² M_i, for weights a with clients last."""
     a = simplex_weights("weights", weights)
     return np.asarray((a * (a / system.multiplicity * system.noise)).sum(-1))
 
 
-def uniform_mean_noise(system: System) -> Float64[Array, "..."]:
+def uniform_mean_noise(system: System) -> Reals:
     """V̄₁ = (1/n) Σ M_i."""
     m = system.multiplicity
     return np.asarray((m * (system.noise / system.n)).sum(-1))
 
 
-def uniform_noise_of_mean(system: System) -> Float64[Array, "..."]:
+def uniform_noise_of_mean(system: System) -> Reals:
     """V_u = (1/n²) Σ M_i."""
     m, n = system.multiplicity, float(system.n)
     return np.asarray((m * (system.noise / n**2)).sum(-1))
@@ -67,7 +68,7 @@ def noise_optimal(system: System) -> Float64[Array, "... n"]:
     return np.asarray(ratio / ratio.sum(-1, keepdims=True))
 
 
-def noise_optimal_level(system: System) -> Float64[Array, "..."]:
+def noise_optimal_level(system: System) -> Reals:
     """α = (Σ H_i b_i / v_i²)⁻¹, so that V₂(a*) = α and V₁(a*) = nα.
 
     Zero where a client has no noise. With it the noise term at a* reads
@@ -92,9 +93,6 @@ def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "
 
     Returns:
         a, clients last.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     first, second = as_float64("linear", linear), nonnegatives("quadratic", quadratic)
     both = broadcast({"linear": first, "quadratic": second})
@@ -102,16 +100,8 @@ def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "
 
 
 @broadcasting
-def noise_term(
-    weights: ArrayLike, linear: ArrayLike, quadratic: ArrayLike
-) -> Float64[Array, "..."]:
-    """Σ a_i l_i + a_i² q_i, the value that `best_comparator` makes least.
-
-    Args:
-        weights: a on the simplex, clients last.
-        linear: l, clients last.
-        quadratic: q ≥ 0, clients last.
-    """
+def noise_term(weights: ArrayLike, linear: ArrayLike, quadratic: ArrayLike) -> Reals:
+    """Σ a_i l_i + a_i² q_i, the value that `best_comparator` makes least."""
     a = simplex_weights("weights", weights)
     first, second = as_float64("linear", linear), as_float64("quadratic", quadratic)
     return np.asarray((a * (first + a * second)).sum(-1))

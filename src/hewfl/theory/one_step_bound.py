@@ -13,7 +13,15 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, as_float64, invalid, nonnegatives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    Mask,
+    Reals,
+    as_float64,
+    invalid,
+    nonnegatives,
+)
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import certificate
 from hewfl.predictive.certificate import Situation, Variant, check_variant
@@ -45,9 +53,6 @@ def situation(
 
     Returns:
         The state as the formulas of `hewfl.predictive.certificate` take it.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
     np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
@@ -120,9 +125,6 @@ def one_step(
 
     Returns:
         J, its parts, and the conditions under which it is a bound.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     w, theta = _controls(controls, at)
     check_variant(variant)
@@ -147,7 +149,7 @@ def advantage(
     at: Situation,
     *,
     variant: Variant = "paper",
-) -> Float64[Array, "..."]:
+) -> Reals:
     """What controls certify beyond a benchmark pair (th:one-step-hetero).
 
         Γ = J(w̄, θ̄) − J(w, θ)
@@ -163,9 +165,6 @@ def advantage(
 
     Returns:
         Γ, shape (*c).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     ours, theirs = (
@@ -178,7 +177,7 @@ def advantage(
 @broadcasting
 def largest_descent_amplitude(
     weights: ArrayLike, at: Situation, *, variant: Variant = "paper"
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Largest common θ ≤ 1 with J ≤ U♯ for given weights; 0 where there is none.
 
     U♯ − J is concave in θ (μ is concave, κ convex) and zero at θ = 0, so the answer
@@ -191,9 +190,6 @@ def largest_descent_amplitude(
 
     Returns:
         θ, shape (*c).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     check_variant(variant)
     w, ones = _controls((weights, 1.0), at)

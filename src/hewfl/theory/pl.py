@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.scalar import power
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below
@@ -34,10 +33,10 @@ class Contraction:
             a_PL < 1 − C_q, which it does not need (E-22).
     """
 
-    a: Float64[Array, "..."]
-    rho: Float64[Array, "..."]
-    lam: Float64[Array, "..."]
-    floor: Float64[Array, "..."]
+    a: Reals
+    rho: Reals
+    lam: Reals
+    floor: Reals
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -51,10 +50,6 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
     The displayed ρ loses its digits for small ϑ (E-22); the second form has them. For
     ν < a the same is done to λ = (a − ν + D)/(2B_q). Where γ = 0 nothing couples g to
     q: then ρ = a and λ = 0 for every C_q.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0, shape (*c).
     """
     k, mu = controller.recursion, positives("pl_constant", pl_constant)
     B, gamma, nu = k.tracking.gap, k.staleness, 1 - k.tracking.tracking
@@ -79,16 +74,8 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 
 
 @broadcasting
-def pl_step(
-    controller: Uniform, pl_constant: ArrayLike, state: State
-) -> Float64[Array, "..."]:
-    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
-        state: (g, q).
-    """
+def pl_step(controller: Uniform, pl_constant: ArrayLike, state: State) -> Reals:
+    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
     k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray((1 - k.contraction(pl_constant)) * g + k.staleness * q + k.noise)
@@ -118,9 +105,6 @@ def pl_rate(
 
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     c = pl_contraction(controller, pl_constant)
     g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
@@ -138,12 +122,6 @@ def pl_coefficient_bounds(controller: Uniform) -> tuple[Bound, Bound, Bound]:
         β ≤ 50ϑ³,     γ ≤ 100ϑ³/L,     C_q ≤ 288ϑ² < 1
 
     They are true for the sharp coefficients too, which are smaller, for ϑ ≤ 1.
-
-    Args:
-        controller: from `uniform_coefficients`.
-
-    Returns:
-        The bounds on β, γ and C_q, under ass:uniform-special.
     """
     theta, L = controller.amplitude, controller.system.L
     label, met = "lem:pl-coeff-bounds", controller.recursion.hypotheses
@@ -154,12 +132,7 @@ def pl_coefficient_bounds(controller: Uniform) -> tuple[Bound, Bound, Bound]:
 
 @broadcasting
 def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
-    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower).
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
-    """
+    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
     c, k = pl_contraction(controller, pl_constant), controller.recursion
     B, nu = k.tracking.gap, 1 - k.tracking.tracking
     weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.staleness, c.a * nu / 4)
@@ -171,9 +144,7 @@ def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
 
 
 @broadcasting
-def safe_amplitude(
-    smoothness: ArrayLike, pl_constant: ArrayLike
-) -> Float64[Array, "..."]:
+def safe_amplitude(smoothness: ArrayLike, pl_constant: ArrayLike) -> Reals:
     """Largest ϑ of the safe regime, min{√(μ/(400L)), 1/24, L/(2μ)} (cor:pl-safe).
 
     It is rounded down, so that it passes its own hypotheses.
@@ -184,9 +155,6 @@ def safe_amplitude(
 
     Returns:
         ϑ, shape (*c).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     L, mu = positives("smoothness", smoothness), positives("pl_constant", pl_constant)
     small = np.minimum(np.sqrt(mu / L) / 20, 1 / 24)
@@ -219,9 +187,6 @@ def safe_rate(
 
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     c = pl_contraction(k, mu)
@@ -239,10 +204,6 @@ def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
         (δ + λA_q)/ρ ≤ 128(ϑ/n + ϑ²) M/μ + (115200/11)ϑ² M/μ,     M = v²/(Hb)
 
     which makes the O(ϑv²/(μnHb) + ϑ²v²/(μHb)) of eq:pl-floor-main explicit.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     theta, M, n = k.amplitude, k.noise, k.system.n

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import Variant, horizon_factors
 from hewfl.theory.noise import uniform_mean_noise, uniform_noise_of_mean
@@ -27,17 +27,11 @@ from hewfl.theory.trajectories import Whole, solver_gaps
 @broadcasting
 def plain_slope_error(
     system: System, amplitude: ArrayLike, gap: ArrayLike, *, variant: Variant = "paper"
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Bound on E‖ḡ − ∇F‖² (lem:realized-hom-q).
 
     32Lϑ²g + 8ϑ²V̄₁ + 2V_u                             paper
     8h₁Lϑ²g + 4ϑ² (1/n)Σ h₂ᵢM_i + 2V_u,  h₁ the mean  sharp
-
-    Args:
-        system: the constants.
-        amplitude: ϑ > 0, shape (*c).
-        gap: g ≥ 0.
-        variant: "paper" or "sharp".
     """
     theta, g = positives("amplitude", amplitude), nonnegatives("gap", gap)
     drift, noise = _drift(system, variant)
@@ -96,7 +90,7 @@ def plain_coefficients(
 @broadcasting
 def plain_step(
     coefficients: Recursion, gap: ArrayLike, *, solver_gap: ArrayLike = 0.0
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Bound on the next expected gap, T_A(g) + β g + δ + ε (th:realized-hom-bellman).
 
     Args:
@@ -128,9 +122,6 @@ def plain_recursion(
 
     Returns:
         g_t for t = 0, ..., T, rounds first.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, eps = coefficients, solver_gap
     return k.trajectory((start, 0.0), rounds, solver_gap=eps).gap
@@ -162,9 +153,6 @@ def plain_rate(
 
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     k, g = coefficients, nonnegatives("start", start)
     law = k.at_cap(0.0, solver_gap)

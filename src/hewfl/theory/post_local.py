@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     as_float64,
     invalid,
     nonnegatives,
@@ -44,9 +44,7 @@ class PostLocal:
     amplitude: ArrayLike
     curvature: ArrayLike
 
-    def against(
-        self, system: System
-    ) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+    def against(self, system: System) -> tuple[Reals, Reals]:
         """Checked ϑ and Λ.
 
         Raises:
@@ -63,11 +61,6 @@ def post_local_hypotheses(
     """Conditions of all post-local bounds in expectation; tuned runs break them (E-02).
 
     They imply ϑ < 1/2.
-
-    Args:
-        theta: ϑ > 0.
-        Lambda: Λ > 0.
-        L: L > 0.
     """
     named = (("theta", theta), ("Lambda", Lambda), ("L", L))
     th, lam, smooth = (positives(name, value) for name, value in named)
@@ -78,7 +71,7 @@ def post_local_hypotheses(
     )
 
 
-def above_smoothness(curvature: ArrayLike, L: Array) -> Float64[Array, "..."]:
+def above_smoothness(curvature: ArrayLike, L: Array) -> Reals:
     """Checked Λ > L."""
     Lambda = positives("curvature", curvature)
     low = np.broadcast_arrays(Lambda, L)[0][Lambda <= L]
@@ -94,7 +87,7 @@ def pathwise_bound(
     sq_mismatch: ArrayLike,
     curvature: ArrayLike,
     smoothness: ArrayLike,
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Bound on the next gap along every path (th:realized-het-one-step).
 
         f + Ψ(w) + ‖∇F(x) − c‖²/(2(Λ − L))
@@ -129,16 +122,10 @@ def uniform_model_value(
     curvature: ArrayLike,
     smoothness: ArrayLike,
     sq_slope: ArrayLike,
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
 
     Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
-
-    Args:
-        amplitude: ϑ > 0.
-        curvature: Λ > L.
-        smoothness: L > 0.
-        sq_slope: ‖ḡ‖² ≥ 0.
     """
     L = positives("smoothness", smoothness)
     theta = positives("amplitude", amplitude)
@@ -148,15 +135,8 @@ def uniform_model_value(
 
 
 @broadcasting
-def plain_advantage(
-    uniform_value: ArrayLike, model_value: ArrayLike
-) -> Float64[Array, "..."]:
-    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them.
-
-    Args:
-        uniform_value: Ψ(1/n).
-        model_value: Ψ(w).
-    """
+def plain_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
+    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them."""
     uniform = as_float64("uniform_value", uniform_value)
     return np.asarray(uniform - as_float64("model_value", model_value))
 

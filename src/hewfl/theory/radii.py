@@ -67,11 +67,6 @@ def plain_sq_radius(
         e^{2θ}θ²(4U/L + 2M/L²)      proved, any θ; within the second for θ ≤ ln(2)/2
 
     Q plays no part.
-
-    Args:
-        amplitudes: θ_i ≥ 0, clients last.
-        at: from `situation`.
-        form: "sharp", "stated" or "proved".
     """
     label, k = "lem:realized-hom-radius", _PLAIN
     return _radius(label, k, nonnegatives("amplitudes", amplitudes), at, form)
@@ -90,12 +85,6 @@ def mismatch_sq_norm(tracking: ArrayLike, *, n: ArrayLike | None = None) -> Boun
     Args:
         tracking: Q with ‖e_i‖² ≤ Q for all i, or χ with E‖e_i‖² ≤ χ.
         n: number of clients.
-
-    Returns:
-        The bound; nothing more is asked.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     Q = nonnegatives("tracking", tracking)
     share = 1.0 if n is None else 1 - 1 / wholes("n", n, least=1)
@@ -114,17 +103,6 @@ def drift_sq_norm(
 
     It bounds the squared mean drift too, by Jensen. The lemma is the same for (u, χ)
     (lem:sur-rbar).
-
-    Args:
-        amplitudes: θ_i ≥ 0, clients last.
-        at: from `situation`.
-        form: "sharp", "stated" or "proved".
-
-    Returns:
-        The bound, clients last; under the hypotheses of the radius.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     theta = nonnegatives("amplitudes", amplitudes)
     radius = branch_sq_radius(theta, at, form=form)

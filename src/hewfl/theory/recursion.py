@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, invalid, positives
+from hewfl.core.checks import Array, ArrayLike, Mask, Reals, invalid, positives
 from hewfl.predictive.tracking import Tracking, tracking_cap
 from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
 from hewfl.theory.statement import Hypothesis, Rate, below
@@ -66,19 +66,19 @@ class Recursion:
     """
 
     system: System
-    descent: Float64[Array, "..."]
-    capped_descent: Float64[Array, "..."]
-    growth: Float64[Array, "..."]
-    staleness: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
+    descent: Reals
+    capped_descent: Reals
+    growth: Reals
+    staleness: Reals
+    noise: Reals
     tracking: Tracking
     hypotheses: tuple[Hypothesis, ...]
     flows: bool = False
-    slope: Float64[Array, "..."] | None = None
+    slope: Reals | None = None
     comparator: Float64[Array, "... n"] | None = None
 
     @property
-    def cap(self) -> Float64[Array, "..."]:
+    def cap(self) -> Reals:
         """f̄ = LR²/2."""
         return self.system.cap
 
@@ -176,7 +176,7 @@ class Recursion:
         return below("C < 1", C, 1.0)
 
     @property
-    def floor(self) -> Float64[Array, "..."]:
+    def floor(self) -> Reals:
         """The level that trajectories come down to; infinite where there is none.
 
         q follows g, so at rest q = (A + B g)/(1 − C): the floor is the g with
@@ -205,7 +205,7 @@ class Recursion:
         level = np.where(fine, curved, np.where(a == 0, linear, np.inf))
         return np.where((C < 1) & ~np.isnan(level), level, np.inf)
 
-    def decrease(self, gap: Array, tracking: Array) -> Float64[Array, "..."]:
+    def decrease(self, gap: Array, tracking: Array) -> Reals:
         """What a round takes off the gap: g − (D(g) + β g + γ q + δ).
 
         Args:
@@ -220,7 +220,7 @@ class Recursion:
         stale = np.where(self.staleness > 0, self.staleness * tracking, 0.0)
         return np.asarray(fall - self.growth * u - stale - self.noise)
 
-    def contraction(self, pl_constant: ArrayLike) -> Float64[Array, "..."]:
+    def contraction(self, pl_constant: ArrayLike) -> Reals:
         """The factor a = 2μσ − β of g⁺ ≤ (1 − a) g + γ q + δ under the PL condition.
 
         For plain branches it is ρ of eq:realized-hom-PL-rec.
@@ -269,8 +269,8 @@ class Recursion:
 
 def convex_rate(
     law: tuple[Array, Array, Array],
-    cap: Float64[Array, "..."],
-    start: Float64[Array, "..."],
+    cap: Reals,
+    start: Reals,
     rounds: ArrayLike,
     *,
     printed: bool,
@@ -311,18 +311,9 @@ def convex_rate(
 
 
 def capped_cost(
-    staleness: Float64[Array, "..."],
-    tracking: Tracking,
-    start: ArrayLike,
-    cap: Float64[Array, "..."],
-) -> Float64[Array, "..."]:
+    staleness: Reals, tracking: Tracking, start: ArrayLike, cap: Reals
+) -> Reals:
     """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1.
-
-    Args:
-        staleness: γ.
-        tracking: A, B and C.
-        start: q₀.
-        cap: f̄.
 
     Raises:
         InvalidInputError: C ≥ 1 < ∞ and γ > 0 in the only configuration (E-04).

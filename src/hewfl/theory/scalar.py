@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     as_float64,
     invalid,
     nonnegatives,
@@ -25,14 +26,14 @@ from hewfl.theory.trajectories import Whole, one_whole
 
 
 @broadcasting
-def largest_gap(gradient_norm: ArrayLike, radius: ArrayLike) -> Float64[Array, "..."]:
+def largest_gap(gradient_norm: ArrayLike, radius: ArrayLike) -> Reals:
     """Gap on the ball by its gradient: f ≤ R‖∇F‖, so ‖∇F‖² ≥ f²/R² (lem:gap)."""
     slope, R = nonnegatives("gradient_norm", gradient_norm), positives("radius", radius)
     return np.asarray(R * slope)
 
 
 @broadcasting
-def largest_sq_gradient(gap: ArrayLike, smoothness: ArrayLike) -> Float64[Array, "..."]:
+def largest_sq_gradient(gap: ArrayLike, smoothness: ArrayLike) -> Reals:
     """Gradient by the gap: ‖∇F‖² ≤ 2L f (lem:gap); the cap f̄ is `System.cap`."""
     f, L = nonnegatives("gap", gap), positives("smoothness", smoothness)
     return np.asarray(2 * L * f)
@@ -42,7 +43,7 @@ def largest_sq_gradient(gap: ArrayLike, smoothness: ArrayLike) -> Float64[Array,
 
 
 @broadcasting
-def flow(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
+def flow(a: ArrayLike, u: ArrayLike) -> Reals:
     """The map T_a(u) = u/(1 + a u) for a, u ≥ 0, as 1/(a + 1/u) where a u > 1.
 
     T_b ∘ T_a = T_{a+b} (lem:Ta-comp). It increases and never expands (lem:Ta-Lip):
@@ -57,7 +58,7 @@ def flow(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
 
 
 @broadcasting
-def flow_slope(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
+def flow_slope(a: ArrayLike, u: ArrayLike) -> Reals:
     """Slope T_a'(u) = 1/(1 + a u)² ∈ (0, 1] (lem:Ta-Lip)."""
     with np.errstate(over="ignore"):
         x = np.asarray(nonnegatives("a", a) * nonnegatives("u", u))
@@ -65,7 +66,7 @@ def flow_slope(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
 
 
 @broadcasting
-def flow_excess(a: ArrayLike, u: ArrayLike) -> Float64[Array, "..."]:
+def flow_excess(a: ArrayLike, u: ArrayLike) -> Reals:
     """By how much T_a lies above quadratic descent (lem:Ta-majorizes).
 
     T_a(u) − (u − a u²) = a²u³/(1 + a u) = a u (u − T_a(u)) ≥ 0
@@ -97,9 +98,7 @@ def telescoped(
 
 
 @broadcasting
-def scalar_floor(
-    a: ArrayLike, beta: ArrayLike, delta: ArrayLike
-) -> Float64[Array, "..."]:
+def scalar_floor(a: ArrayLike, beta: ArrayLike, delta: ArrayLike) -> Reals:
     """The positive root m of a m² = β m + δ, where x − ax² + βx + δ stands still.
 
         m = (β + √(β² + 4aδ))/(2a) ≥ β/a
@@ -114,15 +113,7 @@ def scalar_floor(
 def scalar_trajectory(
     start: ArrayLike, a: ArrayLike, beta: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
-    """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar).
-
-    Args:
-        start: x_0 ≥ 0.
-        a: a > 0.
-        beta: β ≥ 0.
-        delta: δ ≥ 0.
-        rounds: T.
-    """
+    """Largest x_0, ..., x_T with x_{t+1} ≤ x_t − ax_t² + βx_t + δ (lem:scalar)."""
     A, B, D = _quadratic(a, beta, delta)
     top = (1 + B) / 2 / A
     x = [np.broadcast_arrays(nonnegatives("start", start), top, D)[0]]
@@ -163,9 +154,6 @@ def scalar_rate(
 
     Returns:
         The bound; vacuous where the floor is not below the start.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, B, D = _quadratic(a, beta, delta)
@@ -196,14 +184,6 @@ def printed_scalar_rate(
 
     It is `closed_rate` at any level m with am² ≥ βm + δ and 2am ≤ 1 + β (lem:scalar,
     erratum E-07).
-
-    Args:
-        start: x_0 ≥ 0.
-        a: a > 0.
-        beta: β ≥ 0.
-        delta: δ ≥ 0.
-        rounds: T.
-        level: m ≥ 0.
     """
     x0, (A, B, D) = nonnegatives("start", start), _quadratic(a, beta, delta)
     m = nonnegatives("level", level)
@@ -216,7 +196,7 @@ def printed_scalar_rate(
 @broadcasting
 def closed_rate(
     start: ArrayLike, level: ArrayLike, a: ArrayLike, rounds: ArrayLike
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The paper's conclusion m + 1/(1/(x_0 − m)₊ + aT); true at m = `scalar_floor`.
 
     Args:
@@ -249,14 +229,7 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
 def linear_trajectory(
     start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: Whole
 ) -> Float64[Array, "rounds_1 ..."]:
-    """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar).
-
-    Args:
-        start: x_0 ≥ 0.
-        a: between 0 and 1.
-        delta: δ ≥ 0.
-        rounds: T.
-    """
+    """Largest x_0, ..., x_T with x_{t+1} ≤ (1 − a)x_t + δ, a ≤ 1 (lem:lin-scalar)."""
     A, D = positives("a", a), nonnegatives("delta", delta)
     x = [np.broadcast_arrays(nonnegatives("start", start), A, D)[0]]
     for _ in range(one_whole("rounds", rounds)):
@@ -282,9 +255,6 @@ def linear_rate(
 
     Returns:
         The rate; vacuous where its floor is not below the start.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, D = positives("a", a), nonnegatives("delta", delta)
@@ -294,7 +264,7 @@ def linear_rate(
     return _rate("lem:lin-scalar", value, m, x0, (at_most("a ≤ 1", A, 1.0),))
 
 
-def power(a: ArrayLike, rounds: ArrayLike) -> Float64[Array, "..."]:
+def power(a: ArrayLike, rounds: ArrayLike) -> Reals:
     """The factor (1 − a)ᵀ with all its digits for small a; 0 for a ≥ 1 and T > 0."""
     r, T = as_float64("a", a), wholes("rounds", rounds)
     # 1 − a rounds to 1 for a below 1e-16, and no power of 1 decays; log1p sees a itself

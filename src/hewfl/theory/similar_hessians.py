@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, wholes
+from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.recursion import NO_TRACKING, Recursion, only_where
 from hewfl.theory.scalar import flow, scalar_floor
@@ -39,13 +38,13 @@ class HigherOrder:
     """
 
     controller: Uniform
-    mismatch: Float64[Array, "..."]
-    a: Float64[Array, "..."]
-    push: Float64[Array, "..."]
-    gap: Float64[Array, "..."]
-    tracking: Float64[Array, "..."]
-    noise: Float64[Array, "..."]
-    spread: Float64[Array, "..."]
+    mismatch: Reals
+    a: Reals
+    push: Reals
+    gap: Reals
+    tracking: Reals
+    noise: Reals
+    spread: Reals
     hypotheses: tuple[Hypothesis, ...]
 
     @property
@@ -76,7 +75,7 @@ class HigherOrder:
 @broadcasting
 def curvature_mismatch(
     similarity: ArrayLike, hessian_lipschitz: ArrayLike, radius: ArrayLike
-) -> Float64[Array, "..."]:
+) -> Reals:
     """The constant K_ho = (S + MR)² (th:ho-main)."""
     S, R = nonnegatives("similarity", similarity), nonnegatives("radius", radius)
     M = nonnegatives("hessian_lipschitz", hessian_lipschitz)
@@ -145,13 +144,8 @@ def higher_order(
 
 
 @broadcasting
-def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
-    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main).
-
-    Args:
-        bound: from `higher_order`.
-        state: (g, q).
-    """
+def disagreement(bound: HigherOrder, state: State) -> Reals:
+    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
     k = bound
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     return np.asarray(k.gap * g + k.tracking * q + k.noise)
@@ -159,12 +153,7 @@ def disagreement(bound: HigherOrder, state: State) -> Float64[Array, "..."]:
 
 @broadcasting
 def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below.
-
-    Args:
-        bound: from `higher_order`.
-        state: (g, q).
-    """
+    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
     k, cap = bound, bound.controller.system.cap
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
     g = np.minimum(g, cap)
@@ -186,9 +175,6 @@ def higher_order_trajectory(
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     met = bound.hypotheses
     return iterated(lambda s: higher_order_step(bound, s), start, rounds, met)
@@ -202,10 +188,6 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
         a̲_ho = ϑ/(2LR²(1 + ϑ/4)),   β_ho = ω k_g,   δ_ho = ω(k_v + k_q q̄) + ν
 
     Where K_ho = 0 the tracking error costs nothing and needs no cap.
-
-    Args:
-        bound: from `higher_order`.
-        tracking: q_0.
 
     Returns:
         The scalar recursion; among several configurations δ_ho is NaN where C_q ≥ 1.
@@ -305,11 +287,6 @@ def common_quadratic_rate(
 
     min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
     C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
-
-    Args:
-        controller: from `uniform_coefficients`.
-        gap: g_0 ≥ 0.
-        rounds: T ≥ 1.
     """
     T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
     theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n

@@ -9,9 +9,9 @@ from functools import reduce
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 
-from hewfl.core.checks import Array, ArrayLike, Mask
+from hewfl.core.checks import ArrayLike, Mask, Reals
 from hewfl.core.shapes import broadcasting
 
 
@@ -28,8 +28,8 @@ class Hypothesis:
     """
 
     name: str
-    left: Float64[Array, "..."]
-    right: Float64[Array, "..."]
+    left: Reals
+    right: Reals
     holds: Bool[Mask, "..."]
 
 
@@ -59,7 +59,7 @@ class Bound:
     """
 
     label: str
-    value: Float64[Array, "..."]
+    value: Reals
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -78,8 +78,8 @@ class Rate:
     """
 
     label: str
-    value: Float64[Array, "..."]
-    floor: Float64[Array, "..."]
+    value: Reals
+    floor: Reals
     vacuous: Bool[Mask, "..."]
     hypotheses: tuple[Hypothesis, ...]
 
@@ -95,7 +95,5 @@ def all_hold(hypotheses: tuple[Hypothesis, ...]) -> Bool[Mask, "..."]:
     return np.asarray(reduce(np.logical_and, met, np.asarray(True)))
 
 
-def _sides(
-    left: ArrayLike, right: ArrayLike
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+def _sides(left: ArrayLike, right: ArrayLike) -> tuple[Reals, Reals]:
     return np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)

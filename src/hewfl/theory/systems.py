@@ -11,6 +11,7 @@ from hewfl.core.checks import (
     ArrayLike,
     Ints,
     Mask,
+    Reals,
     as_float64,
     broadcast,
     invalid,
@@ -84,7 +85,7 @@ class System:
         return self.kinds if self.count is None else int(np.asarray(self.count).sum())
 
     @property
-    def multiplicity(self) -> Float64[Array, "..."]:
+    def multiplicity(self) -> Reals:
         """How many clients each entry stands for; 1 where an entry is a client."""
         return np.ones(()) if self.count is None else np.asarray(self.count)
 
@@ -121,9 +122,6 @@ def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> 
 
     Returns:
         The system of one configuration.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     n = int(wholes("n", n, least=1))
     fields = (profiles.horizon, profiles.batch_size, profiles.variance)
@@ -163,9 +161,6 @@ def grouped(system: System) -> System:
 
     Every bound that weighs clients alike by kind is the same for both.
 
-    Args:
-        system: any.
-
     Returns:
         A system of kinds; the given one where no two clients are alike.
     """
@@ -180,7 +175,9 @@ def kinds_of(system: System) -> tuple[Ints, Ints]:
     """Where each kind of client first appears, and the kind of every client."""
     fields = (system.horizon, system.batch_size, system.variance)
     rows = [np.reshape(f, (-1, system.kinds)) for f in fields]
-    keys = np.concatenate([rows[0][:1], *(row[~_repeats(row)] for row in rows)])
+    # rows that hold one value tell no clients apart
+    differ = (row[(row != row[:, :1]).any(1)] for row in rows)
+    keys = np.concatenate([rows[0][:1], *differ])
     order = np.lexsort(keys)
     sorted_keys = keys[:, order]
     new = np.r_[True, (sorted_keys[:, 1:] != sorted_keys[:, :-1]).any(0)]
@@ -199,10 +196,6 @@ def coarser(system: System, most: int) -> System:
     A kind stands for clients of similar H, b and M: it has their longest horizon and
     their largest M, with which every bound grows. So what is certified for it is
     certified for them (a proxy not below the variance).
-
-    Args:
-        system: any.
-        most: kinds wanted.
 
     Returns:
         The given system where it has no more kinds than that, or several
@@ -237,11 +230,6 @@ def _binned(values: Array, bins: int) -> Ints:
     width = (x[-1] - x[0]) / bins
     cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)
     return cells[cell]
-
-
-def _repeats(rows: Array) -> Bool[Mask, " rows"]:
-    """Rows that hold one value: they tell no clients apart."""
-    return np.asarray((rows == rows[:, :1]).all(1))
 
 
 def _taken(system: System, place: Ints, count: Array) -> System:

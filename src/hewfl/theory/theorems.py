@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, final
 
-from hewfl.core.checks import as_float64, invalid
+from hewfl.core.checks import ArrayLike, as_float64, invalid
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import VARIANTS, Variant
 from hewfl.theory import curves
@@ -12,7 +12,7 @@ from hewfl.theory.case import Case
 from hewfl.theory.counts import Algorithm
 from hewfl.theory.curves import Curve
 from hewfl.theory.post_local import PostLocal, is_homogeneous
-from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.statement import Rate, at_most
 
 if TYPE_CHECKING:
     Form = Literal["printed", "paper", "sharp", "absorbed"]
@@ -96,11 +96,12 @@ def theorem_curve(
     if statement.algorithm == "hom":
         blind = 0 if is_homogeneous(case.sampling) else case.system.n
         facts.append(at_most("clients that do not see ∇F ≤ 0", blind, 0))
-    return replace(found, rate=lambda rounds: _under(facts, found.rate(rounds)))
 
+    def rate(rounds: ArrayLike) -> Rate:
+        closed = found.rate(rounds)
+        return replace(closed, hypotheses=(*closed.hypotheses, *facts))
 
-def _under(facts: list[Hypothesis], rate: Rate) -> Rate:
-    return replace(rate, hypotheses=(*rate.hypotheses, *facts))
+    return replace(found, rate=rate)
 
 
 def find_theorem(theorem: str, variant: Form) -> Theorem:

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     invalid,
     nonnegatives,
     shown,
@@ -85,30 +86,25 @@ def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
     return int(number.item())
 
 
-def upper_state(
-    start: State, cap: Float64[Array, "..."]
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."], Hypothesis]:
+def upper_state(start: State, cap: Reals) -> tuple[Reals, Reals, Hypothesis]:
     """Checked (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
     u, chi = nonnegatives("start", start[0]), nonnegatives("start", start[1])
     return u, chi, at_most("u₀ ≤ f̄", u, cap)
 
 
-def solver_gaps(value: ArrayLike) -> Float64[Array, "..."]:
+def solver_gaps(value: ArrayLike) -> Reals:
     """Checked ε ≥ 0, how far a value may be from its minimum (E-18, E-31)."""
     return nonnegatives("solver_gap", value)
 
 
 def by_round(
-    rounds: Whole | None, *coefficients: Float64[Array, "..."]
+    rounds: Whole | None, *coefficients: Reals
 ) -> tuple[Float64[Array, "rounds ..."], ...]:
     """Coefficients with the round as first axis, all of one shape.
 
     Args:
         rounds: T to hold them constant, None where their first axis is the round.
         coefficients: the arrays.
-
-    Returns:
-        Views of one shape.
 
     Raises:
         InvalidInputError: `rounds` is None and no coefficient has an axis.

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, nonnegatives, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import tracking
 from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
@@ -35,9 +34,9 @@ class Uniform:
         recursion: of (g, q); its hypotheses are those of ass:uniform-special.
     """
 
-    amplitude: Float64[Array, "..."]
+    amplitude: Reals
     variant: Variant
-    noise: Float64[Array, "..."]
+    noise: Reals
     recursion: Recursion
 
     @property
@@ -76,9 +75,6 @@ def uniform_coefficients(
 
     Returns:
         The controller with its recursion of (g, q).
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     theta, n, L, R = positives("amplitude", amplitude), system.n, system.L, system.R
     h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(system.horizon)))
@@ -125,10 +121,6 @@ def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
 
     g is kept at f̄ or below, which lem:gap allows; there g − a g² grows with g, so that
     bounds may be put for g and q.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        state: (g, q).
     """
     k = controller.recursion
     g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
@@ -146,18 +138,13 @@ def uniform_trajectory(controller: Uniform, start: State, rounds: Whole) -> Traj
 
     Returns:
         The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     met = controller.recursion.hypotheses
     return iterated(lambda s: uniform_step(controller, s), start, rounds, met)
 
 
 @broadcasting
-def uniform_tracking_cap(
-    controller: Uniform, start: ArrayLike
-) -> Float64[Array, "..."]:
+def uniform_tracking_cap(controller: Uniform, start: ArrayLike) -> Reals:
     """The level q never passes, q̄ = max{q_0, (A_q + B_q f̄)/(1 − C_q)} (th:ho-main).
 
     Infinite where C_q ≥ 1, if there are several configurations.
@@ -177,16 +164,6 @@ def mean_drift_sq_norm(controller: Uniform, state: State) -> Bound:
         (ϑ⁴/L²)(2h₁(2Lg + q) + 2h₂M)                     the others (T5)
 
     r̄ is the mean over clients of the conditional means of their drifts.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        state: (g, q).
-
-    Returns:
-        The bound, under ass:uniform-special.
-
-    Raises:
-        InvalidInputError: a negative state, or shapes that do not broadcast.
     """
     k, g, q = _stated(controller, state)
     L, M, fourth = k.system.L, k.noise, k.amplitude**4
@@ -207,16 +184,6 @@ def mean_noise_cost(controller: Uniform, state: State) -> Bound:
         ϑ²M/(2Ln)                                        the others (T1)
 
     ζ_i is the displacement of a client less its conditional mean.
-
-    Args:
-        controller: from `uniform_coefficients`.
-        state: (g, q).
-
-    Returns:
-        The bound, under ass:uniform-special.
-
-    Raises:
-        InvalidInputError: a negative state, or shapes that do not broadcast.
     """
     k, g, q = _stated(controller, state)
     L, n, theta = k.system.L, k.system.n, k.amplitude

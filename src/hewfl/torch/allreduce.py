@@ -19,6 +19,7 @@ from hewfl.aggregate.sketch import CountSketch
 from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import OwnSum
+from hewfl.core.native import PASSES, library
 from hewfl.torch.meetings import ROOM
 from hewfl.torch.model import SharedModel
 from hewfl.torch.narrow import Narrow, Send
@@ -39,7 +40,6 @@ class AllReduce:
         send: how, see `Narrow`.
 
     Attributes:
-        away: Δ, where it was sketched in this round; empty where not.
         narrow: where sums are not sent as they are.
     """
 
@@ -47,8 +47,6 @@ class AllReduce:
         self._model, self._wire = model, wire
         self._rooms: list[torch.Tensor] = []
         self._works: list[Any] = []
-        self.away: list[torch.Tensor] = []
-        self._room_for_away: list[torch.Tensor] = []
         self.narrow = None if send == "full" else Narrow(model, wire, send)
 
     def sketched(self, rounds: int) -> Float64[Array, " m"]:
@@ -59,12 +57,15 @@ class AllReduce:
         """
         kind, buckets = self._kind, self._model.layout.buckets
         sketch = CountSketch(ROOM // kind.itemsize, seed=rounds)
-        self._room_for_away = self._room_for_away or self._room()
-        self.away = self._room_for_away
-        total: torch.Tensor = sketch.empty(self.away[0])
-        for b, (bucket, moved) in enumerate(zip(buckets, self.away, strict=True)):
-            self._model.displacement(b, moved)
-            sketch.add(total, moved, bucket.begin)
+        total: Any = sketch.empty(self._model.parameters[0])
+        lends = total.device.type == "cpu" and library(PASSES) is not None
+        for b, bucket in enumerate(buckets):
+            pieces, start = self._model.pieces(b), self._model.start(b)
+            sums = total
+            if lends and bucket.dtype == torch.float32:  # faster than tensors are lent
+                sums, start = total.numpy(), start.numpy()
+                pieces = [piece.numpy() for piece in pieces]
+            sketch.add(sums, pieces, bucket.begin, start)
         mine = total.cpu().numpy().astype(kind)
         packed: Array = mine.view(np.float64)
         return packed
@@ -85,31 +86,20 @@ class AllReduce:
         Args:
             weight: of this rank; zero leaves its displacement out, even a NaN.
         """
-        self._rooms = self._rooms or self._room()
+        self._rooms = self._rooms or [
+            torch.empty(bucket.size, dtype=bucket.dtype, device=self._wire.device)
+            for bucket in self._model.layout.buckets
+        ]
         self._works = []
         for b, room in enumerate(self._rooms):
-            self._weighted(b, weight, room)
+            if weight == 0:  # whatever Δ is, NaN included
+                room.zero_()
+            else:
+                self._model.displacement(b, room, weight)
             if self.narrow is None:
                 self._works.append(self._wire.adding(room))
             else:
                 self.narrow.start(b, room)
-
-    def _room(self) -> list[torch.Tensor]:
-        """Memory for a vector, in the precision of the parameters."""
-        return [
-            torch.empty(bucket.size, dtype=bucket.dtype, device=self._wire.device)
-            for bucket in self._model.layout.buckets
-        ]
-
-    def _weighted(self, b: int, weight: float, out: torch.Tensor) -> None:
-        """The displacement on a bucket, times a weight."""
-        if weight == 0:  # whatever Δ is, NaN included
-            out.zero_()
-        elif self.away:
-            torch.mul(self.away[b], weight, out=out)
-        else:
-            self._model.displacement(b, out)
-            out.mul_(weight)
 
     def finish(self) -> list[torch.Tensor]:
         """The sum, once it is there."""
@@ -117,6 +107,34 @@ class AllReduce:
             return self.narrow.finish()
         self._wire.wait(self._works)
         return self._rooms
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether `moved` will do."""
+        return self.narrow is None and self._model.is_direct
+
+    def moved(self, *, multiplies: bool) -> float | None:
+        """Wait for the sum and move the model by it, each bucket while others travel.
+
+        Nothing is changed before all of it is there and known to be finite: the sums
+        become the next x in their own memory.
+
+        Args:
+            multiplies: whether ⟨s, Δ⟩ of this rank is wanted.
+
+        Returns:
+            ⟨s, Δ⟩, zero if it is not wanted; None if the model would not be finite.
+        """
+        product, far = 0.0, [0.0]
+        for b, (work, room) in enumerate(zip(self._works, self._rooms, strict=True)):
+            self._wire.wait([work])
+            part, reach = self._model.advance(b, room, multiplies=multiplies)
+            product += part
+            far.append(reach)
+        if not np.isfinite(far).all():
+            return None
+        self._rooms = self._model.accept(self._rooms, max(far))
+        return product
 
     def settle(self) -> None:
         """Keep what was rounded off, once the sum is accepted."""

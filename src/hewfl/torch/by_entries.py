@@ -17,7 +17,7 @@ def by_entries(replica: Replica, arrivals: Arrivals) -> Outcome:
     if not isinstance(replica.rule.choice, str):
         anchor = replica.spread.own_part(replica.model.anchor)
     round_ = round_of(replica, anchor, shards, heard, arrivals)
-    decision, following = decided(replica.rule.algorithm, round_, replica.state)
+    decision, following = decided(replica.algorithm, round_, replica.state)
     roster = round_.roster
     del shards, round_  # the rows of a bucket go once it is combined
     n, variates = replica.wire.ranks, replica.variates

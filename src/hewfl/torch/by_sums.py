@@ -10,6 +10,7 @@ from hewfl.core.algorithm import Modelled
 from hewfl.core.checks import Array, Ints
 from hewfl.core.round import Decision, Round
 from hewfl.server.conclude import decided
+from hewfl.server.measure import Measured
 from hewfl.torch.allreduce import Solved
 from hewfl.torch.faults import RankError
 from hewfl.torch.outcome import Outcome, beyond, measured_of, round_of
@@ -39,7 +40,7 @@ def by_sums(
         given = None if rows is None else rows[heard]
         data = Sketches(len(heard), replica.model.layout.parameters, given)
         round_ = round_of(replica, NoAnchor(), data, heard, arrivals)
-        algorithm = replica.rule.algorithm
+        algorithm = replica.algorithm
         decision, following = decided(algorithm, round_, replica.state)
         if decision.step is not None:
             raise NeedsEntriesError
@@ -47,22 +48,39 @@ def by_sums(
         replica.sums.start(own)
         if replica.options.overlap:
             return _launched(replica, round_, decision, following)
-        steps = replica.sums.finish()
-        if replica.model.fits(steps):
+        solved = None
+        is_solved = given is not None and decision.value is not None
+        if is_solved and isinstance(algorithm, Modelled):
+            of = decision.weights, algorithm.model(round_, replica.state), given
+            solved = Solved(replica.rounds + 1, heard, *of)
+        product, measured = _moved(replica, decision, heard, solved is not None)
+        if product is not None:
             break
         heard = _finite(replica, heard, decision)
-    replica.sums.settle()
-    if isinstance(algorithm, Modelled) and decision.value is not None:
-        model = algorithm.model(round_, replica.state)
-        if given is not None:
-            of = decision.weights, model, given
-            replica.solved = Solved(replica.rounds + 1, heard, *of)
-    measured = measured_of(replica, steps, decision, heard)
-    against = replica.solved is not None and measured is None
-    away = replica.sums.away if against else ()
-    replica.product = replica.model.move(steps, replica.rounds, away)
-    replica.solved = replica.solved if against else None
+    replica.product = product
+    replica.solved = solved if measured is None else None
     return Outcome(round_.roster, decision, following, measured)
+
+
+def _moved(
+    replica: Replica, decision: Decision, heard: Int64[Ints, " s"], multiplies: bool
+) -> tuple[float | None, Measured | None]:
+    """Wait for the sum s and move the model by it.
+
+    Returns:
+        ⟨s, Δ⟩ where it is wanted, None if the model would not be finite and is as it
+        was; and what ranks measured along the step.
+    """
+    sums, model = replica.sums, replica.model
+    if sums.is_direct:
+        return sums.moved(multiplies=multiplies), None
+    steps = sums.finish()
+    if not model.fits(steps):
+        return None, None
+    sums.settle()
+    measured = measured_of(replica, steps, decision, heard)
+    multiplies = multiplies and measured is None
+    return model.move(steps, replica.rounds, multiplies=multiplies), measured
 
 
 def _launched(

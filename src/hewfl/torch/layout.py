@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from hewfl.core.checks import invalid
 
-SHARE, LEAST = 8, 2**22
+SHARE, LEAST = 8, 2**21
 """Buckets of this part of the model, unless that is less than these bytes: the next
 one is made ready while one travels, and a small model travels at once."""
 
@@ -57,6 +57,11 @@ class Bucket:
     def size(self) -> int:
         """Entries."""
         return self.pieces[-1].at + self.pieces[-1].size
+
+    @property
+    def nbytes(self) -> int:
+        """What a vector of it takes on the wire."""
+        return self.size * self.dtype.itemsize
 
     @property
     def wide(self) -> torch.dtype:

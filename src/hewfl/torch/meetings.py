@@ -18,8 +18,8 @@ from hewfl.torch.work import (
     Meeting,
     Work,
     differing,
-    disagreement,
     from_table,
+    require_one,
     to_row,
 )
 
@@ -109,17 +109,20 @@ class Meetings:
             counts = self._attendance.instance, job, rounds
             row, sketches = to_row(meeting, counts, work, product, same), None
             if self._wire.keeps_time:
-                room: Array = np.zeros(ROOM // 8)
+                mine: Array = np.zeros(len(row) + ROOM // 8)
+                mine[: len(row)] = row
                 if sketch is not None and work.steps > 0:
-                    room = sketch()
-                whole = self._wire.table(np.concatenate([row, room]))
+                    mine[len(row) :] = sketch()
+                whole = self._wire.table(mine)
                 table = np.ascontiguousarray(whole[:, : len(row)])
                 sketches = whole[:, len(row) :] if sketch is not None else None
             else:
                 table = self._attendance.table(row, self._wire.timeout)
             arrivals, k = from_table(table), differing(table)
             if k is not None:  # all ranks see it, and come along to say what they have
-                raise disagreement(self._shared[k].what, self._said(k))
+                rule = f"all ranks must have the same {self._shared[k].what}"
+                said = self._said(k)
+                require_one(rule, said, said.__getitem__)
             yield arrivals, sketches
 
     def _said(self, k: int) -> list[str]:

@@ -1,17 +1,20 @@
 """The model all ranks share, whole on each of them, and its outer optimiser."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
 
+from hewfl.core.native import PASSES, library
 from hewfl.server.average import average_weight, averaged
 from hewfl.server.outer import Outer, outer_step
 from hewfl.torch.layout import Layout
 
 STRETCH = 2**18
 """Entries worked on at a time on the host: several passes over them stay in cache."""
+SMALL = 2**13
+"""Pieces that are shorter on average are copied together before they are worked on."""
 
 
 @final
@@ -60,28 +63,63 @@ class SharedModel:
         self.memory = [_memory_of(outer, x) for x in self.anchor if outer.memory]
         self.average = [torch.zeros_like(x) for x in self.anchor if outer.average]
         self._held: list[torch.Tensor] = []
+        self._seen: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
+        self._scratch: list[torch.Tensor] = []
         self._reach = self._next = (math.inf, math.inf)  # bounds on |x| and |m|
 
     # ------------------------------------------------------------------ displacements
 
-    def displacement(self, b: int, out: torch.Tensor) -> None:
-        """Put Δ = y − x on a bucket into `out`.
+    def pieces(self, b: int) -> list[torch.Tensor]:
+        """A bucket of y, piece by piece, where the parameters have it.
+
+        Views are kept while parameters stay where they are: a model has hundreds, and
+        making one takes as long as the arithmetic on a thousand numbers.
+        """
+        bucket = self.layout.buckets[b]
+        at = [self.parameters[piece.parameter].data_ptr() for piece in bucket.pieces]
+        if b not in self._seen or self._seen[b][0] != at:
+            self._seen[b] = at, bucket.of(self.parameters)
+        return self._seen[b][1]
+
+    def displacement(self, b: int, out: torch.Tensor, weight: float = 1.0) -> None:
+        """Put Δ = y − x on a bucket into `out`, times a weight.
 
         Δ is rounded once to the precision of the parameters, from the x that they
         started from in that precision.
         """
-        bucket = self.layout.buckets[b]
-        x = self._at_hand(self.anchor[b]).to(bucket.dtype)
-        parts = bucket.of(self.parameters), bucket.split(x), bucket.split(out)
-        for y, start, moved in zip(*parts, strict=True):
-            torch.sub(y, start, out=moved)
+        x = self.start(b)
+        for here, y in self._stretches(b, out):
+            moved = torch.sub(y, x[here], out=out[here])
+            if weight != 1:
+                moved.mul_(weight)
+
+    def start(self, b: int) -> torch.Tensor:
+        """What Δ is measured from: x in the precision of the parameters."""
+        return self._at_hand(self.anchor[b]).to(self.layout.buckets[b].dtype)
+
+    def _stretches(
+        self, b: int, room: torch.Tensor
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """A bucket of y, stretch by stretch; many small pieces by way of a room."""
+        pieces, at = self.pieces(b), 0
+        if len(pieces) > 1 and len(room) < SMALL * len(pieces):
+            pieces = [torch.cat(pieces, out=room)]
+        for piece in pieces:
+            for part in self._cut(piece):
+                yield slice(at, at + len(part)), part
+                at += len(part)
+
+    def _cut(self, vector: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Parts of a vector: on the host several passes over one stay in cache."""
+        whole = vector.numel() <= STRETCH or self.device.type != "cpu"
+        parts: Sequence[torch.Tensor] = [vector] if whole else vector.split(STRETCH)
+        return parts
 
     def is_displacement_finite(self) -> bool:
         """Whether all entries of Δ are finite."""
-        for b, bucket in enumerate(self.layout.buckets):
-            moved = torch.empty(bucket.size, dtype=bucket.dtype, device=self.device)
-            self.displacement(b, moved)
-            if not is_finite(moved):
+        for b in range(len(self.layout.buckets)):
+            self.displacement(b, self._room(b))
+            if not is_finite(self._room(b)):
                 return False
         return True
 
@@ -113,14 +151,58 @@ class SharedModel:
     def capture(self) -> None:
         """Remember y, from which steps go on while a sum travels; see `move`."""
         self._held = [
-            torch.cat(bucket.of(self.parameters)) for bucket in self.layout.buckets
+            torch.cat(self.pieces(b)) for b in range(len(self.layout.buckets))
         ]
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether x + s is the next x: `advance` and `accept` do for `fits`, `move`."""
+        kinds = {(bucket.dtype, bucket.wide) for bucket in self.layout.buckets}
+        at_hand = self.anchor[0].device == self.device
+        alike = at_hand and all(dtype == wide for dtype, wide in kinds)
+        return alike and self.outer.is_plain and not (self.average or self._held)
+
+    def advance(
+        self, b: int, step: torch.Tensor, *, multiplies: bool
+    ) -> tuple[Any, ...]:
+        """Turn s on a bucket into x + s, in place; x and y are as they were.
+
+        Args:
+            b: the bucket.
+            step: s there.
+            multiplies: whether ⟨s, Δ⟩ is wanted.
+
+        Returns:
+            The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest |x + s|.
+        """
+        x, found = self.anchor[b], [(0.0, 0.0)]
+        if multiplies:
+            for here, y in self._stretches(b, self._room(b)):
+                found.append(moved(step[here], x[here], y))
+        else:
+            for s, start in zip(self._cut(step), self._cut(x), strict=True):
+                found.append(moved(s, start, None))
+        products, reaches = zip(*found, strict=True)
+        far = max(reaches) if all(map(math.isfinite, reaches)) else math.inf
+        return sum(products), far
+
+    def accept(self, wholes: list[torch.Tensor], far: float) -> list[torch.Tensor]:
+        """Let x be what `advance` has made, and y = x.
+
+        Args:
+            wholes: the next x, bucket by bucket.
+            far: bound on its entries.
+
+        Returns:
+            The memory of the last x, for the next sum.
+        """
+        last, self.anchor = self.anchor, wholes
+        self._reach = self._next = (far, 0.0)
+        self.give()
+        return last
+
     def move(
-        self,
-        steps: Sequence[torch.Tensor],
-        rounds: int,
-        away: Sequence[torch.Tensor] = (),
+        self, steps: Sequence[torch.Tensor], rounds: int, *, multiplies: bool = False
     ) -> float:
         """Move x by the outer step of s, and let y = x.
 
@@ -130,7 +212,7 @@ class SharedModel:
         Args:
             steps: s, bucket by bucket, for which `fits` has said yes.
             rounds: done before this one, which the average goes by.
-            away: Δ, where ⟨s, Δ⟩ is wanted.
+            multiplies: whether ⟨s, Δ⟩ is wanted.
 
         Returns:
             ⟨s, Δ⟩, zero if it is not wanted.
@@ -140,10 +222,14 @@ class SharedModel:
             zip(self.layout.buckets, steps, strict=True)
         ):
             x = self._at_hand(self.anchor[b])
-            for here in self._stretches(len(x)):
-                s, part = step[here].to(x.dtype), x[here]
-                if away:
-                    product += float(torch.dot(s, away[b][here].to(s.dtype)))
+            if multiplies:
+                away = self._room(b)
+                self.displacement(b, away)
+                product += float(torch.dot(step.to(x.dtype), away.to(x.dtype)))
+            at = 0
+            for part in self._cut(x):
+                here = slice(at, at + len(part))
+                at, s = here.stop, step[here].to(x.dtype)
                 if not self.outer.is_plain:
                     s, kept = outer_step(self.outer, s, self._memory(b, here))
                     if kept is not None:
@@ -154,7 +240,7 @@ class SharedModel:
                     mean[here] = averaged(p, mean[here], part.to(mean.device))
             if x is not self.anchor[b]:
                 self.anchor[b].copy_(x)
-            y = bucket.of(self.parameters)
+            y = self.pieces(b)
             if self._held:
                 ahead = x.to(bucket.dtype) - self._held[b]
                 torch._foreach_add_(y, bucket.split(ahead))
@@ -163,10 +249,14 @@ class SharedModel:
         self._reach, self._held = self._next, []
         return product
 
-    def _stretches(self, size: int) -> list[slice]:
-        """Parts of a vector: on the host several passes over one stay in cache."""
-        step = STRETCH if self.device.type == "cpu" else size
-        return [slice(lo, lo + step) for lo in range(0, size, step)]
+    def _room(self, b: int) -> torch.Tensor:
+        """Memory for a vector of a bucket, used again and again."""
+        if not self._scratch:
+            size = max(bucket.size for bucket in self.layout.buckets)
+            wide = max((x.dtype for x in self.anchor), key=lambda kind: kind.itemsize)
+            self._scratch = [torch.empty(size, dtype=wide, device=self.device)]
+        bucket = self.layout.buckets[b]
+        return self._scratch[0].view(bucket.dtype)[: bucket.size]
 
     def _stays_finite(self, b: int, step: torch.Tensor) -> bool:
         x = self._at_hand(self.anchor[b])
@@ -181,8 +271,8 @@ class SharedModel:
 
     def take(self) -> None:
         """Let x = y, the average with it."""
-        for bucket, x in zip(self.layout.buckets, self.anchor, strict=True):
-            torch._foreach_copy_(bucket.split(x), bucket.of(self.parameters))
+        for b, bucket in enumerate(self.layout.buckets):
+            torch._foreach_copy_(bucket.split(self.anchor[b]), self.pieces(b))
         self.follow()
 
     def follow(self) -> None:
@@ -199,8 +289,8 @@ class SharedModel:
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:
         """Let y = x, or another model that is given bucket by bucket."""
         given = self.anchor if wholes is None else wholes
-        for bucket, whole in zip(self.layout.buckets, given, strict=True):
-            torch._foreach_copy_(bucket.of(self.parameters), bucket.split(whole))
+        for b, bucket in enumerate(self.layout.buckets):
+            torch._foreach_copy_(self.pieces(b), bucket.split(given[b]))
 
     def _at_hand(self, whole: torch.Tensor) -> torch.Tensor:
         """A vector on the device of the parameters: itself, unless kept on the host."""
@@ -215,6 +305,24 @@ def _memory_of(outer: Outer, like: torch.Tensor) -> torch.Tensor:
 
 def _furthest(tensors: Sequence[Any]) -> float:
     return max((largest(tensor) for tensor in tensors), default=0.0)
+
+
+def moved(
+    step: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None
+) -> tuple[float, float]:
+    """Let s become x + s, in one pass where the compiled kernel can.
+
+    Returns:
+        ⟨s, y − x⟩, zero without y, and the largest |x + s|.
+    """
+    kernel = getattr(library(PASSES), "moved", None)
+    on_host = step.device.type == "cpu"
+    if kernel is not None and step.dtype == torch.float32 and on_host:
+        lent = None if y is None else y.numpy()
+        found: tuple[float, float] = kernel(step.numpy(), x.numpy(), lent)
+        return found
+    product = 0.0 if y is None else float(torch.dot(step, y - x))
+    return product, largest(step.add_(x))
 
 
 def largest(tensor: torch.Tensor) -> float:

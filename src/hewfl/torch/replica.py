@@ -41,6 +41,7 @@ class Replica:
     Attributes:
         members: which parameters are shared.
         rule: how ranks are weighted.
+        algorithm: what decides by it.
         options: what all ranks share.
         wire: the way to the others.
         model: x and y.
@@ -77,6 +78,7 @@ class Replica:
         rule.check_plan(group.size())
         layout = plan_layout(moving, options.bucket_bytes)
         self.members, self.rule, self.options = members, rule, options
+        self.algorithm = rule.algorithm
         self.rounds, self.is_over = 0, False
         self.probe: Probe | None = None
         self.scale = 1.0
@@ -114,7 +116,7 @@ class Replica:
         self.trace = None
         if options.folder is not None and self.wire.rank == 0:
             sends = self.variates is not None and not is_plain
-            of = rule.algorithm, self.wire.ranks, layout.parameters, options.outer
+            of = self.algorithm, self.wire.ranks, layout.parameters, options.outer
             self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
 
     def _construct(self, frozen: list[torch.Tensor]) -> None:

@@ -47,7 +47,6 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
         raise invalid("the job", rule, "an outer step with `measure` alone")
     finish(replica)
-    replica.sums.away = []  # of the round before
     began, sent = time.perf_counter(), replica.wire.bytes_sent
     with replica.meetings.met(
         Meeting.ROUND, work, replica.rounds, replica.product, _sketch_of(replica)
@@ -165,8 +164,7 @@ def _report(
         _log.warning(text, replica.rounds, ranks_named(lost))
     weights = np.zeros(replica.wire.ranks)
     weights[outcome.heard] = outcome.decision.weights
-    buckets = replica.model.layout.buckets
-    sizes = [bucket.size * bucket.dtype.itemsize for bucket in buckets]
+    sizes = [bucket.nbytes for bucket in replica.model.layout.buckets]
     return SyncReport(
         round=replica.rounds,
         weights=tuple(weights.tolist()),

@@ -38,6 +38,7 @@ class Wire:
         self.device = device
         backend = group._get_backend(torch.device(device.type))
         self.timeout: timedelta = min(timeout, backend.options._timeout)
+        self._how: dict[Any, Any] = {}
 
     @property
     def group(self) -> Any:
@@ -125,9 +126,10 @@ class Wire:
         return works
 
     def _options(self, kind: Any) -> Any:
-        how = kind()
-        how.timeout = self.timeout
-        return how
+        if kind not in self._how:
+            self._how[kind] = kind()
+            self._how[kind].timeout = self.timeout
+        return self._how[kind]
 
     def _count(self, sent: int) -> None:
         self.bytes_sent += sent

@@ -1,9 +1,9 @@
 """What each rank did since the last round: exchanged, never assumed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -66,6 +66,7 @@ class Arrivals:
         finite: whether first gradients are.
         leaving: whose loops have ended.
         products: ⟨d, Δ_i⟩ of the step d and the displacements of the last round.
+        active: ranks that did a step, at a learning rate that is not zero.
     """
 
     meeting: Meeting
@@ -76,11 +77,7 @@ class Arrivals:
     finite: Bool[Mask, " n"]
     leaving: Bool[Mask, " n"]
     products: Float64[Array, " n"]
-
-    @property
-    def active(self) -> Int64[Ints, " s"]:
-        """Ranks that did a step, at a learning rate that is not zero."""
-        return np.flatnonzero((self.steps > 0) & (self.travelled > 0))
+    active: Int64[Ints, " s"]
 
 
 def to_row(
@@ -111,48 +108,41 @@ def from_table(table: Float64[Array, "n k"]) -> Arrivals:
     Raises:
         RankError: on every rank alike, if they have not.
     """
-    leaving = table[:, 4] != 0
-    places = [_place(*row[[0, 4]]) for row in table]
-    staying = table[~leaving, 0] if not leaving.all() else table[:, 0]
-    goal = Meeting(int(staying[0]))
-    came = np.where(leaving & (table[:, 0] == Meeting.ROUND), goal, table[:, 0])
-    _require_one(came, "all ranks must come to the same meeting", places)
-    numbers = [f"number {number:.0f}" for number in table[:, 1]]
+    rows = table.tolist()  # for a few ranks faster than columns of NumPy
+    goal = Meeting(int(next((row for row in rows if not row[4]), rows[0])[0]))
+    came = [goal if row[4] and row[0] == Meeting.ROUND else row[0] for row in rows]
+    rule = "all ranks must come to the same meeting"
+    require_one(rule, came, lambda i: _place(rows[i]))
     rule = "all ranks must meet over the same HewLocalSGD or HewAverager of the group"
-    _require_one(table[:, 1], rule, numbers)
-    rounds = [f"in round {round_:.0f}" for round_ in table[:, 3]]
-    _require_one(table[:, 3], "all ranks must be in the same round", rounds)
+    require_one(rule, [row[1] for row in rows], lambda i: f"number {rows[i][1]:.0f}")
+    rule = "all ranks must be in the same round"
+    require_one(rule, [row[3] for row in rows], lambda i: f"in round {rows[i][3]:.0f}")
     steps, tokens = table[:, 6:8].T.astype(np.int64)
     finite, far, products = table[:, 5] != 0, table[:, 8].copy(), table[:, 9].copy()
-    done = steps, tokens, far, finite, leaving, products
-    return Arrivals(goal, int(table[0, 2]), *done)
+    done = steps, tokens, far, finite, table[:, 4] != 0, products
+    active = np.flatnonzero((steps > 0) & (far > 0))
+    return Arrivals(goal, int(rows[0][2]), *done, active)
 
 
 def differing(table: Float64[Array, "n k"]) -> int | None:
     """Which of the things that must agree does not, if any."""
-    for k, column in enumerate(table[:, 10:].T):
-        if (column != column[0]).any():
-            return k
-    return None
+    columns = table[:, 10:].T.tolist()
+    return next((k for k, column in enumerate(columns) if len(set(column)) > 1), None)
 
 
-def disagreement(what: str, texts: Sequence[str]) -> RankError:
-    """That ranks have not the same of something, and who has what."""
-    kinds = np.unique(np.array(texts), return_inverse=True)[1].astype(np.float64)
-    try:
-        _require_one(kinds, f"all ranks must have the same {what}", list(texts))
-    except RankError as error:
-        return error
-    return RankError(f"all ranks must have the same {what}")
+def require_one(rule: str, column: Sequence[Any], said: Callable[[int], str]) -> None:
+    """That all ranks have the same of something; else the error says what each has.
 
-
-def _place(meeting: float, leaving: float) -> str:
-    """Where a rank is, in words."""
-    return "leaving the loop" if leaving else Meeting(int(meeting)).place
-
-
-def _require_one(column: Float64[Array, " n"], rule: str, values: list[str]) -> None:
-    if (column != column[0]).any():
-        sets = [np.flatnonzero(column == value) for value in np.unique(column)]
-        got = "; ".join(f"{ranks_named(list(s))}: {values[s[0]]}" for s in sets)
+    Raises:
+        RankError: they have not.
+    """
+    kinds = sorted(set(column))
+    if len(kinds) > 1:
+        sets = [[i for i, own in enumerate(column) if own == kind] for kind in kinds]
+        got = "; ".join(f"{ranks_named(some)}: {said(some[0])}" for some in sets)
         raise RankError(f"{rule}; got {got}")
+
+
+def _place(row: Sequence[float]) -> str:
+    """Where a rank is, in words."""
+    return "leaving the loop" if row[4] else Meeting(int(row[0])).place

@@ -32,15 +32,7 @@ def _digest(name: str, group: str) -> str:
 
 
 def require_same_code(modules: Modules, worker: str) -> None:
-    """Require that this worker has the client's version of installed code.
-
-    Args:
-        modules: of the client.
-        worker: how the error calls this process.
-
-    Raises:
-        HewError: it has another version, or none.
-    """
+    """Require that this worker has the client's version of installed code."""
     for (name, group), digest in modules.items():
         here = _digest(name, group)
         if here != digest:

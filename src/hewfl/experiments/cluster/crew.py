@@ -22,9 +22,6 @@ from hewfl.experiments.workers import Note, Report, Task
 def cluster_at(address: str) -> Iterator["Cluster"]:
     """A cluster that does tasks, by the address of its scheduler.
 
-    Args:
-        address: as `hewfl.experiments.cluster.scheduler.check_address` wants it.
-
     Raises:
         InvalidInputError: no such address.
         MissingExtraError: Dask Distributed is not installed.
@@ -39,11 +36,7 @@ def cluster_at(address: str) -> Iterator["Cluster"]:
 
 @final
 class Cluster:
-    """Workers of a Dask cluster, as a crew.
-
-    Args:
-        address: of the scheduler.
-    """
+    """Workers of a Dask cluster, as a crew."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -45,11 +45,7 @@ class DataPart:
 
 
 def parts_of_data(specs: Sequence[Spec]) -> tuple[DataPart, ...]:
-    """The files that tasks of some specs read; the built-in digits are none.
-
-    Raises:
-        DataError: a user's own file is missing.
-    """
+    """The files that tasks of some specs read; the built-in digits are none."""
     found: dict[DataPart, None] = {}
     for name in dict.fromkeys(spec.data.name for spec in specs):
         if name in CATALOGUE:
@@ -97,9 +93,6 @@ def pieces_of(part: DataPart) -> Iterator[tuple[int, bytes, str]]:
     """A file of this machine in pieces: where each begins, its bytes, and the checksum.
 
     The checksum comes with the last piece; it is empty before.
-
-    Raises:
-        DataError: the file is nowhere, or cannot be downloaded.
     """
     place = _at_client(part)
     digest, size, begin = hashlib.sha256(), place.stat().st_size, 0
@@ -158,9 +151,6 @@ def receive(part: DataPart, begin: int, piece: bytes, sha256: str, sender: str) 
     Returns:
         Whether more is wanted: not where another worker of this disk has received the
         file meanwhile.
-
-    Raises:
-        DataError: what arrived is not what was sent.
     """
     if place_of(part) is not None:
         return False
@@ -185,12 +175,7 @@ def places_here(parts: Sequence[DataPart]) -> dict[str, str]:
 
 
 def relocated(value: Any, places: Mapping[str, str]) -> Any:
-    """A value with other places for files, wherever they are named in it.
-
-    Args:
-        value: numbers and texts, in any depth of records, mappings, lists and tuples.
-        places: new ones, by the old.
-    """
+    """A value with other places for files, wherever they are named in it."""
     if isinstance(value, str):
         file, colon, inside = value.rpartition(":")  # code is named by file and name
         if colon and file in places:

@@ -85,12 +85,7 @@ class Outcome:
 @final
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A worker's answer that it cannot begin before it has some files.
-
-    Attributes:
-        worker: where to send them.
-        data: which.
-    """
+    """A worker's answer that it cannot begin before it has some files."""
 
     worker: str
     data: tuple[DataPart, ...]

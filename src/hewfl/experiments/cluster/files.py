@@ -31,10 +31,6 @@ def files_of(place: Path) -> dict[str, bytes]:
 def write_files(place: Path, files: Mapping[str, bytes]) -> None:
     """Make a place hold these files, each whole or not at all, and no others.
 
-    Args:
-        place: as for `files_of`.
-        files: by path beside the place.
-
     Raises:
         OSError: a file cannot be written.
     """

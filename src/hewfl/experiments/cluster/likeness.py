@@ -17,11 +17,7 @@ from hewfl.version import __version__
 
 @cache  # asked for by every task
 def likeness(*, torch: bool = False) -> Mapping[str, str]:
-    """All of a process that its results depend on, by a name that people know.
-
-    Args:
-        torch: whether they depend on PyTorch.
-    """
+    """All of a process that its results depend on, by a name that people know."""
     python = ".".join(platform.python_version_tuple()[:2])
     packages = ("numpy", "scipy", *(("torch",) if torch else ()))
     return {
@@ -50,15 +46,7 @@ def code_digest() -> str:
 
 
 def require_like(client: Mapping[str, str], worker: str) -> None:
-    """Require that this worker is like the client, and has one thread for its sums.
-
-    Args:
-        client: `likeness` of the client.
-        worker: how the error calls this process.
-
-    Raises:
-        HewError: it is not; the text names all that differs.
-    """
+    """Require that this worker is like the client, and has one thread for its sums."""
     here = likeness(torch="torch" in client)
     differs = [
         f"{name} {here[name]} there, {value} here"

@@ -21,11 +21,7 @@ setting `hewfl.patience` changes it (DASK_HEWFL__PATIENCE in the environment).""
 
 
 def dask(name: str = "distributed") -> Any:
-    """A module of Dask, which a machine without a cluster need not have.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """A module of Dask, which a machine without a cluster need not have."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -34,14 +30,7 @@ def dask(name: str = "distributed") -> Any:
 
 
 def check_address(address: str) -> str:
-    """Require an address of a scheduler, or a scheduler file.
-
-    Args:
-        address: `tcp://host:8786`, `tls://host:8786` or `file:scheduler.json`.
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
+    """Require an address of a scheduler, or a scheduler file."""
     scheme, mark, rest = address.partition("://")
     if address.startswith(FILE) and len(address) > len(FILE):
         return address

@@ -14,21 +14,12 @@ from hewfl.experiments.constants import from_cache, put_in_cache
 
 
 def known_constants(samples: str) -> dict[str, bytes]:
-    """Files of all constants that are known of some samples, by name in the cache.
-
-    Args:
-        samples: a name for them, as `hewfl.experiments.problem.samples_of` gives.
-    """
+    """Files of all constants that are known of some samples, by name in the cache."""
     return from_cache(_listed(samples))
 
 
 def learn_constants(samples: str, files: Mapping[str, bytes]) -> None:
-    """Keep constants that a task has used or found.
-
-    Args:
-        samples: a name for the samples that they belong to.
-        files: by name in the cache.
-    """
+    """Keep constants of some samples that a task has used or found."""
     known = _listed(samples)
     put_in_cache(files)
     both = sorted({*known, *(Path(name).stem for name in files)})

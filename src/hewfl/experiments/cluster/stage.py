@@ -43,12 +43,7 @@ class LostError(Exception):
 
 @final
 class Stage:
-    """Tasks that are done together, with the results so far.
-
-    Args:
-        tasks: of the stage.
-        report: told of progress.
-    """
+    """Tasks that are done together, with the results so far."""
 
     def __init__(self, tasks: Sequence[Task], report: Report) -> None:
         self.tasks = tasks
@@ -63,10 +58,6 @@ class Stage:
 
     def serve(self, client: Any, look: Callable[[], None]) -> None:
         """Do the tasks that are left, through a client of the scheduler.
-
-        Args:
-            client: connected.
-            look: called now and then.
 
         Raises:
             LostError: the scheduler was lost; call again with a new client.

@@ -58,13 +58,7 @@ def bellman_kernel(
 def bellman_operator(
     generator: Generator, state: ArrayLike, controls: Terms
 ) -> Float64[Array, "*c"]:
-    """B(s) = min over u of G(s, u)  (def:Bellman).
-
-    Args:
-        generator: φ.
-        state: s ≥ 0, shape (*c).
-        controls: α, β and δ of each, control last.
-    """
+    """B(s) = min over u of G(s, u)  (def:Bellman)."""
     return np.asarray(bellman_kernel(generator, state, controls).min(axis=-1))
 
 

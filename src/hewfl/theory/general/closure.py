@@ -16,6 +16,7 @@ from jaxtyping import Float64
 from hewfl.core.checks import (
     Array,
     ArrayLike,
+    Reals,
     as_float64,
     broadcast,
     invalid,
@@ -30,7 +31,7 @@ from hewfl.theory.statement import Hypothesis, at_most
 class YoungPair(Protocol):
     """A proper convex φ on [0, ∞) and its conjugate φ*."""
 
-    def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
+    def primal(self, level: ArrayLike) -> Reals:
         """φ(β) for β ≥ 0.
 
         Args:
@@ -40,7 +41,7 @@ class YoungPair(Protocol):
             φ(β), of the same shape.
         """
 
-    def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
+    def conjugate(self, gain: ArrayLike) -> Reals:
         """φ*(α) for α ≥ 0.
 
         Args:
@@ -73,13 +74,13 @@ class PowerYoung:
         object.__setattr__(self, "exponent", q)
         object.__setattr__(self, "weight", c)
 
-    def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
+    def primal(self, level: ArrayLike) -> Reals:
         """φ(β) = cβ^q/q."""
         beta = nonnegatives("level", level)
         c, q = np.asarray(self.weight), np.asarray(self.exponent)
         return np.asarray(c * beta ** (q - 1) / q * beta)
 
-    def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
+    def conjugate(self, gain: ArrayLike) -> Reals:
         """φ*(α) = α (α/c)^{1/(q−1)} (1 − 1/q)."""
         alpha = nonnegatives("gain", gain)
         c, q = np.asarray(self.weight), np.asarray(self.exponent)
@@ -99,11 +100,11 @@ class GivenYoung:
     phi: Callable[..., Any]
     phi_star: Callable[..., Any]
 
-    def primal(self, level: ArrayLike) -> Float64[Array, "..."]:
+    def primal(self, level: ArrayLike) -> Reals:
         """φ(β)."""
         return np.asarray(self.phi(nonnegatives("level", level)), dtype=np.float64)
 
-    def conjugate(self, gain: ArrayLike) -> Float64[Array, "..."]:
+    def conjugate(self, gain: ArrayLike) -> Reals:
         """φ*(α)."""
         return np.asarray(self.phi_star(nonnegatives("gain", gain)), dtype=np.float64)
 
@@ -112,13 +113,7 @@ class GivenYoung:
 def young_hypothesis(
     pair: YoungPair, gains: ArrayLike, levels: ArrayLike
 ) -> Hypothesis:
-    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding.
-
-    Args:
-        pair: φ and φ*.
-        gains: α ≥ 0.
-        levels: β ≥ 0.
-    """
+    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding."""
     alpha, beta = nonnegatives("gains", gains), nonnegatives("levels", levels)
     bound = (pair.conjugate(alpha) + pair.primal(beta)) * (1 + 1e-14)
     return at_most("αβ ≤ φ*(α) + φ(β)", alpha * beta, bound)
@@ -178,19 +173,12 @@ def closed_kernel(
         U_i = A_i(y, u) + Σ_j φ*_ij(a_ij(y, u)) + Σ_j φ_ij(b_ij(y))
 
     Never below `raw_kernel`, coordinate by coordinate.
-
-    Args:
-        envelopes: one per coordinate of the state.
-        state: y ≥ 0, coordinates last: (D_h, z_1, ..., z_m).
-        control: u, handed on to the envelopes as it is.
     """
     y = _state(envelopes, state)
     return _stacked(envelopes, y, control, _split)
 
 
-def _split(
-    pair: YoungPair, a: Float64[Array, "..."], b: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def _split(pair: YoungPair, a: Reals, b: Reals) -> Reals:
     return np.asarray(pair.conjugate(a) + pair.primal(b))
 
 

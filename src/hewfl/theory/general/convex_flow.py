@@ -7,7 +7,16 @@ from typing import Any, ClassVar, final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives, positives
+from hewfl.core.checks import (
+    Array,
+    ArrayLike,
+    Mask,
+    Reals,
+    invalid,
+    nonnegatives,
+    positives,
+)
+from hewfl.core.fields import Converted, Nonnegatives
 from hewfl.theory.general.generator import time_and_state
 from hewfl.theory.general.scaled import log_ratio
 
@@ -22,7 +31,7 @@ _MOST_PANELS = 20_000
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class ConvexGenerator:
+class ConvexGenerator(Converted):
     """Any φ that meets ass:generator, given as a function.
 
     With ξ = s e^{−y} the flow is R_a(s) = s e^{−Y}, where
@@ -38,37 +47,29 @@ class ConvexGenerator:
         phi: φ, elementwise on arrays of any shape (parameters of its own must
             broadcast against the trailing axes).
         derivative_at_zero: φ'(0+) ≥ 0.
-
-    Raises:
-        InvalidInputError: a parameter is out of its range.
     """
 
     phi: Callable[..., Any]
-    derivative_at_zero: ArrayLike
+    derivative_at_zero: Nonnegatives
 
     noiseless: ClassVar[str] = "thm:noiseless"
     noisy: ClassVar[str] = "thm:noisy"
 
-    def __post_init__(self) -> None:
-        """Refuse a negative φ'(0+)."""
-        slope = nonnegatives("derivative_at_zero", self.derivative_at_zero)
-        object.__setattr__(self, "derivative_at_zero", slope)
-
     @property
-    def origin_slope(self) -> Float64[Array, "..."]:
+    def origin_slope(self) -> Reals:
         """φ'(0+), as given."""
         return np.asarray(self.derivative_at_zero)
 
-    def value(self, state: ArrayLike) -> Float64[Array, "..."]:
+    def value(self, state: ArrayLike) -> Reals:
         """φ(s)."""
         return np.asarray(self.phi(nonnegatives("state", state)), dtype=np.float64)
 
-    def flow(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
+    def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) = s e^{−Y}."""
         s = nonnegatives("state", state)
         return np.asarray(s * np.exp(-self.log_shrink(time, s)))
 
-    def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
+    def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """Y = log(s/R_a(s)); its limit aφ'(0+) at s = 0."""
         a, s = time_and_state(time, state)
         limit = a * self.origin_slope
@@ -77,7 +78,7 @@ class ConvexGenerator:
         depth, _ = self._march(np.where(resting, 1.0, s), np.where(resting, 0.0, a))
         return np.where(resting, limit, depth.reshape(s.shape))
 
-    def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Float64[Array, "..."]:
+    def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Reals:
         """L_a(m) = φ(R_a(m))/φ(m); e^{−aφ'(0+)} at m = 0."""
         m = nonnegatives("floor", floor)
         shrink = self.log_shrink(time, m)
@@ -85,9 +86,7 @@ class ConvexGenerator:
         ratio = np.log(self.value(whole * np.exp(-shrink)) / self.value(whole))
         return np.where(m > 0, ratio, -shrink)
 
-    def coordinate(
-        self, state: ArrayLike, reference: ArrayLike
-    ) -> Float64[Array, "..."]:
+    def coordinate(self, state: ArrayLike, reference: ArrayLike) -> Reals:
         """χ(s), by the same panels."""
         s, top = positives("state", state), positives("reference", reference)
         s, top, _ = np.broadcast_arrays(s, top, self.origin_slope)

@@ -7,7 +7,7 @@ factor  λ = L_a(m) + b,  so that  (S⁺ − m)₊ ≤ λ (S − m)₊
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, invalid, nonnegatives
+from hewfl.core.checks import Array, ArrayLike, Mask, Reals, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGenerator
 from hewfl.theory.general.drift import Terms
@@ -20,7 +20,7 @@ _ROUNDING = 1e-12
 
 
 @broadcasting
-def noisy_floor(generator: Generator, terms: Terms) -> Float64[Array, "..."]:
+def noisy_floor(generator: Generator, terms: Terms) -> Reals:
     """Smallest m that is a floor together with everything above it (ass:noisy_floor).
 
         bm + d + ε ≤ m − R_a(m)
@@ -69,16 +69,14 @@ def floor_hypothesis(
 
 
 @broadcasting
-def noisy_contraction(
-    generator: Generator, terms: Terms, floor: ArrayLike
-) -> Float64[Array, "..."]:
+def noisy_contraction(generator: Generator, terms: Terms, floor: ArrayLike) -> Reals:
     """λ = L_a(m) + b (eq:lambda)."""
     m = nonnegatives("floor", floor)
     return np.asarray(np.exp(log_contraction(generator, terms, m)))
 
 
 @broadcasting
-def evolution(factors: ArrayLike, t: Whole, s: Whole = 0) -> Float64[Array, "..."]:
+def evolution(factors: ArrayLike, t: Whole, s: Whole = 0) -> Reals:
     """Λ_{t,s} = λ_s ⋯ λ_{t−1}, and 1 for t = s (def:evolution).
 
     Args:
@@ -93,12 +91,7 @@ def evolution(factors: ArrayLike, t: Whole, s: Whole = 0) -> Float64[Array, "...
     return np.asarray(np.prod(lambdas[first:last], axis=0))
 
 
-def _quadratic_floor(
-    kappa: Float64[Array, "..."],
-    a: Float64[Array, "..."],
-    b: Float64[Array, "..."],
-    d: Float64[Array, "..."],
-) -> Float64[Array, "..."]:
+def _quadratic_floor(kappa: Reals, a: Reals, b: Reals, d: Reals) -> Reals:
     """The root (q + √(q² + 4(1 − b)d/(κa)))/(2(1 − b)) with q = b/(κa) + d."""
     r = np.sqrt(kappa) * np.sqrt(a)  # κa itself may leave the range of floats
     q = b / r / r + d
@@ -106,9 +99,7 @@ def _quadratic_floor(
     return np.asarray((q / 2 + root / 2) / (1 - b))
 
 
-def _exponential_floor(
-    decrease: Float64[Array, "..."], b: Float64[Array, "..."], d: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def _exponential_floor(decrease: Reals, b: Reals, d: Reals) -> Reals:
     net = np.asarray(decrease - b)
     noisy = (b > 0) | (d > 0)
     if (noisy & (net <= 0)).any():
@@ -144,9 +135,7 @@ def _floor_by_bisection(
     return np.where(free, 0.0, high)
 
 
-def log_contraction(
-    generator: Generator, terms: Terms, floor: ArrayLike
-) -> Float64[Array, "..."]:
+def log_contraction(generator: Generator, terms: Terms, floor: ArrayLike) -> Reals:
     """The log of λ: from 1 − L where L is near 1, from L where it is small."""
     log_slope = generator.log_slope(terms.a, floor)
     L = np.exp(log_slope)

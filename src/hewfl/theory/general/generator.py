@@ -12,9 +12,8 @@ Three generators have `closed_forms`; `convex_flow` integrates any other.
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid, nonnegatives
+from hewfl.core.checks import ArrayLike, Reals, as_float64, invalid, nonnegatives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.statement import Hypothesis, at_most, below
 
@@ -33,10 +32,10 @@ class Generator(Protocol):
     noisy: ClassVar[str]
 
     @property
-    def origin_slope(self) -> Float64[Array, "..."]:
+    def origin_slope(self) -> Reals:
         """φ'(0+), in the shape of the generator's parameters."""
 
-    def value(self, state: ArrayLike) -> Float64[Array, "..."]:
+    def value(self, state: ArrayLike) -> Reals:
         """φ(s).
 
         Args:
@@ -46,7 +45,7 @@ class Generator(Protocol):
             φ at each s.
         """
 
-    def flow(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
+    def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) for a, s ≥ 0 (prop:flow).
 
         Args:
@@ -57,7 +56,7 @@ class Generator(Protocol):
             The state after that time.
         """
 
-    def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Float64[Array, "..."]:
+    def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """log(s/R_a(s)), its limit at s = 0: digits that s − R_a(s) would lose.
 
         Args:
@@ -68,7 +67,7 @@ class Generator(Protocol):
             A logarithm of at least zero.
         """
 
-    def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Float64[Array, "..."]:
+    def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Reals:
         """Log of the slope modulus L_a(m).
 
         Args:
@@ -79,9 +78,7 @@ class Generator(Protocol):
             A logarithm of at most zero.
         """
 
-    def coordinate(
-        self, state: ArrayLike, reference: ArrayLike
-    ) -> Float64[Array, "..."]:
+    def coordinate(self, state: ArrayLike, reference: ArrayLike) -> Reals:
         """χ(s) = ∫ dξ/φ(ξ) from s to s_ref, both positive (def:chi).
 
         Args:
@@ -94,9 +91,7 @@ class Generator(Protocol):
 
 
 @broadcasting
-def slope_modulus(
-    generator: Generator, time: ArrayLike, floor: ArrayLike
-) -> Float64[Array, "..."]:
+def slope_modulus(generator: Generator, time: ArrayLike, floor: ArrayLike) -> Reals:
     """Largest slope of the flow beyond m (def:slope_modulus, lem:L).
 
         L_a(m) = φ(R_a(m))/φ(m),  m > 0;     L_a(0) = exp(−a φ'(0+))
@@ -109,9 +104,7 @@ def slope_modulus(
 
 
 @broadcasting
-def relative_decrease(
-    generator: Generator, time: ArrayLike, state: ArrayLike
-) -> Float64[Array, "..."]:
+def relative_decrease(generator: Generator, time: ArrayLike, state: ArrayLike) -> Reals:
     """1 − R_a(s)/s without cancellation (erratum E-32); its limit at s = 0."""
     return np.asarray(-np.expm1(-generator.log_shrink(time, state)))
 
@@ -145,8 +138,6 @@ def generator_hypotheses(
     )
 
 
-def time_and_state(
-    time: ArrayLike, state: ArrayLike
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+def time_and_state(time: ArrayLike, state: ArrayLike) -> tuple[Reals, Reals]:
     """Checked a and s."""
     return nonnegatives("time", time), nonnegatives("state", state)

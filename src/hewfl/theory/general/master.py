@@ -6,9 +6,8 @@ decides which corollary it is (quadratic, power, exponential), or the theorem it
 """
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike, invalid, nonnegatives, positives, wholes
+from hewfl.core.checks import ArrayLike, Reals, invalid, nonnegatives, positives, wholes
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.general.drift import Terms
 from hewfl.theory.general.floors import floor_hypothesis, log_contraction, noisy_floor
@@ -17,9 +16,7 @@ from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 
 
 @broadcasting
-def master_trajectory(
-    generator: Generator, start: ArrayLike, terms: Terms
-) -> Float64[Array, "..."]:
+def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> Reals:
     """The recursion itself, played to the end (thm:master, eq:master_rec).
 
         S_{t+1} = R_{a_t}(S_t) + b_t S_t + d_t + ε_t
@@ -34,9 +31,6 @@ def master_trajectory(
 
     Returns:
         S_0, ..., S_T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     _require_rounds(terms)
     states = [_start(start, terms.a[0], generator)]
@@ -75,9 +69,6 @@ def noiseless_rate(
 
     Returns:
         The rate, whose floor is zero.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     elapsed = wholes("rounds", rounds) * terms.a
     value, conditions = _noiseless(generator, start, terms, elapsed, objective)
@@ -98,9 +89,6 @@ def noiseless_bounds(
 
     Returns:
         The rate; its `value` has one entry per t = 0, ..., T.
-
-    Raises:
-        InvalidInputError: an argument is out of range or does not broadcast.
     """
     _require_rounds(terms)
     elapsed = np.concatenate([0 * terms.a[:1], np.cumsum(terms.a, axis=0)])
@@ -112,19 +100,13 @@ def noiseless_bounds(
 @broadcasting
 def noiseless_coordinate(
     generator: Generator, start: ArrayLike, elapsed: ArrayLike, reference: ArrayLike
-) -> Float64[Array, "..."]:
+) -> Reals:
     """Least time coordinate after time A_T (eq:noiseless_chi).
 
         χ(S_T) ≥ χ(S_0) + A_T
 
     It needs S_0 and S_T positive; that R_{A_T}(S_0) is, as the paper asks, leaves
     χ(S_T) undefined when the run arrives at zero early (erratum E-24).
-
-    Args:
-        generator: φ.
-        start: S_0 > 0.
-        elapsed: A_T ≥ 0.
-        reference: s_ref > 0, where χ is zero.
     """
     S0, time = positives("start", start), nonnegatives("elapsed", elapsed)
     return np.asarray(generator.coordinate(S0, reference) + time)
@@ -136,7 +118,7 @@ def _noiseless(
     terms: Terms,
     elapsed: ArrayLike,
     objective: ArrayLike,
-) -> tuple[Float64[Array, "..."], tuple[Hypothesis, ...]]:
+) -> tuple[Reals, tuple[Hypothesis, ...]]:
     C, S0 = positives("objective", objective), nonnegatives("start", start)
     quiet = (at_most("b ≤ 0", terms.b, 0.0), at_most("d + ε ≤ 0", terms.d, 0.0))
     return np.asarray(C * generator.flow(elapsed, S0)), quiet
@@ -145,7 +127,7 @@ def _noiseless(
 def _to_zero(
     generator: Generator,
     start: ArrayLike,
-    value: Float64[Array, "..."],
+    value: Reals,
     shape: tuple[int, ...],
     conditions: tuple[Hypothesis, ...],
 ) -> Rate:
@@ -248,9 +230,7 @@ def noisy_bounds(
     return Rate(generator.noisy, value, level, vacuous, tuple(conditions))
 
 
-def _scaled_power(
-    log: Float64[Array, "..."], rounds: ArrayLike, distance: ArrayLike
-) -> Float64[Array, "..."]:
+def _scaled_power(log: Reals, rounds: ArrayLike, distance: ArrayLike) -> Reals:
     """λ^T (S_0 − m)₊, zero where the run starts below the floor."""
     r = np.maximum(distance, 0.0)
     power = np.where(r > 0, wholes("rounds", rounds) * log, 0.0)
@@ -270,9 +250,7 @@ def _require_rounds(terms: Terms) -> None:
         raise invalid("terms", rule, f"shape {terms.a.shape}")
 
 
-def _start(
-    start: ArrayLike, like: ArrayLike, generator: Generator
-) -> Float64[Array, "..."]:
+def _start(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
     """S_0 in the shape of the trajectory."""
     S0 = nonnegatives("start", start)
     return np.asarray(S0 + np.zeros_like(like) + np.zeros_like(generator.origin_slope))

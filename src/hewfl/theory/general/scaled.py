@@ -1,9 +1,8 @@
 """Products beyond the range of floats, as a mantissa and a binary exponent (E-32)."""
 
 import numpy as np
-from jaxtyping import Float64
 
-from hewfl.core.checks import Array, ArrayLike
+from hewfl.core.checks import ArrayLike, Reals
 
 BIG = 1000
 """Binary exponent beyond which 1 + x is x, and x itself may overflow."""
@@ -11,7 +10,7 @@ BIG = 1000
 
 def product(
     *factors: ArrayLike, power_of: tuple[ArrayLike, ArrayLike] | None = None
-) -> tuple[Float64[Array, "..."], Float64[Array, "..."]]:
+) -> tuple[Reals, Reals]:
     """Mantissa and binary exponent of a product, times s^p where (s, p) is given."""
     mantissa, exponent = np.ones(()), np.zeros(())
     for factor in factors:
@@ -29,16 +28,14 @@ def product(
     return np.asarray(mantissa), np.where(mantissa == 0, 0.0, exponent + shift)
 
 
-def unscaled(mantissa: ArrayLike, exponent: ArrayLike) -> Float64[Array, "..."]:
+def unscaled(mantissa: ArrayLike, exponent: ArrayLike) -> Reals:
     """The number itself: infinite or zero where it is out of range."""
     shift = np.clip(exponent, -4000, 4000).astype(np.int64)
     with np.errstate(over="ignore"):
         return np.asarray(np.ldexp(mantissa, shift))
 
 
-def log1p_scaled(
-    mantissa: Float64[Array, "..."], exponent: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def log1p_scaled(mantissa: Reals, exponent: Reals) -> Reals:
     """log(1 + x)."""
     x = unscaled(mantissa, np.minimum(exponent, BIG))
     safe = np.where(mantissa > 0, mantissa, 1.0)
@@ -46,9 +43,7 @@ def log1p_scaled(
     return np.where(exponent > BIG, beyond, np.log1p(x))
 
 
-def log_ratio(
-    one: Float64[Array, "..."], other: Float64[Array, "..."]
-) -> Float64[Array, "..."]:
+def log_ratio(one: Reals, other: Reals) -> Reals:
     """|log(one/other)| of positive numbers, whatever their exponents."""
     high, low = np.maximum(one, other), np.minimum(one, other)
     close = high / 2 < low
