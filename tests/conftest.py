@@ -42,8 +42,8 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """A file of tests that cannot be imported fails.
 
-    `--doctest-ignore-import-errors` is for modules of src whose extra is missing; it would
-    skip a broken file of tests without a word, and all its tests with it.
+    `--doctest-ignore-import-errors` is for modules of src whose extra is missing; it
+    would skip a broken file of tests without a word, and all its tests with it.
     """
     del collector
     report = yield
