@@ -61,6 +61,7 @@ setup(
             "src/hewfl/problems/softmax/_branch.h",
             "src/hewfl/problems/softmax/_losses.h",
             "src/hewfl/problems/softmax/_processor.h",
+            "src/hewfl/problems/softmax/_sparse.h",
         ),
     ],
 )

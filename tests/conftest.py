@@ -42,7 +42,7 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """A file of tests that cannot be imported fails.
 
-    `--doctest-ignore-import-errors` is for modules of src whose extra is not installed; it
+    `--doctest-ignore-import-errors` is for modules of src whose extra is missing; it
     would skip a broken file of tests without a word, and all its tests with it.
     """
     del collector

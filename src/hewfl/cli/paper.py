@@ -17,6 +17,7 @@ from hewfl.cli.options import (
     Root,
     chunked,
     command,
+    cores,
     on_device,
 )
 from hewfl.experiments.folder import folder_for
@@ -93,7 +94,7 @@ def paper(  # noqa: PLR0913 - the options of a command
         require_extras(figure, list(specs.values()))
         runs = list(folders.values())
         execute(runs, jobs, console, cluster=cluster, again=again)
-        claims = publish(figure, folders, output, is_quick=small)
+        claims = publish(figure, folders, output, is_quick=small, jobs=cores(jobs))
     if claims:
         note = ", by a --quick run, which decides nothing" if small else ""
         console.print(f"\nthe paper's claims{note}", highlight=False)

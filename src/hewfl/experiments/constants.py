@@ -65,14 +65,15 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
         return _own_constants(spec, problem, smoothness)
     if spec.clients.world is not None:
         judged = _judged(spec, seed, problem)
-        pooled, x = _optimum(_key(spec, seed, "pooled", judged), judged, None)
-        objective, _ = _optimum(_key(spec, seed, "objective", judged), judged, x)
+        pooled, x = _optimum(_key(spec, seed, "pooled", judged), lambda: judged, None)
+        key = _key(spec, seed, "objective", judged)
+        objective, _ = _optimum(key, lambda: judged, x)
         return Constants(smoothness, objective, pooled)
     key = _key(spec, seed, "pooled")
-    pooled, x = _optimum(key, _pooled(spec, seed), None)
+    pooled, x = _optimum(key, lambda: _pooled(spec, seed), None)
     if spec.clients.partition == "pool":
         return Constants(smoothness, pooled, pooled)
-    objective, _ = _optimum(_key(spec, seed, "objective"), problem, x)
+    objective, _ = _optimum(_key(spec, seed, "objective"), lambda: problem, x)
     return Constants(smoothness, objective, pooled)
 
 
@@ -212,11 +213,12 @@ def _kept(key: str, solve: Callable[[], float]) -> float:
 
 
 def _optimum(
-    key: str, problem: Softmax, start: Float64[Array, " d"] | None
+    key: str, made: Callable[[], Softmax], start: Float64[Array, " d"] | None
 ) -> tuple[float, Float64[Array, " d"] | None]:
     """The least value, and the minimiser where it was solved for just now or kept."""
     pooled, found = key.startswith("pooled"), _known(key)
     if found is None:
+        problem = made()
         solve = problem.pooled_optimum if pooled else problem.optimum
         best = solve(start, gap=GAP)
         found = {"value": best.objective, "residual": best.residual}

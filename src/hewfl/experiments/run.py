@@ -79,11 +79,10 @@ def run_all(
         verify(folder.path, [name for name in folder.wanted if folder.has(name)])
     for folder in left:
         check_own_code(folder.spec)
-    with held(left):
+    with held(left), Processes(jobs) as here:
         todo = [folder for folder in left if not folder.is_whole]
         watch = Stopwatch()
         resumed = any(map(is_begun, todo))
-        here = Processes(jobs)
         crew = cluster or here
         _tune(todo, crew, progress)
         watch.lap("tuning")
@@ -141,8 +140,8 @@ def tune_all(
     todo = [folder for folder in folders if _is_untuned(folder)]
     for folder in todo:
         check_own_code(folder.spec)
-    with held(todo):
-        _tune(folders, cluster or Processes(jobs), progress)
+    with held(todo), Processes(jobs) as here:
+        _tune(folders, cluster or here, progress)
         for folder in todo:
             check_own(folder.path, folder.spec)
 
@@ -248,12 +247,14 @@ def _trials(
 def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
     """Do the tasks of a stage; results in their order.
 
-    Runs on the same data take turns seed by seed, as a worker keeps the samples that it
-    prepared last.
+    Runs on the same data follow each other seed by seed, as a worker keeps the samples
+    that it prepared last; data sets backwards by name, as tasks on MNIST are the
+    longest, and a long task at the end would let other workers wait.
     """
     if not tasks:
         return []
     order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
+    order.sort(key=lambda k: tasks[k].shares.rpartition(" ")[0], reverse=True)
     turns = [tasks[k] for k in order]
     progress.begin(turns)
     results = crew.execute(turns, progress.step, progress.note)

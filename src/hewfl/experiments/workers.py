@@ -6,7 +6,7 @@ import queue
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,20 +79,41 @@ class Crew(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Processes:
-    """Processes of this machine.
+    """Processes of this machine, started when first needed and kept between stages.
 
-    Attributes:
+    As a context it ends them. Each has a queue of its own, so that it can be given
+    tasks on the samples that it has prepared.
+
+    Args:
         jobs: how many; 0 does everything in this one.
     """
 
-    jobs: int
+    def __init__(self, jobs: int) -> None:
+        if jobs < 0:
+            raise invalid("jobs", "at least 0", jobs)
+        self._jobs = jobs
+        self._context = multiprocessing.get_context("spawn")
+        self._news: Any = self._context.Queue() if jobs else None
+        self._pools: list[ProcessPoolExecutor] = []
+        self._shares: list[str] = []
+        self._past = 0
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """What `times.json` says of it."""
-        return {"jobs": self.jobs}
+        return {"jobs": self._jobs}
+
+    def __enter__(self) -> "Processes":
+        """Nothing is started yet."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the processes, and show the warnings that came last."""
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        if self._pools:
+            self._pass_on(lambda *_: None, set())
 
     def execute(
         self,
@@ -100,12 +121,92 @@ class Processes:
         report: Report,
         note: Note,  # noqa: ARG002 - nobody comes or goes
     ) -> list[Any]:
-        """Do all tasks; results in their order; errors of `execute`."""
-        return execute(tasks, jobs=self.jobs, report=report)
+        """Do all tasks; results in their order.
+
+        Args:
+            tasks: what to do.
+            report: told of progress.
+            note: not used.
+
+        Raises:
+            Exception: the first that a task raises; tasks not begun are dropped.
+        """
+        if self._jobs == 0:
+            return [
+                task.call(*task.arguments, lambda done, k=k: report(k, done))
+                for k, task in enumerate(tasks)
+            ]
+        for _ in range(len(self._pools), min(self._jobs, len(tasks))):
+            given = (1, self._context, _begin, (self._news,))
+            self._pools.append(ProcessPoolExecutor(*given))
+            self._shares.append("")
+        try:
+            found = self._watch(tasks, report)
+        except BaseException:
+            self._stop()
+            raise
+        self._past += len(tasks)
+        return found
+
+    def _watch(self, tasks: Sequence[Task], report: Report) -> list[Any]:
+        """Hand tasks out and pass progress on until all is done.
+
+        A result may overtake the news of its last steps: it counts as news of them all,
+        and what comes behind it is dropped.
+        """
+        left, results = list(range(len(tasks))), dict[int, Any]()
+        running: dict[Future[Any], tuple[int, int]] = {}
+        while left or running:
+            busy = {worker for worker, _ in running.values()}
+            for worker in range(len(self._pools)):
+                if left and worker not in busy:
+                    k = self._next(worker, left, tasks)
+                    left.remove(k)
+                    running[self._begin(worker, k, tasks[k])] = (worker, k)
+            done, _ = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
+            self._pass_on(report, set(results))
+            for future in done:
+                _, k = running.pop(future)
+                results[k] = future.result()
+                report(k, tasks[k].steps)
+        return [results[k] for k in range(len(tasks))]
+
+    def _next(self, worker: int, left: Sequence[int], tasks: Sequence[Task]) -> int:
+        """The task for a worker: on samples that it has, else that no other has."""
+        others = {s for w, s in enumerate(self._shares) if w != worker}
+        own = [k for k in left if tasks[k].shares == self._shares[worker]]
+        new = [k for k in left if tasks[k].shares not in others]
+        return (own or new or left)[0]
+
+    def _begin(self, worker: int, k: int, task: Task) -> Future[Any]:
+        self._shares[worker] = task.shares
+        with _one_thread_each(), _deaf_to_ctrl_c():
+            return self._pools[worker].submit(_work, self._past + k, task)
+
+    def _pass_on(self, report: Report, over: Container[int]) -> None:
+        """Report steps of tasks that are not over, and pass warnings on."""
+        while True:
+            try:
+                number, told = self._news.get_nowait()
+            except queue.Empty:
+                return
+            if number is None:
+                pass_on_warning(told)
+            elif number >= self._past and number - self._past not in over:
+                report(number - self._past, told)
+
+    def _stop(self) -> None:
+        """End the workers now: what they did is kept by checkpoints.
+
+        Python 3.14 has `terminate_workers` for this; before, only the private list.
+        """
+        for pool in self._pools:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
 
 
 def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
-    """Do all tasks; results in their order.
+    """Do all tasks by processes that end with them; results in their order.
 
     Args:
         tasks: what to do.
@@ -115,77 +216,14 @@ def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
     Raises:
         Exception: the first that a task raises; tasks not begun are dropped.
     """
-    if jobs < 0:
-        raise invalid("jobs", "at least 0", jobs)
-    if jobs == 0:
-        return [
-            task.call(*task.arguments, lambda done, k=k: report(k, done))
-            for k, task in enumerate(tasks)
-        ]
-    context = multiprocessing.get_context("spawn")
-    news: Any = context.Queue()
-    with _one_thread_each():
-        pool = ProcessPoolExecutor(
-            min(jobs, max(1, len(tasks))), context, _begin, (news,)
-        )
-        try:
-            with _deaf_to_ctrl_c():
-                futures = [pool.submit(_work, k, task) for k, task in enumerate(tasks)]
-            _watch(tasks, futures, news, report)
-        except BaseException:
-            _stop(pool)
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    _pass_on(news, report, set(range(len(tasks))))  # warnings that come last
-    return [future.result() for future in futures]
-
-
-def _watch(
-    tasks: Sequence[Task], futures: Sequence[Future[Any]], news: Any, report: Report
-) -> None:
-    """Pass progress on until all is done; raise what the first failed task raised.
-
-    A result may overtake the news of its last steps: it counts as news of them all,
-    and what comes behind it is dropped.
-    """
-    number = {future: k for k, future in enumerate(futures)}
-    waiting, over = set(futures), set[int]()
-    while waiting:
-        done, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-        _pass_on(news, report, over)
-        for future in done:
-            future.result()
-            over.add(number[future])
-            report(number[future], tasks[number[future]].steps)
-
-
-def _pass_on(news: Any, report: Report, over: set[int]) -> None:
-    """Report steps of tasks that are not over, and pass warnings on."""
-    while True:
-        try:
-            task, told = news.get_nowait()
-        except queue.Empty:
-            return
-        if task is None:
-            pass_on_warning(told)
-        elif task not in over:
-            report(task, told)
+    with Processes(jobs) as crew:
+        return crew.execute(tasks, report, lambda _: None)
 
 
 def pass_on_warning(told: Warned) -> None:
     """Give a warning of another process as if it were our own, once."""
     text, category, file, line = told
     warnings.warn_explicit(text, category, file, line, registry=_warned)
-
-
-def _stop(pool: ProcessPoolExecutor) -> None:
-    """End the workers now: what they did is kept by checkpoints.
-
-    Python 3.14 has `terminate_workers` for this; before, only the private list.
-    """
-    for process in list((pool._processes or {}).values()):
-        process.terminate()
 
 
 @contextmanager

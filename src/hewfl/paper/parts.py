@@ -12,6 +12,7 @@ from hewfl.experiments.folder import Folder
 from hewfl.experiments.report import write_report
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
+from hewfl.experiments.workers import Task, execute
 from hewfl.paper.claims import Claim, Panels
 from hewfl.paper.claims_deep import judge_cnn, judge_head
 from hewfl.paper.figures import figure_1, figure_2
@@ -120,7 +121,12 @@ def require_extras(part: Part, specs: Sequence[Spec]) -> None:
 
 
 def publish(
-    part: Part, folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+    part: Part,
+    folders: Mapping[Key, Folder],
+    output: Path,
+    *,
+    is_quick: bool,
+    jobs: int = 0,
 ) -> list[Claim]:
     """Write the figures, the tables and the page of a part whose runs are done.
 
@@ -129,6 +135,7 @@ def publish(
         folders: its runs, by data set and regime.
         output: folder to write to.
         is_quick: whether the runs are a first look.
+        jobs: processes; 0 for none but this one.
 
     Returns:
         The paper's claims about it, judged.
@@ -137,18 +144,14 @@ def publish(
         DataError: files of a run are missing or damaged.
         MissingExtraError: matplotlib is not installed.
     """
-    panels = panels_of(folders)
-    claims: list[Claim] = []
-    if part in LINES:
-        (folder,) = folders.values()
-        judge = LINES[part].judge
-        claims = publish_deep(folder, output, judge, is_quick=is_quick)
-    elif part in MADE:
-        publish_extended(folders, output, is_quick=is_quick)
-    else:
-        claims = publish_grid(folders, output, is_quick=is_quick)
-    draw(part, panels, output)
-    write_report(list(folders.values()), output / "report.html")
+    given, names = (part, dict(folders), output), list(_drawings(part))
+    tasks = [  # of about one length; the page, which is short, comes last
+        Task("figures", "tables", 1, _tables, (*given, names[1::2], is_quick)),
+        Task("figures", "figures", 1, _figures, (*given, names[::2])),
+        Task("figures", "page", 1, _page, given[1:]),
+    ]
+    claims: list[Claim]
+    claims, *_ = execute(tasks, jobs=jobs, report=lambda *_: None)
     return claims
 
 
@@ -163,14 +166,75 @@ def draw(part: Part, panels: Panels, output: Path) -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    for drawn in _drawings(part).values():
+        drawn(panels, output)
+
+
+def _drawings(part: Part) -> dict[str, Callable[[Panels, Path], object]]:
+    """What draws each figure of a part."""
     if part in LINES:
-        (results,) = panels.values()
-        LINES[part].draw(results, output)
-    elif part != Part.fig2:
-        figure_1(panels, output / "figure1")
+        line = LINES[part]
+        return {"line": lambda panels, to: line.draw(next(iter(panels.values())), to)}
+    found: dict[str, Callable[[Panels, Path], object]] = {}
+    if part != Part.fig2:
+        found["1"] = lambda panels, to: figure_1(panels, to / "figure1")
     if part in (Part.fig1, Part.all):
-        figure_1(panels, output / "figure1_paper_count", axis="paper_scalars")
+        found["1, the paper's count"] = lambda panels, to: figure_1(
+            panels, to / "figure1_paper_count", axis="paper_scalars"
+        )
     if part in (Part.fig2, Part.all):
-        chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
-        labels = {key: hew_of(key[1]) for key in chosen}
-        figure_2(chosen, labels, output / "figure2")
+        found["2"] = _draw_weights
+    return found
+
+
+def _draw_weights(panels: Panels, output: Path) -> None:
+    chosen = {key: value for key, value in panels.items() if key[1] in FIGURE_2}
+    labels = {key: hew_of(key[1]) for key in chosen}
+    figure_2(chosen, labels, output / "figure2")
+
+
+# ------------------------------------------------------------------ in a worker
+
+
+def _tables(
+    part: Part,
+    folders: Mapping[Key, Folder],
+    output: Path,
+    names: Sequence[str],
+    is_quick: bool,
+    on_step: Callable[[int], None],
+) -> list[Claim]:
+    """Write the tables and some figures; return the claims, judged."""
+    panels, claims = panels_of(folders), list[Claim]()
+    if part in LINES:
+        (folder,) = folders.values()
+        judge = LINES[part].judge
+        claims = publish_deep(folder, output, judge, is_quick=is_quick)
+    elif part in MADE:
+        publish_extended(folders, panels, output, is_quick=is_quick)
+    else:
+        claims = publish_grid(folders, panels, output, is_quick=is_quick)
+    for name in names:
+        _drawings(part)[name](panels, output)
+    on_step(1)
+    return claims
+
+
+def _figures(
+    part: Part,
+    folders: Mapping[Key, Folder],
+    output: Path,
+    names: Sequence[str],
+    on_step: Callable[[int], None],
+) -> None:
+    panels = panels_of(folders)
+    for name in names:
+        _drawings(part)[name](panels, output)
+    on_step(1)
+
+
+def _page(
+    folders: Mapping[Key, Folder], output: Path, on_step: Callable[[int], None]
+) -> None:
+    write_report(list(folders.values()), output / "report.html")
+    on_step(1)

@@ -66,7 +66,7 @@ def panels_of(folders: Mapping[Key, Folder]) -> Panels:
 
 
 def publish_grid(
-    folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+    folders: Mapping[Key, Folder], panels: Panels, output: Path, *, is_quick: bool
 ) -> list[Claim]:
     """Write all that a result of the main grid needs; return the claims, judged.
 
@@ -74,29 +74,29 @@ def publish_grid(
     panel its spec, the tuned spec, the tuning table and the times, in a folder of its
     own.
     """
-    claims = judge(panels_of(folders))
-    _write_numbers(folders, output, without=())
+    claims = judge(panels)
+    _write_numbers(folders, panels, output, without=())
     (spec, *_) = (folder.spec for folder in folders.values())
     head = f"{GRID_RULES}\n\n{amount(spec, is_quick=is_quick)}"
     write_text(output / "claims.md", _claims_text(head, claims))
     tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
     write_text(output / "results.md", tables)
-    write_text(output / "pairs.csv", _pairs_text(panels_of(folders)))
+    write_text(output / "pairs.csv", _pairs_text(panels))
     return claims
 
 
 def publish_extended(
-    folders: Mapping[Key, Folder], output: Path, *, is_quick: bool
+    folders: Mapping[Key, Folder], panels: Panels, output: Path, *, is_quick: bool
 ) -> None:
     """Write all that a result of the wide grid or the extended comparison needs.
 
     The paper claims nothing about them. Summaries leave out the comparisons of all
     pairs, which are many.
     """
-    _write_numbers(folders, output, without=("pairs",))
+    _write_numbers(folders, panels, output, without=("pairs",))
     (spec, *_) = (folder.spec for folder in folders.values())
     head = f"{amount(spec, is_quick=is_quick)}\n\n"
-    write_text(output / "claims.md", head + extended_text(panels_of(folders)))
+    write_text(output / "claims.md", head + extended_text(panels))
     tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
     write_text(output / "results.md", tables)
 
@@ -130,7 +130,11 @@ def publish_line(
 
 
 def _write_numbers(
-    folders: Mapping[Key, Folder], output: Path, *, without: Sequence[str]
+    folders: Mapping[Key, Folder],
+    panels: Panels,
+    output: Path,
+    *,
+    without: Sequence[str],
 ) -> None:
     """The table, the curves, the summaries but for some fields, and the kept files."""
     summaries = {}
@@ -140,7 +144,7 @@ def _write_numbers(
         summaries[f"{data}, {regime}"] = kept
     _write_table(folders, output)
     write_json(output / "summary.json", summaries)
-    write_curves(panels_of(folders), output)
+    write_curves(panels, output)
     for (data, regime), folder in folders.items():
         _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
 

@@ -1,4 +1,5 @@
-/* All kernels for one kind of processor: branches in float and double, losses in double.
+/* All kernels for one kind of processor: branches and products with sparse samples in
+ * float and double, losses in double.
  *
  * Included once for each kind; the including file sets
  *   PROCESSOR  suffix of the names, may be empty
@@ -11,6 +12,7 @@
 #define BITS uint32_t
 #define NAME(x) JOIN(x, float, PROCESSOR)
 #include "_branch.h"
+#include "_sparse.h"
 #undef T
 #undef BITS
 #undef NAME
@@ -18,6 +20,7 @@
 #define BITS uint64_t
 #define NAME(x) JOIN(x, double, PROCESSOR)
 #include "_branch.h"
+#include "_sparse.h"
 #include "_losses.h"
 #undef T
 #undef BITS

@@ -1,8 +1,10 @@
-/* Softmax regression, compiled: whole branches, and losses from scores.
+/* Softmax regression, compiled: whole branches, losses from scores, and products with
+ * samples of which few entries differ from the least of their column.
  *
  * A branch is one client, one lane, all its steps in cache. The Python twins are
- * hewfl.sim.branches with Softmax.minibatch_gradients, and cross_entropy.losses; tests
- * tie them. Everything else about branches, who steps with what, stays in Python.
+ * hewfl.sim.branches with Softmax.minibatch_gradients, cross_entropy.losses, and the
+ * products of NumPy; tests tie them. Everything else about branches, who steps with what,
+ * stays in Python.
  */
 
 #include "../../core/_buffers.h"
@@ -12,6 +14,7 @@
 
 #define MAX_BYTES 64 /* of a vector register and of a cache line */
 #define CHUNK 256    /* samples whose losses are computed at a time */
+#define TILE 64      /* sparse samples whose scores are turned at a time */
 
 typedef struct {
     Py_ssize_t p, whole, stride;       /* features; of them in whole vectors; row of W */
@@ -24,6 +27,16 @@ typedef struct {
     void *tails, *tail_rows;    /* last columns of each sample, padded to a vector */
 } Branch;
 
+/* rows of a sparse matrix, `rows` of them from `first` on, and what they are to meet */
+typedef struct {
+    const int64_t *starts;    /* of each row, and the end of the last */
+    const int32_t *columns;   /* of each entry */
+    const void *values, *background; /* of each entry, of each column; floats if narrow */
+    Py_ssize_t p, first, rows, classes, stride; /* stride: classes in whole vectors */
+    int narrow;
+} Sparse;
+
+typedef int (*Product)(Sparse *, const void *, void *);
 typedef void (*Losses)(const void *, const int64_t *, double *, uint8_t *, Py_ssize_t,
                        Py_ssize_t, Py_ssize_t, int);
 typedef void (*Step)(const Branch *, const void *const *, const void *const *,
@@ -56,12 +69,21 @@ typedef void (*Step)(const Branch *, const void *const *, const void *const *,
 #define ROWS(K) ((K) == 8 ? 1 : 2)
 #include "_processor.h"
 
-/* vector width in bytes, the steps in float and double, and the losses */
+/* vector width in bytes; steps, and both products, in float and in double; the losses */
 typedef struct {
     Py_ssize_t bytes;
     Step step_float, step_double;
+    Product products[2][2];
     Losses losses;
 } Kernels;
+
+#define KERNELS(bytes, processor)                                                          \
+    {                                                                                      \
+        bytes, JOIN(step, float, processor), JOIN(step, double, processor),                \
+            {{JOIN(sparse_scores, float, processor), JOIN(sparse_sums, float, processor)},   \
+             {JOIN(sparse_scores, double, processor), JOIN(sparse_sums, double, processor)}}, \
+            JOIN(losses, double, processor)                                                \
+    }
 
 /* those for the processor that this runs on */
 static Kernels choose_kernels(void)
@@ -71,12 +93,12 @@ static Kernels choose_kernels(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        return (Kernels){64, step_float_v4, step_double_v4, losses_double_v4};
+        return (Kernels)KERNELS(64, _v4);
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
         __builtin_cpu_supports("bmi2"))
-        return (Kernels){32, step_float_v3, step_double_v3, losses_double_v3};
+        return (Kernels)KERNELS(32, _v3);
 #endif
-    return (Kernels){16, step_float, step_double, losses_double};
+    return (Kernels)KERNELS(16, );
 }
 
 /* Classes go in groups of 5, 8, 4 or 2, as many as have their sums in registers at once.
@@ -365,7 +387,65 @@ static PyObject *softmax_losses(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* whether the rows asked for are there: else memory that is not ours would be read */
+static int within(const Sparse *x, Py_ssize_t m, Py_ssize_t entries)
+{
+    if (x->first < 0 || x->rows < 1 || x->first + x->rows > m || x->starts[x->first] < 0 ||
+        x->starts[x->first + x->rows] > entries)
+        return 0;
+    for (Py_ssize_t j = x->first; j < x->first + x->rows; j++)
+        if (x->starts[j] > x->starts[j + 1])
+            return 0;
+    return 1;
+}
+
+/* product(kind, size, wide, first, classes, starts, columns, values, background, left, out)
+ *
+ * With samples A from `first` on: kind 0 is left Aᵀ with left (classes, p) and out
+ * (classes, rows); kind 1 is left A with left (classes, rows) and out (classes, p).
+ * values and background are of `size` bytes a number, left and out of `wide`; starts are
+ * int64, columns int32.
+ */
+static PyObject *softmax_product(PyObject *self, PyObject *args)
+{
+    (void)self;
+    int kind, size, wide;
+    Sparse x = {0};
+    Py_buffer v[6];
+    if (!PyArg_ParseTuple(args, "iiinny*y*y*y*y*w*", &kind, &size, &wide, &x.first,
+                          &x.classes, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5]))
+        return NULL;
+    int ok = (kind == 0 || kind == 1) && (size == 4 || size == 8) && (wide == 4 || wide == 8) &&
+             size <= wide && x.classes > 0;
+    if (ok) {
+        Py_ssize_t m = v[0].len / 8 - 1, entries = v[1].len / 4;
+        x.starts = v[0].buf, x.columns = v[1].buf, x.values = v[2].buf;
+        x.background = v[3].buf, x.p = v[3].len / size, x.narrow = size == 4;
+        x.rows = v[kind == 0 ? 5 : 4].len / wide / x.classes;
+        ok = holds(&v[0], m + 1, 8) && holds(&v[1], entries, 4) && holds(&v[2], entries, size) &&
+             holds(&v[3], x.p, size) && holds(&v[4 + kind], times(x.classes, x.p, 1), wide) &&
+             holds(&v[5 - kind], times(x.classes, x.rows, 1), wide) && within(&x, m, entries);
+    }
+    if (ok) {
+        Product product = choose_kernels().products[wide == 8][kind];
+        Py_BEGIN_ALLOW_THREADS
+        ok = product(&x, v[4].buf, v[5].buf);
+        Py_END_ALLOW_THREADS
+        if (!ok)
+            PyErr_NoMemory();
+        ok = ok == 1;
+    }
+    if (!ok && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a row, a column or a size is out of range");
+    for (int i = 0; i < 6; i++)
+        PyBuffer_Release(&v[i]);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"product", softmax_product, METH_VARARGS, "Products with sparse samples."},
     {"losses", softmax_losses, METH_VARARGS, "Losses of softmax regression from scores."},
     {"branches", softmax_branches, METH_VARARGS, "Branches of softmax regression."},
     {NULL, NULL, 0, NULL},

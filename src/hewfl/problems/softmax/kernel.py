@@ -58,6 +58,16 @@ def compiled_losses(
     return found
 
 
+def takes_features(features: Any) -> bool:
+    """Whether compiled products read these features: NumPy's, row by row, no gaps."""
+    return (
+        is_usable()
+        and isinstance(features, np.ndarray)
+        and features.dtype in (np.float32, np.float64)
+        and features.flags.c_contiguous
+    )
+
+
 def takes_samples(features: Any, labels: Any, dtype: np.dtype[Any]) -> bool:
     """Whether `compiled_branches` reads these samples.
 
@@ -65,11 +75,9 @@ def takes_samples(features: Any, labels: Any, dtype: np.dtype[Any]) -> bool:
     models and labels in int64: it follows pointers and converts nothing.
     """
     return (
-        is_usable()
-        and isinstance(features, np.ndarray)
+        takes_features(features)
         and isinstance(labels, np.ndarray)
         and features.dtype == dtype
-        and features.flags.c_contiguous
         and labels.dtype == np.int64
         and labels.flags.c_contiguous
     )

@@ -74,7 +74,8 @@ def minimise(
     point, is_done = _newton(f, W, small, metric)
     if not is_done and f.features.dtype != np.float64:
         # Hessian products in float32 are too coarse where curvatures span many decades.
-        wide = dataclasses.replace(f, features=f.features.astype(np.float64))
+        features = f.features.astype(np.float64)
+        wide = dataclasses.replace(f, features=features, sparse=None)
         point, is_done = _newton(wide, point.W, small, None)
     residual = float(np.linalg.norm(point.gradient))
     if not is_done:
@@ -163,13 +164,8 @@ def _part(f: WeightedSoftmax) -> WeightedSoftmax:
     ends = np.cumsum(chance)
     marks = (np.arange(count) + 0.5) * (ends[-1] / count)
     rows, hits = np.unique(np.searchsorted(ends, marks), return_counts=True)
-    return dataclasses.replace(
-        f,
-        features=f.features[rows],
-        norms=f.norms[rows],
-        labels=f.labels[rows],
-        weights=f.weights[rows] * hits * (ends[-1] / count) / chance[rows],
-    )
+    weights = f.weights[rows] * hits * (ends[-1] / count) / chance[rows]
+    return f.of_rows(rows, weights)
 
 
 def _descend(

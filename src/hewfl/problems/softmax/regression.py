@@ -45,6 +45,7 @@ from hewfl.problems.softmax.passes import (
     variances,
 )
 from hewfl.problems.softmax.samples import check_samples
+from hewfl.problems.softmax.sparse import sparse_rows
 from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
 
 
@@ -279,7 +280,8 @@ class Softmax:
         norms, weights = np.sqrt(self._sq_norms), np.zeros(len(y))
         for lo, m, each in zip(self.offsets, self.data_sizes, per_sample, strict=True):
             weights[lo : lo + m] += each  # clients may share rows
-        f = WeightedSoftmax(X, norms, y, weights, self.classes, self.l2)
+        given = (X, norms, y, weights, self.classes, self.l2)
+        f = WeightedSoftmax(*given, sparse_rows(X))
         return minimise(f, start, gap=gap)
 
     def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:

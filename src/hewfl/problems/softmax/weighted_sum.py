@@ -16,6 +16,7 @@ from jaxtyping import Float, Float64, Int
 
 from hewfl.core.checks import Array, Ints
 from hewfl.problems.softmax.passes import BLOCK
+from hewfl.problems.softmax.sparse import SparseRows
 
 KEPT = 0.97
 """Share of the trace of a class block that its samples of most weight must hold."""
@@ -53,6 +54,7 @@ class WeightedSoftmax:
         weights: ω_j ≥ 0.
         classes: c.
         l2: λ ≥ 0.
+        sparse: the features once more, by few entries, where that is faster.
     """
 
     features: Float[Array, "m p"]
@@ -61,6 +63,20 @@ class WeightedSoftmax:
     weights: Float64[Array, " m"]
     classes: int
     l2: float
+    sparse: SparseRows | None = None
+
+    def of_rows(
+        self, rows: Int[Ints, " q"], weights: Float64[Array, " q"]
+    ) -> "WeightedSoftmax":
+        """The sum over some of the samples, with other weights."""
+        return replace(
+            self,
+            features=self.features[rows],
+            sparse=None,
+            norms=self.norms[rows],
+            labels=self.labels[rows],
+            weights=weights,
+        )
 
     def blocks(self) -> Iterator[slice]:
         """Ranges of samples for one product each."""
@@ -73,9 +89,8 @@ class WeightedSoftmax:
         value, unit, G = 0.0, self.l2 * float(np.linalg.norm(W)), np.zeros_like(W)
         P = np.empty((self.classes, len(self.labels)), self.features.dtype)
         for at in self.blocks():
-            A = self.features[at].astype(dtype, copy=False)
             y, w = self.labels[at], self.weights[at]
-            S = W.astype(dtype) @ A.T
+            S = self._scores(W.astype(dtype), at)
             top, each = S.max(axis=0), np.arange(len(y))
             E = np.exp(S - top)
             total = E.sum(axis=0)
@@ -87,7 +102,7 @@ class WeightedSoftmax:
             E[y, each] = 0
             E[y, each] = -E.sum(axis=0)
             unit += float((w * self.norms[at]) @ np.linalg.norm(E, axis=0))
-            G += (E * w.astype(dtype)) @ A
+            G += self._sums(E * w.astype(dtype), at)
         value += 0.5 * self.l2 * float((W**2).sum())
         eps = float(np.finfo(np.float64).eps)
         return Point(W, value, G + self.l2 * W, P, eps * unit)
@@ -98,13 +113,25 @@ class WeightedSoftmax:
         """H V at the probabilities P."""
         v, total = V.astype(P.dtype), np.zeros_like(V)
         for at in self.blocks():
-            A, p = self.features[at], P[:, at]
-            t = v @ A.T
+            p = P[:, at]
+            t = self._scores(v, at)
             t -= (p * t).sum(axis=0)
             t *= p
             t *= self.weights[at].astype(P.dtype)
-            total += t @ A
+            total += self._sums(t, at)
         return np.asarray(total + self.l2 * V)
+
+    def _scores(self, W: Float[Array, "c p"], at: slice) -> Float[Array, "c b"]:
+        """W Aᵀ for a range of samples, in the precision of W."""
+        if self.sparse is not None:
+            return self.sparse.scores(W, at)
+        return np.asarray(W @ self.features[at].astype(W.dtype, copy=False).T)
+
+    def _sums(self, R: Float[Array, "c b"], at: slice) -> Float[Array, "c p"]:
+        """R A for a range of samples, in the precision of R."""
+        if self.sparse is not None:
+            return self.sparse.sums(R, at)
+        return np.asarray(R @ self.features[at].astype(R.dtype, copy=False))
 
     def gram(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
         """Σ_j weights_j a_j a_jᵀ + λI, kept positive definite.
@@ -160,13 +187,7 @@ class WeightedSoftmax:
             few = np.searchsorted(held, KEPT * held[-1]) + 1
             rows = np.sort(order[:few])
             rest[k, rows] = 0
-            part = replace(
-                self,
-                features=self.features[rows],
-                norms=self.norms[rows],
-                labels=self.labels[rows],
-                weights=sizes[k, rows],
-            )
+            part = self.of_rows(rows, sizes[k, rows])
             blocks.append(part.gram(part.weights))
         squares = np.zeros((self.classes, self.features.shape[1]))
         for at in self.blocks():  # Σ_j rest_j a_j ∘ a_j of all classes in one pass
