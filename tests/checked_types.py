@@ -38,7 +38,8 @@ def jaxtyped(known: Any = None, *, typechecker: Any = None) -> Any:
         return partial(jaxtyped, typechecker=typechecker)
     if inspect.isclass(known):
         if dataclasses.is_dataclass(known) and "__init__" in vars(known):
-            known.__init__ = checked_at_times(known.__init__, typechecker)
+            made = checked_at_times(known.__init__, typechecker)
+            known.__init__ = made  # type: ignore[method-assign]
         return known
     if inspect.isfunction(known):
         return checked_at_times(known, typechecker)
@@ -73,4 +74,4 @@ def checked_at_times(function: Callable[..., Any], typechecker: Any) -> Any:
     return called
 
 
-jaxtyping.jaxtyped = jaxtyped
+jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]  # as its hook calls it

@@ -36,6 +36,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A file of tests that cannot be imported fails.
+
+    `--doctest-ignore-import-errors` is for modules of src whose extra is missing; it
+    would skip a broken file of tests without a word, and all its tests with it.
+    """
+    del collector
+    report = yield
+    if report.skipped and "unable to import module" in str(report.longrepr):
+        report.outcome = "failed"
+    return report
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A generator; HEWFL_TEST_SEED sweeps it."""

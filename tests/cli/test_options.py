@@ -160,6 +160,7 @@ def test_claims_that_were_not_run_and_quick_runs_are_said(
     assert ("decides nothing" in result.output) == bool(quick)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     "file",
     sorted(RESULTS.rglob("*.toml")),

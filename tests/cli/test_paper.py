@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from typer.testing import CliRunner
 
 from hewfl.cli import app
@@ -86,12 +87,15 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     Figure 2 is drawn in full here, the others in `tests/paper_`.
     """
 
+    def corners(bar: Patch) -> Any:
+        return bar.get_patch_transform().transform(bar.get_path().vertices)
+
     def save_as(draw: Any, size: tuple[float, float], *files: Path) -> None:
         figure = Figure(figsize=size)
         draw(figure)
         drawn = [
             *(line.get_xydata() for axes in figure.axes for line in axes.lines),
-            *(bar.get_bbox().bounds for axes in figure.axes for bar in axes.patches),
+            *(corners(bar) for axes in figure.axes for bar in axes.patches),
             *(p.get_offsets() for axes in figure.axes for p in axes.collections),
         ]
         numbers = np.concatenate([np.ravel(part) for part in drawn]).tolist()

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
+from tests.sim.unchecked import unchecked
 
 from hewfl.core.fields import (
     BelowOne,
@@ -50,11 +51,14 @@ class Everything(Checked):
         ({"some": (1.0, -2.0)}, "`some` must be positive; got -2.0"),
         ({"often": -1.0}, "`often` must be a positive finite number; got -1.0"),
         ({"maybe": -1.0}, "`maybe` must be a positive finite number; got -1.0"),
+        ({"step": None}, "`step` must be a positive finite number; got None"),
+        ({"maybe": float}, "`maybe` must be a positive finite number"),
+        ({"often": None}, "`often` must be a positive finite number; got None"),
         ({"word": "data"}, "`word` must be one of size, steps; got 'data'"),
     ],
 )
 def test_what_is_out_of_range_is_named(given: Any, text: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
+    with unchecked(), pytest.raises(InvalidInputError) as caught:
         Everything(**given)
     assert text in str(caught.value)
 

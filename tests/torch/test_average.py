@@ -67,7 +67,7 @@ def play(rank: int, _: int, outer: Outer, folder: str) -> Told:
                 told.averages.append(flat(module))
             assert flat(module).tobytes() == pending.tobytes()
             local._replica.model.give()  # the next branch from x
-            local._work = type(local._work)()
+            local._steps.work = type(local._steps.work)()
     return told
 
 

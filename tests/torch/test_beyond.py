@@ -72,7 +72,7 @@ def step(module: nn.Linear, optimizer: Any, rank: int, size: float) -> None:
 
 def take_back(local: HewLocalSGD, module: nn.Linear, start: torch.Tensor) -> None:
     """Go on from the common model as if the last step had not been."""
-    local._work = Work()
+    local._steps.work = Work()
     with torch.no_grad():
         module.weight.copy_(start)
 
@@ -109,7 +109,7 @@ def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
         with pytest.raises(RankError) as caught:
             local.sync()
         after = variates(local)
-        local._work = Work()
+        local._steps.work = Work()
     return str(caught.value), before, after
 
 

@@ -26,7 +26,7 @@ from torch.distributed.tensor import distribute_tensor
 from hewfl import HewControl, HewHom, InvalidInputError, ProblemBounds
 from hewfl.baselines import FedProx, QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.local_sgd import checked_every
+from hewfl.torch.steps import checked_every
 from hewfl.torch.wire import Wire, check_group
 
 pytestmark = pytest.mark.torch

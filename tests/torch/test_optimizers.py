@@ -41,7 +41,7 @@ def first_at_rest(rank: int, _: int) -> tuple[int, float, Any]:
     optimizer = torch.optim.SGD(parts, lr=0.1)
     with HewLocalSGD(module, optimizer, 2, options=SMALL) as local:
         descend(module, optimizer, 6)
-    return local.rounds, local._work.travelled, flat(module).tobytes()
+    return local.rounds, local._steps.work.travelled, flat(module).tobytes()
 
 
 def test_a_first_group_at_rest_does_not_stop_rounds(pool: Pool) -> None:

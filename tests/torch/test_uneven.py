@@ -109,7 +109,7 @@ def odd(rank: int, _: int) -> list[Any]:
         patch.setattr(torch.optim.SGD, "step", without_rate)
         for hook in list(optimizer._optimizer_step_post_hooks.values()):
             hook(optimizer, (), {})
-    return [*texts, rateless._work.steps]
+    return [*texts, rateless._steps.work.steps]
 
 
 def without_rate(optimizer: torch.optim.Optimizer) -> None:

@@ -269,13 +269,17 @@ def _stacked(
         while lo < span.hi:
             at = lo % width
             hi = min(span.hi, lo - at + width)
-            r = span.wide(origin, lo - span.lo, hi - span.lo)
-            g = g_all.wide(0, lo, hi) if len(reference[0]) else np.zeros(hi - lo)
             where = (lo - span.lo, hi - lo, origin, factor, width)
             native.shifted(span.rows, span.codes, *where, stack.ravel()[at:])
-            stack[n, at : at + hi - lo] = slope_at(g, curvature, r) * slope_factor
-            gr += float(np.dot(g * slope_factor, r * factor))
-            rr += float(np.dot(r * factor, r * factor))
+            r = span.wide(origin, lo - span.lo, hi - span.lo)
+            scaled = r * factor
+            rr += float(np.dot(scaled, scaled))
+            h = curvature * r  # all of the slope where g = 0: nothing cancels
+            if len(reference[0]):
+                g = g_all.wide(0, lo, hi)
+                h = slope_at(g, curvature, r)
+                gr += float(np.dot(g * slope_factor, scaled))
+            stack[n, at : at + hi - lo] = h * slope_factor
             if hi == d:
                 stack[:, at + hi - lo :] = 0.0
             if hi == d or hi % width == 0:

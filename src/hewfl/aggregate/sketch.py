@@ -145,7 +145,8 @@ class CountSketch:
         kernel = getattr(library(PASSES), "sketch", None)
         given = [total, *pieces] if base is None else [total, *pieces, base]
         lent = None if kernel is None else host_rows(given)
-        if lent is None or lent[1] != bytes((FLOAT64, *[FLOAT32] * (len(given) - 1))):
+        kinds = bytes((FLOAT64, *[FLOAT32] * (len(given) - 1)))
+        if kernel is None or lent is None or lent[1] != kinds:
             return False
         sums, *parts = lent[0]
         less = np.empty(0, np.float32) if base is None else parts.pop()

@@ -14,6 +14,7 @@ must be one of its words.
 import types
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from types import NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hewfl.core.checks import (
@@ -84,12 +85,14 @@ class Converted:
 
 
 def check_fields(record: Any) -> None:
-    """Require that the fields of a record are in the ranges that their types name."""
+    """Require that the fields of a record are in the ranges that their types name.
+
+    Raises:
+        InvalidInputError: naming the field, the rule and the value.
+    """
     cls: Any = type(record)
     for name, check in _checks(cls):
-        value = getattr(record, name)
-        if value is not None:
-            check(name, value)
+        check(name, getattr(record, name))
 
 
 @cache
@@ -105,15 +108,17 @@ def _of(hint: Any) -> Iterator[Check]:
     elif get_origin(hint) is Literal:
         yield partial(_one_of, get_args(hint))
     elif get_origin(hint) in (Union, types.UnionType):
-        parts = [part for part in get_args(hint) if part is not type(None)]
-        values = [part for part in parts if get_origin(part) is not Callable]
+        exempt = [
+            p for p in get_args(hint) if p is NoneType or get_origin(p) is Callable
+        ]
+        values = [part for part in get_args(hint) if part not in exempt]
         if len(values) == 1:
-            for check in _of(values[0]):
-                yield check if values == parts else partial(_number, check)
+            yield from (partial(_unless, exempt, check) for check in _of(values[0]))
 
 
-def _number(check: Check, name: str, value: Any) -> None:
-    if not callable(value):
+def _unless(exempt: list[Any], check: Check, name: str, value: Any) -> None:
+    is_function = callable(value) and exempt != [NoneType]
+    if not is_function and not (value is None and NoneType in exempt):
         check(name, value)
 
 

@@ -49,8 +49,9 @@ def by_sums(
         if replica.options.overlap:
             return _launched(replica, round_, decision, following)
         solved = None
-        is_solved = given is not None and decision.value is not None
+        is_solved = decision.value is not None and given is not None
         if is_solved and isinstance(algorithm, Modelled):
+            assert given is not None
             of = decision.weights, algorithm.model(round_, replica.state), given
             solved = Solved(replica.rounds + 1, heard, *of)
         product, measured = _moved(replica, decision, heard, solved is not None)

@@ -61,7 +61,7 @@ class Bucket:
     @property
     def nbytes(self) -> int:
         """What a vector of it takes on the wire."""
-        return self.size * self.dtype.itemsize
+        return self.size * int(self.dtype.itemsize)
 
     @property
     def wide(self) -> torch.dtype:

@@ -1,8 +1,6 @@
 """Exact-weight local SGD around a training loop that stays as it is."""
 
 import logging
-import operator
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -21,24 +19,15 @@ from hewfl.torch.by_sums import finish
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
-from hewfl.torch.optimizers import (
-    has_skipped,
-    is_plain_sgd,
-    mean_rate,
-    refuse_closure,
-    refuse_scaled,
-    require_one_rate,
-    restored_rates,
-    scaled_rates,
-)
+from hewfl.torch.optimizers import is_plain_sgd, several
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
-from hewfl.torch.rounds import start_variates, sync
+from hewfl.torch.rounds import sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
+from hewfl.torch.steps import Steps, checked_every
 from hewfl.torch.wire import group_of
-from hewfl.torch.work import Work
 
 _log = logging.getLogger("hewfl.torch")
 
@@ -109,19 +98,17 @@ class HewLocalSGD:
             InvalidInputError: an argument breaks a rule.
             RankError: ranks are missing or disagree on model, rule or options.
         """
-        self._every = checked_every(sync_every)
+        every = checked_every(sync_every)
         chosen, options = rule_of(rule, options)
         group = group_of(process_group)
-        self._model, self._optimizers = model, _several(optimizer)
+        self._model, self._optimizers = model, several(optimizer)
         members = Members(model.named_parameters())
         members.check_optimizers(self._optimizers)
         is_plain = not chosen.demands.variates or all(
             map(is_plain_sgd, self._optimizers)
         )
         self._replica = Replica(members, group, chosen, options, is_plain=is_plain)
-        self._work, self._since = Work(), time.monotonic()
-        self._done: dict[int, bool] = {}
-        self._rates: dict[int, list[Any]] = {}
+        self._steps = Steps(self._optimizers, every)
         self._open: ExitStack | None = None
         self.last: SyncReport | None = None
 
@@ -146,7 +133,7 @@ class HewLocalSGD:
         """
         if tokens < 0:
             raise invalid("tokens", "at least 0", tokens)
-        self._work = replace(self._work, tokens=self._work.tokens + tokens)
+        self._steps.count(tokens)
 
     def sync(self) -> SyncReport | None:
         """Aggregate now; all ranks must. None if nobody has done a step.
@@ -158,9 +145,9 @@ class HewLocalSGD:
             InvalidInputError: other parameters require gradients than at construction.
             RankError: ranks are missing or disagree, or no model would be finite.
         """
-        self._replica.members.check(self._model.named_parameters())
-        report = sync(self._replica, self._work)
-        self._work, self._since = Work(), time.monotonic()
+        self._check()
+        report = sync(self._replica, self._steps.work)
+        self._steps.forget()
         if report is not None:
             self.last = report
             if self._replica.wire.rank in report.excluded:
@@ -241,7 +228,7 @@ class HewLocalSGD:
         Returns:
             Plain numbers and tensors, copies of what the job goes on with.
         """
-        return replica_state(self._replica, self._work)
+        return replica_state(self._replica, self._steps.work)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called; load model and optimiser as well.
@@ -257,12 +244,12 @@ class HewLocalSGD:
             DataError: the state is damaged, or of another format, model or rule;
                 nothing has changed then.
         """
-        self._work = load_replica_state(self._replica, state)
+        self._steps.work = load_replica_state(self._replica, state)
 
     def drop(self) -> None:
         """Forget the steps since the last round: back to the common model."""
         self._replica.model.give()
-        self._work, self._since = Work(), time.monotonic()
+        self._steps.forget()
 
     def abandon(self) -> None:
         """Leave the optimiser alone, without a last round: others have gone already."""
@@ -271,18 +258,9 @@ class HewLocalSGD:
 
     def __enter__(self) -> "HewLocalSGD":
         """Follow the optimiser's steps."""
-        self._open = ExitStack()
+        self._open = self._steps.followed(self._replica, self._check, self.sync)
         for module in ddp.spanning(self._model, self._replica.wire.group):
             self._open.enter_context(ddp.on_its_own(module))
-        for optimizer in self._optimizers:
-            hooks = [optimizer.register_step_post_hook(self._stepped)]
-            if self._replica.options.outer.measure is not None:
-                hooks.append(optimizer.register_step_pre_hook(self._scaling))
-            if self._replica.variates is not None:
-                hooks.append(optimizer.register_step_pre_hook(self._stepping))
-            for hook in hooks:
-                self._open.callback(hook.remove)
-        self._since = time.monotonic()
         return self
 
     def __exit__(
@@ -300,7 +278,7 @@ class HewLocalSGD:
         if error is not None:
             return
         while True:
-            self._work = replace(self._work, leaving=True)
+            self._steps.work = replace(self._steps.work, leaving=True)
             self.sync()
             if self._replica.is_over:
                 break
@@ -308,75 +286,8 @@ class HewLocalSGD:
             finish(self._replica)
             self._replica.model.give()  # x to the bit, not x + (y − y)
 
-    def _scaling(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Let the step that begins have measured learning rates."""
-        self._restore(optimizer)  # where the step before did not come to its end
-        self._rates[id(optimizer)] = scaled_rates(optimizer, self._replica.scale)
-
-    def _restore(self, optimizer: torch.optim.Optimizer) -> None:
-        held = self._rates.pop(id(optimizer), None)
-        if held is not None:
-            restored_rates(optimizer, held)
-
-    def _stepping(
-        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
-    ) -> None:
-        """Correct the gradients that the optimiser is about to use."""
-        refuse_closure(optimizer, args, kwargs)
-        refuse_scaled(optimizer)
-        if self._done:  # the gradients were corrected before the first of several
-            return
+    def _check(self) -> None:
         self._replica.members.check(self._model.named_parameters())
-        variates = self._replica.variates
-        assert variates is not None
-        if variates.is_plain:
-            require_one_rate(self._groups)
-        if not variates.started:
-            start_variates(self._replica)
-        if not variates.is_plain and not has_skipped(optimizer):
-            variates.add()
-        variates.correct()  # Alg. 2, l. 6
-
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Count the step once every optimiser has made it; hold a round where due."""
-        self._done[id(optimizer)] = not has_skipped(optimizer)
-        if len(self._done) < len(self._optimizers):
-            return
-        rate = mean_rate(self._groups)
-        for one in self._optimizers:
-            self._restore(one)
-        moved, self._done = any(self._done.values()), {}
-        if not moved:
-            return
-        self._work = self._work.after_step(rate)
-        if isinstance(self._every, int):
-            due = self._work.steps >= self._every
-        else:
-            due = time.monotonic() - self._since >= self._every.total_seconds()
-        if due:
-            self.sync()
-
-    @property
-    def _groups(self) -> list[Any]:
-        """Parameter groups of all optimisers."""
-        return [group for one in self._optimizers for group in one.param_groups]
-
-
-def _several(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-) -> list[torch.optim.Optimizer]:
-    """One or several optimisers, as a list.
-
-    Raises:
-        InvalidInputError: something else is given, or one of them twice.
-    """
-    given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-    for one in given:
-        if not hasattr(one, "register_step_post_hook"):
-            raise invalid("optimizer", "a torch optimiser, or several", type(one))
-    if len({id(one) for one in given}) < len(given) or not given:
-        raise invalid("optimizer", "different optimisers, at least one", len(given))
-    return given
 
 
 def warn_of_buffers(model: torch.nn.Module) -> None:
@@ -389,23 +300,3 @@ def warn_of_buffers(model: torch.nn.Module) -> None:
     if lost:
         text = "buffers that are not finite stay so until they are reset: %s"
         _log.warning(text, named(lost))
-
-
-def checked_every(sync_every: Any) -> int | timedelta:
-    """A number of steps, of whatever kind of integer, or a time.
-
-    Raises:
-        InvalidInputError: it is neither, or not positive.
-    """
-    if isinstance(sync_every, timedelta):
-        if sync_every <= timedelta(0):
-            raise invalid("sync_every", "a positive time", sync_every)
-        return sync_every
-    try:
-        steps = operator.index(sync_every)
-    except TypeError:
-        rule = "a number of steps or a timedelta"
-        raise invalid("sync_every", rule, sync_every) from None
-    if steps < 1:
-        raise invalid("sync_every", "at least 1", sync_every)
-    return steps

@@ -8,6 +8,23 @@ import torch
 from hewfl.core.checks import invalid
 
 
+def several(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> list[torch.optim.Optimizer]:
+    """One or several optimisers, as a list.
+
+    Raises:
+        InvalidInputError: something else is given, or one of them twice.
+    """
+    given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    for one in given:
+        if not hasattr(one, "register_step_post_hook"):
+            raise invalid("optimizer", "a torch optimiser, or several", type(one))
+    if len({id(one) for one in given}) < len(given) or not given:
+        raise invalid("optimizer", "different optimisers, at least one", len(given))
+    return given
+
+
 def mean_rate(groups: Sequence[Mapping[str, Any]]) -> float:
     """The learning rate of a step: the mean over parameters, where groups differ.
 
@@ -31,23 +48,6 @@ def require_one_rate(groups: Sequence[Mapping[str, Any]]) -> None:
     if len(rates) > 1:
         rule = "the same in all groups under a rule with control variates"
         raise invalid("lr", rule, rates)
-
-
-def scaled_rates(optimizer: torch.optim.Optimizer, scale: float) -> list[Any]:
-    """Multiply all learning rates; what they were, for `restored_rates`.
-
-    Schedulers set rates between steps: for the time of a step alone they do not see it.
-    """
-    held = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * scale
-    return held
-
-
-def restored_rates(optimizer: torch.optim.Optimizer, held: Sequence[Any]) -> None:
-    """Put learning rates back, as `scaled_rates` found them."""
-    for group, rate in zip(optimizer.param_groups, held, strict=True):
-        group["lr"] = rate
 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
