@@ -93,7 +93,7 @@ def test_each_part_of_the_paper_has_its_folder(
     def nothing(*_: Any, **__: Any) -> None:
         """Instead of the run."""
 
-    def publish(*given: Any, is_quick: bool) -> list[Any]:
+    def publish(*given: Any, is_quick: bool, **_: Any) -> list[Any]:
         outputs.append((given[-1], is_quick))
         return []
 
