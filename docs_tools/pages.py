@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOP = ("README.md", "PAPER.md", "CHANGELOG.md", "CONTRIBUTING.md")
+TOP = ("README.md", "PAPER.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 NOTEBOOKS = ROOT / "notebooks"
 FENCE = re.compile(
     r"(?:<!-- (?P<mark>not run|runs after):(?P<note>(?:(?!-->).)+)-->\n+)?"
