@@ -1,5 +1,6 @@
 """Ranges of fields, written as their types."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from tests.sim.unchecked import unchecked
 
+from hewfl import FedAvg, HewHom
 from hewfl.core.fields import (
     BelowOne,
     Checked,
@@ -89,3 +91,11 @@ def test_converted_fields_are_arrays() -> None:
     assert isinstance(Numbers([1, 2]).values, np.ndarray)
     with pytest.raises(InvalidInputError, match="`values` must be nonnegative; got -1"):
         Numbers([1, -1])
+
+
+def test_a_checked_record_says_that_it_refuses() -> None:
+    """Once, and its own words come first."""
+    assert (inspect.getdoc(FedAvg) or "").count(
+        "InvalidInputError: a field is out of"
+    ) == 1
+    assert (inspect.getdoc(HewHom) or "").count("Raises:") == 1

@@ -62,7 +62,26 @@ Positives = Annotated[ArrayLike, positives]
 Nonnegatives = Annotated[ArrayLike, nonnegatives]
 
 
-class Checked:
+_REFUSAL = """
+
+    Raises:
+        InvalidInputError: a field is out of its range.
+    """
+
+
+class _Telling:
+    """Whoever derives from it says in its docstring that it refuses bad fields."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Add what every such record raises, unless it says more itself."""
+        super().__init_subclass__(**given)
+        if cls.__doc__ and "Raises:" not in cls.__doc__:
+            cls.__doc__ = cls.__doc__.rstrip() + _REFUSAL
+
+
+class Checked(_Telling):
     """A record whose fields are checked by their types."""
 
     __slots__ = ()
@@ -72,7 +91,7 @@ class Checked:
         check_fields(self)
 
 
-class Converted:
+class Converted(_Telling):
     """A record whose fields become what their types make of them: checked arrays."""
 
     __slots__ = ()
