@@ -14,8 +14,6 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
 from hewfl.server.state import Lane
 from hewfl.torch import ddp
-from hewfl.torch.average import averaged_model
-from hewfl.torch.by_sums import finish
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
@@ -23,7 +21,7 @@ from hewfl.torch.optimizers import is_plain_sgd, several
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
-from hewfl.torch.rounds import sync
+from hewfl.torch.rounds import finish, sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.steps import Steps, checked_every
@@ -218,7 +216,7 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: the job keeps no average.
         """
-        return averaged_model(self._replica.model)
+        return self._replica.averaged()
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.

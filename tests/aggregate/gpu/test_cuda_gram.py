@@ -10,12 +10,12 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
+from hewfl.torch.shards import shard_products
 
 from hewfl.aggregate.gpu import cuda_gram
 from hewfl.aggregate.gram import vector_products
 from hewfl.aggregate.rows import as_rows
 from hewfl.core.displacements import RoundProducts
-from hewfl.torch.shards import shard_products
 
 READY = (
     torch.cuda.is_available()

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from hewfl.torch.shards import shard_products
+from hewfl.torch.sums import weighted_sum
 from tests.torch.scenarios import Quadratic, descend, flat
 
 from hewfl.aggregate.gpu import triton_gram
@@ -13,8 +15,6 @@ from hewfl.aggregate.gram import vector_products
 from hewfl.aggregate.rows import as_rows
 from hewfl.core.displacements import RoundProducts
 from hewfl.torch import HewLocalSGD
-from hewfl.torch.shards import shard_products
-from hewfl.torch.sums import weighted_sum
 
 READY = torch.cuda.is_available() and triton_gram.is_available()
 pytestmark = [
