@@ -85,9 +85,9 @@ def test_the_direct_way_is_the_general_one(
     products = []
     for job in jobs:
         before = [x.clone() for x in (*job.anchor, *job.parameters)]
+        rooms = [job.room(b).copy_(s) for b, s in enumerate(steps)]
         made = [
-            job.advance(b, s.clone(), multiplies=multiplies)
-            for b, s in enumerate(steps)
+            job.advance(b, room, multiplies=multiplies) for b, room in enumerate(rooms)
         ]
         for x, held in zip((*job.anchor, *job.parameters), before, strict=True):
             assert torch.equal(x, held)  # until it is accepted

@@ -23,9 +23,12 @@ from hewfl.aggregate.gram import (
 )
 from hewfl.aggregate.memory import as_wide, on_gpu, to_host
 from hewfl.aggregate.rows import Rows, as_rows
+from hewfl.aggregate.sums import weighted_sum
 from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum, RoundProducts
 
+BLOCK = 2**20
+"""Entries that are widened at a time."""
 Summed = Callable[[Float64[Array, " k"]], Float64[Array, " k"]]
 """Adds numbers up over machines in float64, to the same bits on all of them."""
 
@@ -127,8 +130,14 @@ class Spread:
         return self.summed(self.own.against(self._here(vector)))
 
     def combine(self, weights: Float64[Array, " n"]) -> OwnPart:
-        """Σ_i w_iΔ_i on this machine's entries."""
-        return OwnPart(self.own.combine(weights))
+        """Σ_i w_iΔ_i on this machine's entries, in float32 at least."""
+        rows, gpu, found = self.own, on_gpu(self.own.data), None
+        if gpu is not None:
+            found = gpu.weighted_sum(rows.data, weights)
+        if found is None:
+            kind = rows.xp.result_type(rows.row(0).dtype, rows.xp.float32)
+            found = weighted_sum(rows, weights, kind=kind)
+        return OwnPart(found)
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:
         """This machine's columns in float64, some at a time."""
@@ -144,8 +153,11 @@ class Spread:
 
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩ over all machines, in float64 where the vectors lie."""
-        wide = [as_wide(self.own.xp, self._here(vector)) for vector in (u, v)]
-        return float(self.summed(np.array([self.own.dot(*wide)]))[0])
+        here, total = [self._here(vector) for vector in (u, v)], 0.0
+        for lo in range(0, self.own.d, BLOCK):
+            wide = [as_wide(self.own.xp, part[lo : lo + BLOCK]) for part in here]
+            total += self.own.dot(*wide)
+        return float(self.summed(np.array([total]))[0])
 
     def take(self, members: NDArray[np.int64]) -> "Spread":
         """Some of the vectors, in that order."""

@@ -59,6 +59,7 @@ class Exchange:
         self._model, self._wire, self._buckets = model, wire, model.layout.buckets
         self.narrow = None if send == "full" else Narrow(self._buckets, wire, send)
         self._travelling: list[tuple[torch.Tensor, Any]] = []
+        self._whole: list[torch.Tensor] = []
         kinds = [bucket.dtype for bucket in self._buckets]
         self._kind = reduce(torch.promote_types, kinds)
         least = -(-model.layout.parameters // wire.ranks)
@@ -103,19 +104,29 @@ class Exchange:
         Args:
             weight: of this rank.
         """
-        self._travelling = []
+        self.drop()
         for b in range(len(self._buckets)):
-            part = self._model.weighted(b, weight)
+            part = self._model.room(b)
+            if weight == 0:  # whatever Δ is, NaN included
+                part.zero_()
+            else:
+                self._model.displacement(b, part, weight)
             if self.narrow is None:
                 self._travelling.append((part, self._wire.adding(part)))
             else:
                 self.narrow.start(b, part)
 
+    def drop(self) -> None:
+        """Wait for a sum that nobody wants any more; all ranks must."""
+        self._wire.wait([work for _, work in self._travelling])
+        self._travelling = []
+
     def arriving(self) -> Iterator[torch.Tensor]:
         """The sum, bucket by bucket as it comes; all of it must be waited for."""
         if self.narrow is not None:
             yield from self.narrow.finish()
-        for part, work in self._travelling:
+        while self._travelling:
+            part, work = self._travelling.pop(0)
             self._wire.wait([work])
             yield part
 
@@ -133,11 +144,15 @@ class Exchange:
         Returns:
             Those of them whose displacements are finite, and the displacements.
         """
-        n = self._wire.ranks
-        sent = torch.zeros(n * self.entries, dtype=self._kind, device=self._wire.device)
+        n, size = self._wire.ranks, self._wire.ranks * self.entries
+        if not self._whole:  # of such sizes memory is kept: making it takes long
+            how = {"dtype": self._kind, "device": self._wire.device}
+            self._whole = [torch.zeros(size, **how) for _ in range(2)]
+        sent, received = self._whole
+        sent[self._model.layout.parameters :].zero_()
         for b, bucket in enumerate(self._buckets):
             self._model.displacement(b, sent[bucket.begin :][: bucket.size])
-        rows = torch.empty_like(sent).view(n, -1)
+        rows = received.view(n, -1)
         flying = self._wire.exchanged(sent, rows)
         fine = np.zeros(n)
         fine[self._wire.rank] = is_finite(sent)
@@ -162,8 +177,7 @@ class Exchange:
     def wholes(self, own: Any) -> list[torch.Tensor]:
         """A vector of which each rank has its own entries, whole on all of them."""
         part = own.data if isinstance(own, OwnPart) else torch.from_numpy(own)
-        part = part.to(self._wire.device, self._kind)
-        whole = part.new_empty(self._wire.ranks * self.entries)
+        part, whole = part.to(self._wire.device, self._kind), self._whole[0]
         self._wire.wait(self._wire.sent_to_all(part, whole))
         cut = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]
         return [s.to(b.dtype) for s, b in zip(cut, self._buckets, strict=True)]

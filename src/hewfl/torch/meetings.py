@@ -197,13 +197,13 @@ class Meetings:
                 for m, left in zip(rows["meeting"], rows["leaving"], strict=True)
             ],
         )
-        for what, words, rule in (
-            ("instance", "number", "meet over the same HewLocalSGD or HewAverager of"),
-            ("rounds", "in round", "be in the same round"),
+        job = "meet over the same HewLocalSGD or HewAverager of the group"
+        for what, place, rule in (
+            ("instance", "number {}", job),
+            ("rounds", "in round {}", "be in the same round"),
         ):
             column = rows[what].tolist()
-            rule = rule + " the group" if what == "instance" else rule
-            said = [f"{words} {k}" for k in column]
+            said = [place.format(k) for k in column]
             require_one(f"all ranks must {rule}", column, said)
         for k, column in enumerate(same):
             if len(set(column)) > 1:  # all see it, and come along to say what they have

@@ -95,15 +95,12 @@ class SharedModel:
             if weight != 1:
                 moved.mul_(weight)
 
-    def weighted(self, b: int, weight: float) -> torch.Tensor:
-        """wΔ on a bucket; of weight zero no entry is read, be it NaN."""
-        bucket = self.layout.buckets[b]
+    def room(self, b: int) -> torch.Tensor:
+        """Memory for a sum on a bucket."""
         if b not in self._sums:
+            bucket = self.layout.buckets[b]
             size, kind = bucket.size, bucket.dtype
             self._sums[b] = torch.empty(size, dtype=kind, device=self.device)
-        if weight == 0:
-            return self._sums[b].zero_()
-        self.displacement(b, self._sums[b], weight)
         return self._sums[b]
 
     def _stretches(
@@ -131,7 +128,7 @@ class SharedModel:
     ) -> tuple[float, float]:
         """Make the next x, and memory, from s on a bucket; the present ones stay.
 
-        s is used up: it becomes the next x where it is of the same kind.
+        s is used up: in a `room` it becomes the next x where it is of the same kind.
 
         Args:
             b: the bucket.
@@ -143,7 +140,7 @@ class SharedModel:
             was made: infinite if the parameters cannot hold it.
         """
         x, product, far = self._at_hand(self.anchor[b]), 0.0, [0.0]
-        if self.outer.is_plain and step.dtype == x.dtype:
+        if self.outer.is_plain and step is self._sums.get(b) and step.dtype == x.dtype:
             ends: Any = self._stretches(b) if multiplies else [(slice(None), None)]
             for here, y in ends:
                 part, reach = moved(step[here], x[here], y)
@@ -201,7 +198,7 @@ class SharedModel:
         self._next, self._held = {}, []
 
     def _put(self, b: int, x: torch.Tensor, kept: torch.Tensor | None) -> None:
-        """x and the memory in place of the present ones, whose room is kept."""
+        """Put x and the memory in place of the present ones, whose room is kept."""
         last = self.anchor[b], self.memory[b] if self.memory else None
         if x.device != last[0].device:  # kept on the host
             for held, new in zip(last, (x, kept), strict=True):

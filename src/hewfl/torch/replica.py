@@ -6,11 +6,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
+from jaxtyping import Float64
 
 from hewfl.aggregate.sketched import Sketches
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.checks import invalid
+from hewfl.core.checks import Array, invalid
 from hewfl.core.round import Decision
 from hewfl.torch.exchange import Exchange
 from hewfl.torch.layout import Layout, digest, plan_layout
@@ -55,6 +57,9 @@ class Replica:
             be checked on the data; the ranks that they are of.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
         flying: decision and number of a round whose sum is under way.
+        steady: weights of all ranks in each of the last two rounds, None if they
+            changed: a guess of the next ones, by which a sum travels before they are
+            known. Rules that drop bad ranks give the same weights for long.
         meetings: where ranks agree.
         unheeded: counts rounds without weight.
         state: the rule's own; vectors in it are this rank's entries.
@@ -86,6 +91,8 @@ class Replica:
         self.solved: tuple[Any, Decision, RoundModel, Sketches] | None = None
         self.product = 0.0
         self.flying: tuple[Decision, int] | None = None
+        self.steady: Float64[Array, " n"] | None = None
+        self._weights: Float64[Array, " n"] = np.zeros(0)
         self.wire = wire = Wire(group, device, options.limit)
         self.model = SharedModel(
             moving, layout, options.outer, on_host=options.anchor_on_host
@@ -128,6 +135,12 @@ class Replica:
                 self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.follow()
+
+    def note(self, weights: Float64[Array, " n"]) -> None:
+        """Remember the weights of a round, to guess the next ones."""
+        same = np.array_equal(weights, self._weights)
+        guesses = same and not (self.options.overlap or self.exchange.narrow)
+        self.steady, self._weights = weights if guesses else None, weights
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

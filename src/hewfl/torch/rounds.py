@@ -14,11 +14,13 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from numpy.typing import NDArray
 
 from hewfl.aggregate.sketched import (
     Checked,
@@ -76,9 +78,7 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         raise invalid("the job", rule, "an outer step with `measure` alone")
     finish(replica)
     began, sent = time.perf_counter(), replica.wire.bytes_sent
-    sketch = None
-    if replica.want is Want.PRODUCTS:
-        sketch = lambda: replica.exchange.sketch(replica.rounds)  # noqa: E731 - at once
+    sketch = partial(_sketch, replica) if replica.want is Want.PRODUCTS else None
     given = Meeting.ROUND, work, replica.rounds, replica.product, sketch
     with replica.meetings.met(*given) as arrivals:
         met, before = time.perf_counter(), _checked(replica, arrivals)
@@ -87,6 +87,7 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
             _start(replica, arrivals)
         elif len(arrivals.active) == 0:
+            replica.exchange.drop()
             return None
         else:
             found = _concluded(replica, arrivals)
@@ -98,11 +99,19 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
     used = replica.wire.bytes_sent - sent, time.perf_counter() - began, met - began
     found = replace(found, decision=noted)
     report = _report(replica, arrivals, found, used, before)
+    replica.note(np.array(report.weights))
     if replica.trace is not None:
         replica.trace.add(report, found.roster, noted, replica.scale)
     if found.measured is not None:
         replica.scale *= found.measured.factor
     return report
+
+
+def _sketch(replica: Replica) -> NDArray[np.uint8]:
+    """This rank's sketch; where weights are steady the sum travels meanwhile."""
+    if replica.steady is not None:
+        replica.exchange.start(float(replica.steady[replica.wire.rank]))
+    return replica.exchange.sketch(replica.rounds)
 
 
 def start_variates(replica: Replica) -> None:
@@ -176,7 +185,11 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
     decision, following = decided(replica.algorithm, round_, replica.state)
     if decision.step is not None:
         raise NeedsEntriesError
-    exchange.start(float(decision.weights[heard == replica.wire.rank].sum()))
+    weights = np.zeros(replica.wire.ranks)
+    weights[heard] = decision.weights
+    is_guessed = arrivals.sketches is not None and replica.steady is not None
+    if not (is_guessed and np.array_equal(weights, replica.steady)):
+        exchange.start(float(weights[replica.wire.rank]))
     if replica.options.overlap:
         if replica.wire.rank in heard:  # else start again from the new x
             replica.model.capture()
