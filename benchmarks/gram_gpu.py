@@ -27,6 +27,7 @@ import torch
 from benchmarks import report
 from benchmarks.report import power, seconds, table
 
+from hewfl import combine, post_local_weights
 from hewfl.aggregate import gpu
 from hewfl.aggregate.gram import vector_products, weight_problem
 from hewfl.aggregate.rows import as_rows
@@ -121,6 +122,8 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
         "sum, cuBLAS": {"time": timed(lambda: on_device[0] @ X)},
         "3 sums, hewfl": {"time": timed(lambda: gpu.weighted_sum(X, w))},
         "3 sums, cuBLAS": {"time": timed(lambda: on_device @ X)},
+        "post_local_weights": {"time": timed(lambda: post_local_weights(X, X[0], 1.0))},
+        "combine": {"time": timed(lambda: combine(X, w[0]))},
     }
     read = min(found[k]["time"] for k in ("read: X.sum()", "read: X.mean(dim=0)"))
     for one in found.values():
