@@ -1,5 +1,7 @@
 """Buckets, shards, and the products formed on them, in one process."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -91,10 +93,11 @@ def test_the_direct_way_is_the_general_one(
         ]
         for x, held in zip((*job.anchor, *job.parameters), before, strict=True):
             assert torch.equal(x, held)  # until it is accepted
-        products.append(sum(part for part, _ in made))
-        assert max(far for _, far in made) == pytest.approx(
+        products.append(float(sum(part for part, _ in made)))
+        assert max(float(reach) for _, far in made for reach in far) == pytest.approx(
             max(float((x + s).abs().max()) for x, s in zip(before, steps, strict=False))
         )
+        assert job.fits([far for _, far in made])
         job.accept(0)
     assert products[1:] == pytest.approx(products[:1] * 2, rel=1e-4)
     assert (products[0] != 0) == multiplies
@@ -111,7 +114,7 @@ def test_a_step_that_is_not_finite_shows(path: str, value: float) -> None:
     for place in (0, 3, 10):
         step = torch.zeros(11)
         step[place] = value
-        assert not np.isfinite(moved(step, torch.ones(11), None)[1])
+        assert not math.isfinite(moved(step, torch.ones(11), None)[1])
     assert moved(-torch.ones(11), -torch.ones(11), torch.zeros(11)) == (-11.0, 2.0)
     assert path
 

@@ -14,6 +14,7 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
 from hewfl.server.state import Lane
 from hewfl.torch import ddp
+from hewfl.torch.conclude import finish
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
@@ -21,7 +22,7 @@ from hewfl.torch.optimizers import is_plain_sgd, several
 from hewfl.torch.options import SyncOptions, SyncReport
 from hewfl.torch.probing import Probe
 from hewfl.torch.replica import Replica
-from hewfl.torch.rounds import finish, sync
+from hewfl.torch.rounds import sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.steps import Steps, checked_every

@@ -125,7 +125,7 @@ class SharedModel:
 
     def advance(
         self, b: int, step: torch.Tensor, *, multiplies: bool = False
-    ) -> tuple[float, float]:
+    ) -> tuple[Any, list[Any]]:
         """Make the next x, and memory, from s on a bucket; the present ones stay.
 
         s is used up: in a `room` it becomes the next x where it is of the same kind.
@@ -136,11 +136,12 @@ class SharedModel:
             multiplies: whether ⟨s, Δ⟩ is wanted.
 
         Returns:
-            The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest entry of what
-            was made: infinite if the parameters cannot hold it.
+            The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest entries of
+            what was made, for `fits`. On a device they are tensors: nobody waits here.
         """
-        x, product, far = self._at_hand(self.anchor[b]), 0.0, [0.0]
-        if self.outer.is_plain and step is self._sums.get(b) and step.dtype == x.dtype:
+        x, product, far = self._at_hand(self.anchor[b]), 0.0, []
+        is_room = b in self._sums and step is self._sums[b]
+        if self.outer.is_plain and is_room and step.dtype == x.dtype:
             ends: Any = self._stretches(b) if multiplies else [(slice(None), None)]
             for here, y in ends:
                 part, reach = moved(step[here], x[here], y)
@@ -151,12 +152,17 @@ class SharedModel:
             if multiplies:
                 away = torch.empty_like(step, dtype=self.layout.buckets[b].dtype)
                 self.displacement(b, away)
-                product = float(torch.dot(step.to(x.dtype), away.to(x.dtype)))
+                product = torch.dot(step.to(x.dtype), away.to(x.dtype))
             far = self._stepped(b, x, step)
-        limit = torch.finfo(self.layout.buckets[b].dtype).max
-        return product, max(far) if all(reach <= limit for reach in far) else math.inf
+        return product, far
 
-    def _stepped(self, b: int, x: torch.Tensor, step: torch.Tensor) -> list[float]:
+    def fits(self, far: Sequence[Sequence[Any]]) -> bool:
+        """Whether what `advance` made of all buckets can be held by the parameters."""
+        limits = [torch.finfo(bucket.dtype).max for bucket in self.layout.buckets]
+        pairs = zip(far, limits, strict=True)
+        return all(float(reach) <= most for some, most in pairs for reach in some)
+
+    def _stepped(self, b: int, x: torch.Tensor, step: torch.Tensor) -> list[Any]:
         """The next x and memory by any outer step, and how far they reach."""
         m = self._at_hand(self.memory[b]) if self.memory else None
         if b not in self._spare:
@@ -169,7 +175,7 @@ class SharedModel:
                 s, new = outer_step(self.outer, s, None if m is None else m[..., here])
                 if kept is not None:
                     kept[..., here] = new
-                    far.append(0.0 if is_finite(new) else math.inf)
+                    far.append(0 * largest(new))  # NaN unless all of it is finite
             far.append(largest(torch.add(part, s, out=following[here])))
         self._next[b] = following, kept
         return far
@@ -261,7 +267,7 @@ def _memory_of(outer: Outer, like: torch.Tensor) -> torch.Tensor:
 
 def moved(
     step: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None
-) -> tuple[float, float]:
+) -> tuple[Any, Any]:
     """Let s become x + s, in one pass where the compiled kernel can.
 
     Returns:
@@ -273,18 +279,16 @@ def moved(
         lent = None if y is None else y.numpy()
         found: tuple[float, float] = kernel(step.numpy(), x.numpy(), lent)
         return found
-    product = 0.0 if y is None else float(torch.dot(step, y - x))
+    product = 0.0 if y is None else torch.dot(step, y - x)
     return product, largest(step.add_(x))
 
 
-def largest(tensor: torch.Tensor) -> float:
+def largest(tensor: torch.Tensor) -> torch.Tensor:
     """max|x|, in one pass without temporaries; not finite if an entry is not."""
-    if tensor.numel() == 0:
-        return 0.0
     low, high = torch.aminmax(tensor.detach())
-    return max(-float(low), float(high))
+    return torch.maximum(-low, high)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether all entries are finite."""
-    return math.isfinite(largest(tensor))
+    return tensor.numel() == 0 or math.isfinite(largest(tensor))

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from hewfl.aggregate.sketched import Sketches
 from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array, invalid
 from hewfl.core.round import Decision
@@ -53,8 +52,8 @@ class Replica:
         exchange: of displacements.
         variates: control variates, None for rules without.
         want: what the rule has asked for so far.
-        solved: decision, model and sketches of the last round, whose weights are yet to
-            be checked on the data; the ranks that they are of.
+        solved: ranks, weights, model and sketches of the last round, whose weights are
+            yet to be checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
         flying: decision and number of a round whose sum is under way.
         steady: weights of all ranks in each of the last two rounds, None if they
@@ -88,7 +87,7 @@ class Replica:
         self.algorithm = rule.algorithm
         self.rounds, self.scale, self.is_over = 0, 1.0, False
         self.probe: Probe | None = None
-        self.solved: tuple[Any, Decision, RoundModel, Sketches] | None = None
+        self.solved: tuple[Any, Any, RoundModel, Any] | None = None
         self.product = 0.0
         self.flying: tuple[Decision, int] | None = None
         self.steady: Float64[Array, " n"] | None = None

@@ -15,9 +15,9 @@ import torch
 
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import flatten, unflatten
+from hewfl.torch.conclude import finish
 from hewfl.torch.meetings import Work
 from hewfl.torch.replica import Replica
-from hewfl.torch.rounds import finish
 
 FORMAT = 4
 Tensors = dict[str, torch.Tensor]
