@@ -2,7 +2,7 @@
 
 A rule never asks where the numbers are. Three things implement the protocol: the matrix
 of a simulation (`hewfl.aggregate.rows`), the replies of a federation left where they
-came (`hewfl.aggregate.pieces`) and shards spread over ranks (`hewfl.torch.shards`).
+came (`hewfl.aggregate.pieces`) and shards over ranks (`hewfl.aggregate.spread`).
 
 Vectors that a rule handles (the anchor, a control variate, its own step) are of the
 same space: NumPy vectors of d numbers at a server, and on a rank of a torch job the
