@@ -38,13 +38,13 @@ matches its memory."""
 TUNED = {2: (4, 16, 1), 3: (2, 16, 1), 6: (2, 4, 3), 8: (2, 8, 1)}
 """Loads in flight, warps of a block and blocks of a multiprocessor, up to so many
 blocks of rows: the fastest on an H200 that benchmarks/gram_gpu.py tried."""
-SUM_TUNED = (4, 256)
+SUM_TUNED = (2, 256)
 """Rows in flight and threads of a block, for weighted sums; likewise."""
 LONG = 100.0
 """An origin this many times longer (squared) than the shortest vector is exchanged."""
 SAFE = (1e-200, 1e200)
 """Products that are far from the ends of float64."""
-_WIDENED = 2**24
+_WIDENED = 2**25
 """Entries that are brought to float64 at a time."""
 
 
@@ -190,8 +190,8 @@ def weighted_sum(
 
     Args:
         rows: shape (n, s), on a GPU; see `serves`.
-        weights: shape (n,), or (k, n) for k sums in one read; vectors of weight zero
-            in a sum are not read for it.
+        weights: shape (n,), or (k, n) for k sums; vectors of weight zero in a sum are
+            not read for it.
         tuned: other values of rows in flight and threads, for benchmarks.
     """
     n, s = rows.shape

@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
 
 // Weighted sums: out[k] is the sum of weights[k][i] times row i, in the order of the
 // rows, rounded once. Rows of weight zero are not read. Blocks that read the same
-// columns for several sums follow each other, so that memory is read once.
+// columns for several sums follow each other: all but the first find them in the cache.
 //
 // Set by the caller: AHEAD (rows whose loads are in flight), THREADS.
 
