@@ -183,15 +183,10 @@ def peak(method: Method) -> int:
 
 
 def rank_main(
-    rank: int,
-    ranks: int,
-    sizes: list[int],
-    repeats: int,
-    device: str,
-    port: int,
-    out: str,
+    rank: int, ranks: int, asked: tuple[list[int], int], device: str, port: int, out: str
 ) -> None:
     torch.set_num_threads(1)
+    sizes, repeats = asked
     store = f"tcp://127.0.0.1:{port}"  # what torchrun gives
     backend = "gloo" if device == "cpu" else "nccl"
     if device != "cpu":
@@ -226,7 +221,7 @@ def measure(ranks: int, sizes: list[int], repeats: int, device: str) -> dict[str
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as out:
-        given = ranks, sizes, repeats, device, port, out
+        given = ranks, (sizes, repeats), device, port, out
         multiprocessing.spawn(rank_main, given, nprocs=ranks, join=True)
         found: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
     return found
