@@ -183,7 +183,12 @@ def peak(method: Method) -> int:
 
 
 def rank_main(
-    rank: int, ranks: int, asked: tuple[list[int], int], device: str, port: int, out: str
+    rank: int,
+    ranks: int,
+    asked: tuple[list[int], int],
+    device: str,
+    port: int,
+    out: str,
 ) -> None:
     torch.set_num_threads(1)
     sizes, repeats = asked
