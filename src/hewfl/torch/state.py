@@ -32,7 +32,7 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     finish(replica)  # a sum under way is applied
     variates = replica.variates
     rule = {k: torch.from_numpy(v.copy()) for k, v in flatten(replica.state).items()}
-    own = {"rule": rule, "work": asdict(work), "gradients": 0}
+    own = {"rounds": replica.rounds, "rule": rule, "work": asdict(work), "gradients": 0}
     if variates is not None:
         own["gradients"] = variates.steps
     return {
@@ -59,6 +59,8 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     """
     _require_job(replica, state)
     mine = state.get(_name(replica))
+    if mine is not None and mine.get("rounds") != state["rounds"]:
+        mine = None  # a checkpoint without this rank's part left the present one there
     parts = [(_common(replica), state["common"])]
     rule, work = replica.first_state(), Work()
     if mine is not None:
