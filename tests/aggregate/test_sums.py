@@ -8,7 +8,7 @@ import torch
 
 from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.rows import as_rows
-from hewfl.aggregate.sums import against_sum, products_with, sq_lengths, weighted_sum
+from hewfl.aggregate.sums import against_sum, products_with, weighted_sum
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -73,7 +73,7 @@ def test_the_gram_matrix_times_a_vector(
     error = (against_sum(data, w) - G @ w).astype(np.float64)
     assert np.abs(error / scale).max() <= 1e-9
     np.testing.assert_allclose(
-        sq_lengths(data), np.diagonal(G).astype(np.float64), rtol=1e-12
+        against_sum(data), np.diagonal(G).astype(np.float64), rtol=1e-12
     )
 
 
@@ -86,12 +86,12 @@ def test_a_length_is_found_at_any_size(kind: Any, size: float) -> None:
     x = np.random.default_rng(0).standard_normal(9_000).astype(kind) * kind(size)
     ends = x * kind(1.1)
     exact = ends.astype(np.float64) - x.astype(np.float64)
-    found = sq_lengths(Pieces(((ends[:70],), (ends[70:],)), x))
+    found = against_sum(Pieces(((ends[:70],), (ends[70:],)), x))
     assert found == pytest.approx(float(exact @ exact), rel=1e-12, abs=0.0)
 
 
 def test_one_bad_vector_spoils_its_own_length_only(rng: np.random.Generator) -> None:
     ends = rng.standard_normal((3, 40)).astype(np.float32)
     ends[1, 7] = np.nan
-    found = sq_lengths(Pieces((tuple(ends),)))
+    found = against_sum(Pieces((tuple(ends),)))
     assert list(np.isnan(found)) == [False, True, False]

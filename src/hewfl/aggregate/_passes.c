@@ -79,50 +79,11 @@ static inline void fetch(Fetch *f)
     }
 }
 
-/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart */
+/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart. Four of the
+ * lanes and two of the columns at a time: the sums fit the sixteen registers of AVX2, and a vector
+ * wider than the processor's would be kept in memory. */
 MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums,
                                   const Rows *rows, Py_ssize_t next)
-{
-    Fetch f = {.rows = rows, .next = next};
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
-            v8 s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33;
-            s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = (v8){0};
-            s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = (v8){0};
-#define A(k) (*(const v8 *)(a + l + k * CHUNK))
-#define B(k) (*(const v8 *)(b + l + k * CHUNK))
-            if (I == J)
-                for (Py_ssize_t l = 0; l < CHUNK; l += 8) { /* the upper half is enough */
-                    fetch(&f);
-                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3);
-                    s00 += a0 * a0, s01 += a0 * a1, s02 += a0 * a2, s03 += a0 * a3;
-                    s11 += a1 * a1, s12 += a1 * a2, s13 += a1 * a3;
-                    s22 += a2 * a2, s23 += a2 * a3, s33 += a3 * a3;
-                }
-            else
-                for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
-                    fetch(&f);
-                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3), bk = B(0);
-                    s00 += a0 * bk, s10 += a1 * bk, s20 += a2 * bk, s30 += a3 * bk, bk = B(1);
-                    s01 += a0 * bk, s11 += a1 * bk, s21 += a2 * bk, s31 += a3 * bk, bk = B(2);
-                    s02 += a0 * bk, s12 += a1 * bk, s22 += a2 * bk, s32 += a3 * bk, bk = B(3);
-                    s03 += a0 * bk, s13 += a1 * bk, s23 += a2 * bk, s33 += a3 * bk;
-                }
-#undef A
-#undef B
-            v8 *out = (v8 *)sums;
-            out[0] += s00, out[1] += s01, out[2] += s02, out[3] += s03;
-            out[4] += s10, out[5] += s11, out[6] += s12, out[7] += s13;
-            out[8] += s20, out[9] += s21, out[10] += s22, out[11] += s23;
-            out[12] += s30, out[13] += s31, out[14] += s32, out[15] += s33;
-        }
-}
-
-/* The same sums, bit by bit, in the sixteen registers of processors without AVX-512: four of the
- * eight lanes at a time, and two of the four columns. */
-MULTIARCH static void rank_update_narrow(const double *X, Py_ssize_t blocks, double *sums,
-                                         const Rows *rows, Py_ssize_t next)
 {
     Fetch f = {.rows = rows, .next = next};
     for (Py_ssize_t I = 0; I < blocks; I++)
@@ -146,8 +107,6 @@ MULTIARCH static void rank_update_narrow(const double *X, Py_ssize_t blocks, dou
                 out[16] += s20, out[18] += s21, out[24] += s30, out[26] += s31;
             }
 }
-
-static int is_wide = 0; /* whether the processor has AVX-512; see PyInit__passes */
 
 /* A[m x m] += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
  * rounds once for each of them, a single running sum would round for each chunk at the size
@@ -299,10 +258,7 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 scale_by(h, slope_scale, CHUNK);
                 scale_by(r, scale, CHUNK);
                 rr += dot(r, r, CHUNK);
-                if (is_wide)
-                    rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
-                else
-                    rank_update_narrow(X, blocks, sums, &rows, lo + 2 * CHUNK);
+                rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
                 if (++since == FLUSH) {
                     flush(sums, blocks, m, A);
                     since = 0;
@@ -829,11 +785,4 @@ static struct PyModuleDef module = {
     NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__passes(void)
-{
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    is_wide = __builtin_cpu_supports("avx512f") != 0;
-#endif
-    return PyModule_Create(&module);
-}
+PyMODINIT_FUNC PyInit__passes(void) { return PyModule_Create(&module); }

@@ -82,18 +82,13 @@ def _portable(data: Readable, w: Float64[Array, "... n"], kind: Any) -> Any:
     return pieces[0] if len(pieces) == 1 else data.xp.concat(pieces, axis=-1)
 
 
-def against_sum(data: Readable, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
-    """⟨Δ_i, Σ_j w_jΔ_j⟩ in float64: the Gram matrix times w in one pass, without it."""
-    return _one_each(data, w)
+def against_sum(
+    data: Readable, w: Float64[Array, " n"] | None = None
+) -> Float64[Array, " n"]:
+    """⟨Δ_i, Σ_j w_jΔ_j⟩ in float64: the Gram matrix times w in one pass, without it.
 
-
-def sq_lengths(data: Readable) -> Float64[Array, " n"]:
-    """‖Δ_i‖² in float64; a vector that is not finite spoils its own number only."""
-    return _one_each(data, None)
-
-
-def _one_each(data: Readable, w: Float64[Array, " n"] | None) -> Float64[Array, " n"]:
-    """Products with Σ_j w_jΔ_j, or of each vector with itself without weights."""
+    Without weights ‖Δ_i‖²; a vector that is not finite spoils its own length only.
+    """
     native, total = library(PASSES), np.zeros(data.n)
     spans = None if native is None else data.spans()
     if native is None or spans is None:

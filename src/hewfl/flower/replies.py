@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from hewfl.aggregate.sums import sq_lengths
+from hewfl.aggregate.sums import against_sum
 from hewfl.core.checks import invalid
 from hewfl.core.layout import Layout
 from hewfl.errors import InvalidInputError
@@ -170,28 +170,25 @@ def sift(
             excluded.append(Exclusion(node, "unknown", "it was not asked"))
     read = [_read(q, found[q.node], opened, wanted) for q in opened.asked]
     excluded += [one for one in read if isinstance(one, Exclusion)]
-    readable = [one for one in read if isinstance(one, Answer)]
-    answers = []
-    for answer in _measured(readable, opened.x):
-        suspects = [*([] if isfinite(answer.sq_norm) else answer.rows)]
-        suspects += answer.means or []
+    readable, answers = [one for one in read if isinstance(one, Answer)], []
+    for one, square in zip(readable, _squares(readable, opened.x), strict=True):
+        suspects = [*([] if isfinite(square) else one.rows), *(one.means or [])]
         bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
         if bad:
             reason = f"{bad} entries are not finite"
-            excluded.append(Exclusion(answer.question.node, "not-finite", reason))
+            excluded.append(Exclusion(one.question.node, "not-finite", reason))
         else:
-            answers.append(answer)
+            answers.append(replace(one, sq_norm=inf if isnan(square) else square))
     return sorted(answers, key=lambda answer: answer.place(clients)), excluded
 
 
-def _measured(answers: list[Answer], x: NDArray[Any]) -> list[Answer]:
-    """The answers with their lengths; infinite where squares leave the range."""
+def _squares(answers: list[Answer], x: NDArray[Any]) -> list[float]:
+    """‖y_i − x‖² of all answers, in one pass; x is read once for all of them."""
     if not answers:
         return []
+    held = pieces([answer.rows for answer in answers], x)
     with np.errstate(all="ignore"):  # finite entries may have squares that are not
-        squares = sq_lengths(pieces([answer.rows for answer in answers], x))
-    squares = np.where(np.isnan(squares), inf, squares)
-    return [replace(a, sq_norm=float(q)) for a, q in zip(answers, squares, strict=True)]
+        return [float(square) for square in against_sum(held)]
 
 
 def _read(
