@@ -117,7 +117,7 @@ def strategy_of(method: str, n: int) -> Any:
     if method == CORRECTED:
         rule = HewHet(1.0, 0.5, start="zero")
         return AlgorithmStrategy(rule, population=n, fraction_evaluate=0.0)
-    told = {"rule": "mean"} if method == MEAN else {}
+    told: dict[str, Any] = {"rule": "mean"} if method == MEAN else {}
     return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0, **told)
 
 
