@@ -240,19 +240,24 @@ def _moments(dataset: Dataset, rows: Int64[Ints, " m"]) -> Moments:
     for _, block in _blocks(dataset, rows):
         low = np.minimum(low, block.min(axis=0))
         high = np.maximum(high, block.max(axis=0))
-        block /= m
-        mean += block.sum(axis=0)
+        mean += np.divide(block, m, out=block).sum(axis=0)
     varies = low < high
     # In units of half the range, squares neither overflow nor vanish.
     unit = np.where(varies, high / 2 - low / 2, np.inf)
     squares = np.zeros(width)
     for _, block in _blocks(dataset, rows):
-        block -= mean
-        block /= unit
-        block *= block
-        squares += block.sum(axis=0)
-    relative = np.where(varies, np.sqrt(squares / m), 1.0)
-    return mean, unit * relative
+        relative = _standardised(block, mean, unit)
+        squares += np.square(relative, out=relative).sum(axis=0)
+    return mean, unit * np.where(varies, np.sqrt(squares / m), 1.0)
+
+
+def _standardised(
+    block: Float64[Array, "b p"], mean: Float64[Array, " p"], unit: Float64[Array, " p"]
+) -> Float64[Array, "b p"]:
+    """(x − mean) / unit for each row x, in the memory of the rows."""
+    block -= mean
+    block /= unit
+    return block
 
 
 def _scaled(
@@ -269,8 +274,7 @@ def _scaled(
     scaled[:, width:] = 1
     with np.errstate(over="ignore"):  # found out below
         for where, block in _blocks(dataset, rows, _FEW):
-            block -= mean
-            scaled[where, :width] = np.divide(block, deviation, out=block)
+            scaled[where, :width] = _standardised(block, mean, deviation)
     if not np.isfinite(scaled).all():
         column = int(np.argwhere(~np.isfinite(scaled))[0][1])
         found = f"a number beyond it in column {column}"

@@ -86,9 +86,13 @@ def run_all(
         crew = cluster or here
         _tune(todo, crew, progress)
         watch.lap("tuning")
-        _stage(_constant_tasks(todo), crew, progress)
-        watch.lap("constants")
-        _stage(_seed_tasks(todo), crew, progress)
+        rounds = _seed_tasks(todo)
+        # Where each worker has samples of its own, it solves for their constants on the
+        # way. Several on the same samples would all solve for the same ones.
+        if cluster is not None or len({task.shares for task in rounds}) < jobs:
+            _stage(_constant_tasks(todo), crew, progress)
+            watch.lap("constants")
+        _stage(rounds, crew, progress)
         watch.lap("rounds")
         for folder in todo:  # somebody may have edited a rule meanwhile
             check_own(folder.path, folder.spec)

@@ -16,7 +16,7 @@ from hewfl.experiments.problem import (
     start_of,
 )
 from hewfl.experiments.spec import Spec
-from hewfl.sim.audit import pathwise_audit
+from hewfl.sim.audit import pathwise_audit_of_all
 from hewfl.sim.engine import simulate
 from hewfl.sim.lanes import Observer, Step
 
@@ -47,7 +47,7 @@ def run_seed(
     smoothness = _settled_smoothness(spec, seed, problem, folder)
     observers: list[Observer] = []
     if spec.audit_every:
-        observers.append(_every(spec.audit_every, pathwise_audit))
+        observers.append(_every(spec.audit_every, pathwise_audit_of_all()))
     with naming_run(spec, seed):
         simulate(
             problem,
