@@ -7,13 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.checksums import NAME as CHECKSUMS
 from hewfl.experiments.checksums import verify, write_checksums
 from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
-from hewfl.experiments.known import Known
 from hewfl.experiments.own import check_own, check_own_code
 from hewfl.experiments.problem import samples_of
 from hewfl.experiments.seed import (
@@ -233,19 +234,19 @@ def _trials(
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
     screen = name.startswith("screen")
-    trials, tasks = [], list[list[Task]]()
+    tasks = list[list[list[Task]]]()
     for folder in folders:
         spec, given = folder.spec, candidates[folder.path]
         rounds = spec.tune.screen_rounds if screen else spec.tune.rounds
         seeds = spec.tune.screen_seeds if screen else spec.tune.seeds
-        known = Known.of(folder.path, rounds, seeds)
-        trials.append((known, given))
-        new, place = known.without(given), folder.trials / name
-        tasks.append(trial_tasks(spec, new, rounds, seeds, place) if any(new) else [])
-    done = iter(_stage([task for own in tasks for task in own], crew, progress))
-    results = [[next(done) for _ in own] for own in tasks]
-    pairs = zip(folders, trials, results, strict=True)
-    return [(folder, known.filled(given, new)) for folder, (known, given), new in pairs]
+        place = folder.trials / name
+        tasks.append([trial_tasks(spec, given, rounds, s, place) for s in seeds])
+    every = [task for seeds in tasks for own in seeds for task in own]
+    done = iter(_stage(every, crew, progress))
+    scores = [
+        [np.concatenate([next(done) for _ in own]) for own in seeds] for seeds in tasks
+    ]
+    return list(zip(folders, scores, strict=True))
 
 
 def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
