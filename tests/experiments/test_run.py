@@ -151,11 +151,10 @@ def test_processes_and_one_process_leave_the_same_bytes(
         def step(self, task: int, done: int) -> None:
             seen.append((task, done))
 
-    run_all([again], jobs=3, progress=Watch())
+    run_all([again], jobs=2, progress=Watch())
     assert contents(again.path) == contents(done.path)
     assert (1, 6) in seen
-    # Three workers, samples of two seeds: somebody would solve what another does.
-    assert stages == ["tuning", "constants", "rounds"]
+    assert stages == ["tuning", "rounds"]
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(done: Folder, tmp_path: Path) -> None:

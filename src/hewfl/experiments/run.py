@@ -1,4 +1,4 @@
-"""Run specs: tune, solve for constants, then every seed, in stages on all cores."""
+"""Run specs: tune, then every seed, in stages on all cores."""
 
 import itertools
 import shutil
@@ -17,12 +17,7 @@ from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
 from hewfl.experiments.own import check_own, check_own_code
 from hewfl.experiments.problem import samples_of
-from hewfl.experiments.seed import (
-    constants_file,
-    rounds_done,
-    run_seed,
-    solve_constants,
-)
+from hewfl.experiments.seed import rounds_done, run_seed
 from hewfl.experiments.spec import Spec, write_spec
 from hewfl.experiments.stretch import beyond, joined
 from hewfl.experiments.summary import summarise
@@ -64,7 +59,7 @@ def run_all(
     progress: Progress,
     cluster: Crew | None = None,
 ) -> None:
-    """Do what is left of several runs, on all cores at once: tune, solve, simulate.
+    """Do what is left of several runs, on all cores at once: tune and simulate.
 
     Args:
         folders: runs, new or begun.
@@ -87,13 +82,7 @@ def run_all(
         crew = cluster or here
         _tune(todo, crew, progress)
         watch.lap("tuning")
-        rounds = _seed_tasks(todo)
-        # Where each worker has samples of its own, it solves for their constants on the
-        # way. Several on the same samples would all solve for the same ones.
-        if cluster is not None or len({task.shares for task in rounds}) < jobs:
-            _stage(_constant_tasks(todo), crew, progress)
-            watch.lap("constants")
-        _stage(rounds, crew, progress)
+        _stage(_seed_tasks(todo), crew, progress)
         watch.lap("rounds")
         for folder in todo:  # somebody may have edited a rule meanwhile
             check_own(folder.path, folder.spec)
@@ -265,38 +254,6 @@ def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
     results = crew.execute(turns, progress.step, progress.note)
     found = dict(zip(order, results, strict=True))
     return [found[k] for k in range(len(tasks))]
-
-
-def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
-    """Each optimum once: runs that share data and partition share the answer.
-
-    All partitions of one seed's samples are one task, as they start from the same
-    pooled optimum.
-    """
-    found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
-    for folder in folders:
-        spec, c = folder.spec, folder.spec.clients
-        if not spec.problem.is_softmax:  # nothing to share
-            continue
-        for seed in spec.seeds:
-            if constants_file(folder.of_seed(seed)).exists():
-                continue
-            part: tuple[Any, ...] = ()  # L alone does not depend on the partition
-            if spec.problem.optimum:
-                part = (repr(c.sharing), repr(c.world))
-            parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
-            parts.setdefault(part, spec)
-    return [
-        Task(
-            "constants",
-            f"{key[0].name}, seed {key[-1]}",
-            len(parts),
-            solve_constants,
-            (tuple(parts.values()), key[-1]),
-            shares=samples_of(next(iter(parts.values())), key[-1]),
-        )
-        for key, parts in found.items()
-    ]
 
 
 def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:

@@ -1,6 +1,6 @@
 """One seed of a run, in a worker: its constants, then its rounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,6 @@ from hewfl.sim.lanes import Observer, Step
 
 CHECKPOINT_EVERY = 10
 """Rounds; a run loses less than this by being killed."""
-
-
-def solve_constants(
-    specs: Sequence[Spec], seed: int, on_step: Callable[[int], None]
-) -> None:
-    """Find L and the optima of several partitions, and leave them in the cache."""
-    for k, spec in enumerate(specs, start=1):
-        find_constants(spec, seed, build_problem(spec, seed))
-        on_step(k)
 
 
 def run_seed(
