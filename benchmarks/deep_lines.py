@@ -7,21 +7,18 @@
 
 Every finished trial and seed is kept in the folder of runs, and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
-on. Trials of an earlier run of the same line with shorter lists are taken from its
-archive (`--before`) and not done again. `--list` says how many trials are left, and
-runs nothing. Exit status 0: all lines are done; 1: one failed; 3: the time was up.
+on. `--list` says how many candidates there are, and runs nothing. Exit status 0: all
+lines are done; 1: one failed; 3: the time was up.
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
 import tarfile
 import time
-import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -29,10 +26,9 @@ from typing import Any
 
 from hewfl.errors import HewError
 from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.known import KNOWN, Known, adopt
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.seed import rounds_done
-from hewfl.experiments.spec import Spec, spec_table
+from hewfl.experiments.spec import Spec
 from hewfl.experiments.tune import candidates_of
 from hewfl.experiments.workers import Task
 from hewfl.paper.quality.specs import Part, quality_specs
@@ -116,8 +112,6 @@ def main() -> int:
             own = [folder_for(replace(s, device=asked.device), root) for s in specs]
             folders += own
             for folder in own:
-                for archive in asked.before:
-                    _adopt(archive, folder)
                 print(f"{line}: {folder.path}, {_left(folder)}", flush=True)
             if asked.list:
                 continue
@@ -154,7 +148,6 @@ def _arguments() -> Any:
     parser.add_argument("--jobs", type=int, default=4, help="processes")
     parser.add_argument("--root", type=Path, default=Path("runs"), help="of the runs")
     parser.add_argument("--kept", type=Path, default=Path("deep.tar.gz"))
-    parser.add_argument("--before", type=Path, nargs="*", default=(), help="archives")
     parser.add_argument("--list", action="store_true", help="say what is left")
     parser.add_argument("--quick", action="store_true", help="a first look")
     return parser.parse_args()
@@ -193,57 +186,13 @@ def _unpack(kept: Path, root: Path) -> None:
                 archive.extract(member, root, filter="data")
 
 
-# ------------------------------------------------------------------ earlier runs
-
-
-def _adopt(archive: Path, folder: Folder) -> None:
-    """Take the trials of the same line with other lists from its archive."""
-    if folder.tuned is not None or (folder.path / KNOWN).exists():
-        return
-    with tarfile.open(archive) as packed:
-        for member in packed.getmembers():
-            if not member.name.endswith("/spec.toml"):
-                continue
-            earlier = tomllib.loads(_text(packed, member.name))
-            if _but_lists(earlier) == _but_lists(spec_table(folder.spec)):
-                tuning = member.name.replace("spec.toml", "tuning.json")
-                found = adopt(
-                    folder.path, folder.spec, json.loads(_text(packed, tuning))
-                )
-                print(f"{folder.spec.name}: {found} trials known from {archive}")
-
-
-def _text(packed: tarfile.TarFile, name: str) -> str:
-    file = packed.extractfile(name)
-    assert file is not None, "a plain file"
-    return file.read().decode()
-
-
-def _but_lists(table: Mapping[str, Any]) -> Any:
-    """A spec without what its trials do not depend on.
-
-    `convolutions`, at its default, was a field of modules that is gone since.
-    """
-    found = json.loads(json.dumps(table))
-    found["problem"].pop("convolutions", None)
-    found["tune"].pop("extend", None)
-    for method in found["methods"]:
-        method.pop("grid")
-    return found
-
-
 def _left(folder: Folder) -> str:
     """How many candidates are to be tried, before lists grow."""
     if folder.tuned is not None:
         return "tuned"
-    how = folder.spec.tune
-    given = (how.screen_rounds, how.screen_seeds)
-    given = given if how.screen_rounds else (how.rounds, how.seeds)
-    every = candidates_of(folder.spec)
-    new = Known.of(folder.path, *given).without(every)
-    counts = [sum(map(len, part)) for part in (new, every)]
-    climbed = ", of which it climbs to some" if how.search == "climb" else ""
-    return f"{counts[0]} of {counts[1]} candidates to try{climbed}"
+    count = sum(map(len, candidates_of(folder.spec)))
+    climbs = folder.spec.tune.search == "climb"
+    return f"{count} candidates to try{', of which it climbs to some' * climbs}"
 
 
 # ------------------------------------------------------------------ what came of it

@@ -267,7 +267,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while not list(place.glob("runs/*/seed-0/manifest.json")):
+    while not list(place.glob("runs/*/seed-*/manifest.json")):
         assert time.monotonic() < deadline, "the run did not begin"
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does

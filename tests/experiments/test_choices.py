@@ -75,21 +75,15 @@ def test_the_first_trial_is_kept(
     assert sorted(trial["parameters"]["amplitude"] for trial in best) == kept
 
 
-def test_files_of_the_first_form_are_read_with_the_true_sign(tmp_path: Path) -> None:
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     file = tmp_path / "tuning.json"
-    trial = {"parameters": {"amplitude": 1.0}, "scores": [-0.9, None]}
-    entry = {"label": "HEW", "parameters": {"amplitude": 1.0}, "at_edge": ["amplitude"]}
-    file.write_text(json.dumps([entry | {"table": [trial]}]))
-    (choice,) = read_choices(file, ACCURATE)
-    assert choice.screen == ()
-    assert choice.table[0]["scores"] == [0.9, None]
-    assert choice.table[0]["tie_scores"] == []
-    (choice,) = read_choices(file, TuneSpec())  # a loss was never negated
-    assert choice.table[0]["scores"] == [-0.9, None]
-    file.write_text(json.dumps([entry]))
+    file.write_text(json.dumps([{"label": "HEW", "parameters": {}, "at_edge": []}]))
     with pytest.raises(DataError, match=r"tuning.json is damaged: KeyError"):
-        read_choices(file, ACCURATE)
-    assert read_choices(tmp_path / "none.json", ACCURATE) == ()
+        read_choices(file)
+    file.write_text('["HEW"]')
+    with pytest.raises(DataError, match=r"tuning.json is damaged: TypeError"):
+        read_choices(file)
+    assert read_choices(tmp_path / "none.json") == ()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +94,7 @@ def test_files_of_the_first_form_are_read_with_the_true_sign(tmp_path: Path) -> 
 def test_published_choices_are_the_best_of_their_trials(file: Path) -> None:
     how = read_spec(file.with_name("tuned.toml")).tune
     sign = -1 if how.by in LARGER_IS_BETTER else 1
-    choices = read_choices(file, how)
+    choices = read_choices(file)
     assert choices
     for choice in choices:
         over = np.max if how.over == "worst" else np.mean

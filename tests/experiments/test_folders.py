@@ -176,7 +176,7 @@ def test_what_was_begun_is_kept_and_counted(
     assert third.known["rounds"][0] == 6
     times = json.loads((folder.path / "times.json").read_text())
     assert times["resumed"]
-    assert set(times["stages"]) == {"tuning", "constants", "rounds"}
+    assert set(times["stages"]) == {"tuning", "rounds"}
     whole = folder_for(small(), tmp_path / "other")
     run_all([whole], jobs=0, progress=Progress())
     assert contents(whole) == contents(folder)
@@ -202,7 +202,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_until(lambda: list(tmp_path.glob("runs/*/seed-0/manifest.json")), 60)
+        wait_until(lambda: list(tmp_path.glob("runs/*/seed-*/manifest.json")), 60)
         assert members(process.pid) > 1
         process.kill()  # alone: its workers are not told
         process.wait()

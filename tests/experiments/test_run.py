@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,15 +141,20 @@ def test_processes_and_one_process_leave_the_same_bytes(
     done: Folder, tmp_path: Path
 ) -> None:
     again = folder_for(small(), tmp_path)
+    stages: list[str] = []
     seen: list[tuple[int, int]] = []
 
     class Watch(Progress):
+        def begin(self, tasks: Sequence[Task]) -> None:
+            stages.append(tasks[0].stage)
+
         def step(self, task: int, done: int) -> None:
             seen.append((task, done))
 
     run_all([again], jobs=2, progress=Watch())
     assert contents(again.path) == contents(done.path)
     assert (1, 6) in seen
+    assert stages == ["tuning", "rounds"]
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(done: Folder, tmp_path: Path) -> None:

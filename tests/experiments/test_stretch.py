@@ -1,18 +1,13 @@
 """Lists grow until the best lies inside, and what is known is not tried again."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hewfl.experiments.climb import Climb
-from hewfl.experiments.folder import folder_for
-from hewfl.experiments.known import Known, adopt
 from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.run import Progress, tune_all
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.stretch import beyond, joined, value_at
 from hewfl.experiments.tune import Candidates, choose
@@ -86,37 +81,3 @@ def test_the_worst_seed_may_decide() -> None:
         how = spec_with({"step_scale": RATES}, over=over)
         _, (choice,) = choose(how, tried, scores)
         assert choice.parameters["step_scale"] == found
-
-
-def test_known_trials_are_not_done_again(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
-    how = {"rounds": 1, "seeds": (0,), "screen_rounds": 2, "keep": 2}
-    short = folder_for(spec_with({"step_scale": RATES[:2]}, **how), tmp_path)
-    tune_all([short], jobs=0, progress=Progress())
-    spec = spec_with({"step_scale": RATES}, **how, extend=2)
-    longer = folder_for(spec, tmp_path)
-    entries = json.loads((short.path / "tuning.json").read_text())
-    assert adopt(longer.path, spec, entries) == 4  # two screened, two kept
-    (new,) = Known.of(longer.path, 2, (0,)).without((spec.methods[0].candidates(),))
-    assert [c.parameters["step_scale"] for c in new] == [2.0]
-    tune_all([longer], jobs=0, progress=Progress())
-    plain = folder_for(replace(spec, name="plain"), tmp_path)
-    tune_all([plain], jobs=0, progress=Progress())
-    assert longer.choices == plain.choices
-    assert len(plain.choices[0].screen) > 3  # one step of FedAvg wants more
-
-
-def test_known_scores_stand_among_new_ones() -> None:
-    """Parts of each seed come one after the other, as trials are done."""
-    candidates = spec_with({"step_scale": (0.5, 1.0, 2.0, 4.0)}).methods[0].candidates()
-    seeds, rows = (3, 4), {}
-    for seed in seeds:
-        name = f'FedAvg {{"step_scale": 1.0}}, 5 rounds, seed {seed}'
-        rows[name] = [10.0 * seed, None]
-    known = Known(rows, 5, seeds)
-    assert known.without((candidates,)) == ((candidates[0], *candidates[2:]),)
-    parts = [np.full((2, 2), 1.0), np.full((1, 2), 2.0)]
-    found = known.filled((candidates,), [*parts, *(part + 6 for part in parts)])
-    assert [table[:, 0].tolist() for table in found] == [
-        *([1.0, 30.0, 1.0, 2.0], [7.0, 40.0, 7.0, 8.0])
-    ]

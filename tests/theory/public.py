@@ -11,13 +11,13 @@ from hewfl.predictive import tracking
 
 PARTS = {
     # what the statements are built from
-    "Search", "above_smoothness", "by_round", "capped_cost", "client_mask",
-    "coarser", "contracting", "convex_rate", "corrected", "design_and_range",
-    "direct", "fewest_rounds", "find_theorem", "grouped", "iterated", "kinds_of",
-    "log1p_scaled", "log_contraction", "log_ratio", "one_by_one", "one_whole",
-    "only_where", "optimised", "plain", "plain_contracting", "power", "product",
-    "real_rounds_to", "search_of", "similar", "simplex_weights", "single_path",
-    "solver_gaps", "stacked", "time_and_state", "tracking_hypothesis", "unscaled",
+    "Search", "above_smoothness", "by_round", "capped_cost", "checked_state",
+    "client_mask", "coarser", "contracting", "convex_rate", "corrected",
+    "design_and_range", "direct", "fewest_rounds", "find_theorem", "grouped",
+    "kinds_of", "log1p_scaled", "log_contraction", "log_ratio", "one_by_one",
+    "one_whole", "only_where", "optimised", "plain", "plain_contracting", "power",
+    "product", "rate_to", "real_rounds_to", "search_of", "similar", "simplex_weights", "single_path",
+    "solver_gaps", "stacked", "tail", "time_and_state", "tracking_hypothesis", "unscaled",
     "upper_state",
 }  # fmt: skip
 MODULES = {

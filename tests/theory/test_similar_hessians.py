@@ -137,7 +137,7 @@ def test_the_step_bounds_exact_expectations(
             System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant
         )
         ho = higher_order(k, np.abs(curvature - flat).max(), 0.0)
-        assert all_hold(ho.hypotheses)
+        assert all_hold(ho.recursion.hypotheses)
         bound, _ = higher_order_step(ho, (g, (e**2).max()))
         assert g_next <= bound * (1 + 1e-12)
 

@@ -21,7 +21,10 @@ Precision = Literal["float32", "float64"]
 Moments = tuple[Float64[Array, " p"], Float64[Array, " p"]]
 
 _ROWS = 4096
-"""Rows converted at a time: float64 copies of whole data sets need not fit."""
+"""Rows converted at a time: float64 copies of whole data sets need not fit. Sums are
+rounded once for so many rows: another number is another mean, in its last digits."""
+_FEW = 512
+"""Rows scaled at a time: they stay in the processor's cache."""
 
 
 @final
@@ -216,11 +219,11 @@ def row_labels(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"]:
 
 
 def _blocks(
-    dataset: Dataset, rows: Int64[Ints, " m"]
+    dataset: Dataset, rows: Int64[Ints, " m"], size: int = _ROWS
 ) -> Iterator[tuple[slice, Float64[Array, "b p"]]]:
-    """Rows in float64, some thousand at a time."""
-    for start in range(0, len(rows), _ROWS):
-        where = slice(start, min(start + _ROWS, len(rows)))
+    """Rows in float64, some at a time, in memory that the caller may write to."""
+    for start in range(0, len(rows), size):
+        where = slice(start, min(start + size, len(rows)))
         block: Array = _features(dataset, rows[where], np.dtype(np.float64))
         yield where, block
 
@@ -235,17 +238,26 @@ def _moments(dataset: Dataset, rows: Int64[Ints, " m"]) -> Moments:
     mean = np.zeros(width)
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
     for _, block in _blocks(dataset, rows):
-        mean += (block / m).sum(axis=0)
         low = np.minimum(low, block.min(axis=0))
         high = np.maximum(high, block.max(axis=0))
+        mean += np.divide(block, m, out=block).sum(axis=0)
     varies = low < high
     # In units of half the range, squares neither overflow nor vanish.
     unit = np.where(varies, high / 2 - low / 2, np.inf)
     squares = np.zeros(width)
     for _, block in _blocks(dataset, rows):
-        squares += (((block - mean) / unit) ** 2).sum(axis=0)
-    relative = np.where(varies, np.sqrt(squares / m), 1.0)
-    return mean, unit * relative
+        relative = _standardised(block, mean, unit)
+        squares += np.square(relative, out=relative).sum(axis=0)
+    return mean, unit * np.where(varies, np.sqrt(squares / m), 1.0)
+
+
+def _standardised(
+    block: Float64[Array, "b p"], mean: Float64[Array, " p"], unit: Float64[Array, " p"]
+) -> Float64[Array, "b p"]:
+    """(x − mean) / unit for each row x, in the memory of the rows."""
+    block -= mean
+    block /= unit
+    return block
 
 
 def _scaled(
@@ -258,10 +270,11 @@ def _scaled(
     bias: bool,
 ) -> Float[Array, "m q"]:
     width = len(mean)
-    scaled = np.ones((len(rows), width + bias), dtype=dtype)
+    scaled = np.empty((len(rows), width + bias), dtype=dtype)
+    scaled[:, width:] = 1
     with np.errstate(over="ignore"):  # found out below
-        for where, block in _blocks(dataset, rows):
-            scaled[where, :width] = (block - mean) / deviation
+        for where, block in _blocks(dataset, rows, _FEW):
+            scaled[where, :width] = _standardised(block, mean, deviation)
     if not np.isfinite(scaled).all():
         column = int(np.argwhere(~np.isfinite(scaled))[0][1])
         found = f"a number beyond it in column {column}"

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -147,41 +146,7 @@ def _shards_digest(spec: Spec, seed: int) -> str:
 
 
 def _place(key: str) -> Path:
-    _used.add(key)
     return cache_root() / "constants" / f"{key}.json"
-
-
-_used: set[str] = set()
-"""Constants that were asked for since `noted` began."""
-
-
-@contextmanager
-def noted() -> Iterator[set[str]]:
-    """Note which constants are asked for inside: a cluster's workers share them."""
-    _used.clear()
-    yield _used
-
-
-def from_cache(keys: Iterable[str]) -> dict[str, bytes]:
-    """Files of some constants in this machine's cache, by name."""
-    root = cache_root() / "constants"
-    places = [root / f"{key}{end}" for key in keys for end in (".f64", ".json")]
-    return {file.name: file.read_bytes() for file in places if file.is_file()}
-
-
-def put_in_cache(files: Mapping[str, bytes]) -> None:
-    """Put files of constants into this machine's cache, where it has them not.
-
-    A model goes before the value that is found with it: who finds the value looks for
-    the model.
-    """
-    for name in sorted(files):  # .f64 before .json
-        place = cache_root() / "constants" / name
-        try:
-            if not place.exists():
-                write_bytes(place, files[name])
-        except OSError as error:
-            warn_of_cache(error)
 
 
 def _known(key: str) -> Mapping[str, Any] | None:

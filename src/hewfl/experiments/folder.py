@@ -60,7 +60,7 @@ class Folder:
     @property
     def choices(self) -> tuple[Choice, ...]:
         """What tuning found for each method with a grid, once it has."""
-        return read_choices(self.path / "tuning.json", self.spec.tune)
+        return read_choices(self.path / "tuning.json")
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def _held(folder: Folder) -> Iterator[None]:
 
 def is_begun(folder: Folder) -> bool:
     """Whether a run has anything that would have to be done again without it."""
-    places = ("known.json", "tuned.toml", "trials/*.json", "seed-*/manifest.json")
+    places = ("tuned.toml", "trials/*.json", "seed-*/manifest.json")
     return any(next(folder.path.glob(place), None) for place in places)
 
 

@@ -18,11 +18,9 @@ from hewfl.data import CATALOGUE
 from hewfl.data import load as load_data
 from hewfl.data.own_files import SUFFIXES
 from hewfl.data.places import file_sha256
-from hewfl.data.sharing import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError
 from hewfl.experiments.methods import GROUP, check_method
-from hewfl.experiments.sections import MODELS, MODELS_GROUP, PROBLEMS_GROUP
-from hewfl.experiments.spec import Spec
+from hewfl.experiments.spec import OWN, Spec
 from hewfl.server.client_laws import (
     HORIZONS_GROUP,
     PARTICIPATION_GROUP,
@@ -77,23 +75,15 @@ def data_digest(spec: Spec) -> str | None:
 
 def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
     """What of a spec is code of the user's own: field, name and group."""
-    c, problem = spec.clients, spec.problem
-    laws = {
-        "clients.horizons": (c.horizons, HORIZONS_GROUP),
-        "clients.participation": (c.participation, PARTICIPATION_GROUP),
-    }
+    if spec.is_record:
+        return {}
     asked: dict[str, tuple[Any, str]] = {
         f"methods[{k}].method": (m.method, GROUP) for k, m in enumerate(spec.methods)
     }
-    for field, (law, group) in laws.items():
-        asked[field] = (law.get("kind") if isinstance(law, Mapping) else law, group)
-    asked["clients.partition"] = (c.partition, PARTITIONS_GROUP)
-    if problem.model not in MODELS:
-        asked["problem.model"] = (problem.model, MODELS_GROUP)
-    if problem.make is not None:
-        asked["problem.make"] = (problem.make, PROBLEMS_GROUP)
-    if spec.is_record:
-        return {}
+    for (section, name), group in OWN.items():
+        given = getattr(getattr(spec, section), name)
+        kind = given.get("kind") if isinstance(given, Mapping) else given
+        asked[f"{section}.{name}"] = (kind, group)
     return {field: found for field, found in asked.items() if is_own(*found)}
 
 

@@ -50,7 +50,7 @@ def _trials(run: PageRun, trials: Mapping[str, Trials], *, first: bool) -> Html:
         for trial in own:
             cells = [*map(_score, trial["scores"])]
             if tune.tie:
-                cells += [*map(_score, trial["tie_scores"])] or ["—"] * len(seeds)
+                cells += map(_score, trial["tie_scores"])
             tried = values(trial["parameters"], grids[label])
             rows.append([run.name(label), tried, *cells])
     if not rows:

@@ -1,4 +1,4 @@
-"""Run specs: tune, solve for constants, then every seed, in stages on all cores."""
+"""Run specs: tune, then every seed, in stages on all cores."""
 
 import itertools
 import shutil
@@ -7,21 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.checksums import NAME as CHECKSUMS
 from hewfl.experiments.checksums import verify, write_checksums
 from hewfl.experiments.climb import Climb
 from hewfl.experiments.environment import Stopwatch, environment
 from hewfl.experiments.folder import Folder, held, is_begun
-from hewfl.experiments.known import Known
 from hewfl.experiments.own import check_own, check_own_code
 from hewfl.experiments.problem import samples_of
-from hewfl.experiments.seed import (
-    constants_file,
-    rounds_done,
-    run_seed,
-    solve_constants,
-)
+from hewfl.experiments.seed import rounds_done, run_seed
 from hewfl.experiments.spec import Spec, write_spec
 from hewfl.experiments.stretch import beyond, joined
 from hewfl.experiments.summary import summarise
@@ -63,7 +59,7 @@ def run_all(
     progress: Progress,
     cluster: Crew | None = None,
 ) -> None:
-    """Do what is left of several runs, on all cores at once: tune, solve, simulate.
+    """Do what is left of several runs, on all cores at once: tune and simulate.
 
     Args:
         folders: runs, new or begun.
@@ -86,8 +82,6 @@ def run_all(
         crew = cluster or here
         _tune(todo, crew, progress)
         watch.lap("tuning")
-        _stage(_constant_tasks(todo), crew, progress)
-        watch.lap("constants")
         _stage(_seed_tasks(todo), crew, progress)
         watch.lap("rounds")
         for folder in todo:  # somebody may have edited a rule meanwhile
@@ -229,19 +223,19 @@ def _trials(
 ) -> list[tuple[Folder, list[Scores]]]:
     """The trials of all runs in one stage; the scores of each, seed by seed."""
     screen = name.startswith("screen")
-    trials, tasks = [], list[list[Task]]()
+    tasks = list[list[list[Task]]]()
     for folder in folders:
         spec, given = folder.spec, candidates[folder.path]
         rounds = spec.tune.screen_rounds if screen else spec.tune.rounds
         seeds = spec.tune.screen_seeds if screen else spec.tune.seeds
-        known = Known.of(folder.path, rounds, seeds)
-        trials.append((known, given))
-        new, place = known.without(given), folder.trials / name
-        tasks.append(trial_tasks(spec, new, rounds, seeds, place) if any(new) else [])
-    done = iter(_stage([task for own in tasks for task in own], crew, progress))
-    results = [[next(done) for _ in own] for own in tasks]
-    pairs = zip(folders, trials, results, strict=True)
-    return [(folder, known.filled(given, new)) for folder, (known, given), new in pairs]
+        place = folder.trials / name
+        tasks.append([trial_tasks(spec, given, rounds, s, place) for s in seeds])
+    every = [task for seeds in tasks for own in seeds for task in own]
+    done = iter(_stage(every, crew, progress))
+    scores = [
+        [np.concatenate([next(done) for _ in own]) for own in seeds] for seeds in tasks
+    ]
+    return list(zip(folders, scores, strict=True))
 
 
 def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
@@ -260,38 +254,6 @@ def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
     results = crew.execute(turns, progress.step, progress.note)
     found = dict(zip(order, results, strict=True))
     return [found[k] for k in range(len(tasks))]
-
-
-def _constant_tasks(folders: Sequence[Folder]) -> list[Task]:
-    """Each optimum once: runs that share data and partition share the answer.
-
-    All partitions of one seed's samples are one task, as they start from the same
-    pooled optimum.
-    """
-    found: dict[tuple[Any, ...], dict[Any, Spec]] = {}
-    for folder in folders:
-        spec, c = folder.spec, folder.spec.clients
-        if not spec.problem.is_softmax:  # nothing to share
-            continue
-        for seed in spec.seeds:
-            if constants_file(folder.of_seed(seed)).exists():
-                continue
-            part: tuple[Any, ...] = ()  # L alone does not depend on the partition
-            if spec.problem.optimum:
-                part = (repr(c.sharing), repr(c.world))
-            parts = found.setdefault((spec.data, spec.problem, spec.dtype, seed), {})
-            parts.setdefault(part, spec)
-    return [
-        Task(
-            "constants",
-            f"{key[0].name}, seed {key[-1]}",
-            len(parts),
-            solve_constants,
-            (tuple(parts.values()), key[-1]),
-            shares=samples_of(next(iter(parts.values())), key[-1]),
-        )
-        for key, parts in found.items()
-    ]
 
 
 def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:

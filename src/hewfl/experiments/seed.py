@@ -1,6 +1,6 @@
 """One seed of a run, in a worker: its constants, then its rounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,12 @@ from hewfl.experiments.problem import (
     start_of,
 )
 from hewfl.experiments.spec import Spec
-from hewfl.sim.audit import pathwise_audit
+from hewfl.sim.audit import pathwise_audit_of_all
 from hewfl.sim.engine import simulate
 from hewfl.sim.lanes import Observer, Step
 
 CHECKPOINT_EVERY = 10
 """Rounds; a run loses less than this by being killed."""
-
-
-def solve_constants(
-    specs: Sequence[Spec], seed: int, on_step: Callable[[int], None]
-) -> None:
-    """Find L and the optima of several partitions, and leave them in the cache."""
-    for k, spec in enumerate(specs, start=1):
-        find_constants(spec, seed, build_problem(spec, seed))
-        on_step(k)
 
 
 def run_seed(
@@ -47,7 +38,7 @@ def run_seed(
     smoothness = _settled_smoothness(spec, seed, problem, folder)
     observers: list[Observer] = []
     if spec.audit_every:
-        observers.append(_every(spec.audit_every, pathwise_audit))
+        observers.append(_every(spec.audit_every, pathwise_audit_of_all()))
     with naming_run(spec, seed):
         simulate(
             problem,

@@ -12,6 +12,7 @@ from hewfl.core.checks import invalid
 from hewfl.core.conversion import from_table, to_table, write_toml
 from hewfl.core.fields import check_fields
 from hewfl.core.own_code import located
+from hewfl.data.sharing import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError
 from hewfl.experiments.methods import (
     MethodSpec,
@@ -21,6 +22,8 @@ from hewfl.experiments.methods import (
     text_field,
 )
 from hewfl.experiments.sections import (
+    MODELS_GROUP,
+    PROBLEMS_GROUP,
     Amount,
     AmountOrNone,
     ClientsSpec,
@@ -29,6 +32,7 @@ from hewfl.experiments.sections import (
     Seeds,
     TuneSpec,
 )
+from hewfl.server.client_laws import HORIZONS_GROUP, PARTICIPATION_GROUP
 
 LATER: tuple[tuple[str, str, Any], ...] = (
     ("tune", "ties", []),
@@ -159,14 +163,15 @@ def spec_from_table(table: Mapping[str, Any], folder: Path | None = None) -> Spe
     return from_table(Spec, rest | {"methods": methods}, "")
 
 
-OWN = (
-    ("problem", "model"),
-    ("problem", "make"),
-    ("clients", "partition"),
-    ("clients", "horizons"),
-    ("clients", "participation"),
-)
-"""Where a spec may name code of the user's own, besides its methods."""
+OWN = {
+    ("clients", "horizons"): HORIZONS_GROUP,
+    ("clients", "participation"): PARTICIPATION_GROUP,
+    ("clients", "partition"): PARTITIONS_GROUP,
+    ("problem", "model"): MODELS_GROUP,
+    ("problem", "make"): PROBLEMS_GROUP,
+}
+"""Where a spec may name code of the user's own, besides its methods, and the group of
+entry points that it may be one of."""
 
 
 def _located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -11,16 +11,14 @@ from jaxtyping import Float64
 from hewfl.core.checks import Array
 from hewfl.experiments.compare import compare_finals, final_of
 from hewfl.experiments.results import Results
-from hewfl.server.trace import RoundRecord
+from hewfl.server.trace import AVERAGED, RoundRecord
 
-QUANTITIES = (
+_OF_MODELS = (
     *("objective", "gap", "pooled", "pooled_gap"),
     *("validation_accuracy", "validation_loss", "test_accuracy", "test_loss"),
-    *("averaged_objective", "averaged_gap", "averaged_pooled", "averaged_pooled_gap"),
-    *("averaged_validation_accuracy", "averaged_validation_loss"),
-    *("averaged_test_accuracy", "averaged_test_loss"),
-    *("scalars", "paper_scalars"),
 )
+_AVERAGED = (f"{AVERAGED}{quantity}" for quantity in _OF_MODELS)
+QUANTITIES = (*_OF_MODELS, *_AVERAGED, "scalars", "paper_scalars")
 """Those that a summary gives, where they were measured."""
 COMPARED = ("objective", "pooled", "test_accuracy")
 

@@ -4,20 +4,15 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from dataclasses import is_dataclass
 from typing import Any
 
 from hewfl.core.conversion import write_toml
 from hewfl.experiments.methods import OUTER
-from hewfl.experiments.sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
 from hewfl.experiments.spec import Spec
 from hewfl.server.methods import METHODS
 
-SECTIONS = {
-    "data": DataSpec,
-    "problem": ProblemSpec,
-    "clients": ClientsSpec,
-    "tune": TuneSpec,
-}
+SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
 WHAT = (
     f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
     f"are fields, and so are those of the outer optimiser: {', '.join(OUTER)}. FedAvgM "

@@ -76,28 +76,26 @@ def candidates_of(spec: Spec) -> Candidates:
 
 
 def trial_tasks(
-    spec: Spec, candidates: Candidates, rounds: int, seeds: Sequence[int], place: Path
+    spec: Spec, candidates: Candidates, rounds: int, seed: int, place: Path
 ) -> list[Task]:
-    """Trials of the candidates for each seed, in the order of seeds and `parts_of`.
+    """Trials of the candidates for one seed, in the order of `parts_of`.
 
     Args:
         spec: with grids.
         candidates: to try.
         rounds: of each trial.
-        seeds: of the trials.
+        seed: of the trials.
         place: how the names of the files begin that keep the scores of each trial.
     """
     tasks, parts = [], parts_of(spec, candidates)
-    for seed in seeds:
-        for j, part in enumerate(parts):
-            which = "" if len(parts) == 1 else f"-{j}"
-            file = place.with_name(f"{place.name}-{seed}{which}.json")
-            name, lanes = f"{spec.name}, seed {seed}", sum(map(len, part))
-            done = rounds if file.exists() else 0
-            call = (spec, part, rounds, seed, file)
-            shares = samples_of(spec, seed)
-            what = (name, rounds, kept_trial, call, done, lanes, shares)
-            tasks.append(Task("tuning", *what, writes=file))
+    for j, part in enumerate(parts):
+        which = "" if len(parts) == 1 else f"-{j}"
+        file = place.with_name(f"{place.name}-{seed}{which}.json")
+        name, lanes = f"{spec.name}, seed {seed}", sum(map(len, part))
+        done = rounds if file.exists() else 0
+        call, shares = (spec, part, rounds, seed, file), samples_of(spec, seed)
+        what = (name, rounds, kept_trial, call, done, lanes, shares)
+        tasks.append(Task("tuning", *what, writes=file))
     return tasks
 
 
@@ -245,45 +243,24 @@ def choose(
     return replace(spec, methods=methods), tuple(choices.values())
 
 
-def read_choices(file: Path, how: TuneSpec) -> tuple[Choice, ...]:
+def read_choices(file: Path) -> tuple[Choice, ...]:
     """What a `tuning.json` says; nothing if there is none.
-
-    Args:
-        file: the file.
-        how: the spec's own words on tuning.
 
     Raises:
         DataError: the file is damaged.
     """
     found = read_json(file, missing=True) or []
     try:
-        return tuple(_choice(entry, how) for entry in found)
-    except (KeyError, TypeError, AttributeError) as error:
+        return tuple(
+            Choice(
+                entry["label"],
+                entry["parameters"],
+                *(tuple(entry[name]) for name in ("at_edge", "screen", "table")),
+            )
+            for entry in found
+        )
+    except (KeyError, TypeError) as error:
         raise DataError(f"{file} is damaged: {error!r}; delete it") from error
-
-
-def _choice(entry: Mapping[str, Any], how: TuneSpec) -> Choice:
-    """One entry.
-
-    Those without `screen` are of the first form, which had the quantity that decides
-    alone, negated where more is better.
-    """
-    table = tuple(entry["table"])
-    if "screen" not in entry:
-        sign = -1 if how.by in LARGER_IS_BETTER else 1
-        table = tuple(_of_first_form(row, sign) for row in table)
-    return Choice(
-        entry["label"],
-        entry["parameters"],
-        tuple(entry["at_edge"]),
-        tuple(entry.get("screen", ())),
-        table,
-    )
-
-
-def _of_first_form(trial: Mapping[str, Any], sign: int) -> Mapping[str, Any]:
-    scores = [None if s is None else sign * s for s in trial["scores"]]
-    return {"parameters": trial["parameters"], "scores": scores, "tie_scores": []}
 
 
 def lists_of(

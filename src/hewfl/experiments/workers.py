@@ -28,6 +28,9 @@ Warned = tuple[str, type[Warning], str, int]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Set to one in every worker: processes share the cores, and bits do not depend on
 how many cores there are."""
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+"""Linux: arrays up to 32 MiB are made in memory that a worker keeps. By default it goes
+back to the system with each array, and comes again page by page, cleared."""
 
 
 @final
@@ -180,7 +183,7 @@ class Processes:
 
     def _begin(self, worker: int, k: int, task: Task) -> Future[Any]:
         self._shares[worker] = task.shares
-        with _one_thread_each(), _deaf_to_ctrl_c():
+        with _settings(), _deaf_to_ctrl_c():
             return self._pools[worker].submit(_work, self._past + k, task)
 
     def _pass_on(self, report: Report, over: Container[int]) -> None:
@@ -227,10 +230,11 @@ def pass_on_warning(told: Warned) -> None:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Workers started inside take one thread for linear algebra."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
+def _settings() -> Iterator[None]:
+    """Workers started inside take one thread for linear algebra and keep memory."""
+    given = dict.fromkeys(THREADS, "1") | MEMORY
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         yield
     finally:

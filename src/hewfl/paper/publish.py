@@ -2,13 +2,12 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hewfl.core.atomic import write_bytes, write_json, write_text
 from hewfl.experiments.folder import Folder
-from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.summary import mean_text
 from hewfl.experiments.tune import LARGER_IS_BETTER
@@ -51,12 +50,6 @@ GRID_RULES = (
     "undecided. "
     "Weights are not uniform when those of one horizon group are clearly not 1/n."
 )
-LINE_RULES = (
-    "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
-    "the seeds in the last round; it does not agree when one is clearly the other way "
-    "round, and is undecided otherwise. One about methods that were not run is not "
-    "judged."
-)
 """What verdicts mean, at the head of claims.md."""
 
 
@@ -78,8 +71,8 @@ def publish_grid(
     _write_numbers(folders, panels, output, without=())
     (spec, *_) = (folder.spec for folder in folders.values())
     head = f"{GRID_RULES}\n\n{amount(spec, is_quick=is_quick)}"
-    write_text(output / "claims.md", _claims_text(head, claims))
-    tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
+    write_text(output / "claims.md", claims_text(head, claims))
+    tables = f"{edges_text(folders)}\n{tables_text(folders)}"
     write_text(output / "results.md", tables)
     write_text(output / "pairs.csv", _pairs_text(panels))
     return claims
@@ -97,36 +90,8 @@ def publish_extended(
     (spec, *_) = (folder.spec for folder in folders.values())
     head = f"{amount(spec, is_quick=is_quick)}\n\n"
     write_text(output / "claims.md", head + extended_text(panels))
-    tables = f"{edges_text(folders)}\n{_tables_text(folders)}"
+    tables = f"{edges_text(folders)}\n{tables_text(folders)}"
     write_text(output / "results.md", tables)
-
-
-def publish_line(
-    folder: Folder,
-    output: Path,
-    judged: Callable[[Results], list[Claim]],
-    *,
-    is_quick: bool,
-) -> list[Claim]:
-    """Write all that a result of a deep-learning line needs; return its claims.
-
-    Args:
-        folder: of the finished run.
-        output: folder of the tables; spec and times go beside them.
-        judged: holds the paper's claims against the results.
-        is_quick: whether the run is a first look.
-
-    Returns:
-        The claims, judged.
-    """
-    key = (folder.spec.data.name, folder.spec.name)
-    claims = judged(folder.results)
-    _write_table({key: folder}, output)
-    _copy(folder, output, (*KEPT, "summary.json"))
-    head = f"{LINE_RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
-    write_text(output / "claims.md", _claims_text(head, claims))
-    write_text(output / "results.md", _tables_text({key: folder}))
-    return claims
 
 
 def _write_numbers(
@@ -142,11 +107,11 @@ def _write_numbers(
         found = folder.summary
         kept = {key: value for key, value in found.items() if key not in without}
         summaries[f"{data}, {regime}"] = kept
-    _write_table(folders, output)
+    write_table(folders, output)
     write_json(output / "summary.json", summaries)
     write_curves(panels, output)
     for (data, regime), folder in folders.items():
-        _copy(folder, output / "panels" / f"{data}-{regime}", KEPT)
+        copy_files(folder, output / "panels" / f"{data}-{regime}", KEPT)
 
 
 def _pairs_text(panels: Panels) -> str:
@@ -169,14 +134,15 @@ def _pairs_text(panels: Panels) -> str:
     return stream.getvalue()
 
 
-def _copy(folder: Folder, output: Path, names: Sequence[str]) -> None:
+def copy_files(folder: Folder, output: Path, names: Sequence[str]) -> None:
     """Files of a run as they are; a spec without grids has no tuning to copy."""
     for name in names:
         if (folder.path / name).exists():
             write_bytes(output / name, (folder.path / name).read_bytes())
 
 
-def _write_table(folders: Mapping[Key, Folder], output: Path) -> None:
+def write_table(folders: Mapping[Key, Folder], output: Path) -> None:
+    """The last values of all methods of some runs, as table.csv."""
     found = {key: folder.summary["methods"] for key, folder in folders.items()}
     every = [method for methods in found.values() for method in methods]
     columns = [c for c in COLUMNS if any(c in method["final"] for method in every)]
@@ -213,14 +179,15 @@ def amount(spec: Spec, *, is_quick: bool) -> str:
     return told
 
 
-def _claims_text(head: str, claims: Sequence[Claim]) -> str:
+def claims_text(head: str, claims: Sequence[Claim]) -> str:
+    """What claims.md says: what verdicts mean, and the claims."""
     lines = [head, ""]
     lines += ["| the paper's claim | our runs | because |", "| --- | --- | --- |"]
     lines += [f"| {c.statement} | **{c.verdict}** | {c.because} |" for c in claims]
     return "\n".join(lines) + "\n"
 
 
-def _tables_text(folders: Mapping[Key, Folder]) -> str:
+def tables_text(folders: Mapping[Key, Folder]) -> str:
     """One table per panel: the last round, mean ± deviation over the seeds."""
     lines = []
     for (data, regime), folder in folders.items():

@@ -1,6 +1,6 @@
 """A finished deep-learning line on paper: claims at every moment, tables, curves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,14 @@ from hewfl.paper.claims import Claim
 from hewfl.paper.claims_deep import ACCURACY, LOSS
 from hewfl.paper.curves_file import write_curves
 from hewfl.paper.moments_deep import Moment, at_moment
-from hewfl.paper.publish import amount, publish_line
+from hewfl.paper.publish import (
+    KEPT,
+    amount,
+    claims_text,
+    copy_files,
+    tables_text,
+    write_table,
+)
 
 RULES = (
     "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
@@ -50,15 +57,17 @@ def publish_deep(
     Returns:
         The claims, judged.
     """
-    claims = publish_line(folder, output, judged, is_quick=is_quick)
-    results = folder.results
-    head = [RULES, "", amount(folder.spec, is_quick=is_quick), ""]
-    write_text(output / "claims.md", "\n".join(head + _claim_rows(claims)))
-    tables = [(output / "results.md").read_text(encoding="utf-8").rstrip(), ""]
+    results, key = folder.results, (folder.spec.data.name, folder.spec.name)
+    claims = judged(results)
+    write_table({key: folder}, output)
+    copy_files(folder, output, (*KEPT, "summary.json"))
+    head = f"{RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", claims_text(head, claims))
+    tables = [tables_text({key: folder}).rstrip(), ""]
     for moment in tuple(Moment)[1:]:
         tables += [f"### {moment}", "", *_table(results, moment), ""]
     write_text(output / "results.md", "\n".join(tables))
-    write_curves({(folder.spec.data.name, folder.spec.name): results}, output)
+    write_curves({key: results}, output)
     return claims
 
 
@@ -101,12 +110,6 @@ def _page_rows(folder: Folder) -> list[str]:
         cells = " | ".join(mean_text(statistics(value)) for value in values)
         lines.append(f"| {label} | {chosen} | {cells} |")
     return lines
-
-
-def _claim_rows(claims: Sequence[Claim]) -> list[str]:
-    rows = [f"| {c.statement} | **{c.verdict}** | {c.because} |" for c in claims]
-    head = ["| the paper's claim | our runs | because |", "| --- | --- | --- |"]
-    return [*head, *rows, ""]
 
 
 def _table(results: Results, moment: Moment) -> list[str]:

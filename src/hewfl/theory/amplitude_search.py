@@ -11,7 +11,7 @@ from hewfl.core.checks import Array, ArrayLike, Mask, Reals
 from hewfl.theory.arrival import first_round_at, staged_arrival
 from hewfl.theory.case import Case
 from hewfl.theory.curves import Curve
-from hewfl.theory.needed import real_rounds_to
+from hewfl.theory.needed import real_rounds_to, tail
 from hewfl.theory.post_local import PostLocal, above_smoothness
 from hewfl.theory.systems import coarser, grouped
 from hewfl.theory.theorems import Form, Theorem, find_theorem, theorem_curve
@@ -113,7 +113,7 @@ class Search:
         if lowest is None:
             lowest = self.least(self.floors, shape)
         middle = np.log(np.asarray(self.controls(lowest).amplitude))[None]
-        outside = np.broadcast_to(_tail(np.log(SEARCHED), shape), (2, *shape))
+        outside = np.broadcast_to(tail(np.log(SEARCHED), shape), (2, *shape))
         inside = np.broadcast_to(middle, (2, *shape))
         parts = np.arange(1.0, 17.0).reshape(-1, *[1] * outside.ndim) / 16
         for _ in range(_CUTS):
@@ -141,19 +141,19 @@ class Search:
             start: a point to begin with, which stays unless another is better.
         """
         box = np.log([SEARCHED, _MARGINS if self.wide else (1.0, 1.0)])
-        low, high = (np.broadcast_to(_tail(end, shape), (2, *shape)) for end in box.T)
+        low, high = (np.broadcast_to(tail(end, shape), (2, *shape)) for end in box.T)
         edges, centre = (low, high), start
         for along, across in (_COARSE, *[_FINE] * _ZOOMS):
             sizes = np.array([along, across if self.wide else 1])
             axes = [np.linspace(0, 1, size) for size in sizes]
             fractions = np.stack(np.meshgrid(*axes)).reshape(2, -1)
-            x = low[:, None] + _tail(fractions, shape) * (high - low)[:, None]
+            x = low[:, None] + tail(fractions, shape) * (high - low)[:, None]
             if centre is not None:
                 x = np.concatenate([centre[:, None], x], axis=1)
             place = score(x).argmin(0)
             centre = np.take_along_axis(x, place[None, None], axis=1)[:, 0]
             # two steps to either side: a valley that runs aslant may leave the cell
-            step = 2 * (high - low) / _tail(np.maximum(sizes - 1, 1), shape)
+            step = 2 * (high - low) / tail(np.maximum(sizes - 1, 1), shape)
             low = np.maximum(edges[0], centre - step)
             high = np.minimum(edges[1], centre + step)
         assert centre is not None
@@ -193,11 +193,6 @@ def search_of(
     few = coarser(exact.system, _SEARCHED_KINDS)
     sketch = replace(exact, system=few, tracking=exact.start[1])
     return Search(statement, exact, sketch, curvature, variant), shape
-
-
-def _tail(values: Array, shape: tuple[int, ...]) -> Array:
-    """The values with an axis of length one for each of the configurations'."""
-    return values.reshape(*values.shape, *[1] * len(shape))
 
 
 def _shape(case: Case, curvature: ArrayLike | None) -> tuple[int, ...]:

@@ -123,6 +123,7 @@ def _gaps(lane: list[float], flows: bool) -> Iterator[float]:
     a, beta, gamma, delta, cap, A, B, C, u, q = lane
     while True:
         yield u
+        u = min(u, cap)
         x, stale = a * u, gamma * q if gamma else 0.0
         if not flows:
             moved = u + (beta * u - a * u * u)

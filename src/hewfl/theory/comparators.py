@@ -111,9 +111,6 @@ def comparator_recursion(
 
         u⁺ = min{f̄, u − a u² + β u + γ χ + δ + ε},     χ⁺ = A + B u + C χ
 
-    On [0, f̄] the right side grows with u for amplitudes up to 4, so bounds may be put
-    for u and χ.
-
     Args:
         coefficients: of the comparator.
         start: (u₀, χ₀).

@@ -28,7 +28,7 @@ from hewfl.theory.post_local import PostLocal, post_local_hypotheses
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory, Whole
+from hewfl.theory.trajectories import State, Trajectory, Whole, checked_state
 
 
 @broadcasting
@@ -158,7 +158,7 @@ def comparator_moments(
         raise invalid("variant", "one of paper, sharp", repr(variant))
     theta, L = positives("amplitude", controls.amplitude), system.L
     a = simplex_weights("comparator", comparator)
-    U, Q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    U, Q = checked_state("state", state)
     V2 = noise_of_mean(system, a)
     if variant == "paper":
         V1, fourth = mean_noise(system, a), theta**4

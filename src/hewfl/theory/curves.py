@@ -130,7 +130,7 @@ def similar(case: Case, controls: PostLocal, variant: Variant, printed: bool) ->
     k = uniform_coefficients(case.system, controls.amplitude, variant=variant)
     S, M = case.known("similarity"), case.known("hessian_lipschitz")
     bound = higher_order(k, S, M, printed=printed)
-    several = replace(bound, push=np.atleast_1d(bound.push))
+    several = replace(bound, recursion=_several(bound.recursion))
     if printed:
         rate = partial(best_iterate_rate, several, case.start, printed=True)
         return _curve(rate, case, None)

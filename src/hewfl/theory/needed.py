@@ -49,8 +49,8 @@ def rounds_to(
     goal, least = positives("target", target), one_whole("least", least)
     first = rate(least).value
     shape = np.broadcast_shapes(first.shape, goal.shape)
-    powers, digits = 16.0 ** np.arange(12, -1, -1), _tail(np.arange(1.0, 16.0), shape)
-    reached = rate(least + _tail(powers, shape)).value <= goal
+    powers, digits = 16.0 ** np.arange(12, -1, -1), tail(np.arange(1.0, 16.0), shape)
+    reached = rate(least + tail(powers, shape)).value <= goal
     late = np.full(shape, float(least))
     for power, soon in zip(powers, reached, strict=True):
         if (reached[0] & ~soon).any():  # else this digit is zero, or does not matter
@@ -120,6 +120,6 @@ def real_rounds_to(rate: Callable[[ArrayLike], Rate], goal: Array, least: int) -
     return np.asarray(whole - inside)
 
 
-def _tail(values: Array, shape: tuple[int, ...]) -> Array:
+def tail(values: Array, shape: tuple[int, ...]) -> Array:
     """The values with an axis of length one for each of the configurations'."""
     return values.reshape(*values.shape, *[1] * len(shape))

@@ -11,11 +11,11 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, Reals, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.theory.scalar import power
-from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below
-from hewfl.theory.trajectories import State
+from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below, rate_to
+from hewfl.theory.trajectories import State, checked_state
 from hewfl.theory.uniform_controller import Uniform
 
 
@@ -76,8 +76,7 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 @broadcasting
 def pl_step(controller: Uniform, pl_constant: ArrayLike, state: State) -> Reals:
     """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
-    k = controller.recursion
-    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
+    k, (g, q) = controller.recursion, checked_state("state", state)
     return np.asarray((1 - k.contraction(pl_constant)) * g + k.staleness * q + k.noise)
 
 
@@ -106,13 +105,13 @@ def pl_rate(
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
     """
-    c = pl_contraction(controller, pl_constant)
-    g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    c, (g, q) = pl_contraction(controller, pl_constant), checked_state("start", start)
     s0 = g + c.lam * q
     left = s0 if printed else np.maximum(s0 - c.floor, 0)
     value = power(np.maximum(c.rho, 0), rounds) * left + c.floor
     value = np.where(np.asarray(rounds) > 0, value, g) if not printed else value
-    return _rate("th:pl-global", controller, value, c.floor, c.hypotheses)
+    cap = controller.system.cap
+    return rate_to("th:pl-global", value, c.floor, cap, c.hypotheses)
 
 
 @broadcasting
@@ -192,9 +191,9 @@ def safe_rate(
     c = pl_contraction(k, mu)
     hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=printed))
     slow = mu * k.amplitude / k.system.L / 8
-    g, q = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    g, q = checked_state("start", start)
     value = power(slow, rounds) * (g + c.lam * q) + c.floor
-    return _rate("cor:pl-safe", k, value, c.floor, hypotheses)
+    return rate_to("cor:pl-safe", value, c.floor, k.system.cap, hypotheses)
 
 
 @broadcasting
@@ -223,15 +222,3 @@ def _safe(controller: Uniform, mu: Array, *, printed: bool) -> tuple[Hypothesis,
         at_most("ϑ² ≤ μ/(400L)", theta**2, mu / (400 * L)),
         at_most("ϑ² ≤ 1/576", theta**2, 1 / 576),
     )
-
-
-def _rate(
-    label: str,
-    controller: Uniform,
-    value: ArrayLike,
-    floor: Array,
-    hypotheses: tuple[Hypothesis, ...],
-) -> Rate:
-    cap = controller.system.cap
-    bound, level, _ = np.broadcast_arrays(value, floor, cap)
-    return Rate(label, bound, level, np.asarray(level >= cap), hypotheses)

@@ -21,16 +21,10 @@ if TYPE_CHECKING:
     RadiusForm = Literal["sharp", "stated", "proved"]
 else:  # run-time type checks let a wrong name through to the text with the choices
     RadiusForm = str
-_CORRECTED: dict[str, tuple[int, int, int]] = {
-    "sharp": (8, 16, 2),
-    "stated": (24, 48, 8),
-    "proved": (8, 16, 2),
-}
-_PLAIN: dict[str, tuple[int, int, int]] = {
-    "sharp": (4, 0, 2),
-    "stated": (16, 0, 4),
-    "proved": (4, 0, 2),
-}
+Factors = tuple[int, int, int]
+"""Of U/L, Q/L² and M/L²."""
+_CORRECTED: dict[RadiusForm, Factors] = {"stated": (24, 48, 8), "sharp": (8, 16, 2)}
+_PLAIN: dict[RadiusForm, Factors] = {"stated": (16, 0, 4), "sharp": (4, 0, 2)}
 
 
 @broadcasting
@@ -111,14 +105,14 @@ def drift_sq_norm(
 
 def _radius(
     label: str,
-    constants: dict[str, tuple[int, int, int]],
+    factors: dict[RadiusForm, Factors],
     theta: Array,
     at: Situation,
     form: RadiusForm,
 ) -> Bound:
-    if form not in constants:
-        raise invalid("form", f"one of {', '.join(constants)}", repr(form))
-    k = constants[form]
+    if form not in ("sharp", "stated", "proved"):
+        raise invalid("form", "one of sharp, stated, proved", repr(form))
+    k = factors["stated" if form == "stated" else "sharp"]
     L, U, Q, M = at.smoothness, at.gap, at.tracking, at.noise
     growth = np.exp(2 * theta) if form == "proved" else 1.0
     value = growth * theta**2 * (k[0] / L * U + k[1] / L / L * Q + k[2] / L / L * M)

@@ -24,6 +24,7 @@ from hewfl.theory.trajectories import (
     Trajectory,
     Whole,
     by_round,
+    checked_state,
     solver_gaps,
     stacked,
     upper_state,
@@ -85,15 +86,21 @@ class Recursion:
     def after(self, state: State, solver_gap: ArrayLike = 0.0) -> tuple[Array, Array]:
         """Bounds on gap and tracking error after a round.
 
+        g is kept at f̄ or below, which lem:gap allows; there D(g) grows with g, so that
+        bounds may be put for g and q.
+
         Args:
-            state: (g, q) before it, checked already.
+            state: (g, q) before it.
             solver_gap: ε, how far the weights may be from the best ones.
 
         Returns:
             (g⁺, q⁺).
+
+        Raises:
+            InvalidInputError: a negative number.
         """
-        u, q = np.asarray(state[0]), np.asarray(state[1])
-        return self._after(self.numbers, (u, q), np.asarray(solver_gap))
+        known, eps = checked_state("state", state), solver_gaps(solver_gap)
+        return self._after(self.numbers, known, eps)
 
     def trajectory(
         self, start: State, rounds: Whole | None, *, solver_gap: ArrayLike = 0.0
@@ -250,10 +257,8 @@ class Recursion:
         self, numbers: tuple[Any, ...], state: tuple[Array, Array], eps: Array
     ) -> tuple[Array, Array]:
         a, beta, gamma, delta, cap, A, B, C = numbers
-        u, q = state
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # q may grow without limit; u is capped
+        u, q = np.minimum(state[0], cap), state[1]
+        with np.errstate(over="ignore", invalid="ignore"):  # of q, which has no cap
             if not self.flows:
                 # β u and a u² are small beside u: their difference is taken first, or
                 # its last digits would be lost in two roundings to the size of u

@@ -19,7 +19,7 @@ from hewfl.core.checks import (
 )
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive.certificate import flow_decrease
-from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.statement import Hypothesis, Rate, at_most, rate_to
 from hewfl.theory.trajectories import Whole, one_whole
 
 # ------------------------------------------------------------------ lem:gap
@@ -168,7 +168,7 @@ def scalar_rate(
     safe = at_most("2am ≤ 1 + β", r + B, 1 + B)
     # before the first round the bound is the start, though it lie below the floor
     value = np.where(T > 0, m + y, x0)
-    return _rate("lem:scalar", value, m, x0, (*above, safe))
+    return rate_to("lem:scalar", value, m, x0, (*above, safe))
 
 
 @broadcasting
@@ -190,7 +190,7 @@ def printed_scalar_rate(
     value = closed_rate(x0, m, A, rounds)
     above = at_most("βm + δ ≤ am²", B * m + D, A * m * m)
     safe = at_most("2am ≤ 1 + β", 2 * A * m, 1 + B)
-    return _rate("lem:scalar", value, m, x0, (above, safe))
+    return rate_to("lem:scalar", value, m, x0, (above, safe))
 
 
 @broadcasting
@@ -261,7 +261,7 @@ def linear_rate(
     m = np.asarray(D / A)
     y = power(A, T) * np.maximum(x0 - m, 0)
     value = np.where(T > 0, m + y, x0)
-    return _rate("lem:lin-scalar", value, m, x0, (at_most("a ≤ 1", A, 1.0),))
+    return rate_to("lem:lin-scalar", value, m, x0, (at_most("a ≤ 1", A, 1.0),))
 
 
 def power(a: ArrayLike, rounds: ArrayLike) -> Reals:
@@ -309,14 +309,3 @@ def _quadratic(
 def _root(a: Array, beta: Array, delta: Array) -> Array:
     """The root √(β² + 4aδ); neither square is formed, so neither overflows."""
     return np.asarray(np.hypot(beta, 2 * np.sqrt(a) * np.sqrt(delta)))
-
-
-def _rate(
-    label: str,
-    value: ArrayLike,
-    m: Array,
-    start: Array,
-    hypotheses: tuple[Hypothesis, ...],
-) -> Rate:
-    bound, level, x0 = np.broadcast_arrays(value, m, start)
-    return Rate(label, bound, level, np.asarray(level >= x0), hypotheses)

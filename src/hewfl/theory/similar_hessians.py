@@ -13,63 +13,30 @@ import numpy as np
 
 from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives, wholes
 from hewfl.core.shapes import broadcasting
+from hewfl.predictive.tracking import Tracking
 from hewfl.theory.recursion import NO_TRACKING, Recursion, only_where
-from hewfl.theory.scalar import flow, scalar_floor
-from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most
-from hewfl.theory.trajectories import State, Trajectory, Whole, iterated
+from hewfl.theory.scalar import scalar_floor
+from hewfl.theory.statement import Bound, Rate, at_most, rate_to
+from hewfl.theory.trajectories import State, Trajectory, Whole, checked_state
 from hewfl.theory.uniform_controller import Uniform
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class HigherOrder:
-    """Coefficients of g⁺ ≤ T_a(g) + ω(k_g g + k_q q + k_v) + ν.
+    """The recursion g⁺ ≤ T_a(g) + ω Δ² + ν of (g, q), and what it is made of.
 
     Attributes:
         controller: the uniform controller underneath.
         mismatch: K_ho.
-        a: a_ho = ϑ/(2LR²).
-        push: ω, what a unit of Δ² costs: (2ϑ/L)K_ho as printed.
-        gap: k_g, share of the gap in Δ².
-        tracking: k_q, share of the tracking error in Δ².
-        noise: k_v, share of the noise in Δ².
-        spread: ν = ϑ²v²/(2LnHb), cost of the averaged noise.
-        hypotheses: when the recursion is a theorem.
+        apart: Δ² = k_v + k_g g + k_q q, how far the branches are from their mean.
+        recursion: with β = ω k_g, γ = ω k_q and δ = ω k_v + ν.
     """
 
     controller: Uniform
     mismatch: Reals
-    a: Reals
-    push: Reals
-    gap: Reals
-    tracking: Reals
-    noise: Reals
-    spread: Reals
-    hypotheses: tuple[Hypothesis, ...]
-
-    @property
-    def recursion(self) -> Recursion:
-        """The recursion of (g, q) with β = ω k_g, γ = ω k_q and δ = ω k_v + ν."""
-        k, omega = self.controller, self.push
-        beta, gamma, delta = (
-            np.asarray(x)
-            for x in (
-                omega * self.gap,
-                omega * self.tracking,
-                omega * self.noise + self.spread,
-            )
-        )
-        return Recursion(
-            k.system,
-            flows=True,
-            descent=self.a,
-            capped_descent=np.asarray(self.a / (1 + k.amplitude / 4)),
-            growth=beta,
-            staleness=gamma,
-            noise=delta,
-            tracking=k.recursion.tracking,
-            hypotheses=self.hypotheses,
-        )
+    apart: Tracking
+    recursion: Recursion
 
 
 @broadcasting
@@ -112,7 +79,7 @@ def higher_order(
         printed: the paper's Δ²; only with variant "paper".
 
     Returns:
-        The coefficients, in factors that say what each costs.
+        The recursion, and the factors that say what each costs.
 
     Raises:
         InvalidInputError: a negative constant, or `printed` with another variant.
@@ -124,42 +91,42 @@ def higher_order(
     K = curvature_mismatch(similarity, hessian_lipschitz, R)
     per_gap, per_tracking, per_noise = (24, 48, 8) if paper else (8, 16, 2)
     scale = (4 if printed else 1) * theta**2
-    push = (2 if paper else 0.5) * theta / L * K
-    spread = theta**2 / (2 * L * k.system.n) * k.noise
+    omega = (2 if paper else 0.5) * theta / L * K
+    nu = theta**2 / (2 * L * k.system.n) * k.noise
     H = np.asarray(k.system.horizon).min(-1)
     short = (
         at_most("ϑ/H ≤ 1/4", theta / H, 0.25) if paper else at_most("ϑ ≤ H", theta, H)
     )
-    numbers = (
-        theta / (2 * L * R * R),
-        push,
-        per_gap * scale / L,
-        per_tracking * scale / L / L,
-        per_noise * scale / L / L * k.noise,
-        spread,
+    apart = Tracking(
+        noise=np.asarray(per_noise * scale / L / L * k.noise),
+        gap=np.asarray(per_gap * scale / L),
+        tracking=np.asarray(per_tracking * scale / L / L),
     )
-    a, push, gap, tracking, noise, spread = (np.asarray(x) for x in numbers)
-    met = (*k.recursion.hypotheses, short)
-    return HigherOrder(k, K, a, push, gap, tracking, noise, spread, met)
+    a = np.asarray(theta / (2 * L * R * R))
+    law = Recursion(
+        k.system,
+        flows=True,
+        descent=a,
+        capped_descent=np.asarray(a / (1 + theta / 4)),
+        growth=np.asarray(omega * apart.gap),
+        staleness=np.asarray(omega * apart.tracking),
+        noise=np.asarray(omega * apart.noise + nu),
+        tracking=k.recursion.tracking,
+        hypotheses=(*k.recursion.hypotheses, short),
+    )
+    return HigherOrder(k, K, apart, law)
 
 
 @broadcasting
 def disagreement(bound: HigherOrder, state: State) -> Reals:
     """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
-    k = bound
-    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
-    return np.asarray(k.gap * g + k.tracking * q + k.noise)
+    return bound.apart.after(*checked_state("state", state))
 
 
 @broadcasting
 def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:ho-main); g is kept at f̄ or below."""
-    k, cap = bound, bound.controller.system.cap
-    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
-    g = np.minimum(g, cap)
-    after = flow(k.a, g) + k.push * disagreement(k, (g, q)) + k.spread
-    track = k.controller.recursion.tracking
-    return np.asarray(np.minimum(after, cap)), track.after(g, q)
+    """Bounds on (g, q) after a round (th:ho-main)."""
+    return bound.recursion.after(state)
 
 
 @broadcasting
@@ -176,8 +143,9 @@ def higher_order_trajectory(
     Returns:
         The bounds of rounds 0 to T.
     """
-    met = bound.hypotheses
-    return iterated(lambda s: higher_order_step(bound, s), start, rounds, met)
+    k = bound.recursion
+    # without the hypothesis on the start: any gap is at most f̄ (lem:gap)
+    return replace(k.trajectory(start, rounds), hypotheses=k.hypotheses)
 
 
 @broadcasting
@@ -197,16 +165,14 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
             not exist.
     """
     full, q0 = bound.recursion, nonnegatives("tracking", tracking)
-    a, beta, delta = full.at_cap(q0)
-    free = np.zeros(())
+    a, _, delta = full.at_cap(q0)
     return replace(
         full,
         flows=False,
         descent=a,
-        staleness=free,
+        staleness=np.zeros(()),
         noise=delta,
         tracking=NO_TRACKING,
-        growth=beta,
     )
 
 
@@ -233,22 +199,18 @@ def best_iterate_rate(
         InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, or an
             argument out of range.
     """
-    T, g = wholes("rounds", rounds, least=1), nonnegatives("start", start[0])
-    k = closed_higher_order(bound, nonnegatives("start", start[1]))
+    T, (g, q) = wholes("rounds", rounds, least=1), checked_state("start", start)
+    k = closed_higher_order(bound, q)
     met = np.asarray(~np.isnan(k.noise))
     a, beta, delta = k.descent, k.growth, np.where(met, k.noise, 0.0)
-    level: Array
-    value: Array
     if printed:
         level = np.asarray(beta / a + np.sqrt(delta / a))
         value = np.asarray(level + np.sqrt(g / T / a))
     else:
         level = scalar_floor(a, beta, delta)
         value = scalar_floor(a, beta, delta + g / T)
-    level = np.broadcast_to(level, value.shape)
-    vacuous = np.asarray(level >= k.cap)
-    hypotheses = (*bound.hypotheses, bound.recursion.contracts)
-    return only_where(met, Rate("th:ho-main", value, level, vacuous, hypotheses))
+    hypotheses = (*k.hypotheses, bound.recursion.contracts)
+    return only_where(met, rate_to("th:ho-main", value, level, k.cap, hypotheses))
 
 
 @broadcasting

@@ -89,6 +89,18 @@ class Rate:
         return all_hold(self.hypotheses)
 
 
+def rate_to(
+    label: str,
+    value: ArrayLike,
+    floor: ArrayLike,
+    known: ArrayLike,
+    hypotheses: tuple[Hypothesis, ...],
+) -> Rate:
+    """A rate, vacuous where its floor is not below what is known without it."""
+    bound, level, top = np.broadcast_arrays(value, floor, known)
+    return Rate(label, bound, level, np.asarray(level >= top), hypotheses)
+
+
 def all_hold(hypotheses: tuple[Hypothesis, ...]) -> Bool[Mask, "..."]:
     """Entry by entry, whether every hypothesis is met."""
     met = (hypothesis.holds for hypothesis in hypotheses)

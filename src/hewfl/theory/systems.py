@@ -168,7 +168,9 @@ def grouped(system: System) -> System:
     if place.size == system.kinds:
         return system
     m = np.bincount(kind, np.broadcast_to(system.multiplicity, kind.shape))
-    return _taken(system, place, m.astype(np.float64))
+    fields = (system.horizon, system.batch_size, system.variance)
+    kept = (np.asarray(field)[..., place] for field in fields)
+    return System(system.L, system.R, *kept, m)
 
 
 def kinds_of(system: System) -> tuple[Ints, Ints]:
@@ -208,10 +210,8 @@ def coarser(system: System, most: int) -> System:
     h, s = _binned(H, side), _binned(b, side)
     rest = max(2, most // (np.unique(h).size * np.unique(s).size))
     with np.errstate(divide="ignore"):
-        label = np.unique((h * side + s) * rest + _binned(system.noise, rest))
-        cell = np.searchsorted(
-            label, (h * side + s) * rest + _binned(system.noise, rest)
-        )
+        label = (h * side + s) * rest + _binned(system.noise, rest)
+    label, cell = np.unique(label, return_inverse=True)
     tops = [np.zeros(label.size) for _ in range(3)]
     for top, value in zip(tops, (H, b, system.noise), strict=True):
         np.maximum.at(top, cell, value)
@@ -230,11 +230,3 @@ def _binned(values: Array, bins: int) -> Ints:
     width = (x[-1] - x[0]) / bins
     cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)
     return cells[cell]
-
-
-def _taken(system: System, place: Ints, count: Array) -> System:
-    H, b, v2 = (
-        np.asarray(f)[..., place]
-        for f in (system.horizon, system.batch_size, system.variance)
-    )
-    return System(system.L, system.R, H, b, v2, count)

@@ -1,6 +1,5 @@
 """Bounds on gap and tracking error round by round: states, starts, iteration."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -42,32 +41,6 @@ class Trajectory:
     hypotheses: tuple[Hypothesis, ...]
 
 
-def iterated(
-    step: Callable[[tuple[Array, Array]], tuple[Array, Array]],
-    start: State,
-    rounds: Whole,
-    hypotheses: tuple[Hypothesis, ...],
-) -> Trajectory:
-    """The states of T rounds, for a step that does not change over rounds.
-
-    Args:
-        step: from (u, χ) before a round to (u, χ) after it.
-        start: (u₀, χ₀).
-        rounds: T.
-        hypotheses: of the step.
-
-    Returns:
-        The states of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: a negative start, or rounds that are no whole number.
-    """
-    states = [(nonnegatives("start", start[0]), nonnegatives("start", start[1]))]
-    for _ in range(one_whole("rounds", rounds)):
-        states.append(step(states[-1]))
-    return stacked(states, hypotheses)
-
-
 def stacked(
     states: list[tuple[Array, Array]], hypotheses: tuple[Hypothesis, ...]
 ) -> Trajectory:
@@ -86,9 +59,14 @@ def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
     return int(number.item())
 
 
+def checked_state(name: str, state: State) -> tuple[Reals, Reals]:
+    """Checked (u, χ) ≥ 0."""
+    return nonnegatives(name, state[0]), nonnegatives(name, state[1])
+
+
 def upper_state(start: State, cap: Reals) -> tuple[Reals, Reals, Hypothesis]:
     """Checked (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
-    u, chi = nonnegatives("start", start[0]), nonnegatives("start", start[1])
+    u, chi = checked_state("start", start)
     return u, chi, at_most("u₀ ≤ f̄", u, cap)
 
 

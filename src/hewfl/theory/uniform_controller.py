@@ -6,12 +6,12 @@ for the expected gap g and the worst expected squared tracking error q. Averagin
 cancels the mismatch of the control variates, so q costs ϑ³ here and ϑ in general.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, Reals, nonnegatives, positives
+from hewfl.core.checks import Array, ArrayLike, Reals, positives
 from hewfl.core.shapes import broadcasting
 from hewfl.predictive import tracking
 from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
@@ -19,7 +19,7 @@ from hewfl.predictive.tracking import Tracking, predictable_tracking
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Bound, Hypothesis, at_most, below
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory, Whole, iterated
+from hewfl.theory.trajectories import State, Trajectory, Whole, checked_state
 
 
 @final
@@ -117,14 +117,8 @@ def _hypotheses(
 
 @broadcasting
 def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:direct-bellman).
-
-    g is kept at f̄ or below, which lem:gap allows; there g − a g² grows with g, so that
-    bounds may be put for g and q.
-    """
-    k = controller.recursion
-    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
-    return k.after((np.minimum(g, k.cap), q))
+    """Bounds on (g, q) after a round (th:direct-bellman)."""
+    return controller.recursion.after(state)
 
 
 @broadcasting
@@ -139,8 +133,9 @@ def uniform_trajectory(controller: Uniform, start: State, rounds: Whole) -> Traj
     Returns:
         The bounds of rounds 0 to T.
     """
-    met = controller.recursion.hypotheses
-    return iterated(lambda s: uniform_step(controller, s), start, rounds, met)
+    k = controller.recursion
+    # without the hypothesis on the start: any gap is at most f̄ (lem:gap)
+    return replace(k.trajectory(start, rounds), hypotheses=k.hypotheses)
 
 
 @broadcasting
@@ -165,7 +160,7 @@ def mean_drift_sq_norm(controller: Uniform, state: State) -> Bound:
 
     r̄ is the mean over clients of the conditional means of their drifts.
     """
-    k, g, q = _stated(controller, state)
+    k, (g, q) = controller, checked_state("state", state)
     L, M, fourth = k.system.L, k.noise, k.amplitude**4
     if k.variant == "paper":
         inner = 24 * L * g + 48 * q + 8 * M
@@ -185,15 +180,10 @@ def mean_noise_cost(controller: Uniform, state: State) -> Bound:
 
     ζ_i is the displacement of a client less its conditional mean.
     """
-    k, g, q = _stated(controller, state)
+    k, (g, q) = controller, checked_state("state", state)
     L, n, theta = k.system.L, k.system.n, k.amplitude
     value = theta**2 / (2 * L * n) * k.noise + 0 * (g + q)
     if k.variant == "paper":
         noisy = 16 * theta**2 / L * k.noise
         value = (noisy + 32 * theta**4 * g + 64 * theta**4 / L * q) / n
     return Bound("lem:agg-noise", np.asarray(value), k.recursion.hypotheses)
-
-
-def _stated(controller: Uniform, state: State) -> tuple[Uniform, Array, Array]:
-    g, q = nonnegatives("state", state[0]), nonnegatives("state", state[1])
-    return controller, g, q

@@ -229,7 +229,7 @@ def test_similar_hessians_keep_branches_together(
     R, S, M = similarity(done)
     k = done.controller(variant, R)
     ho = higher_order(k, S, M)
-    assert all_hold(ho.hypotheses)
+    assert all_hold(ho.recursion.hypotheses)
     g, _ = higher_order_step(ho, done.before)
     assert slack(g, done.gap[1:]).min() >= -ROUNDING
     apart = disagreements(done)

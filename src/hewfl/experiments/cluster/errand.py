@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, final
 
 from hewfl.errors import HewError
-from hewfl.experiments import constants
 from hewfl.experiments.cluster.code import (
     Modules,
     forget_other_code,
@@ -50,7 +49,6 @@ class Errand:
         arguments: of the call, as the client has them.
         writes: the argument that is a place to write to, None for none.
         files: what is there so far, as `files_of` says.
-        constants: of the samples, found by other tasks, by name in the cache.
         data: files that the call reads.
         modules: checksums of installed code of the user's own that it needs.
     """
@@ -59,7 +57,6 @@ class Errand:
     arguments: tuple[Any, ...]
     writes: Path | None
     files: Mapping[str, bytes]
-    constants: Mapping[str, bytes]
     data: tuple[DataPart, ...]
     modules: Modules
 
@@ -72,13 +69,11 @@ class Outcome:
     Attributes:
         result: what the call returned.
         files: what is at the place now, as `files_of` says.
-        constants: that the call has used or found, by name in the cache.
         warned: warnings that the call gave.
     """
 
     result: Any
     files: Mapping[str, bytes]
-    constants: Mapping[str, bytes]
     warned: tuple[Warned, ...]
 
 
@@ -167,20 +162,18 @@ def _done(given: Errand, own: Path, on_step: Callable[[int], None]) -> Outcome:
     place = None if given.writes is None else own / given.writes.name
     if place is not None:
         write_files(place, given.files)
-    constants.put_in_cache(given.constants)
     forget_other_code(given.data)
     places = places_here(given.data)
     arguments = [
         place if value == given.writes else relocated(value, places)
         for value in given.arguments
     ]
-    with warnings.catch_warnings(record=True) as caught, constants.noted() as used:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         result = given.call(*arguments, on_step)
     return Outcome(
         result,
         {} if place is None else files_of(place),
-        constants.from_cache(used),
         tuple((str(w.message), w.category, w.filename, w.lineno) for w in caught),
     )
 

@@ -27,7 +27,6 @@ from hewfl.experiments.cluster.errand import (
 from hewfl.experiments.cluster.files import files_of, write_files
 from hewfl.experiments.cluster.likeness import likeness
 from hewfl.experiments.cluster.scheduler import dask
-from hewfl.experiments.cluster.shared import known_constants, learn_constants
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.workers import Report, Task, pass_on_warning
 
@@ -175,7 +174,6 @@ class Stage:
 
     def _write(self, k: int, found: Outcome) -> None:
         task = self.tasks[k]
-        learn_constants(task.shares, found.constants)
         if task.writes is not None:
             write_files(task.writes, found.files)
         for warned in found.warned:
@@ -221,7 +219,6 @@ def _errand(task: Task, specs: Sequence[Spec]) -> Errand:
         task.arguments,
         task.writes,
         {} if task.writes is None else files_of(task.writes),
-        known_constants(task.shares),
         parts_of_data(specs),
         installed_code(specs),
     )

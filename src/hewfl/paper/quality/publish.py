@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hewfl.core.atomic import write_bytes, write_json, write_text
+from hewfl.core.atomic import write_json, write_text
 from hewfl.core.checks import invalid
 from hewfl.experiments.folder import Folder, open_folder
+from hewfl.paper.publish import KEPT, copy_files
 from hewfl.paper.quality.figure import survival_figure
 from hewfl.paper.quality.scores import LEVEL, Scores, is_deep
 from hewfl.paper.quality.specs import ORACLE, PANELS, Key, name_of_run, study_keys
@@ -21,8 +22,6 @@ from hewfl.paper.quality.tables import (
 )
 from hewfl.paper.quality.verdicts import Verdict, name_of, verdicts
 
-KEPT = ("spec.toml", "tuned.toml", "tuning.json", "times.json")
-"""Files of a run that are published beside its numbers."""
 QUANTITIES = (
     *("objective", "averaged_objective", "test_loss", "averaged_test_loss"),
     *("test_accuracy", "averaged_test_accuracy"),
@@ -81,11 +80,7 @@ def publish_quality(folders: Mapping[Key, Folder], output: Path) -> list[Verdict
     write_text(output / "verdicts.md", _verdicts_text(scores, judged))
     write_json(output / "summary.json", _numbers(scores))
     for (panel, world), folder in folders.items():
-        for name in KEPT:
-            place = folder.path / name
-            if place.exists():
-                target = output / "panels" / f"{panel}-{world}" / name
-                write_bytes(target, place.read_bytes())
+        copy_files(folder, output / "panels" / f"{panel}-{world}", KEPT)
     return judged
 
 
