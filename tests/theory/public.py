@@ -16,9 +16,9 @@ PARTS = {
     "design_and_range", "direct", "fewest_rounds", "find_theorem", "grouped",
     "kinds_of", "log1p_scaled", "log_contraction", "log_ratio", "one_by_one",
     "one_whole", "only_where", "optimised", "plain", "plain_contracting", "power",
-    "product", "rate_to", "real_rounds_to", "search_of", "similar", "simplex_weights", "single_path",
-    "solver_gaps", "stacked", "tail", "time_and_state", "tracking_hypothesis", "unscaled",
-    "upper_state",
+    "product", "rate_to", "real_rounds_to", "search_of", "similar", "simplex_weights",
+    "single_path", "solver_gaps", "stacked", "tail", "time_and_state",
+    "tracking_hypothesis", "unscaled", "upper_state",
 }  # fmt: skip
 MODULES = {
     module.name: importlib.import_module(module.name)

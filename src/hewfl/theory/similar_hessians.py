@@ -203,6 +203,8 @@ def best_iterate_rate(
     k = closed_higher_order(bound, q)
     met = np.asarray(~np.isnan(k.noise))
     a, beta, delta = k.descent, k.growth, np.where(met, k.noise, 0.0)
+    level: Array
+    value: Array
     if printed:
         level = np.asarray(beta / a + np.sqrt(delta / a))
         value = np.asarray(level + np.sqrt(g / T / a))

@@ -169,8 +169,8 @@ def grouped(system: System) -> System:
         return system
     m = np.bincount(kind, np.broadcast_to(system.multiplicity, kind.shape))
     fields = (system.horizon, system.batch_size, system.variance)
-    kept = (np.asarray(field)[..., place] for field in fields)
-    return System(system.L, system.R, *kept, m)
+    H, b, v2 = (np.asarray(field)[..., place] for field in fields)
+    return System(system.L, system.R, H, b, v2, m)
 
 
 def kinds_of(system: System) -> tuple[Ints, Ints]:
