@@ -1,6 +1,7 @@
 """Exact weights and their step against a plain weighted average, on one thread.
 
-    python benchmarks/aggregate.py [--quick] [--warm] [--json FILE] [--markdown FILE]
+    python benchmarks/aggregate.py [--quick] [--warm] [--routes] [--json FILE]
+                                   [--markdown FILE]
 
 A plain average reads every displacement once: `w @ D` at the speed of the memory. Ours
 reads them for the Gram matrix, solves, and reads them again for the step. Times are
@@ -41,6 +42,10 @@ from hewfl.core import native
 CHUNK = 1 << 15
 CACHE = 3 << 27  # bytes; more than any cache of the processors in use
 BEST, LOOP = "average: w @ D", "average: loop s = s + w*x"
+ROUTES = [
+    *((n, 10**5) for n in (2, 5, 10, 20, 50, 100, 150, 300)),
+    *((10, 10**6), (50, 10**6), (20, 10**3), (100, 10**3), (300, 10**2), (1000, 10**2)),
+]
 ARRAY, LIST = "hewfl, array", "hewfl, list of vectors"
 
 Array = NDArray[np.floating[Any]]
@@ -320,23 +325,29 @@ def report_tables(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def gram_routes(shapes: list[tuple[int, int]]) -> str:
+def gram_routes(rng: np.random.Generator) -> list[dict[str, Any]]:
     """The compiled kernel and BLAS for the products of a round, either way forced."""
-    rows, kept = [], (gram.FEW_CLIENTS, gram.FEW_ENTRIES)
-    for n, d in shapes:
+    found, kept = [], gram.FEW_CLIENTS
+    for n, d in ROUTES:
         data = as_rows("displacements", make_round(n, d).data)
-        rule = "compiled" if n <= kept[0] or n * d <= kept[1] else "BLAS"
-        times = []
-        for few in (n, 0):
-            gram.FEW_CLIENTS, gram.FEW_ENTRIES = few, 0
-            spent = []
-            for _ in range(3 + 10**6 // (n * d)):
-                began = time.process_time()
-                data.products()
-                spent.append(time.process_time() - began)
-            times.append(float(np.median(spent)))
-        rows.append([f"n = {n}, d = {power(d)}", *map(seconds, times), rule])
-    gram.FEW_CLIENTS, gram.FEW_ENTRIES = kept
+
+        def by(few: int, data: Any = data) -> Array:
+            gram.FEW_CLIENTS = few
+            return np.asarray(data.products().gram)
+
+        calls = {"compiled": partial(by, n), "BLAS": partial(by, 0)}
+        cpu = {k: out.cpu for k, out in report.interleave(calls, rng, rounds=9).items()}
+        rule = "compiled" if n <= kept else "BLAS"
+        found.append({"n": n, "d": d, "cpu": cpu, "in_use": rule})
+    gram.FEW_CLIENTS = kept
+    return found
+
+
+def routes_table(routes: list[dict[str, Any]]) -> str:
+    rows = []
+    for r in routes:
+        times = map(seconds, r["cpu"].values())
+        rows.append([f"n = {r['n']}, d = {power(r['d'])}", *times, r["in_use"]])
     return table(["products", "compiled", "BLAS", "in use"], rows)
 
 
@@ -344,7 +355,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="d = 1e5 only")
     parser.add_argument("--warm", action="store_true", help="data may stay in cache")
-    parser.add_argument("--json", type=Path, default=report.RESULTS / "aggregate.json")
+    parser.add_argument("--routes", action="store_true", help="the products alone")
+    parser.add_argument("--json", type=Path, help="default: in benchmarks/results")
     parser.add_argument("--markdown", type=Path, help="also write the tables here")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the turns")
     options = parser.parse_args()
@@ -353,8 +365,8 @@ def main() -> None:
     start = time.perf_counter()
     shapes = [(n, d, False) for d in (10**5, 10**6) for n in (5, 20, 100)]
     shapes += [(20, 10**6, True), (20, 10**7, False)]
-    if options.quick:
-        shapes = shapes[:3]
+    if options.quick or options.routes:
+        shapes = [] if options.routes else shapes[:3]
     info = report.machine() | {"compiled_kernels": native.is_available()}
     kernels = "in use" if native.is_available() else "not built"
     head = f"{report.describe(info)} Compiled kernels: {kernels}."
@@ -366,19 +378,19 @@ def main() -> None:
             rounds = 5 if d > 10**6 else 15
             rows.append(measure(r, rng, rounds=rounds, warm=options.warm))
             print(f"{r.label} done", flush=True)
-    few = [(4, 10**5), (8, 10**5), (20, 10**3)]
-    routes = gram_routes(
-        [*few, *((n, d) for n, d, half in shapes if n > 5 and not half)]
-    )
-    text = f"{report_tables(rows)}\n\n### Two routes to the products\n\n{routes}"
+        routes = gram_routes(rng)
+    text = f"### Two routes to the products\n\n{routes_table(routes)}"
+    text = f"{report_tables(rows)}\n\n{text}" if rows else text
     print(f"\n{text}")
     elapsed = time.perf_counter() - start
     content = {"machine": info, "quick": options.quick, "warm": options.warm}
-    content["rounds"] = rows
-    report.save(options.json, content | {"seconds": elapsed})
+    content |= {"rounds": rows, "routes": routes}
+    default = "aggregate_routes.json" if options.routes else "aggregate.json"
+    where = options.json or report.RESULTS / default
+    report.save(where, content | {"seconds": elapsed})
     if options.markdown:
         options.markdown.write_text(f"{head}\n\n{text}\n", encoding="utf-8")
-    print(f"\n{elapsed:.0f} s; saved {options.json}")
+    print(f"\n{elapsed:.0f} s; saved {where}")
 
 
 if __name__ == "__main__":

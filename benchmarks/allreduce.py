@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import json
 import os
+import socket
 import statistics
 import sys
 import tempfile
@@ -182,10 +183,17 @@ def peak(method: Method) -> int:
 
 
 def rank_main(
-    rank: int, ranks: int, sizes: list[int], repeats: int, device: str, out: str
+    rank: int,
+    ranks: int,
+    asked: tuple[list[int], int],
+    device: str,
+    port: int,
+    out: str,
 ) -> None:
     torch.set_num_threads(1)
-    store, backend = f"file://{out}/store", "gloo" if device == "cpu" else "nccl"
+    sizes, repeats = asked
+    store = f"tcp://127.0.0.1:{port}"  # what torchrun gives
+    backend = "gloo" if device == "cpu" else "nccl"
     if device != "cpu":
         torch.cuda.set_device(0)
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks)
@@ -215,10 +223,11 @@ def medians(samples: list[Sample]) -> Sample:
 
 
 def measure(ranks: int, sizes: list[int], repeats: int, device: str) -> dict[str, Any]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as out:
-        multiprocessing.spawn(
-            rank_main, (ranks, sizes, repeats, device, out), nprocs=ranks, join=True
-        )
+        given = ranks, (sizes, repeats), device, port, out
+        multiprocessing.spawn(rank_main, given, nprocs=ranks, join=True)
         found: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
     return found
 

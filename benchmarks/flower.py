@@ -1,19 +1,21 @@
 """Aggregation by our strategies against Flower's own FedAvg, on the same replies.
 
-    python benchmarks/flower.py [--quick] [--json FILE]
+    python benchmarks/flower.py [--quick] [--more] [--json FILE]
 
 Both get what stock clients send: models of eight arrays of float32, in Flower's own
 messages. Timed is `aggregate_train` of a second round alone, one thread, all taking
-turns in fresh random order; medians of CPU seconds. Beside them stand two floors of
-exact weights: the n²d/2 multiplications of the Gram matrix at the speed of a BLAS
-product of 1000 × 512 numbers of float64 in cache, which is that of a well-shaped one;
-and, for control variates, reading and writing n vectors of float64. In rounds of two
-phases the time is that of weights from sketches and of the sum of updates as they come,
-without what clients do. Memory is measured in a process for each: the peak while
-aggregating over what the replies take, in models of 4d bytes.
+turns in fresh random order; medians of CPU seconds. The default rule compares
+directions; "mean" is one that needs all products. Beside them stand two floors of exact
+weights: the n²d/2 multiplications of the Gram matrix at the speed of a BLAS product of
+1000 × 512 numbers of float64 in cache, which is that of a well-shaped one; and, for
+control variates, reading and writing n vectors of float64. In rounds of two phases the
+time is that of weights from sketches and of the sum of updates as they come, without
+what clients do. Memory is measured in a process for each: the peak while aggregating
+over what the replies take, in models of 4d bytes.
 """
 
 import argparse
+import json
 import logging
 import os
 import subprocess
@@ -41,10 +43,11 @@ from hewfl.flower import AlgorithmStrategy, HewStrategy
 from hewfl.flower.phases import WIDTH
 
 FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy", "corrected"
-TWO = "two phases"
-METHODS = (FEDAVG, HEW, TWO, CORRECTED)
+TWO, MEAN = "two phases", "rule mean"
+METHODS = (FEDAVG, HEW, MEAN, TWO, CORRECTED)
 GRAM, VARIATES = "Gram arithmetic", "n float64 vectors"
 FLOORS = (GRAM, VARIATES)
+OTHERS = (*METHODS[1:], *FLOORS)
 SHAPES = [
     *((10, 10**4), (10, 10**5), (10, 10**6), (10, 10**7)),
     *((50, 10**6), (100, 10**4), (100, 10**5), (100, 10**6)),
@@ -58,8 +61,8 @@ DISTINCT = 10**8
 """Numbers of replies that are all different; beyond, 20 of them come again and again,
 for the sake of memory: they are read as often."""
 LARGEST_GRAM = 2 * 10**11
-"""Multiplications of all products; beyond, one phase takes minutes, and two are for
-that."""
+"""Multiplications of all products; beyond, rules that need them take minutes in one
+phase, and two are for that."""
 TARGET = 1.5
 CACHED = 1000, 512
 """Shape of the block whose BLAS product is timed; others count by multiplications."""
@@ -114,7 +117,8 @@ def strategy_of(method: str, n: int) -> Any:
     if method == CORRECTED:
         rule = HewHet(1.0, 0.5, start="zero")
         return AlgorithmStrategy(rule, population=n, fraction_evaluate=0.0)
-    return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0)
+    told: dict[str, Any] = {"rule": "mean"} if method == MEAN else {}
+    return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0, **told)
 
 
 def answered(question: Message, arrays: ArrayRecord) -> Message:
@@ -180,7 +184,7 @@ def timed(n: int, d: int, rounds: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     small = n * d <= LARGEST_CORRECTED
     names = [x for x in (*METHODS, *FLOORS) if small or x not in (CORRECTED, VARIATES)]
-    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != HEW]
+    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != MEAN]
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for k in rng.permutation(len(names)):
@@ -241,6 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=report.RESULTS / "flower.json")
+    parser.add_argument("--more", action="store_true", help="keep what the file has")
     parser.add_argument("--only", nargs=2, type=int, metavar=("N", "D"))
     parser.add_argument("--peak", nargs=3, metavar=("METHOD", "N", "D"))
     options = parser.parse_args()
@@ -250,29 +255,32 @@ def main() -> None:
         method, n, d = options.peak
         print(peak(method, int(n), int(d)))
         return
-    info = report.machine()
-    rows: list[list[str]] = []
+    info, memory = report.machine(), list[dict[str, Any]]()
     saved: list[dict[str, Any]] = []
+    if options.more and options.json.exists():
+        saved = json.loads(options.json.read_text(encoding="utf-8"))["times"]
+    content = {"machine": info, "times": saved, "memory": memory}
     shapes = QUICK if options.quick else SHAPES
     for n, d in [tuple(options.only)] if options.only else shapes:
+        if any((row["n"], row["d"]) == (n, d) for row in saved):
+            continue
         rounds = int(np.clip(3e8 / (n * d), 3, 15))
         times = {m: float(np.median(t)) for m, t in timed(n, d, rounds).items()}
-        base = times[FEDAVG]
-        others = [HEW, TWO, CORRECTED, GRAM, VARIATES]
-        shown = [ratio(times[m] / base) if m in times else "-" for m in others]
-        rows.append([label(n, d), seconds(base), *shown])
         saved.append({"n": n, "d": d, "cpu": times, "rounds": rounds})
+        report.save(options.json, content)  # kept where a run is stopped
+        print(f"{label(n, d)} done", flush=True)
+    rows = []
+    for row in saved:
+        base, cpu = row["cpu"][FEDAVG], row["cpu"]
+        shown = [ratio(cpu[m] / base) if m in cpu else "-" for m in OTHERS]
+        rows.append([label(row["n"], row["d"]), seconds(base), *shown])
     print(report.describe(info) + "\n")
-    head = [HEW, TWO, CORRECTED, GRAM, VARIATES]
-    print(table(["replies", FEDAVG, *(f"{name} / it" for name in head)], rows))
-    for method in (HEW, TWO, CORRECTED):
-        cpu = [row["cpu"] for row in saved if method in row["cpu"]]
-        met = sum(times[method] <= TARGET * times[FEDAVG] for times in cpu)
-        print(f"\n{method}: at most {TARGET} times FedAvg in {met} of {len(cpu)}.")
+    print(table(["replies", FEDAVG, *(f"{name} / it" for name in OTHERS)], rows))
+    for method in METHODS[1:]:
+        each = [row["cpu"] for row in saved if method in row["cpu"]]
+        met = sum(times[method] <= TARGET * times[FEDAVG] for times in each)
+        print(f"\n{method}: at most {TARGET} times FedAvg in {met} of {len(each)}.")
     print(flush=True)
-    memory: list[dict[str, Any]] = []
-    content = {"machine": info, "times": saved, "memory": memory}
-    report.save(options.json, content)  # kept where memory cannot be measured
     for n, d in MEMORY[:1] if options.quick or options.only else MEMORY:
         for trimmed in (False, True):
             models = {m: peak_apart(m, n, d, trimmed=trimmed) for m in METHODS}

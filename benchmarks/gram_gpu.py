@@ -1,23 +1,23 @@
-"""Gram matrix, slope and combination of a thin matrix on one GPU, against its memory.
+"""Gram matrix, slope and weighted sum of a thin matrix on one GPU, against its memory.
 
-    python benchmarks/gram_gpu.py [--quick] [--json FILE] [--markdown FILE]
+    python benchmarks/gram_gpu.py [--quick] [--grid sums|products] [--json FILE]
 
-n displacements of d numbers lie on the device. The kernels of hewfl.torch read them
-once: that in CUDA C on the float64 matrix units, and the one in Triton on those of
-bfloat16, for other GPUs. cuBLAS does the product alone, without origin or slope. The
-measure is the
-bandwidth of a plain read of the same data, `X.sum()`, or of `X.mean(dim=0)` where that
-is faster. Times are medians by device events, the cache flushed in between. Errors are
-relative to the lengths of the vectors, against float64 on the device. A grid of tile
-shapes is timed as well: the constants in both modules are the best of it.
+n displacements of d numbers lie on the device. The kernels of hewfl.aggregate.gpu read
+them once, in float64. The peer is cuBLAS in the precision of the data: the product
+alone, without origin or slope. The measure is the bandwidth of a plain read of the same
+data, `X.sum()`, or of `X.mean(dim=0)` where that is faster. Times are medians by device
+events, the cache flushed in between. Errors are relative to the lengths of the vectors,
+against float64 on the device. With --grid other settings of a kernel are timed as well:
+the constants in hewfl.aggregate.gpu are the best of them.
 """
 
 import argparse
 import itertools
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, no_type_check
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "src"))
@@ -27,65 +27,18 @@ import torch
 from benchmarks import report
 from benchmarks.report import power, seconds, table
 
-from hewfl.aggregate.gpu import cuda_gram, triton_gram
-from hewfl.aggregate.gram import vector_products
+from hewfl import combine, post_local_weights
+from hewfl.aggregate import gpu
+from hewfl.aggregate.gram import vector_products, weight_problem
 from hewfl.aggregate.rows import as_rows
-from hewfl.core.displacements import RoundProducts
 
-try:
-    import triton
-    import triton.language as tl
-    from triton.testing import do_bench
-except ImportError:
-    triton = tl = do_bench = None
-
-SHAPES = ((4, 10**7), (8, 10**7), (20, 10**6), (20, 10**7), (60, 10**7))
-GRID = {
-    "block": (32, 64, 128, 256),
-    "warps": (1, 2, 4),
-    "stages": (3, 1),
-    "waves": (8, 16, 32),
+SHAPES = ((4, 10**7), (8, 10**7), (20, 10**6), (20, 10**7), (32, 10**7), (60, 10**7))
+GRIDS: dict[str, list[tuple[int, ...]]] = {
+    "products": list(itertools.product((1, 2, 4), (4, 8, 16), (1, 2, 3))),
+    "sums": list(itertools.product((1, 2, 4, 8), (128, 256, 512))),
 }
-
-
-if triton is not None:
-
-    @triton.jit
-    @no_type_check
-    def _tf32x3_kernel(  # noqa: PLR0917 - kernels take pointers and sizes
-        rows, out, n, s, stride, chunk, TILE: tl.constexpr, BLOCK: tl.constexpr
-    ):
-        """What one writes first: the product alone, by Triton's own float32 mode."""
-        program = tl.program_id(0)
-        i = tl.arange(0, TILE)
-        starts = rows + i.to(tl.int64) * stride
-        total = tl.zeros((TILE, TILE), tl.float32)
-        first = program * chunk
-        last = tl.minimum(first + chunk, s)
-        for lo in range(first, last, BLOCK):
-            k = lo + tl.arange(0, BLOCK)
-            held = (i[:, None] < n) & (k[None, :] < last)
-            x = tl.load(starts[:, None] + k[None, :], mask=held, other=0.0)
-            total = tl.dot(x, tl.trans(x), total, input_precision="tf32x3")
-        place = i[:, None] * TILE + i[None, :]
-        tl.store(out + program * TILE * TILE + place, total)
-
-
-def portable(X: Any, reference: Any, origin: int) -> RoundProducts:
-    """The plain twin, in float64 throughout."""
-    vectors = X if reference is None else [*X, reference]
-    return vector_products(as_rows("vectors", vectors), origin)
-
-
-def tf32x3(rows: torch.Tensor) -> Any:
-    n, s = rows.shape
-    tile, block = max(16, triton.next_power_of_2(n)), 64
-    chunk = triton.cdiv(triton.cdiv(s, block), 132 * 16) * block
-    programs = triton.cdiv(s, chunk)
-    out = torch.empty((programs, tile, tile), device=rows.device)
-    given = (rows, out, n, s, rows.stride(0), chunk)
-    _tf32x3_kernel[(programs,)](*given, TILE=tile, BLOCK=block, num_warps=2)
-    return out.sum(dim=0, dtype=torch.float64)[:n, :n]
+CACHE = 2**28
+"""Bytes written between two measurements: several times the cache of the device."""
 
 
 def tried(call: Callable[[], float]) -> float:
@@ -97,10 +50,31 @@ def tried(call: Callable[[], float]) -> float:
         return float("inf")
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Median seconds."""
-    given = {"warmup": 20, "rep": 100, "return_mode": "median"}
-    return tried(lambda: float(do_bench(call, **given)) / 1e3)
+def timed(call: Callable[[], Any], budget: float = 0.1) -> float:
+    """Median seconds of as many calls as take the budget; infinite where one fails."""
+
+    def median() -> float:
+        _taken(call, 3)
+        once = max(_taken(call, 1)[0], 1e-5)
+        return statistics.median(_taken(call, min(200, max(10, int(budget / once)))))
+
+    return tried(median)
+
+
+def _taken(call: Callable[[], Any], times: int) -> list[float]:
+    """Seconds on the device; it is not waited for in between, so that its queue is
+    full and the host's own time does not count."""
+    cache = torch.empty(CACHE, dtype=torch.int8, device="cuda")
+    events = []
+    for _ in range(times):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        cache.zero_()
+        start.record()
+        call()
+        end.record()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / 1e3 for start, end in events]
 
 
 def error_of(K: Any, exact: Any) -> float:
@@ -109,44 +83,33 @@ def error_of(K: Any, exact: Any) -> float:
     return float(np.abs((K - exact) / np.outer(size, size))[size > 1e-100].max())
 
 
+def kernel_gram(X: torch.Tensor) -> Any:
+    found = gpu.vector_products(X, None, 0)
+    assert found is not None
+    return found.gram
+
+
 def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     """Times and errors of all methods on one shape."""
     torch.manual_seed(0)
     X = (torch.randn(n, d, device="cuda") + torch.randn(d, device="cuda")).to(dtype)
-    w = np.random.default_rng(0).random(n)
+    w = np.random.default_rng(0).random((3, n))
     on_device = torch.tensor(w, device="cuda").to(dtype)
-    twin = vector_products(as_rows("rows", X), 0).gram
-    plain = (
-        sum(
-            X[:, k : k + 2**20].double() @ X[:, k : k + 2**20].double().T
-            for k in range(0, d, 2**20)
-        )
-        .cpu()
-        .numpy()
-    )
+    g = X[0].float() if dtype != torch.float32 else X[0].double()
+    twin = vector_products(as_rows("rows", X), 0)
+    plain = weight_problem(twin, n, 1.0).plain()
     torch.backends.cuda.matmul.allow_tf32 = False
-    rest = slice(1, None)  # the origin's own row is zero
+    rest = (slice(1, None),) * 2  # the origin's own row is zero
     found: dict[str, dict[str, float]] = {
         "read: X.sum()": {"time": timed(lambda: X.sum(dtype=torch.float32))},
         "read: X.mean(dim=0)": {"time": timed(lambda: X.mean(dim=0))},
         "Gram + slope, hewfl": {
-            "time": timed(lambda: cuda_gram.block_sums(X, None, 0).sum(dim=0)),
-            "error": tried(
-                lambda: error_of(
-                    cuda_gram.gram(X, None, 0).gram[rest, rest], twin[rest, rest]
-                )
-            ),
+            "time": timed(lambda: gpu.block_sums(X, None, 0).sum(dim=0)),
+            "error": tried(lambda: error_of(kernel_gram(X)[rest], twin.gram[rest])),
         },
-        "Gram + slope, Triton": {
-            "time": timed(lambda: triton_gram.program_sums(X, None, 0).sum(dim=0)),
-            "error": tried(
-                lambda: error_of(
-                    triton_gram.gram(X, None, 0).gram[rest, rest], twin[rest, rest]
-                )
-            ),
-        },
-        "Gram + slope, to the host": {
-            "time": timed(lambda: cuda_gram.gram(X, None, 0))
+        "Gram + slope, to the host": {"time": timed(lambda: kernel_gram(X))},
+        "Gram, reference of another precision": {
+            "time": timed(lambda: gpu.vector_products(X, g, 0))
         },
         "Gram, cuBLAS": {
             "time": timed(lambda: X @ X.T),
@@ -155,14 +118,13 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
         "Gram, portable twin": {
             "time": timed(lambda: vector_products(as_rows("rows", X), 0))
         },
-        "combine, hewfl": {"time": timed(lambda: triton_gram.combine(X, w))},
-        "combine, cuBLAS": {"time": timed(lambda: on_device @ X)},
+        "sum, hewfl": {"time": timed(lambda: gpu.weighted_sum(X, w[0]))},
+        "sum, cuBLAS": {"time": timed(lambda: on_device[0] @ X)},
+        "3 sums, hewfl": {"time": timed(lambda: gpu.weighted_sum(X, w))},
+        "3 sums, cuBLAS": {"time": timed(lambda: on_device @ X)},
+        "post_local_weights": {"time": timed(lambda: post_local_weights(X, X[0], 1.0))},
+        "combine": {"time": timed(lambda: combine(X, w[0]))},
     }
-    if dtype == torch.float32:
-        found["Gram, Triton tf32x3"] = {
-            "time": timed(lambda: tf32x3(X)),
-            "error": tried(lambda: error_of(tf32x3(X).cpu(), plain)),
-        }
     read = min(found[k]["time"] for k in ("read: X.sum()", "read: X.mean(dim=0)"))
     for one in found.values():
         one["GB/s"] = X.nbytes / one["time"] / 1e9
@@ -170,84 +132,43 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     return found
 
 
-def tuned_cuda(n: int, d: int) -> list[dict[str, Any]]:
-    """The same for the kernel in CUDA C."""
-    X = torch.randn(n, d, device="cuda")
-    outcomes = []
-    for loads, warps, resident in itertools.product((1, 2, 4), (4, 8, 16), (1, 2, 3)):
-        shape = (loads, warps, resident)
-        time = timed(_blocks(X, shape))
-        outcomes.append({"loads, warps, resident": shape, "time": time})
-    return sorted(outcomes, key=lambda one: one["time"])
+def tuned(n: int, dtype: torch.dtype, grid: str) -> list[dict[str, Any]]:
+    """One kernel with all its settings on 10⁷ columns, the fastest first."""
+    X, w = torch.randn(n, 10**7, device="cuda").to(dtype), np.ones(n)
 
+    def call(setting: Any) -> Any:
+        if grid == "sums":
+            return gpu.weighted_sum(X, w, setting)
+        return gpu.block_sums(X, None, 0, setting).sum(dim=0)
 
-def _blocks(X: torch.Tensor, shape: tuple[int, int, int]) -> Callable[[], Any]:
-    return lambda: cuda_gram.block_sums(X, None, 0, shape).sum(dim=0)
+    def outcome(setting: tuple[int, ...]) -> dict[str, Any]:
+        return {"setting": setting, "time": timed(lambda: call(setting), budget=0.02)}
 
-
-def tuned(n: int, d: int, *, quick: bool) -> list[dict[str, Any]]:
-    """All tile shapes on one matrix, the fastest first."""
-    X = torch.randn(n, d, device="cuda")
-    grid = {key: values[1:3] if quick else values for key, values in GRID.items()}
-    outcomes = []
-    for values in itertools.product(*grid.values()):
-        given = dict(zip(grid, values, strict=True))
-        call = _sums(X, given)
-        outcomes.append({**given, "time": timed(call)})
-    return sorted(outcomes, key=lambda one: one["time"])
-
-
-def _sums(X: torch.Tensor, given: dict[str, int]) -> Callable[[], Any]:
-    return lambda: triton_gram.program_sums(X, None, 0, **given).sum(dim=0)
-
-
-def checks(kernels: Any) -> float:
-    """The largest error over odd shapes, with and without a reference."""
-    worst = 0.0
-    for n, s, corrected in itertools.product(
-        (1, 2, 15, 16, 33, 62), (1, 77, 4097, 300_000), (False, True)
-    ):
-        torch.manual_seed(n * s)
-        X = torch.randn(n, s, device="cuda")
-        c = torch.randn(s, device="cuda") if corrected else None
-        K, exact = kernels.gram(X, c, n // 2), portable(X, c, n // 2)
-        for a, b in ((K.gram, exact.gram), (K.linear, exact.linear)):
-            scale = max(float(np.abs(exact.gram).max()), exact.offset)
-            worst = max(worst, float(np.abs(a - b).max()) / scale)
-    return worst
-
-
-def _checked(kernels: Any) -> Callable[[], float]:
-    return lambda: checks(kernels)
+    return sorted(map(outcome, GRIDS[grid]), key=lambda one: one["time"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one shape")
+    parser.add_argument("--grid", choices=GRIDS, help="other settings of a kernel")
     parser.add_argument("--json", type=Path, default=report.RESULTS / "gram_gpu.json")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    if triton is None or not torch.cuda.is_available():
-        sys.exit("needs a CUDA device and Triton")
+    if not torch.cuda.is_available():
+        sys.exit("needs a CUDA device")
     info = report.machine() | {
         "device": torch.cuda.get_device_name(),
-        "triton": triton.__version__,
         "cuda": torch.version.cuda,
     }
-    saved: dict[str, Any] = {"machine": info, "tuning": {}, "tuning, CUDA": {}}
-    for name, kernels in (("CUDA", cuda_gram), ("Triton", triton_gram)):
-        worst = tried(_checked(kernels))
-        saved[f"worst error, {name}"] = worst
-        print(f"worst error over odd shapes, {name}: {worst:.1e}", flush=True)
-    for n in (20,) if options.quick else (8, 20, 60):
-        best = tuned(n, 10**7, quick=options.quick or n != 20)
-        saved["tuning"][str(n)] = best
-        saved["tuning, CUDA"][str(n)] = tuned_cuda(n, 10**7)
-        for one in best[:6]:
-            print(f"n = {n}: {one}", flush=True)
+    saved: dict[str, Any] = {"machine": info, "tuning": {}}
+    floats = (torch.float32, torch.bfloat16, torch.float64)
+    for dtype, n in itertools.product(floats, (8, 20, 60) if options.grid else ()):
+        best = saved["tuning"][f"{n} {str(dtype)[6:]}"] = tuned(n, dtype, options.grid)
+        shown = [f"{one['setting']} {seconds(one['time'])}" for one in best]
+        print(f"n = {n}, {dtype}, {options.grid}: {'; '.join(shown)}", flush=True)
     rows = []
     shapes = SHAPES[3:4] if options.quick else SHAPES
-    for dtype, (n, d) in itertools.product((torch.float32, torch.bfloat16), shapes):
+    for dtype, (n, d) in itertools.product(floats, shapes):
         name = f"{n} x {d:.0e} {str(dtype)[6:]}".replace("e+0", "e")
         saved[name] = measured(n, d, dtype)
         for what, one in saved[name].items():
@@ -258,9 +179,7 @@ def main() -> None:
             ]
             rows.append([f"{name}: {what}", *numbers, power(one.get("error", np.nan))])
     heads = ["", "time", "GB/s", "share of read", "error"]
-    head = (
-        f"{info['device']}, torch {torch.__version__}, Triton {triton.__version__}.\n"
-    )
+    head = f"{info['device']}, torch {torch.__version__}.\n"
     text = "\n".join([head, table(heads, rows)])
     print(text)
     if options.markdown:

@@ -53,6 +53,9 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
         kernels.combine([row], bytes([1]), 5, np.ones(1), out, 1, short, 1)
     with pytest.raises(ValueError, match="shorter than its declared shape"):
         kernels.combine([row], bytes([1]), 5, np.ones(3), out, 1)
+    for w, to, base in [(short, out, row), (row, short, row), (None, out, short)]:
+        with pytest.raises(ValueError, match="shorter than its declared shape"):
+            kernels.against_sum([row] * 5, b"\1" * 5, 5, w, to, base, 1)
     for lo, count, origin, stride in [(1, 5, 0, 5), (0, 5, 0, 6), (0, -1, 0, 5)]:
         with pytest.raises(ValueError, match=r"shorter|outside"):
             kernels.shifted([row, row], b"\1\1", lo, count, origin, 1.0, stride, out)

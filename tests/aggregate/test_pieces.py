@@ -54,13 +54,8 @@ def in_pieces(
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [1, 2, 5, FEW_CLIENTS + 9])
 def test_products_are_those_of_the_matrix(
-    n: int,
-    kind: Any,
-    based: bool,
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
+    n: int, kind: Any, based: bool, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(gram, "FEW_ENTRIES", 0)  # many clients go to BLAS
     pieces, matrix = in_pieces(rng, n, kind, based=based)
     g = rng.standard_normal(matrix.shape[1])
     found = round_products(pieces, g, 1.7)
@@ -75,9 +70,8 @@ def test_products_are_those_of_the_matrix(
 @pytest.mark.parametrize("n", [2, 7, FEW_CLIENTS + 9])
 @pytest.mark.parametrize("ground", [1e-3, 1.0, 1e3])
 def test_a_reference_that_is_not_formed(
-    n: int, ground: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    n: int, ground: float, rng: np.random.Generator
 ) -> None:
-    monkeypatch.setattr(gram, "FEW_ENTRIES", 0)  # many clients go to BLAS
     pieces, matrix = in_pieces(rng, n)
     u = -rng.uniform(0.5, 2.0, n) / (n * ground)
     g, L = u @ matrix, 1.25
@@ -92,17 +86,42 @@ def test_a_reference_that_is_not_formed(
 
 
 def test_it_is_formed_where_products_cannot_tell(rng: np.random.Generator) -> None:
-    one, matrix = in_pieces(rng, 1)
-    assert (
-        own_products(one, OwnSum(np.array([-1.0])), 1.0) is None
-    )  # no differences at all
-    assert post_local_weights(one, OwnSum(np.array([-1.0])), 1.0).weights == [1.0]
-    tiny = matrix * 1e-200
+    tiny = in_pieces(rng, 1)[1] * 1e-200
     both = np.vstack([tiny, 2 * tiny])
     u = np.array([-0.5, -0.5])
     found = post_local_weights(both, OwnSum(u), 1.25)
     known = post_local_weights(both, u @ both, 1.25)
     np.testing.assert_allclose(found.weights, known.weights, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_equal_clients_are_read_once(
+    n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no differences at all, which is no underflow."""
+    one, matrix = in_pieces(rng, 1)
+    equal, u = one.take(np.zeros(n, dtype=np.int64)), np.full(n, -1 / n)
+    monkeypatch.setattr(gram, "_true_sizes", None)  # the slow way
+    found = round_products(equal, -matrix[0], 3.0)
+    assert not found.gram.any()
+    assert not found.linear.any()
+    assert found.offset == pytest.approx(0.5 * (matrix**2).sum(), rel=1e-12)
+    own = own_products(equal, OwnSum(u), 3.0)
+    assert own is not None
+    assert own.offset == pytest.approx(found.offset, rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_one_client_that_is_not_finite_is_named(
+    bad: float, rng: np.random.Generator
+) -> None:
+    one, matrix = in_pieces(rng, 1)
+    one.parts[3][0][5] = bad
+    with pytest.raises(InvalidInputError, match="displacements"):
+        round_products(one, matrix[0], 1.0)
+    matrix[0, 7] = bad
+    with pytest.raises(InvalidInputError, match="reference"):
+        round_products(in_pieces(rng, 1)[0], matrix[0], 1.0)
 
 
 def test_a_part_of_the_clients(rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.rows import as_rows
-from hewfl.aggregate.sums import products_with, weighted_sum
+from hewfl.aggregate.sums import against_sum, products_with, weighted_sum
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -55,3 +55,43 @@ def test_other_libraries_keep_their_kind(rng: np.random.Generator) -> None:
 def test_products_with_a_vector(rng: np.random.Generator) -> None:
     D, v = rng.standard_normal((6, 90_000)), rng.standard_normal(90_000)
     assert products_with(as_rows("rows", D), v) == pytest.approx(D @ v, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 3, 13])
+@pytest.mark.parametrize("d", [5, 3_001])
+def test_the_gram_matrix_times_a_vector(
+    kind: Any, n: int, d: int, rng: np.random.Generator
+) -> None:
+    x, w = (100 * rng.standard_normal(d)).astype(kind), rng.standard_normal(n)
+    small = 1e-4 if kind == np.float32 else 1e-12  # beside x, which must not show
+    ends = (x + small * rng.standard_normal((n, d))).astype(kind)
+    D = ends.astype(np.longdouble) - x
+    G, data = D @ D.T, Pieces((tuple(ends),), x)
+    lengths = np.sqrt(np.diagonal(G))
+    scale = (lengths * (np.abs(w) @ lengths)).astype(np.float64)
+    error = (against_sum(data, w) - G @ w).astype(np.float64)
+    assert np.abs(error / scale).max() <= 1e-9
+    np.testing.assert_allclose(
+        against_sum(data), np.diagonal(G).astype(np.float64), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [*((np.float32, s) for s in (1e-30, 1e-8, 1.0, 1e30)), (np.float64, 1e-100)],
+)
+def test_a_length_is_found_at_any_size(kind: Any, size: float) -> None:
+    """Squares would leave the range of single precision, not that of float64."""
+    x = np.random.default_rng(0).standard_normal(9_000).astype(kind) * kind(size)
+    ends = x * kind(1.1)
+    exact = ends.astype(np.float64) - x.astype(np.float64)
+    found = against_sum(Pieces(((ends[:70],), (ends[70:],)), x))
+    assert found == pytest.approx(float(exact @ exact), rel=1e-12, abs=0.0)
+
+
+def test_one_bad_vector_spoils_its_own_length_only(rng: np.random.Generator) -> None:
+    ends = rng.standard_normal((3, 40)).astype(np.float32)
+    ends[1, 7] = np.nan
+    found = against_sum(Pieces((tuple(ends),)))
+    assert list(np.isnan(found)) == [False, True, False]

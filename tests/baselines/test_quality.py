@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.conformance.rounds import decide, make_roster, step_of
 
+from hewfl.aggregate.pieces import Pieces
 from hewfl.baselines import Agreement, Disagreement, Sieve
 from hewfl.baselines.agreement import mean_cosines
 from hewfl.errors import InvalidInputError
@@ -208,3 +209,28 @@ def test_steps_that_cancel_keep_fedavgs_weights(n: int) -> None:
 def test_a_tolerance_is_checked() -> None:
     with pytest.raises(InvalidInputError, match="tolerance"):
         Sieve(1.0, 1.0, tolerance=-0.1)
+
+
+# ------------------------------------------------------------------ known lengths
+
+
+def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
+    x = rng.standard_normal(300).astype(np.float32)
+    common = rng.standard_normal(300)
+    ends = x + 0.1 * (common + 3.0 * rng.standard_normal((6, 300)))
+    ends[4] = x - 0.3 * common  # turns back
+    ends = ends.astype(np.float32)
+    ends[2] = x  # did not move
+    data = Pieces((tuple(ends),), x)
+    known, lengths = mean_cosines(data)
+    measured = replace(data, sq_lengths=lengths**2)
+    refused = lambda *_: pytest.fail("the Gram matrix was formed")  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pieces, "products", refused)
+        found, same = mean_cosines(measured)
+    np.testing.assert_allclose(found, known, atol=1e-12)
+    np.testing.assert_allclose(same, lengths, rtol=1e-15)
+    assert found[2] == 0
+    some = np.array([0, 4, 5])
+    part = mean_cosines(measured.take(some))[0]
+    np.testing.assert_allclose(part, mean_cosines(data.take(some))[0], atol=1e-12)

@@ -31,7 +31,9 @@ from hewfl import (
     simulate,
     solve_simplex_qp,
 )
+from hewfl.aggregate.pieces import Pieces
 from hewfl.aggregate.sketch import CountSketch
+from hewfl.aggregate.sums import against_sum
 from hewfl.core import native
 from hewfl.problems import softmax_from_arrays
 from hewfl.problems.softmax import kernel as softmax_kernel
@@ -99,6 +101,9 @@ def draw_calls(rng: np.random.Generator) -> None:
     solve_simplex_qp(A @ np.swapaxes(A, 1, 2), rng.standard_normal((3, n)))
     vector = rng.standard_normal(int(rng.integers(1, 5000))).astype(np.float32)
     CountSketch(64).of([vector])
+    moved = Pieces(((vector, 2 * vector), (vector, vector)), np.tile(vector, 2))
+    for weights in (None, np.ones(2)):
+        against_sum(moved, weights)
 
 
 def damaged(rng: np.random.Generator, given: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -114,9 +114,10 @@ def test_variates_are_mean_gradients_under_any_optimiser(pool: Pool, kind: str) 
     assert torch.equal(first[2], second[2])
 
 
-def test_mean_gradients_are_sent_and_cost_bytes(pool: Pool) -> None:
+def test_mean_gradients_cost_no_more_bytes(pool: Pool) -> None:
+    """In either case c is the mean of all c_i, which every rank adds its own to."""
     plain, adam = (pool.run(measured, 2, kind)[0][-1] for kind in ("plain", "adam"))
-    assert adam > plain
+    assert adam == plain
 
 
 def halted(rank: int, _: int) -> bool:

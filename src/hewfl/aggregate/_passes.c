@@ -79,44 +79,33 @@ static inline void fetch(Fetch *f)
     }
 }
 
-/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart */
+/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart. Four of the
+ * lanes and two of the columns at a time: the sums fit the sixteen registers of AVX2, and a vector
+ * wider than the processor's would be kept in memory. */
 MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums,
                                   const Rows *rows, Py_ssize_t next)
 {
     Fetch f = {.rows = rows, .next = next};
     for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
-            v8 s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33;
-            s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = (v8){0};
-            s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = (v8){0};
-#define A(k) (*(const v8 *)(a + l + k * CHUNK))
-#define B(k) (*(const v8 *)(b + l + k * CHUNK))
-            if (I == J)
-                for (Py_ssize_t l = 0; l < CHUNK; l += 8) { /* the upper half is enough */
-                    fetch(&f);
-                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3);
-                    s00 += a0 * a0, s01 += a0 * a1, s02 += a0 * a2, s03 += a0 * a3;
-                    s11 += a1 * a1, s12 += a1 * a2, s13 += a1 * a3;
-                    s22 += a2 * a2, s23 += a2 * a3, s33 += a3 * a3;
-                }
-            else
+        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8)
+            for (int part = 0; part < 4; part++) {
+                int lane = 4 * (part & 1), k = part & 2;
+                const double *a = X + I * 4 * CHUNK + lane, *b = X + (J * 4 + k) * CHUNK + lane;
+                v4 s00, s01, s10, s11, s20, s21, s30, s31;
+                s00 = s01 = s10 = s11 = s20 = s21 = s30 = s31 = (v4){0};
                 for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
-                    fetch(&f);
-                    v8 a0 = A(0), a1 = A(1), a2 = A(2), a3 = A(3), bk = B(0);
-                    s00 += a0 * bk, s10 += a1 * bk, s20 += a2 * bk, s30 += a3 * bk, bk = B(1);
-                    s01 += a0 * bk, s11 += a1 * bk, s21 += a2 * bk, s31 += a3 * bk, bk = B(2);
-                    s02 += a0 * bk, s12 += a1 * bk, s22 += a2 * bk, s32 += a3 * bk, bk = B(3);
-                    s03 += a0 * bk, s13 += a1 * bk, s23 += a2 * bk, s33 += a3 * bk;
-                }
+                    if (!k)
+                        fetch(&f);
+                    v4 b0 = *(const v4 *)(b + l), b1 = *(const v4 *)(b + l + CHUNK);
+#define A(i) (*(const v4 *)(a + l + i * CHUNK))
+                    s00 += A(0) * b0, s01 += A(0) * b1, s10 += A(1) * b0, s11 += A(1) * b1;
+                    s20 += A(2) * b0, s21 += A(2) * b1, s30 += A(3) * b0, s31 += A(3) * b1;
 #undef A
-#undef B
-            v8 *out = (v8 *)sums;
-            out[0] += s00, out[1] += s01, out[2] += s02, out[3] += s03;
-            out[4] += s10, out[5] += s11, out[6] += s12, out[7] += s13;
-            out[8] += s20, out[9] += s21, out[10] += s22, out[11] += s23;
-            out[12] += s30, out[13] += s31, out[14] += s32, out[15] += s33;
-        }
+                }
+                v4 *out = (v4 *)(sums + k * 8 + lane); /* pair (i, j) has 2 v4 at 8 i + 2 j */
+                out[0] += s00, out[2] += s01, out[8] += s10, out[10] += s11;
+                out[16] += s20, out[18] += s21, out[24] += s30, out[26] += s31;
+            }
 }
 
 /* A[m x m] += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
@@ -387,6 +376,120 @@ MULTIARCH static void add_rows(const Rows *rows, Py_ssize_t first, Py_ssize_t lo
     }
 }
 
+/* sum[0..n) <- sum_i w_i (row_i - x) from element lo on; x may be NULL for zero */
+static void add_all(const Rows *rows, Py_ssize_t lo, Py_ssize_t n, const double *w,
+                    const double *x, double *restrict sum)
+{
+    double all = 0.0;
+    for (Py_ssize_t i = 0; i < rows->n; i++)
+        all += w[i];
+    memset(sum, 0, (size_t)n * sizeof(double));
+    if (x)
+        axpy(-all, x, sum, n);
+    Py_ssize_t i = 0;
+    for (; are_float32(rows, i, 8); i += 8)
+        add_eight(rows, i, lo, n, w, sum);
+    for (; i < rows->n; i += 4)
+        add_rows(rows, i, lo, n, w, sum);
+}
+
+static inline double total(const double *lanes)
+{
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+           ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+/* (a - x, s) for a of float32: widened on the way, for what is stored has to be read again */
+MULTIARCH static double dot_less(const float *a, const double *x, const double *s, Py_ssize_t n)
+{
+    double lanes[8] = {0};
+    Py_ssize_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++)
+            lanes[l] += ((double)a[i + l] - x[i + l]) * s[i + l];
+    for (; i < n; i++)
+        lanes[0] += ((double)a[i] - x[i]) * s[i];
+    return total(lanes);
+}
+
+/* (a - x, a - x) likewise */
+MULTIARCH static double square_less(const float *a, const double *x, Py_ssize_t n)
+{
+    double lanes[8] = {0};
+    Py_ssize_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++) {
+            double c = (double)a[i + l] - x[i + l];
+            lanes[l] += c * c;
+        }
+    for (; i < n; i++)
+        lanes[0] += ((double)a[i] - x[i]) * ((double)a[i] - x[i]);
+    return total(lanes);
+}
+
+/* against_sum(rows, types, d, weights, out, base=None, base_type=0)
+ *
+ * With c_i = row_i - base adds (c_i, sum_j w_j c_j) to out_i: a product of the Gram matrix in one
+ * pass and n d multiplications. The sum of a few columns is formed, and used while in cache.
+ * Without weights adds (c_i, c_i).
+ */
+static PyObject *native_against_sum(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, weights, out;
+    Base base = {0};
+    Py_ssize_t d;
+    if (!PyArg_ParseTuple(args, "Oy*nz*w*|z*i", &list, &types, &d, &weights, &out, &base.buffer,
+                          &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len;
+    int held = (!weights.buf || fits(&weights, n, 8)) && fits(&out, n, 8) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        enum { FEW = 1024 }; /* numbers of which sum, base and a row fit the first cache */
+        LINED double space[FEW], x[FEW], c[FEW], zero[FEW] = {0};
+        const double *w = weights.buf, *sum = w ? space : NULL;
+        double *p = out.buf;
+        /* A float32 that differs from x at all does so by far more than x's rounding in float64:
+         * x may be taken from the sum. Numbers of float64 must be subtracted one by one. */
+        int quick = are_float32(&rows, 0, n);
+        for (Py_ssize_t lo = 0; lo < d; lo += FEW) {
+            Py_ssize_t len = d - lo < FEW ? d - lo : FEW;
+            load(base_at(&base, lo), base.type, len, zero, x);
+            if (w && quick)
+                add_all(&rows, lo, len, w, base.type == ZEROS ? NULL : x, space);
+            else
+                memset(space, 0, sizeof(space));
+            for (Py_ssize_t i = 0; w && !quick && i < n; i++) {
+                load(at(&rows, i, lo), rows.types[i], len, x, c);
+                axpy(w[i], c, space, len);
+            }
+            for (Py_ssize_t i = 0; i < n; i++) {
+                const float *row = (const float *)at(&rows, i, lo);
+                if (quick) {
+                    p[i] += w ? dot_less(row, x, sum, len) : square_less(row, x, len);
+                    continue;
+                }
+                load(at(&rows, i, lo), rows.types[i], len, x, c);
+                p[i] += dot(c, w ? sum : c, len);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    if (weights.obj)
+        PyBuffer_Release(&weights);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 MULTIARCH static void narrow(const double *sum, float *out, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++)
@@ -423,17 +526,7 @@ static PyObject *native_combine(PyObject *self, PyObject *args)
             load(base_at(&base, lo), base.type, len, zero, x);
             for (Py_ssize_t k = 0; k < sums; k++) {
                 const double *w = (const double *)weights.buf + k * n;
-                double all = 0.0;
-                for (Py_ssize_t i = 0; i < n; i++)
-                    all += w[i];
-                memset(sum, 0, sizeof(sum));
-                if (base.type != ZEROS)
-                    axpy(-all, x, sum, len);
-                Py_ssize_t i = 0;
-                for (; are_float32(&rows, i, 8); i += 8)
-                    add_eight(&rows, i, lo, len, w, sum);
-                for (; i < n; i += 4)
-                    add_rows(&rows, i, lo, len, w, sum);
+                add_all(&rows, lo, len, w, base.type == ZEROS ? NULL : x, sum);
                 if (out_type == FLOAT64)
                     memcpy((double *)out.buf + k * d + lo, sum, (size_t)len * sizeof(double));
                 else
@@ -679,6 +772,7 @@ static PyObject *native_moved(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
+    {"against_sum", native_against_sum, METH_VARARGS, "Gram matrix times a vector."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
     {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},

@@ -18,14 +18,14 @@ from numpy.typing import DTypeLike, NDArray
 from hewfl.aggregate.gram import own_products, round_products
 from hewfl.aggregate.memory import CODES, Span
 from hewfl.aggregate.rows import Rows
-from hewfl.aggregate.sums import products_with, weighted_sum
+from hewfl.aggregate.sums import against_sum, products_with, weighted_sum
 from hewfl.core.checks import Array, invalid
 from hewfl.core.displacements import OwnSum, RoundProducts
 
 Vector = Float[Array, " _"]
 _BLOCK = 2**18
 """Entries of one float64 block: 2 MiB stay in cache."""
-RANGE = 2**16
+RANGE = 2**18
 """Entries of a vector that are stepped or summed at a time."""
 
 
@@ -37,10 +37,12 @@ class Pieces:
     Attributes:
         parts: for each range of the vectors, in order, the part of every client.
         base: x, or None where the parts are displacements already.
+        sq_lengths: ‖Δ_i‖², where they were measured before.
     """
 
     parts: tuple[tuple[Vector, ...], ...]
     base: Float[Array, " d"] | None = None
+    sq_lengths: Float64[Array, " n"] | None = None
 
     def __post_init__(self) -> None:
         """Check that every client has every part, of one length and kind."""
@@ -108,7 +110,8 @@ class Pieces:
         if np.array_equal(members, np.arange(self.n)):
             return self
         parts = tuple(tuple(rows[i] for i in members) for rows in self.parts)
-        return Pieces(parts, self.base)
+        lengths = None if self.sq_lengths is None else self.sq_lengths[members]
+        return Pieces(parts, self.base, lengths)
 
     def row(self, i: int) -> Float64[Array, " d"]:
         """Δ_i in float64; a copy."""
@@ -169,6 +172,10 @@ class Pieces:
     def against(self, vector: Any) -> Float64[Array, " n"]:
         """⟨Δ_i, v⟩."""
         return products_with(self, vector)
+
+    def against_sum(self, weights: Float64[Array, " n"]) -> Float64[Array, " n"]:
+        """⟨Δ_i, Σ_j w_jΔ_j⟩."""
+        return against_sum(self, weights)
 
     def combine(self, weights: Float64[Array, " n"]) -> Float64[Array, " d"]:
         """Σ_i w_iΔ_i in float64; vectors of weight zero are not read."""

@@ -4,6 +4,8 @@ A rule that weighs clients by inner products alone decides from k numbers of eac
 would from the vectors themselves, but for the sketch's error. A rule that asks for more
 says so by the error it meets, on every machine alike: the transport then gives it more
 and asks again, which is safe because a decision changes nothing.
+
+What the data says of such weights is known for n more numbers: `checked`.
 """
 
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from hewfl.aggregate.rows import Rows
+from hewfl.core.algorithm import RoundModel
 from hewfl.core.checks import Array
 from hewfl.core.displacements import OwnSum, RoundProducts
 from hewfl.errors import HewError
@@ -121,3 +124,59 @@ class Sketches:
     def matrix(self) -> Float64[Array, "n k"]:
         """All entries: refused."""
         raise NeedsEntriesError
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the data says of weights that were solved for from sketches.
+
+    Attributes:
+        round: whose weights.
+        value: Ψ(w) of the step that was made, exact.
+        gap: bound on how far it is from the best one; ⟨g, Δ_i⟩ in it is the sketches'.
+        error: the largest error of a sketched ⟨d, Δ_i⟩, over ‖d‖‖Δ_i‖.
+    """
+
+    round: int
+    value: float
+    gap: float
+    error: float
+
+
+def checked(
+    round_: int,
+    model: RoundModel,
+    weights: Float64[Array, " n"],
+    rows: Float64[Array, "n k"],
+    products: Float64[Array, " n"],
+) -> Checked:
+    """Value and gap of weights from sketches, and the sketches' error, on the data.
+
+    With t_i = ⟨d, Δ_i⟩ from those who hold Δ_i, n numbers, and u the reference
+    g = Σ u_jΔ_j,
+
+        Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² = Σ u_jt_j + (Λ/2) Σ w_it_i
+
+    is exact. The gap max_i Σ_j w_j p_j − p_i, p_i = ⟨g + Λd, Δ_i⟩, needs ⟨g, Δ_i⟩ as
+    well, which nobody holds: that part is the sketches'.
+
+    Args:
+        round_: whose weights.
+        model: what they minimise.
+        weights: w.
+        rows: the sketches they were solved for from.
+        products: t.
+    """
+    w, t, curvature = weights, products, model.curvature
+    u = model.reference.weights if isinstance(model.reference, OwnSum) else 0 * w
+    along = rows @ (w @ rows)  # t as the sketches have it
+    square = max(float(w @ t), 0.0)
+    lengths = np.sqrt(square * (rows * rows).sum(axis=1))
+    off = np.abs(along - t)
+    error = np.divide(off, lengths, out=np.zeros_like(off), where=lengths > 0)
+    value = float(u @ t) + 0.5 * curvature * square
+    slopes = rows @ (u @ rows) + curvature * t
+    least = slopes.min() if w.sum() > 1 - 1e-9 else min(slopes.min(), 0.0)
+    gap = max(float(w @ slopes - least), 0.0)
+    return Checked(round_, value, gap, float(error.max()))

@@ -82,6 +82,26 @@ def _portable(data: Readable, w: Float64[Array, "... n"], kind: Any) -> Any:
     return pieces[0] if len(pieces) == 1 else data.xp.concat(pieces, axis=-1)
 
 
+def against_sum(
+    data: Readable, w: Float64[Array, " n"] | None = None
+) -> Float64[Array, " n"]:
+    """⟨Δ_i, Σ_j w_jΔ_j⟩ in float64: the Gram matrix times w in one pass, without it.
+
+    Without weights ‖Δ_i‖²; a vector that is not finite spoils its own length only.
+    """
+    native, total = library(PASSES), np.zeros(data.n)
+    spans = None if native is None else data.spans()
+    if native is None or spans is None:
+        for lo, hi in data.ranges():
+            X = to_host(data.block(lo, hi))
+            total += np.einsum("ij,ij->i", X, X) if w is None else X @ (w @ X)
+        return total
+    for span in spans:
+        given = (span.rows, span.codes, span.hi - span.lo, w, total)
+        native.against_sum(*given, *span.lent_base)
+    return total
+
+
 def products_with(data: Readable, vector: Any) -> Float64[Array, " n"]:
     """⟨Δ_i, v⟩ in float64 for a vector of the data's library."""
     total = np.zeros(data.n)

@@ -7,7 +7,7 @@ import numpy as np
 
 from hewfl.baselines.one_step_size import Memoryless
 from hewfl.core.checks import PerClient
-from hewfl.core.displacements import Displacements
+from hewfl.core.displacements import Displacements, Measured
 from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, Round
 
@@ -57,11 +57,26 @@ class Agreement(Memoryless):
 
 
 def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
-    """Mean cosine of each vector with the others, and lengths up to one factor."""
-    # cosines have no scale: without the common power of two squares may overflow
-    G = replace(displacements.products(), exponent=0).plain()
-    lengths = np.sqrt(np.diagonal(G))
-    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
-    np.fill_diagonal(cosines, 0.0)
-    return np.asarray(cosines.sum(axis=1) / (displacements.n - 1)), lengths
+    """Mean cosine of each vector with the others, and lengths up to one factor.
+
+    With u_i = Δ_i/‖Δ_i‖ the cosines of one vector sum to ⟨u_i, Σ_j u_j⟩ − 1: where
+    lengths are known no Gram matrix is formed.
+    """
+    if isinstance(displacements, Measured) and displacements.sq_lengths is not None:
+        lengths = np.sqrt(displacements.sq_lengths)
+        inverse = _inverse(lengths)
+        sums = inverse * displacements.against_sum(inverse) - (lengths > 0)
+    else:
+        # cosines have no scale: without the common power of two squares may overflow
+        G = replace(displacements.products(), exponent=0).plain()
+        lengths = np.sqrt(np.diagonal(G))
+        inverse = _inverse(lengths)
+        cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
+        np.fill_diagonal(cosines, 0.0)
+        sums = cosines.sum(axis=1)
+    return np.asarray(sums / (displacements.n - 1)), lengths
+
+
+def _inverse(lengths: PerClient) -> PerClient:
+    """1/l, and zero for zero."""
+    return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)

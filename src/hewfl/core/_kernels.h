@@ -18,20 +18,24 @@
 #define MULTIARCH
 #endif
 
+/* GCC keeps a vector that is wider than the processor's in memory: with AVX2 v4 is much faster. */
 typedef double v8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef double v4 __attribute__((vector_size(32), aligned(8), may_alias));
 
 /* Sixteen partial sums: they hide the latency of an addition, and their rounding error
  * grows with n/16 and not with n. */
 MULTIARCH static double dot(const double *a, const double *b, Py_ssize_t n)
 {
-    v8 s = {0}, t = {0};
+    v4 s = {0}, t = {0}, u = {0}, v = {0};
     Py_ssize_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        s += *(const v8 *)(a + i) * *(const v8 *)(b + i);
-        t += *(const v8 *)(a + i + 8) * *(const v8 *)(b + i + 8);
+        s += *(const v4 *)(a + i) * *(const v4 *)(b + i);
+        t += *(const v4 *)(a + i + 4) * *(const v4 *)(b + i + 4);
+        u += *(const v4 *)(a + i + 8) * *(const v4 *)(b + i + 8);
+        v += *(const v4 *)(a + i + 12) * *(const v4 *)(b + i + 12);
     }
-    s += t;
-    double r = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    s += u, t += v;
+    double r = ((s[0] + s[1]) + (s[2] + s[3])) + ((t[0] + t[1]) + (t[2] + t[3]));
     for (; i < n; i++)
         r += a[i] * b[i];
     return r;

@@ -2,7 +2,7 @@
 
 A rule never asks where the numbers are. Three things implement the protocol: the matrix
 of a simulation (`hewfl.aggregate.rows`), the replies of a federation left where they
-came (`hewfl.aggregate.pieces`) and shards spread over ranks (`hewfl.torch.shards`).
+came (`hewfl.aggregate.pieces`) and shards over ranks (`hewfl.aggregate.spread`).
 
 Vectors that a rule handles (the anchor, a control variate, its own step) are of the
 same space: NumPy vectors of d numbers at a server, and on a rank of a torch job the
@@ -222,4 +222,27 @@ class Displacements(Protocol):
 
         Returns:
             A matrix; on a rank of a torch job its own columns.
+        """
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """Displacements whose lengths were measured before: replies of a federation.
+
+    A rule that compares directions needs no Gram matrix then: n·d multiplications in
+    place of n²d/2.
+    """
+
+    @property
+    def sq_lengths(self) -> PerClient | None:
+        """‖Δ_i‖²; None where nobody measured, or out of range."""
+
+    def against_sum(self, weights: PerClient) -> PerClient:
+        """⟨Δ_i, Σ_j w_jΔ_j⟩, in one pass over the data.
+
+        Args:
+            weights: w_j, of any sign and sum.
+
+        Returns:
+            One product for each Δ_i.
         """

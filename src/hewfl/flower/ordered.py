@@ -19,7 +19,7 @@ from hewfl.core.checks import invalid, positive, whole
 from hewfl.core.round import Roster
 from hewfl.flower import protocol as say
 from hewfl.flower.contacts import Registry
-from hewfl.flower.layout import flat, layout_of, record_of, wide
+from hewfl.flower.layout import layout_of, record_of, wide
 from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.flower.strategy import HewStrategy
 from hewfl.server import federation as world
@@ -109,11 +109,10 @@ class AlgorithmStrategy(HewStrategy):
         answers, more = self._plausible(answers)
         for exclusion in (*excluded, *more):
             log.warning("start: %s", exclusion)
-        x = flat(opened.layout, arrays)
-        gradients = np.full((self.population, len(x)), np.nan)
+        gradients = np.full((self.population, len(opened.x)), np.nan)
         for a in answers:  # the endpoint of one step of size one is y = x − g
             own = np.concatenate(a.rows, dtype=np.float64)
-            gradients[known[a.question.node]] = x - own
+            gradients[known[a.question.node]] = opened.x - own
         return self._blank(arrays, gradients)
 
     # -------------------------------------------------------------- one round

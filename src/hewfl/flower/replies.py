@@ -13,8 +13,8 @@ A reply is left out, and the reason kept, when it is
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import inf, isfinite, isnan
 from typing import Any, final
 
@@ -23,22 +23,19 @@ from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from hewfl.aggregate.pieces import RANGE
+from hewfl.aggregate.sums import against_sum
 from hewfl.core.checks import invalid
 from hewfl.core.layout import Layout
 from hewfl.errors import InvalidInputError
 from hewfl.flower.layout import flat, views
 from hewfl.flower.protocol import DONE, MEAN, PARTITION
+from hewfl.server.answered import pieces
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
 KINDS = ("error", "missing", "unknown", "malformed", "not-finite", "implausible")
 MOST = 2**53
 """Of counts: beyond, floating-point numbers are not whole for certain."""
-
-
-ROOM = 1e-20, 1e30
-"""Squared lengths in whose sum float32 loses none of the squares that matter."""
 
 
 @final
@@ -82,7 +79,7 @@ class Asked:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opened:
     """A round whose answers are awaited.
 
@@ -102,6 +99,11 @@ class Opened:
     asked: Sequence[Asked]
     absent: Sequence[Exclusion] = ()
 
+    @cached_property
+    def x(self) -> NDArray[Any]:
+        """The model as one vector, in the precision of local branches."""
+        return flat(self.layout, self.arrays)
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,8 +117,8 @@ class Answer:
         size: m_i, as told.
         steps: H_i, as ordered, else as told, else one.
         rows: the arrays of the endpoint y_i.
-        sq_norm: ‖Δ_i‖².
         means: the arrays of the mean gradient, where it was sent.
+        sq_norm: ‖Δ_i‖².
     """
 
     question: Asked
@@ -125,8 +127,8 @@ class Answer:
     size: float
     steps: int
     rows: list[NDArray[Any]]
-    sq_norm: float
     means: list[NDArray[Any]] | None
+    sq_norm: float = inf
 
     @property
     def ordered(self) -> tuple[int | None, float, int]:
@@ -166,19 +168,31 @@ def sift(
             found[node].append(reply)
         else:
             excluded.append(Exclusion(node, "unknown", "it was not asked"))
-    x = flat(opened.layout, opened.arrays)
-    read = [_read(q, found[q.node], opened, x, wanted) for q in opened.asked]
-    answers = [one for one in read if isinstance(one, Answer)]
+    read = [_read(q, found[q.node], opened, wanted) for q in opened.asked]
     excluded += [one for one in read if isinstance(one, Exclusion)]
+    readable, answers = [one for one in read if isinstance(one, Answer)], []
+    for one, square in zip(readable, _squares(readable, opened.x), strict=True):
+        suspects = [*([] if isfinite(square) else one.rows), *(one.means or [])]
+        bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
+        if bad:
+            reason = f"{bad} entries are not finite"
+            excluded.append(Exclusion(one.question.node, "not-finite", reason))
+        else:
+            answers.append(replace(one, sq_norm=inf if isnan(square) else square))
     return sorted(answers, key=lambda answer: answer.place(clients)), excluded
 
 
+def _squares(answers: list[Answer], x: NDArray[Any]) -> list[float]:
+    """‖y_i − x‖² of all answers, in one pass; x is read once for all of them."""
+    if not answers:
+        return []
+    held = pieces([answer.rows for answer in answers], x)
+    with np.errstate(all="ignore"):  # finite entries may have squares that are not
+        return [float(square) for square in against_sum(held)]
+
+
 def _read(
-    question: Asked,
-    copies: Sequence[Message],
-    opened: Opened,
-    x: NDArray[Any],
-    wanted: Wanted,
+    question: Asked, copies: Sequence[Message], opened: Opened, wanted: Wanted
 ) -> Answer | Exclusion:
     """The numbers and arrays of a reply, or why it is left out."""
     left = partial(Exclusion, question.node)
@@ -203,37 +217,7 @@ def _read(
             means = views(opened.layout, content.array_records[MEAN])
     except InvalidInputError as problem:
         return left("malformed", str(problem))
-    square = _sq_length(rows, x)
-    suspects = [*([] if isfinite(square) else rows), *(means or [])]
-    bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
-    if bad:
-        return left("not-finite", f"{bad} entries are not finite")
-    length = inf if isnan(square) else square
-    return Answer(question, content, metrics, size, done, rows, length, means)
-
-
-def _sq_length(rows: list[NDArray[Any]], x: NDArray[Any]) -> float:
-    """‖y − x‖²: of float32 by its own products where they have room, else by wide ones.
-
-    A difference of two float32 is exact to its last digit; a sum of few squares in
-    float32 is to five, which is enough to tell who is far longer than the others.
-    """
-    quick = all(array.dtype == np.float32 for array in (x, *rows))
-    with np.errstate(all="ignore"):  # finite entries may have squares that are not
-        if quick and ROOM[0] < (square := _sum_squares(rows, x, np.float32)) < ROOM[1]:
-            return square
-        return _sum_squares(rows, x, np.float64)
-
-
-def _sum_squares(rows: list[NDArray[Any]], x: NDArray[Any], kind: Any) -> float:
-    total, begin = 0.0, 0
-    for row in rows:
-        base, begin = x[begin : begin + len(row)], begin + len(row)
-        for lo in range(0, len(row), RANGE):
-            here = slice(lo, lo + RANGE)
-            part = np.subtract(row[here], base[here], dtype=kind)
-            total += float(np.dot(part, part))
-    return total
+    return Answer(question, content, metrics, size, done, rows, means)
 
 
 def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:

@@ -23,7 +23,7 @@ from hewfl.core.round import Roster
 from hewfl.errors import InvalidInputError
 from hewfl.flower import protocol as say
 from hewfl.flower.folder import model_arrays
-from hewfl.flower.layout import flat, layout_of, record_of, wide
+from hewfl.flower.layout import layout_of, record_of, wide
 from hewfl.flower.phases import WIDTH, SecondPhase, opening
 from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.flower.report import described, numbers, usable
@@ -308,14 +308,14 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, opened: Opened, answers: Sequence[Answer], roster: Roster, read: Opened
     ) -> Outcome:
         """Decide and step; the state as it was where the round is rejected."""
-        anchor, fits = wide(opened.arrays), opened.layout.fits
-        state, base = replace(self.state, anchor=anchor), flat(read.layout, read.arrays)
+        anchor, fits = opened.x.astype(np.float64), opened.layout.fits
+        state = replace(self.state, anchor=anchor)
         if len(answers) < self.min_replies:
             text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
             return Outcome(state, text)
         wants = self.lane.algorithm.demands
         try:
-            round_ = round_of(anchor, answers, roster, base, variates=wants.variates)
+            round_ = round_of(anchor, answers, roster, read.x, variates=wants.variates)
         except InvalidInputError as error:
             return Outcome(state, f"rejected: {error}")
         alone = replace(state, average=None)

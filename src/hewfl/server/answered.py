@@ -43,6 +43,8 @@ class Answered(Protocol):
 
 
 Answers = Sequence[Answered]
+_SAFE = 1e-100
+"""Squared lengths within this and its inverse; others are left to the Gram matrix."""
 
 
 def too_long(answers: Answers, longest: float, *, told: bool) -> dict[int, str]:
@@ -89,12 +91,17 @@ def round_of(
         rule = "sent by all clients of a federation with control variates, or none"
         raise invalid("mean-gradient", rule, f"{len(sent)} of {len(answers)}")
     plan = LocalPlan(np.array([a.ordered[1] for a in answers]))
-    held = pieces([a.rows for a in answers], base)
+    squares = np.array([a.sq_norm for a in answers])
+    moved = squares[squares > 0]  # inverse lengths of these can be multiplied
+    known = bool((moved > _SAFE).all() and (moved < 1 / _SAFE).all())
+    held = pieces([a.rows for a in answers], base, squares if known else None)
     means = pieces(sent) if sent else None
     return Round(anchor, held, roster, plan, gradients=means)
 
 
-def pieces(vectors: Sequence[Sequence[Any]], base: Any = None) -> Pieces:
+def pieces(
+    vectors: Sequence[Sequence[Any]], base: Any = None, squares: Any = None
+) -> Pieces:
     """The arrays of several clients as vectors, where they lie; less the base."""
     parts = zip(*vectors, strict=True)
-    return Pieces(tuple(rows for rows in parts if len(rows[0])), base)
+    return Pieces(tuple(rows for rows in parts if len(rows[0])), base, squares)

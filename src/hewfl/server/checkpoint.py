@@ -27,8 +27,11 @@ T = TypeVar("T")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
-    """The arrays of a state, by path: dataclasses, tuples, arrays, numbers, None."""
-    if value is None:
+    """The arrays of a state, by path: dataclasses, tuples, arrays, numbers, None.
+
+    Of a part with the mark `is_elsewhere` there are none: whoever keeps it saves it.
+    """
+    if value is None or hasattr(value, "is_elsewhere"):
         return {}
     if isinstance(value, np.ndarray):
         return {prefix: np.ascontiguousarray(value)}
@@ -48,7 +51,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
 def unflatten(like: T, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> T:
     """A state of the form of another one, filled from `flatten`'s arrays."""
     value: Any = like
-    if value is None:
+    if value is None or hasattr(value, "is_elsewhere"):
         return like
     if isinstance(value, np.ndarray):
         return cast(T, arrays[prefix])

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
-from hewfl.torch.average import averaged_model
+from hewfl.torch.meetings import Work
 from hewfl.torch.members import Members
 from hewfl.torch.optimizers import mean_rate
 from hewfl.torch.options import SyncOptions, SyncReport
@@ -19,7 +19,6 @@ from hewfl.torch.rounds import sync
 from hewfl.torch.rules import DEFAULT, rule_of
 from hewfl.torch.state import load_replica_state, replica_state
 from hewfl.torch.wire import group_of
-from hewfl.torch.work import Work
 
 _log = logging.getLogger("hewfl.torch")
 
@@ -142,7 +141,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         Raises:
             InvalidInputError: the job keeps no average.
         """
-        return averaged_model(self._replica.model)
+        return self._replica.averaged()
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.

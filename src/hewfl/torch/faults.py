@@ -10,11 +10,10 @@ from datetime import timedelta
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from numpy.typing import NDArray
 from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
-from hewfl.core.checks import Array
 from hewfl.errors import HewError
 
 _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
@@ -77,10 +76,8 @@ class Attendance:
     def job(self, number: int) -> None:
         self._counts["job"] = number
 
-    def table(
-        self, row: Float64[Array, " k"], timeout: timedelta
-    ) -> Float64[Array, "n k"]:
-        """One row of numbers from each rank, in the order of ranks, through the store.
+    def table(self, row: NDArray[np.uint8], timeout: timedelta) -> NDArray[np.uint8]:
+        """One row of bytes from each rank, in the order of ranks, through the store.
 
         For backends whose collectives cannot be given up: on NCCL a missing rank is
         found here, before one of them is under way, by an error instead of an abort.
@@ -92,7 +89,7 @@ class Attendance:
         rows = [bytes.fromhex(self._store.get(key).decode()) for key in keys]
         if meeting > 2:  # all have come to the last, and so have read this one
             self._store.delete_key(self._row_key(meeting - 2, self._rank))
-        return np.stack([np.frombuffer(row) for row in rows])
+        return np.stack([np.frombuffer(row, np.uint8) for row in rows])
 
     @contextmanager
     def watched(self, place: str) -> Iterator[None]:

@@ -6,16 +6,16 @@ four of them is read by three.
 """
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from hewfl.core.checks import invalid
 
-SHARE, LEAST = 8, 2**21
+SHARE, LEAST = 8, 2**20
 """Buckets of this part of the model, unless that is less than these bytes: the next
 one is made ready while one travels, and a small model travels at once."""
 
@@ -136,8 +136,14 @@ def flat_view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
+def is_spread(parameter: torch.Tensor) -> bool:
+    """Whether torch has spread it over ranks (DTensor), in a room loaded if needed."""
+    room = sys.modules.get("torch.distributed.tensor")
+    return room is not None and isinstance(parameter, room.DTensor)
+
+
 def _check(k: int, parameter: torch.Tensor) -> None:
-    if isinstance(parameter, DTensor):
+    if is_spread(parameter):
         rule = "whole on each rank: FSDP and tensor parallelism are not served"
         raise invalid("parameters", rule, f"a DTensor as number {k}")
     if not parameter.dtype.is_floating_point:

@@ -14,8 +14,7 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.checks import invalid
 from hewfl.server.state import Lane
 from hewfl.torch import ddp
-from hewfl.torch.average import averaged_model
-from hewfl.torch.by_sums import finish
+from hewfl.torch.conclude import finish
 from hewfl.torch.faults import named
 from hewfl.torch.members import Members
 from hewfl.torch.model import is_finite
@@ -218,7 +217,7 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: the job keeps no average.
         """
-        return averaged_model(self._replica.model)
+        return self._replica.averaged()
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, beside its model's and optimiser's states.

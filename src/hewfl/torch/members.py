@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from hewfl.core.checks import invalid
+from hewfl.torch.layout import is_spread
 
 
 @final
@@ -24,7 +24,7 @@ class Members:
         self.frozen = [
             p
             for p in given.values()
-            if not (p.requires_grad or isinstance(p, DTensor)) and p.numel()
+            if not (p.requires_grad or is_spread(p)) and p.numel()
         ]
         self._forms = [form_of(p) for p in self.shared.values()]
 

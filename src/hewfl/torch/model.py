@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -25,10 +26,14 @@ class SharedModel:
     outer step's memory and the average are the same bits on all of them, and any rank
     can give them to one that joins.
 
-    Attributes:
+    Args:
         parameters: y, where the user's model has them.
         layout: their buckets.
         outer: what is done with the aggregated step.
+        on_host: keep x and what goes with it in main memory, whatever the device of
+            the parameters is; a bucket is copied where it is needed.
+
+    Attributes:
         anchor: x, one vector per bucket, in float32 at least, so that small steps are
             not lost to bfloat16.
         memory: of the outer step; empty where it has none. Of an outer step that
@@ -44,15 +49,6 @@ class SharedModel:
         *,
         on_host: bool = False,
     ) -> None:
-        """Prepare vectors of zeros.
-
-        Args:
-            parameters: y.
-            layout: of them.
-            outer: the outer step.
-            on_host: keep x and what goes with it in main memory, whatever the device
-                of the parameters is; a bucket is copied where it is needed.
-        """
         self.parameters, self.layout, self.outer = parameters, layout, outer
         self.device = parameters[0].device
         place = torch.device("cpu") if on_host else self.device
@@ -64,8 +60,10 @@ class SharedModel:
         self.average = [torch.zeros_like(x) for x in self.anchor if outer.average]
         self._held: list[torch.Tensor] = []
         self._seen: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
-        self._scratch: list[torch.Tensor] = []
-        self._reach = self._next = (math.inf, math.inf)  # bounds on |x| and |m|
+        # Memory that is used again: making it anew costs more than the arithmetic.
+        self._sums: dict[int, torch.Tensor] = {}
+        self._spare: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._next: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
 
     # ------------------------------------------------------------------ displacements
 
@@ -81,6 +79,10 @@ class SharedModel:
             self._seen[b] = at, bucket.of(self.parameters)
         return self._seen[b][1]
 
+    def start(self, b: int) -> torch.Tensor:
+        """What Δ is measured from: x in the precision of the parameters."""
+        return self._at_hand(self.anchor[b]).to(self.layout.buckets[b].dtype)
+
     def displacement(self, b: int, out: torch.Tensor, weight: float = 1.0) -> None:
         """Put Δ = y − x on a bucket into `out`, times a weight.
 
@@ -93,16 +95,20 @@ class SharedModel:
             if weight != 1:
                 moved.mul_(weight)
 
-    def start(self, b: int) -> torch.Tensor:
-        """What Δ is measured from: x in the precision of the parameters."""
-        return self._at_hand(self.anchor[b]).to(self.layout.buckets[b].dtype)
+    def room(self, b: int) -> torch.Tensor:
+        """Memory for a sum on a bucket."""
+        if b not in self._sums:
+            bucket = self.layout.buckets[b]
+            size, kind = bucket.size, bucket.dtype
+            self._sums[b] = torch.empty(size, dtype=kind, device=self.device)
+        return self._sums[b]
 
     def _stretches(
-        self, b: int, room: torch.Tensor
+        self, b: int, room: torch.Tensor | None = None
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         """A bucket of y, stretch by stretch; many small pieces by way of a room."""
         pieces, at = self.pieces(b), 0
-        if len(pieces) > 1 and len(room) < SMALL * len(pieces):
+        if len(pieces) > 1 and self.layout.buckets[b].size < SMALL * len(pieces):
             pieces = [torch.cat(pieces, out=room)]
         for piece in pieces:
             for part in self._cut(piece):
@@ -115,57 +121,14 @@ class SharedModel:
         parts: Sequence[torch.Tensor] = [vector] if whole else vector.split(STRETCH)
         return parts
 
-    def is_displacement_finite(self) -> bool:
-        """Whether all entries of Δ are finite."""
-        for b in range(len(self.layout.buckets)):
-            self.displacement(b, self._room(b))
-            if not is_finite(self._room(b)):
-                return False
-        return True
-
     # ----------------------------------------------------------------- the outer step
 
-    def fits(self, steps: Sequence[torch.Tensor]) -> bool:
-        """Whether the model, moved by the outer step of s, would be finite.
-
-        s is the same on all ranks, and so is the answer. Bounds are nearly always
-        enough: |m| ≤ β|m| + |s| and |move| ≤ γ (1 + β)|m|, with or without Nesterov;
-        half the range is left to rounding. Else, and for outer steps that divide, the
-        step is tried. Nothing is changed.
-        """
-        far = max(largest(step) for step in steps)
-        if not math.isfinite(far):
-            return False
-        limit = min(torch.finfo(bucket.dtype).max for bucket in self.layout.buckets) / 2
-        for _ in range(2):
-            beta = self.outer.momentum
-            kept = beta * self._reach[1] + far
-            reach = self._reach[0] + self.outer.step * (1 + beta) * kept
-            if self.outer.adapt is None and reach <= limit:
-                self._next = (reach, kept)
-                return True
-            self._reach = (_furthest(self.anchor), _furthest(self.memory))
-        self._next = (math.inf, math.inf)
-        return all(self._stays_finite(b, step) for b, step in enumerate(steps))
-
-    def capture(self) -> None:
-        """Remember y, from which steps go on while a sum travels; see `move`."""
-        self._held = [
-            torch.cat(self.pieces(b)) for b in range(len(self.layout.buckets))
-        ]
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether x + s is the next x: `advance` and `accept` do for `fits`, `move`."""
-        kinds = {(bucket.dtype, bucket.wide) for bucket in self.layout.buckets}
-        at_hand = self.anchor[0].device == self.device
-        alike = at_hand and all(dtype == wide for dtype, wide in kinds)
-        return alike and self.outer.is_plain and not (self.average or self._held)
-
     def advance(
-        self, b: int, step: torch.Tensor, *, multiplies: bool
-    ) -> tuple[Any, ...]:
-        """Turn s on a bucket into x + s, in place; x and y are as they were.
+        self, b: int, step: torch.Tensor, *, multiplies: bool = False
+    ) -> tuple[Any, list[Any]]:
+        """Make the next x, and memory, from s on a bucket; the present ones stay.
+
+        s is used up: in a `room` it becomes the next x where it is of the same kind.
 
         Args:
             b: the bucket.
@@ -173,99 +136,93 @@ class SharedModel:
             multiplies: whether ⟨s, Δ⟩ is wanted.
 
         Returns:
-            The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest |x + s|.
+            The part of ⟨s, Δ⟩, zero if it is not wanted, and the largest entries of
+            what was made, for `fits`. On a device they are tensors: nobody waits here.
         """
-        x, found = self.anchor[b], [(0.0, 0.0)]
-        if multiplies:
-            for here, y in self._stretches(b, self._room(b)):
-                found.append(moved(step[here], x[here], y))
+        x, product, far = self._at_hand(self.anchor[b]), 0.0, []
+        is_room = b in self._sums and step is self._sums[b]
+        if self.outer.is_plain and is_room and step.dtype == x.dtype:
+            ends: Any = self._stretches(b) if multiplies else [(slice(None), None)]
+            for here, y in ends:
+                part, reach = moved(step[here], x[here], y)
+                product += part
+                far.append(reach)
+            self._next[b] = step, None
         else:
-            for s, start in zip(self._cut(step), self._cut(x), strict=True):
-                found.append(moved(s, start, None))
-        products, reaches = zip(*found, strict=True)
-        far = max(reaches) if all(map(math.isfinite, reaches)) else math.inf
-        return sum(products), far
+            if multiplies:
+                away = torch.empty_like(step, dtype=self.layout.buckets[b].dtype)
+                self.displacement(b, away)
+                product = torch.dot(step.to(x.dtype), away.to(x.dtype))
+            far = self._stepped(b, x, step)
+        return product, far
 
-    def accept(self, wholes: list[torch.Tensor], far: float) -> list[torch.Tensor]:
+    def fits(self, far: Sequence[Sequence[Any]]) -> bool:
+        """Whether what `advance` made of all buckets can be held by the parameters."""
+        limits = [torch.finfo(bucket.dtype).max for bucket in self.layout.buckets]
+        pairs = zip(far, limits, strict=True)
+        return all(float(reach) <= most for some, most in pairs for reach in some)
+
+    def _stepped(self, b: int, x: torch.Tensor, step: torch.Tensor) -> list[Any]:
+        """The next x and memory by any outer step, and how far they reach."""
+        m = self._at_hand(self.memory[b]) if self.memory else None
+        if b not in self._spare:
+            self._spare[b] = torch.empty_like(x), None if m is None else m.clone()
+        (following, kept), far, at = self._spare[b], [], 0
+        for part in self._cut(x):
+            here = slice(at, at + len(part))
+            at, s = here.stop, step[here].to(x.dtype)
+            if not self.outer.is_plain:
+                s, new = outer_step(self.outer, s, None if m is None else m[..., here])
+                if kept is not None:
+                    kept[..., here] = new
+                    far.append(0 * largest(new))  # NaN unless all of it is finite
+            far.append(largest(torch.add(part, s, out=following[here])))
+        self._next[b] = following, kept
+        return far
+
+    def accept(self, rounds: int) -> None:
         """Let x be what `advance` has made, and y = x.
-
-        Args:
-            wholes: the next x, bucket by bucket.
-            far: bound on its entries.
-
-        Returns:
-            The memory of the last x, for the next sum.
-        """
-        last, self.anchor = self.anchor, wholes
-        self._reach = self._next = (far, 0.0)
-        self.give()
-        return last
-
-    def move(
-        self, steps: Sequence[torch.Tensor], rounds: int, *, multiplies: bool = False
-    ) -> float:
-        """Move x by the outer step of s, and let y = x.
 
         After `capture` y becomes x + (y − what was captured): steps made since then
         are kept, on top of the new x.
 
         Args:
-            steps: s, bucket by bucket, for which `fits` has said yes.
             rounds: done before this one, which the average goes by.
-            multiplies: whether ⟨s, Δ⟩ is wanted.
-
-        Returns:
-            ⟨s, Δ⟩, zero if it is not wanted.
         """
-        product, p = 0.0, average_weight(self.outer, rounds) if self.average else 0.0
-        for b, (bucket, step) in enumerate(
-            zip(self.layout.buckets, steps, strict=True)
-        ):
-            x = self._at_hand(self.anchor[b])
-            if multiplies:
-                away = self._room(b)
-                self.displacement(b, away)
-                product += float(torch.dot(step.to(x.dtype), away.to(x.dtype)))
-            at = 0
-            for part in self._cut(x):
-                here = slice(at, at + len(part))
-                at, s = here.stop, step[here].to(x.dtype)
-                if not self.outer.is_plain:
-                    s, kept = outer_step(self.outer, s, self._memory(b, here))
-                    if kept is not None:
-                        self.memory[b][..., here] = kept
-                part.add_(s)
-                if self.average:
-                    mean = self.average[b]
-                    mean[here] = averaged(p, mean[here], part.to(mean.device))
-            if x is not self.anchor[b]:
-                self.anchor[b].copy_(x)
-            y = self.pieces(b)
+        p = average_weight(self.outer, rounds) if self.average else 0.0
+        for b, (x, kept) in self._next.items():
+            bucket, y = self.layout.buckets[b], self.pieces(b)
+            self._put(b, x, kept)
+            if self.average:
+                mean = self.average[b]
+                mean.copy_(averaged(p, mean, self.anchor[b]))
             if self._held:
                 ahead = x.to(bucket.dtype) - self._held[b]
                 torch._foreach_add_(y, bucket.split(ahead))
             else:
                 torch._foreach_copy_(y, bucket.split(x))
-        self._reach, self._held = self._next, []
-        return product
+        self._next, self._held = {}, []
 
-    def _room(self, b: int) -> torch.Tensor:
-        """Memory for a vector of a bucket, used again and again."""
-        if not self._scratch:
-            size = max(bucket.size for bucket in self.layout.buckets)
-            wide = max((x.dtype for x in self.anchor), key=lambda kind: kind.itemsize)
-            self._scratch = [torch.empty(size, dtype=wide, device=self.device)]
-        bucket = self.layout.buckets[b]
-        return self._scratch[0].view(bucket.dtype)[: bucket.size]
+    def _put(self, b: int, x: torch.Tensor, kept: torch.Tensor | None) -> None:
+        """Put x and the memory in place of the present ones, whose room is kept."""
+        last = self.anchor[b], self.memory[b] if self.memory else None
+        if x.device != last[0].device:  # kept on the host
+            for held, new in zip(last, (x, kept), strict=True):
+                if held is not None and new is not None:
+                    held.copy_(new)
+            return
+        self.anchor[b] = x
+        if kept is not None:
+            self.memory[b] = kept
+        if x is self._sums.get(b):
+            self._sums[b] = last[0]
+        elif b in self._spare:
+            self._spare[b] = last
 
-    def _stays_finite(self, b: int, step: torch.Tensor) -> bool:
-        x = self._at_hand(self.anchor[b])
-        move, kept = outer_step(self.outer, step.to(x.dtype), self._memory(b))
-        moved = (x + move).to(self.layout.buckets[b].dtype)
-        return (kept is None or is_finite(kept)) and is_finite(moved)
-
-    def _memory(self, b: int, here: slice = slice(None)) -> torch.Tensor | None:
-        return self.memory[b][..., here].to(self.device) if self.memory else None
+    def capture(self) -> None:
+        """Remember y, from which steps go on while a sum travels; see `accept`."""
+        buckets = range(len(self.layout.buckets))
+        self._held = [torch.cat(self.pieces(b)) for b in buckets]
 
     # ------------------------------------------------------------------------ x and y
 
@@ -280,17 +237,22 @@ class SharedModel:
         for average, x in zip(self.average, self.anchor, strict=False):
             average.copy_(x)
         self.give()
-        self.forget_reach()
-
-    def forget_reach(self) -> None:
-        """What was known of the size of x is not true any more."""
-        self._reach = self._next = (math.inf, math.inf)
 
     def give(self, wholes: Sequence[torch.Tensor] | None = None) -> None:
         """Let y = x, or another model that is given bucket by bucket."""
         given = self.anchor if wholes is None else wholes
         for b, bucket in enumerate(self.layout.buckets):
             torch._foreach_copy_(self.pieces(b), bucket.split(given[b]))
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Let y be anything inside the block; afterwards it is what it was."""
+        held = [y.detach().clone() for y in self.parameters]
+        try:
+            yield
+        finally:
+            for y, own in zip(self.parameters, held, strict=True):
+                y.detach().copy_(own)
 
     def _at_hand(self, whole: torch.Tensor) -> torch.Tensor:
         """A vector on the device of the parameters: itself, unless kept on the host."""
@@ -303,13 +265,9 @@ def _memory_of(outer: Outer, like: torch.Tensor) -> torch.Tensor:
     return rows[0] if len(rows) == 1 else torch.stack(rows)
 
 
-def _furthest(tensors: Sequence[Any]) -> float:
-    return max((largest(tensor) for tensor in tensors), default=0.0)
-
-
 def moved(
     step: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None
-) -> tuple[float, float]:
+) -> tuple[Any, Any]:
     """Let s become x + s, in one pass where the compiled kernel can.
 
     Returns:
@@ -321,18 +279,16 @@ def moved(
         lent = None if y is None else y.numpy()
         found: tuple[float, float] = kernel(step.numpy(), x.numpy(), lent)
         return found
-    product = 0.0 if y is None else float(torch.dot(step, y - x))
+    product = 0.0 if y is None else torch.dot(step, y - x)
     return product, largest(step.add_(x))
 
 
-def largest(tensor: torch.Tensor) -> float:
+def largest(tensor: torch.Tensor) -> torch.Tensor:
     """max|x|, in one pass without temporaries; not finite if an entry is not."""
-    if tensor.numel() == 0:
-        return 0.0
     low, high = torch.aminmax(tensor.detach())
-    return max(-float(low), float(high))
+    return torch.maximum(-low, high)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether all entries are finite."""
-    return math.isfinite(largest(tensor))
+    return tensor.numel() == 0 or math.isfinite(largest(tensor))

@@ -6,16 +6,16 @@ more bits than they have: shard j of every displacement goes to rank j, which ad
 float32, rounds once more, keeps that error too, and sends its shard of the sum to all.
 """
 
-from typing import Any, Literal, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import torch
 
-from hewfl.torch.model import SharedModel
+from hewfl.torch.layout import Bucket
 from hewfl.torch.wire import Wire
 
 BLOCK = 512
 """Numbers of int8 that share a scale of float32."""
-Send = Literal["full", "bfloat16", "int8"]
 
 
 @final
@@ -23,17 +23,17 @@ class Narrow:
     """One sum at a time, bucket by bucket.
 
     Args:
-        model: whose displacements.
+        buckets: of the model.
         wire: the way to the other ranks.
-        send: how.
+        send: "bfloat16" or "int8".
 
     Attributes:
         residuals: what was rounded off so far: of each bucket, and with int8 of this
             rank's shard of each sum after these.
     """
 
-    def __init__(self, model: SharedModel, wire: Wire, send: Send) -> None:
-        self._wire, self._buckets = wire, model.layout.buckets
+    def __init__(self, buckets: Sequence[Bucket], wire: Wire, send: str) -> None:
+        self._wire, self._buckets = wire, buckets
         self._is_int = send == "int8"
         self._shards = [
             -(-bucket.size // (wire.ranks * BLOCK)) * BLOCK for bucket in self._buckets

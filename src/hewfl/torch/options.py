@@ -7,27 +7,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, final
 
+from hewfl.aggregate.sketched import Checked
 from hewfl.core.checks import invalid
 from hewfl.server.measure import Measured
 from hewfl.server.outer import Outer
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What the data says of weights that were solved for from sketches.
-
-    Attributes:
-        round: whose weights.
-        value: Ψ(w) of the step that was made, exact.
-        gap: bound on how far it is from the best one; ⟨g, Δ_i⟩ in it is the sketches'.
-        error: the largest error of a sketched ⟨d, Δ_i⟩, over ‖d‖‖Δ_i‖.
-    """
-
-    round: int
-    value: float
-    gap: float
-    error: float
 
 
 @final
@@ -63,7 +46,7 @@ class SyncReport:
     left: tuple[int, ...]
     status: str
     gap: float
-    checked: "Checked | None"
+    checked: Checked | None
     bytes_sent: int
     ring_bytes: int
     seconds: float

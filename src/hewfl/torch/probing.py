@@ -42,17 +42,12 @@ def measured_step(
     """
     assert model.outer.measure is not None
     heard, weights = voters
-    held = [y.detach().clone() for y in model.parameters]
     loss, own = probe(model.outer.measure), []
-    try:
-        with torch.no_grad():
-            for a in asked_points(model.outer):
-                pairs = zip(model.anchor, steps, strict=True)
-                model.give([x + a * s.to(x) for x, s in pairs])
-                own.append(float(loss()))
-    finally:
-        for y, before in zip(model.parameters, held, strict=True):
-            y.detach().copy_(before)
+    with model.set_aside(), torch.no_grad():
+        for a in asked_points(model.outer):
+            pairs = zip(model.anchor, steps, strict=True)
+            model.give([x + a * s.to(x) for x, s in pairs])
+            own.append(float(loss()))
     table = np.zeros((wire.ranks, len(own)))
     table[wire.rank] = own
     # A sum with zeros is exact, and keeps what is not finite in its own place.

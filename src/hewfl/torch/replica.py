@@ -1,14 +1,19 @@
 """What one rank holds of a job: the common model, the rule, the way to the others."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
+from jaxtyping import Float64
 
-from hewfl.core.checks import invalid
+from hewfl.core.algorithm import RoundModel
+from hewfl.core.checks import Array, invalid
 from hewfl.core.round import Decision
-from hewfl.torch.allreduce import AllReduce, Solved
+from hewfl.torch.exchange import Exchange
 from hewfl.torch.layout import Layout, digest, plan_layout
 from hewfl.torch.meetings import Meetings, Shared
 from hewfl.torch.members import Members, form_of
@@ -16,10 +21,9 @@ from hewfl.torch.model import SharedModel
 from hewfl.torch.options import SyncOptions
 from hewfl.torch.probing import Probe
 from hewfl.torch.rules import Rule
-from hewfl.torch.spread import Spread
 from hewfl.torch.trace import JobTrace
 from hewfl.torch.unheeded import Unheeded
-from hewfl.torch.variates import RankVariates, SpreadVector
+from hewfl.torch.variates import RankVariates, SpreadVariates
 from hewfl.torch.wire import Wire, check_group
 
 
@@ -45,14 +49,16 @@ class Replica:
         options: what all ranks share.
         wire: the way to the others.
         model: x and y.
+        exchange: of displacements.
         variates: control variates, None for rules without.
-        server: c as rules see it, None for rules without.
-        sums: the exchange of sums.
-        spread: the exchange of entries.
         want: what the rule has asked for so far.
-        solved: weights from sketches that are yet to be checked on the data.
+        solved: ranks, weights, model and sketches of the last round, whose weights are
+            yet to be checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
         flying: decision and number of a round whose sum is under way.
+        steady: weights of all ranks in each of the last two rounds, None if they
+            changed: a guess of the next ones, by which a sum travels before they are
+            known. Rules that drop bad ranks give the same weights for long.
         meetings: where ranks agree.
         unheeded: counts rounds without weight.
         state: the rule's own; vectors in it are this rank's entries.
@@ -72,54 +78,50 @@ class Replica:
         *,
         is_plain: bool = True,
     ) -> None:
-        moving, frozen = list(members.shared.values()), members.frozen
+        moving = list(members.shared.values())
         device = moving[0].device if moving else torch.device("cpu")
         check_group(group, device)
         rule.check_plan(group.size())
         layout = plan_layout(moving, options.bucket_bytes)
         self.members, self.rule, self.options = members, rule, options
         self.algorithm = rule.algorithm
-        self.rounds, self.is_over = 0, False
+        self.rounds, self.scale, self.is_over = 0, 1.0, False
         self.probe: Probe | None = None
-        self.scale = 1.0
-        self.solved: Solved | None = None
+        self.solved: tuple[Any, Any, RoundModel, Any] | None = None
         self.product = 0.0
-        self.wire = Wire(group, device, options.limit)
+        self.flying: tuple[Decision, int] | None = None
+        self.steady: Float64[Array, " n"] | None = None
+        self._weights: Float64[Array, " n"] = np.zeros(0)
+        self.wire = wire = Wire(group, device, options.limit)
         self.model = SharedModel(
             moving, layout, options.outer, on_host=options.anchor_on_host
         )
-        self.variates, self.server, besides = None, None, None
-        self.want = Want.ENTRIES if options.exact == "full" else Want.WEIGHTS
-        if rule.demands.variates:
-            at_gradients = rule.demands.gradients
-            self.variates = RankVariates(
-                self.model, at_gradients=at_gradients, is_plain=is_plain
-            )
-            self.want, besides = Want.ENTRIES, self.variates.server
-        self.spread = Spread(self.model, self.wire, besides)
-        self.sums = AllReduce(self.model, self.wire, options.send)
-        self.flying: tuple[Decision, int] | None = None
+        self.exchange = Exchange(self.model, wire, options.send)
+        self.variates: RankVariates | None = None
+        demands = rule.demands
+        if demands.variates:
+            how = {"at_gradients": demands.gradients, "is_plain": is_plain}
+            self.variates = RankVariates(self.model, wire, **how)
+        by_entries = options.exact == "full" or demands.variates
+        self.want = Want.ENTRIES if by_entries else Want.WEIGHTS
         if options.overlap:
-            if self.want is Want.ENTRIES:
+            if by_entries:
                 text = "False for rules with control variates, and with exact = full"
                 raise invalid("overlap", text, options.overlap)
             self.want = Want.PRODUCTS  # who is not finite must be known in time
-        if self.variates is not None:
-            self.server = SpreadVector(self.variates, self.spread)
         self.state = self.first_state()
-        self.unheeded = Unheeded(self.wire.ranks, logs=self.wire.rank == 0)
-        told: Any = rule, options.outer, options.exact, options.overlap, options.send
-        self.meetings = Meetings(
-            group, self.wire, _shared(members, layout, (told, is_plain))
-        )
-        self._construct(frozen)
+        self.unheeded = Unheeded(wire.ranks, logs=wire.rank == 0)
+        told = rule, options.outer, options.exact, options.overlap, options.send
+        shared = _shared(members, layout, (told, is_plain))
+        self.meetings = Meetings(group, wire, shared)
+        self._construct()
         self.trace = None
-        if options.folder is not None and self.wire.rank == 0:
+        if options.folder is not None and wire.rank == 0:
             sends = self.variates is not None and not is_plain
-            of = self.algorithm, self.wire.ranks, layout.parameters, options.outer
+            of = self.algorithm, wire.ranks, layout.parameters, options.outer
             self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
 
-    def _construct(self, frozen: list[torch.Tensor]) -> None:
+    def _construct(self) -> None:
         """Agree on everything, and take what rank 0 has."""
         with self.meetings.construction():
             self.model.take()
@@ -127,16 +129,40 @@ class Replica:
                 at_hand = whole.to(self.wire.device)
                 self.wire.copied(at_hand)
                 whole.copy_(at_hand)
-            for parameter in frozen:
+            for parameter in self.members.frozen:
                 whole = parameter.detach().to(self.wire.device).contiguous()
                 self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.follow()
 
+    def note(self, weights: Float64[Array, " n"]) -> None:
+        """Remember the weights of a round, to guess the next ones."""
+        same = np.array_equal(weights, self._weights)
+        guesses = same and not (self.options.overlap or self.exchange.narrow)
+        self.steady, self._weights = weights if guesses else None, weights
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let this rank's parameters hold the averaged model inside the block.
+
+        Every rank holds the whole average, so that no other has to come along.
+
+        Raises:
+            InvalidInputError: the job keeps none.
+        """
+        if not self.model.average:
+            rule = 'one that keeps an average, such as Outer(average="ema")'
+            raise invalid("options.outer", rule, repr(self.options.outer))
+        with self.model.set_aside():
+            self.model.give(self.model.average)
+            yield
+
     def first_state(self) -> Any:
         """The rule's state before the first round."""
-        entries = self.spread.entries
-        return self.rule.first_state(self.wire.ranks, entries, self.server)
+        kept = None
+        if self.variates is not None:
+            kept = SpreadVariates(self.variates, self.exchange)
+        return self.rule.first_state(self.wire.ranks, self.exchange.entries, kept)
 
 
 def _shared(members: Members, layout: Layout, chosen: Any) -> tuple[Shared, ...]:

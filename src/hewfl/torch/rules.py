@@ -27,7 +27,6 @@ from hewfl.core.round import Roster
 from hewfl.server.outer import Outer
 from hewfl.server.state import Lane, check_algorithm
 from hewfl.torch.options import SyncOptions
-from hewfl.torch.variates import SpreadVariates
 
 DEFAULT = "sieve"
 """The rule of a job that names none. In the table of docs/torch.md it was nowhere
@@ -119,27 +118,24 @@ class Rule:
             return self.choice
         return NAMED[self.choice](self.smoothness, self.curvature_ratio)
 
-    def first_state(self, ranks: int, entries: int, server: Any) -> Any:
+    def first_state(self, ranks: int, entries: int, kept: Any) -> Any:
         """The rule's state before the first round, on one rank.
 
         Args:
             ranks: n.
             entries: of a vector that this rank is responsible for.
-            server: c as this rank keeps it, None for rules without control variates.
+            kept: control variates as this rank keeps them; not looked at for rules
+                without.
         """
-        algorithm = self.algorithm
-        state, demands = None, algorithm.demands
+        algorithm, state = self.algorithm, None
+        demands = algorithm.demands
         if demands.variates:  # c and all c_i of length zero: they are kept elsewhere
             given = np.zeros((ranks, 0)) if demands.gradients else None
             state = algorithm.init(ranks, 0, given)
         if not isinstance(state, ControlVariates):  # more than c: vectors have a length
             given = np.zeros((ranks, entries)) if demands.gradients else None
             state = algorithm.init(ranks, entries, given)
-
-        def spread(part: Any) -> Any:
-            return SpreadVariates(server) if isinstance(part, ControlVariates) else part
-
-        return mapped(state, spread)
+        return mapped(state, lambda p: kept if isinstance(p, ControlVariates) else p)
 
 
 def rule_of(

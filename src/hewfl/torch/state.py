@@ -8,21 +8,19 @@ written into the job before all of a state has been checked.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from dataclasses import asdict
+from typing import Any
 
 import torch
 
-from hewfl.aggregate.variates import mapped
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import flatten, unflatten
-from hewfl.torch.by_sums import finish
+from hewfl.torch.conclude import finish
+from hewfl.torch.meetings import Work
 from hewfl.torch.replica import Replica
-from hewfl.torch.variates import SpreadVariates
-from hewfl.torch.work import Work
 
 FORMAT = 4
-Tensors = list[torch.Tensor]
+Tensors = dict[str, torch.Tensor]
 
 
 def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
@@ -32,18 +30,19 @@ def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
     loaded before would be lost.
     """
     finish(replica)  # a sum under way is applied
-    started = replica.variates is None or replica.variates.started
-    summed = 0 if replica.variates is None else replica.variates.steps
-    own = {k: _copied(tensors) for k, tensors in _own(replica).items()}
-    rule = {k: torch.from_numpy(v.copy()) for k, v in flatten(_plain(replica)).items()}
+    variates = replica.variates
+    rule = {k: torch.from_numpy(v.copy()) for k, v in flatten(replica.state).items()}
+    own = {"rounds": replica.rounds, "rule": rule, "work": asdict(work), "gradients": 0}
+    if variates is not None:
+        own["gradients"] = variates.steps
     return {
         "format": FORMAT,
         "job": _job(replica),
         "rounds": replica.rounds,
-        "started": started,
+        "started": variates is None or variates.started,
         "scale": replica.scale,
         "common": {k: _copied(tensors) for k, tensors in _common(replica).items()},
-        _name(replica): own | {"rule": rule, "work": asdict(work), "gradients": summed},
+        _name(replica): own | {k: _copied(v) for k, v in _own(replica).items()},
     }
 
 
@@ -60,21 +59,29 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     """
     _require_job(replica, state)
     mine = state.get(_name(replica))
+    if mine is not None and mine.get("rounds") != state["rounds"]:
+        mine = None  # a checkpoint without this rank's part left the present one there
     parts = [(_common(replica), state["common"])]
     rule, work = replica.first_state(), Work()
     if mine is not None:
         parts.append((_own(replica), mine))
-        rule, work = _loaded_rule(replica, mine.get("rule", {})), Work(**mine["work"])
-    for own, given in parts:  # before anything is written
-        for what, tensors in own.items():
-            _check(what, tensors, given.get(what, {}))
-    for own, given in parts:
-        for what, tensors in own.items():
-            for k, tensor in enumerate(tensors):
-                tensor.copy_(given[what][str(k)])
+        arrays = {k: v.cpu().numpy().copy() for k, v in mine.get("rule", {}).items()}
+        rule, work = unflatten(rule, arrays), Work(**mine["work"])
+    pairs = [
+        (tensors, given.get(what, {}), what)
+        for own, given in parts
+        for what, tensors in own.items()
+    ]
+    for tensors, found, what in pairs:  # before anything is written
+        shapes = {k: tensor.shape for k, tensor in found.items()}
+        if shapes != {k: tensor.shape for k, tensor in tensors.items()}:
+            text = f"the state is damaged: tensors of its {what} are of other shapes"
+            raise DataError(text)
+    for tensors, found, _ in pairs:
+        for k, tensor in tensors.items():
+            tensor.copy_(found[k])
     replica.rounds, replica.state = int(state["rounds"]), rule
     replica.scale = float(state["scale"])
-    replica.model.forget_reach()
     if mine is None:
         replica.model.give()
     if replica.variates is not None:
@@ -109,58 +116,32 @@ def _require_job(replica: Replica, state: Mapping[str, Any]) -> None:
 def _common(replica: Replica) -> dict[str, Tensors]:
     """Tensors that are the same on all ranks."""
     model, variates = replica.model, replica.variates
-    server = [] if variates is None else variates.server
     held = {"anchor": model.anchor, "memory": model.memory, "average": model.average}
-    return {k: list(v) for k, v in (held | {"server": server}).items() if v}
+    held["server"] = [] if variates is None else variates.server
+    return _numbered(held)
 
 
 def _own(replica: Replica) -> dict[str, Tensors]:
     """Tensors that only this rank has."""
+    narrow, variates = replica.exchange.narrow, replica.variates
     held = {"parameters": [y.detach() for y in replica.model.parameters]}
-    if replica.sums.narrow is not None:
-        held["residual"] = list(replica.sums.narrow.residuals)
-    if replica.variates is not None:
-        held["variate"] = list(replica.variates.own)
-        if not replica.variates.is_plain:
-            held["totals"] = list(replica.variates.totals)
-    return held
+    held["residual"] = [] if narrow is None else narrow.residuals
+    if variates is not None:
+        held |= {"variate": variates.own, "totals": variates.totals}
+    return _numbered(held)
 
 
-def _copied(tensors: Tensors) -> dict[str, torch.Tensor]:
-    return {str(k): tensor.detach().clone() for k, tensor in enumerate(tensors)}
+def _numbered(held: Mapping[str, list[torch.Tensor]]) -> dict[str, Tensors]:
+    """Lists of tensors by their places, as text; those with any."""
+    return {
+        what: {str(k): tensor for k, tensor in enumerate(tensors)}
+        for what, tensors in held.items()
+        if tensors
+    }
 
 
-def _check(what: str, tensors: Tensors, given: Mapping[str, torch.Tensor]) -> None:
-    expected = {str(k): tensor.shape for k, tensor in enumerate(tensors)}
-    if expected != {k: tensor.shape for k, tensor in given.items()}:
-        text = f"the state is damaged: tensors of its {what} are of other shapes"
-        raise DataError(text)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Elsewhere:
-    """Stands for control variates, which are kept beside the rule's state."""
-
-
-def _plain(replica: Replica) -> Any:
-    """The rule's state without its control variates."""
-    return mapped(
-        replica.state,
-        lambda part: _Elsewhere() if isinstance(part, SpreadVariates) else part,
-    )
-
-
-def _loaded_rule(replica: Replica, arrays: Mapping[str, torch.Tensor]) -> Any:
-    own = {name: tensor.cpu().numpy().copy() for name, tensor in arrays.items()}
-    held = replica.server
-
-    def put_back(part: Any) -> Any:
-        if held is not None and isinstance(part, _Elsewhere):
-            return SpreadVariates(held)
-        return part
-
-    return mapped(unflatten(_plain(replica), own), put_back)
+def _copied(tensors: Tensors) -> Tensors:
+    return {k: tensor.detach().clone() for k, tensor in tensors.items()}
 
 
 def _name(replica: Replica) -> str:

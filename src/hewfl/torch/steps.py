@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from hewfl.core.checks import invalid
+from hewfl.torch.meetings import Work
 from hewfl.torch.optimizers import (
     has_skipped,
     mean_rate,
@@ -20,7 +21,6 @@ from hewfl.torch.optimizers import (
 )
 from hewfl.torch.replica import Replica
 from hewfl.torch.rounds import start_variates
-from hewfl.torch.work import Work
 
 
 @final

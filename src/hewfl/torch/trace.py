@@ -12,6 +12,7 @@ from hewfl.server.ledger import charge, with_gradients
 from hewfl.server.measure import measured_traffic
 from hewfl.server.outer import Outer
 from hewfl.server.trace import RoundRecord, round_note
+from hewfl.torch.options import SyncReport
 
 
 @final
@@ -72,31 +73,32 @@ class JobTrace:
         )
 
     def add(
-        self,
-        round_: int,
-        roster: Roster,
-        decision: Decision,
-        lost: tuple[int, ...],
-        observed: Mapping[str, float],
+        self, report: SyncReport, roster: Roster, decision: Decision, scale: float
     ) -> None:
         """Write the record of a round.
 
         Args:
-            round_: rounds done, this one included.
+            report: of the round.
             roster: ranks heard, and their work.
             decision: the rule's.
-            lost: ranks whose model was not finite.
-            observed: bytes and seconds.
+            scale: that measured steps had put on the learning rates.
         """
         self._change()  # the start is written by now
-        bill = charge(self._traffic, len(roster.clients) + len(lost), self._d)
+        seen = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
+        seen["waited"] = report.waited
+        if report.checked is not None:
+            seen["last_sketch_error"] = report.checked.error
+        if report.measured is not None:
+            seen |= report.measured.note(scale)
+        sent = len(roster.clients) + len(report.excluded)
+        bill = charge(self._traffic, sent, self._d)
         self._last = RoundRecord(
-            round=round_,
+            round=report.round,
             lane=0,
             scalars=self._last.scalars + bill.scalars,
             paper_scalars=self._last.paper_scalars + bill.paper_scalars,
-            excluded=lost,
-            observed=dict(observed),
+            excluded=report.excluded,
+            observed=seen,
             **round_note(roster, decision, decision.status),
         )
         self._log.append([self._last])

@@ -1,36 +1,42 @@
 """Control variates of one rank, for the rules that have them: its own and the server's.
 
 Everything that such a rule adds to a round is here: gradients are corrected before each
-step, c is one more vector that sums and products know, and both kinds are moved once a
-round is accepted.
+step, and once a round is accepted c_i is the mean gradient of the rank's branch, and c
+the mean of all c_i.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
-import numpy as np
 import torch
-from jaxtyping import Float64, Int64
-from numpy.lib.mixins import NDArrayOperatorsMixin
+from jaxtyping import Int64
 
-from hewfl.aggregate.variates import variate_weights
-from hewfl.core.checks import Array, Ints, invalid
+from hewfl.aggregate.spread import OwnPart
+from hewfl.core.checks import Ints, invalid
 from hewfl.core.round import Round
+from hewfl.torch.exchange import Exchange
 from hewfl.torch.faults import RankError
 from hewfl.torch.layout import Bucket
-from hewfl.torch.model import SharedModel, is_finite, largest
-from hewfl.torch.spread import Spread
+from hewfl.torch.model import SharedModel, is_finite
 from hewfl.torch.wire import Wire
+
+Vector = list[torch.Tensor]
+"""Bucket by bucket, in float32 at least."""
 
 
 @final
 class RankVariates:
-    """c_i and c, bucket by bucket, in float32 at least.
+    """c_i and c, bucket by bucket.
 
     The plain twin is `hewfl.aggregate.variates`, which holds all c_i in one place. With
     plain SGD c_i follows from displacements; with any other optimiser these do not show
     gradients, which are then summed up as they come (`totals`).
+
+    Args:
+        model: whose gradients.
+        wire: the way to the other ranks.
+        at_gradients: whether c_i starts at the first gradient, and not at zero.
+        is_plain: whether local steps are those of plain SGD.
 
     Attributes:
         own: c_i.
@@ -41,72 +47,63 @@ class RankVariates:
     """
 
     def __init__(
-        self, model: SharedModel, *, at_gradients: bool, is_plain: bool = True
+        self, model: SharedModel, wire: Wire, *, at_gradients: bool, is_plain: bool
     ) -> None:
-        self._model, self._buckets = model, model.layout.buckets
+        self._model, self._wire, self.is_plain = model, wire, is_plain
         self.own, self.server = self._zeros(), self._zeros()
-        self.totals, self.steps = [] if is_plain else self._zeros(), 0
-        self.started = not at_gradients
+        self.totals = [] if is_plain else self._zeros()
+        self.steps, self.started = 0, not at_gradients
 
-    def _zeros(self) -> list[torch.Tensor]:
-        device = self._model.device
-        return [torch.zeros(b.size, dtype=b.wide, device=device) for b in self._buckets]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether c_i is read off displacements."""
-        return not self.totals
+    def _zeros(self) -> Vector:
+        buckets, device = self._model.layout.buckets, self._model.device
+        return [torch.zeros(b.size, dtype=b.wide, device=device) for b in buckets]
 
     # ---------------------------------------------------------------- in the branches
 
     def take_gradients(self) -> bool:
-        """c_i = the gradient at hand, in both places: the server's is yet to be summed.
+        """c_i = the gradient at hand; c is yet to be summed.
 
         Erratum E-29: with c_i = 0 the first round picks the shortest endpoint.
 
         Returns:
             Whether it is finite.
         """
-        for b, bucket in enumerate(self._buckets):
-            torch._foreach_copy_(bucket.split(self.own[b]), self._gradients(bucket))
-            self.server[b].copy_(self.own[b])
-        return all(is_finite(own) for own in self.own)
+        for own, bucket in zip(self.own, self._model.layout.buckets, strict=True):
+            torch._foreach_copy_(bucket.split(own), self._gradients(bucket))
+        return all(map(is_finite, self.own))
 
-    def start(self, wire: Wire, heard: Int64[Ints, " s"]) -> None:
+    def start(self, heard: Int64[Ints, " s"]) -> None:
         """Let c be the mean of the gradients taken; a collective call.
 
         A rank without a finite one starts at that mean, as everywhere in hewfl
         (`hewfl.server.first`).
 
         Args:
-            wire: the way to the other ranks.
-            heard: those with a finite gradient.
+            heard: ranks with a finite gradient.
 
         Raises:
             RankError: none has one.
         """
         if len(heard) == 0:
             raise RankError("no rank has a finite first gradient")
-        is_heard = wire.rank in heard
-        for own, server in zip(self.own, self.server, strict=True):
-            if not is_heard:
-                server.zero_()
-            wire.wait([wire.adding(server)])
-            server.div_(len(heard))
-            if not is_heard:
-                own.copy_(server)
+        is_heard = self._wire.rank in heard
+        given = self.own if is_heard else self._zeros()
+        self.server = self._mean(given, len(heard))
+        if not is_heard:
+            self.join()
         self.started = True
 
     def add(self) -> None:
         """Sum up the gradients at hand, before they are corrected."""
-        for total, bucket in zip(self.totals, self._buckets, strict=True):
+        for total, bucket in zip(self.totals, self._model.layout.buckets, strict=True):
             torch._foreach_add_(bucket.split(total), self._gradients(bucket))
         self.steps += 1
 
     def correct(self) -> None:
         """Gradients become g − c_i + c."""
-        for own, server, bucket in zip(
-            self.own, self.server, self._buckets, strict=True
+        pairs = zip(self.own, self.server, strict=True)
+        for (own, server), bucket in zip(
+            pairs, self._model.layout.buckets, strict=True
         ):
             torch._foreach_add_(self._gradients(bucket), bucket.split(server - own))
 
@@ -119,124 +116,76 @@ class RankVariates:
         """Start at the server's, as a rank that joins: its branch is not corrected."""
         for own, server in zip(self.own, self.server, strict=True):
             own.copy_(server)
+        self._forget()
+
+    # ------------------------------------------------------------------ after a round
+
+    def following(self, travelled: float) -> tuple[Vector, Vector]:
+        """c_i and c after a round; nothing is changed. A collective call.
+
+            c_i ← c_i − c − Δ_i/(η_iH_i), or the mean of the gradients summed up
+            c ← (1/n) Σ c_i
+
+        Args:
+            travelled: η_iH_i of this rank, zero if it was not heard: it keeps its c_i.
+
+        Returns:
+            Both; where one c_i is not finite c is not, on all ranks alike.
+        """
+        own = self.own
+        if travelled > 0 and self.is_plain:
+            own = [self._from_displacement(b, travelled) for b in range(len(own))]
+        elif travelled > 0 and self.steps > 0:
+            own = [total / self.steps for total in self.totals]
+        return own, self._mean(own, self._wire.ranks)
+
+    def accept(self, own: Vector, server: Vector) -> None:
+        """Let c_i and c be what `following` has found."""
+        self.own, self.server = own, server
+        self._forget()
+
+    def _from_displacement(self, b: int, travelled: float) -> torch.Tensor:
+        away = torch.empty_like(self.own[b], dtype=self._model.layout.buckets[b].dtype)
+        self._model.displacement(b, away)
+        return (self.own[b] - self.server[b]).add_(away, alpha=-1 / travelled)
+
+    def _mean(self, own: Vector, count: int) -> Vector:
+        sums = [c.clone() for c in own]
+        self._wire.wait([self._wire.adding(c) for c in sums])
+        return [c.div_(count) for c in sums]
+
+    def _forget(self) -> None:
         for total in self.totals:
             total.zero_()
         self.steps = 0
 
-    # ------------------------------------------------------------------ after a round
-
-    def weights(
-        self,
-        heard: Int64[Ints, " s"],
-        weights: Float64[Array, " s"],
-        travelled: Float64[Array, " n"],
-    ) -> Float64[Array, "r m"]:
-        """Sums of all Δ_i and c: the step, and with plain SGD the next c."""
-        n = len(travelled)
-        kept, u = variate_weights(travelled[heard], n)
-        both = np.zeros((2, n + 1))
-        both[0, heard], both[1, heard], both[1, n] = weights, u, kept
-        return both if self.is_plain else both[:1]
-
-    def stay_finite(self, sums: Sequence[Any], travelled: float) -> bool:
-        """Whether c and c_i would be finite after `move`; nothing is changed."""
-        if not self.is_plain:
-            return travelled == 0 or self._is_bounded()
-        fine = all(is_finite(c) for c in sums[0])
-        if travelled > 0:
-            parts = (self._moved(b, travelled) for b in range(len(self.own)))
-            fine = fine and all(is_finite(part) for part in parts)
-        return fine
-
-    def move(self, wire: Wire, sums: Sequence[Any], travelled: float) -> None:
-        """c_i ← c_i − c − Δ_i/(η_iH_i), then c; or c_i ← mean gradient, and c with it.
-
-        Args:
-            wire: the way to the other ranks, needed for mean gradients.
-            sums: the next c, with plain SGD.
-            travelled: η_iH_i of this rank, zero if it was not heard.
-        """
-        if not self.is_plain:
-            self._take_means(wire, is_heard=travelled > 0)
-            return
-        for b, (own, server) in enumerate(zip(self.own, self.server, strict=True)):
-            if travelled > 0:
-                own.copy_(self._moved(b, travelled))
-            server.copy_(sums[0][b])
-
-    def _take_means(self, wire: Wire, *, is_heard: bool) -> None:
-        """c_i ← mean gradient of this rank, c ← c + (1/n) Σ (c_i⁺ − c_i)."""
-        for own, server, total in zip(self.own, self.server, self.totals, strict=True):
-            change = torch.zeros_like(server)
-            if is_heard and self.steps > 0:
-                mean = total / self.steps
-                change = mean - own
-                own.copy_(mean)
-            wire.wait([wire.adding(change)])
-            server.add_(change, alpha=1 / wire.ranks)
-            total.zero_()
-        self.steps = 0
-
-    def _is_bounded(self) -> bool:
-        """Whether c_i and c stay finite with mean gradients, by their sizes."""
-        sums = zip(self.totals, self.own, self.server, strict=True)
-        sizes = [sum(map(largest, vectors)) for vectors in sums]
-        widest = [torch.finfo(c.dtype).max for c in self.own]
-        return all(size <= w / 4 for size, w in zip(sizes, widest, strict=True))
-
-    def _moved(self, b: int, travelled: float) -> torch.Tensor:
-        displacement = torch.empty_like(self.own[b], dtype=self._buckets[b].dtype)
-        self._model.displacement(b, displacement)
-        moved = self.own[b] - self.server[b]
-        return moved.add_(displacement, alpha=-1 / travelled)
-
 
 @final
-class SpreadVector(NDArrayOperatorsMixin):
-    """c on this rank's entries, as a vector that NumPy computes with.
-
-    It is made when somebody looks at its numbers. Rules that only hand it on, as exact
-    weights do, are served from products that the round has formed already.
-
-    Args:
-        variates: where c is kept.
-        spread: which entries are this rank's.
-    """
-
-    def __init__(self, variates: RankVariates, spread: Spread) -> None:
-        self._variates, self._spread = variates, spread
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """This rank's entries in float64."""
-        return np.array(
-            self._spread.own_part(self._variates.server), dtype=dtype, copy=copy
-        )
-
-    def __array_ufunc__(
-        self, ufunc: Any, method: str, *inputs: Any, **given: Any
-    ) -> Any:
-        """NumPy's functions, on the numbers."""
-        plain = [np.asarray(x) if isinstance(x, SpreadVector) else x for x in inputs]
-        return getattr(ufunc, method)(*plain, **given)
-
-
-@final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SpreadVariates:
     """The control variates of all ranks as a rule sees them; see `Variates`.
 
     Attributes:
-        server: c.
+        held: where they are kept.
+        exchange: which entries are this rank's.
     """
 
-    server: SpreadVector
+    held: RankVariates
+    exchange: Exchange
+    is_elsewhere: ClassVar[bool] = True
+    """They are saved where they are kept, not with the rule's state."""
 
-    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see Replica
+    @property
+    def server(self) -> OwnPart:
+        """The server's, c."""
+        return self.exchange.own_part(self.held.server)
+
+    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see `held`
         """Itself: the values change once the round is accepted."""
         return self
 
 
-def gradient_of(k: int, parameter: torch.Tensor) -> torch.Tensor:
+def gradient_of(k: int, parameter: Any) -> torch.Tensor:
     """A gradient that lies in memory as its parameter does.
 
     A parameter that the loss did not use has gradient zero, which is corrected too.

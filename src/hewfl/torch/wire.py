@@ -7,6 +7,7 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 from jaxtyping import Float64
+from numpy.typing import NDArray
 from torch._C import _distributed_c10d as c10d
 
 from hewfl.core.checks import Array, invalid
@@ -65,19 +66,19 @@ class Wire:
             else:
                 work.wait()
 
-    def gathered(self, mine: torch.Tensor) -> torch.Tensor:
-        """One row from each rank, in the order of ranks."""
+    def gathering(self, row: NDArray[Any]) -> tuple[torch.Tensor, Any]:
+        """One row of numbers from each rank, once it has been waited for."""
+        mine = torch.from_numpy(row).to(self.device)
         rows = mine.new_empty((self.ranks, *mine.shape))
         self._count((self.ranks - 1) * mine.nbytes)
         how = self._options(c10d.AllgatherOptions)
-        self.wait([self.group.allgather([list(rows)], [mine], how)])
-        return rows
+        return rows, self.group.allgather([list(rows)], [mine], how)
 
-    def table(self, row: Float64[Array, " k"]) -> Float64[Array, "n k"]:
+    def table(self, row: NDArray[Any]) -> NDArray[Any]:
         """One row of numbers from each rank, in the order of ranks."""
-        table: Array = (
-            self.gathered(torch.from_numpy(row).to(self.device)).cpu().numpy()
-        )
+        rows, work = self.gathering(row)
+        self.wait([work])
+        table: NDArray[Any] = rows.cpu().numpy()
         return table
 
     def summed(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
@@ -112,14 +113,9 @@ class Wire:
         if self.device.type != "cpu":
             how = self._options(c10d.AllgatherOptions)
             return [self.group._allgather_base(whole, shard, how)]
-        return self._by_sends(shard, whole)
-
-    def _by_sends(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
-        """Shards to all, by sends: gloo's all-gather takes three times as long."""
-        parts = whole.view(self.ranks, -1)
+        parts, works = whole.view(self.ranks, -1), []
         parts[self.rank].copy_(shard)
-        works = []
-        for k in range(1, self.ranks):
+        for k in range(1, self.ranks):  # gloo's all-gather takes three times as long
             to, fro = (self.rank + k) % self.ranks, (self.rank - k) % self.ranks
             works.append(self.group.send([shard], to, 0))
             works.append(self.group.recv([parts[fro]], fro, 0))

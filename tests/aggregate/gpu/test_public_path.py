@@ -54,14 +54,24 @@ def test_a_long_first_row_takes_no_digits() -> None:
     assert there.weights == pytest.approx(here.weights, abs=1e-7)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_sums_are_those_of_the_host(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [(torch.float32, 1e-6), (torch.bfloat16, 0.0), (torch.float64, 1e-14)],
+    ids=str,
+)
+@pytest.mark.parametrize("several", [False, True])
+def test_sums_are_those_of_the_host(
+    dtype: torch.dtype, unit: float, several: bool
+) -> None:
+    """The unit is for float64 sums in another order."""
     rows = rows_of(7, 12_345, dtype)
     w = np.array([0.1, 0.0, 0.2, 0.3, 0.0, 0.25, 0.15])
+    if several:
+        w = np.stack([w, w[::-1], 0 * w])
     there, here = combine(rows, w), combine(rows.cpu(), w)
     assert there.is_cuda
     assert there.dtype == dtype
-    unit = 1e-6 if dtype == torch.float32 else 0.0  # float64 sums in another order
+    assert there.shape == here.shape
     assert (there.cpu() - here).abs().max() <= unit
 
 
