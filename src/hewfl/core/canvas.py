@@ -109,7 +109,7 @@ def _matplotlib() -> tuple[Any, Any]:
 def _settle(figure: Any) -> None:
     """Fix the layout: its solver's last digits change from one call to the next."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # a placeholder would draw each file twice
     for axes in figure.axes:
         axes.set_position([round(v, 4) for v in axes.get_position().bounds])
 
