@@ -120,8 +120,6 @@ def _by_entries(replica: Replica, arrivals: Arrivals) -> Outcome:
     decision, following = decided(replica.algorithm, round_, replica.state)
     step = decision.step
     step = exchange.wholes(shards.combine(decision.weights) if step is None else step)
-    roster = round_.roster
-    del shards, round_  # their memory
     steps, found = _measured(replica, step, decision, heard)
     _moved(replica, steps, decision)
     if variates is not None:
@@ -131,7 +129,7 @@ def _by_entries(replica: Replica, arrivals: Arrivals) -> Outcome:
             raise _beyond(replica, decision)
         variates.accept(own, server)
     _accept(replica, replica.rounds)
-    return Outcome(roster, decision, following, found)
+    return Outcome(round_.roster, decision, following, found)
 
 
 def _round_of(

@@ -176,7 +176,7 @@ class Exchange:
 
     def wholes(self, own: Any) -> list[torch.Tensor]:
         """A vector of which each rank has its own entries, whole on all of them."""
-        part = own.data if isinstance(own, OwnPart) else torch.from_numpy(own)
+        part = own.data if isinstance(own, OwnPart) else torch.from_numpy(np.array(own))
         part, whole = part.to(self._wire.device, self._kind), self._whole[0]
         self._wire.wait(self._wire.sent_to_all(part, whole))
         cut = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]
