@@ -17,7 +17,6 @@ from hewfl.aggregate.variates import (
     mapped,
     settled,
     start_variates,
-    variate_weights,
 )
 from hewfl.core import native
 from hewfl.core.round import LocalPlan, Roster, Round
@@ -129,7 +128,8 @@ def test_corrections_of_all_clients_add_up_to_nothing(rng: np.random.Generator) 
     everybody = Roster(np.arange(5), ones, ones, ones, 5)
     whole = correction(variates, everybody)
     assert whole.sum(axis=0) == pytest.approx(np.zeros(whole.shape[1]), abs=1e-12)
-    share, u = variate_weights(known.ground, 5)
+    u = -1 / (5 * known.ground)  # c⁺ = (1 − S/n) c + Σ_S u_iΔ_i
+    share = 1 - len(u) / 5
     expected = share * variates.server + u @ known.displacements.matrix()
     assert variates.after(known).server == pytest.approx(expected, abs=1e-12)
 

@@ -175,23 +175,6 @@ def correction(variates: Variates, roster: Roster) -> Float64[Array, "s d"]:
     return difference
 
 
-def variate_weights(
-    ground: Float64[Array, " s"], population: int
-) -> tuple[float, Float64[Array, " s"]]:
-    """The server's next control variate as a sum over what was sent.
-
-        c⁺ = (1 − S/n) c + Σ_S u_iΔ_i,     u_i = −1/(n η_iH_i)
-
-    Args:
-        ground: η_iH_i of those who took part.
-        population: n.
-
-    Returns:
-        1 − S/n, and u.
-    """
-    return 1 - len(ground) / population, -1 / (population * ground)
-
-
 Held = ControlVariates | KeptVariates
 
 
