@@ -201,8 +201,7 @@ def combine(
     gpu = on_gpu(data.data) if isinstance(data, Rows) and not wide else None
     if isinstance(data, Rows) and gpu is not None and out is None:
         found = gpu.weighted_sum(data.data, w)  # vectors of weight zero are not read
-        if found is not None:
-            return data.xp.astype(found, data.data.dtype)
+        return data.xp.astype(found, data.data.dtype)
     members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
     if len(members) == 0:
         members = np.arange(1)

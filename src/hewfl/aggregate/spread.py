@@ -131,13 +131,11 @@ class Spread:
 
     def combine(self, weights: Float64[Array, " n"]) -> OwnPart:
         """Σ_i w_iΔ_i on this machine's entries, in float32 at least."""
-        rows, gpu, found = self.own, on_gpu(self.own.data), None
+        rows, gpu = self.own, on_gpu(self.own.data)
         if gpu is not None:
-            found = gpu.weighted_sum(rows.data, weights)
-        if found is None:
-            kind = rows.xp.result_type(rows.row(0).dtype, rows.xp.float32)
-            found = weighted_sum(rows, weights, kind=kind)
-        return OwnPart(found)
+            return OwnPart(gpu.weighted_sum(rows.data, weights))
+        kind = rows.xp.result_type(rows.row(0).dtype, rows.xp.float32)
+        return OwnPart(weighted_sum(rows, weights, kind=kind))
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:
         """This machine's columns in float64, some at a time."""
