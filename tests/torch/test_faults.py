@@ -73,12 +73,13 @@ def test_mismatches_end_on_every_rank(pool: Pool) -> None:
         assert second.startswith("ranks 0, 1 and 3: ((Rule(choice='hom', ")
 
 
-def all_lost(rank: int, ranks: int) -> None:
-    play(rank, ranks, Plan(spoiled=(0, 1)))
+def all_lost(rank: int, ranks: int, exact: Any) -> None:
+    play(rank, ranks, Plan(spoiled=(0, 1), options=SyncOptions(exact=exact)))
 
 
-def test_nobody_finite_is_an_error_on_every_rank(pool: Pool) -> None:
-    for text in texts_of(pool.outcomes(all_lost, 2)):
+@pytest.mark.parametrize("exact", ["sketch", "full"])
+def test_nobody_finite_is_an_error_on_every_rank(pool: Pool, exact: str) -> None:
+    for text in texts_of(pool.outcomes(all_lost, 2, exact)):
         assert text == "no rank's model was finite"
 
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
 from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from torch import nn
 
 from hewfl import InvalidInputError, Outer
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
@@ -121,3 +122,24 @@ def test_what_cannot_overlap_is_refused(pool: Pool) -> None:
     variates, averager = pool.run(refused, 2)[0]
     assert variates.startswith("`overlap` must be False for rules with control")
     assert averager.startswith("`options.overlap` must be False: nothing tells")
+
+
+def idle_at_first(rank: int, _: int) -> list[float]:
+    """Rank 1 does no step before the first round; what it does then is not lost."""
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    options = SyncOptions(overlap=True)
+    with HewLocalSGD(module, optimizer, 10**9, "equal", None, options) as local:
+        for size, steps in ((1.0, rank == 0), (4.0, True)):
+            if steps:
+                module.weight.grad = torch.full((1, 1), -size)
+                optimizer.step()
+            local.sync()
+    entries: list[float] = module.weight.detach().view(-1).tolist()
+    return entries
+
+
+def test_steps_of_a_rank_that_was_idle_are_kept(pool: Pool) -> None:
+    """x = 0 + 1 of rank 0 alone, then the mean of 4 and 4."""
+    assert pool.run(idle_at_first, 2) == [[5.0]] * 2

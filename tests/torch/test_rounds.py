@@ -277,7 +277,7 @@ def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> N
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
-        more = 1.0 * (ranks - 1) * 13 * 8  # what each rank did
+        more = 1.0 * (ranks - 1) * 14 * 8  # what each rank did
         if rule == "hom" and options.exact == "sketch":
             more += (ranks - 1) * 2**16
         if rule == "het" or options.exact == "full":

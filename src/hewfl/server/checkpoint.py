@@ -26,6 +26,11 @@ FORMAT = 3
 T = TypeVar("T")
 
 
+def is_array(value: Any) -> bool:
+    """Whether it is an array, or shows itself as one."""
+    return hasattr(value, "__array__") and not isinstance(value, np.generic)
+
+
 def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     """The arrays of a state, by path: dataclasses, tuples, arrays, numbers, None.
 
@@ -33,7 +38,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     """
     if value is None or hasattr(value, "is_elsewhere"):
         return {}
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return {prefix: np.ascontiguousarray(value)}
     if isinstance(value, bool | int | float | np.generic):
         return {prefix: np.asarray(value)}
@@ -53,7 +58,7 @@ def unflatten(like: T, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> 
     value: Any = like
     if value is None or hasattr(value, "is_elsewhere"):
         return like
-    if isinstance(value, np.ndarray):
+    if is_array(value):
         return cast(T, arrays[prefix])
     if isinstance(value, bool | int | float | np.generic):
         kind: Any = type(value)

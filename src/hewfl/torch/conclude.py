@@ -7,7 +7,7 @@ sees that the new model is finite, and only then moves.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -24,7 +24,7 @@ from hewfl.torch.faults import RankError
 from hewfl.torch.meetings import Arrivals
 from hewfl.torch.model import is_finite
 from hewfl.torch.probing import measured_step
-from hewfl.torch.replica import Replica, Want
+from hewfl.torch.replica import Replica, Want, are_same
 
 
 @final
@@ -78,10 +78,13 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
     weights = np.zeros(replica.wire.ranks)
     weights[heard] = decision.weights
     guess = None if arrivals.sketches is None else replica.steady
-    if guess is None or not np.array_equal(weights, guess):
+    if guess is None or not are_same(weights, guess):
         exchange.start(float(weights[replica.wire.rank]))
+    else:
+        decision = replace(decision, weights=guess[heard])
     if replica.options.overlap:
-        if replica.wire.rank in heard:  # else start again from the new x
+        lost = np.setdiff1d(arrivals.active, heard)
+        if replica.wire.rank not in lost:  # else start again from the new x
             replica.model.capture()
         replica.flying = decision, replica.rounds
         return Outcome(round_.roster, decision, following)
@@ -91,9 +94,9 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
     if has_value and isinstance(algorithm, Modelled):
         model = algorithm.model(round_, replica.state)
         solved = heard, decision.weights, model, rows
-    steps, found = _measured(replica, exchange.arriving(), decision, heard)
-    multiplies = solved is not None and found is None
     try:
+        steps, found = _measured(replica, exchange.arriving(), decision, heard)
+        multiplies = solved is not None and found is None
         replica.product = _moved(replica, steps, decision, multiplies=multiplies)
     except RankError:
         if rows is not None:
@@ -169,6 +172,8 @@ def _measured(
     if replica.probe is None or replica.options.outer.measure is None:
         return steps, None
     steps, voters = list(steps), (heard, decision.weights)
+    if not all(map(is_finite, steps)):
+        raise _beyond(replica, decision)
     found = measured_step(replica.model, replica.wire, replica.probe, steps, voters)
     return [step.mul_(found.length) for step in steps], found
 

@@ -27,6 +27,7 @@ from hewfl.aggregate.sketch import CountSketch
 from hewfl.aggregate.spread import OwnPart, Spread
 from hewfl.core.checks import Array, Ints
 from hewfl.core.native import PASSES, library
+from hewfl.torch.faults import RankError
 from hewfl.torch.model import SharedModel, is_finite
 from hewfl.torch.narrow import Narrow
 from hewfl.torch.wire import Wire
@@ -143,6 +144,9 @@ class Exchange:
 
         Returns:
             Those of them whose displacements are finite, and the displacements.
+
+        Raises:
+            RankError: there is none.
         """
         n, size = self._wire.ranks, self._wire.ranks * self.entries
         if not self._whole:  # of such sizes memory is kept: making it takes long
@@ -158,7 +162,9 @@ class Exchange:
         fine[self._wire.rank] = is_finite(sent)
         heard = active[self._wire.summed(fine)[active] != 0]
         self._wire.wait([flying])
-        origin = int(np.argmin(travelled[heard])) if len(heard) else 0
+        if len(heard) == 0:
+            raise RankError("no rank's model was finite")
+        origin = int(np.argmin(travelled[heard]))
         data = as_rows("displacements", rows if len(heard) == n else rows[heard])
         d = self._model.layout.parameters
         return heard, Spread(data, self._wire.summed, d, origin)

@@ -19,7 +19,7 @@ from hewfl.torch.wire import Wire
 ROW = np.dtype(
     [(name, "i8") for name in ("meeting", "instance", "job", "rounds")]
     + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite")]
-    + [("travelled", "f8"), ("product", "f8"), ("same", "i8", 3)]
+    + [("travelled", "f8"), ("product", "f8"), ("weights", "i8"), ("same", "i8", 3)]
 )
 """What a rank says of itself: `Work`, and all that must agree."""
 _TEXT = 1600
@@ -141,7 +141,7 @@ class Meetings:
         meeting: Meeting,
         work: Work,
         rounds: int,
-        product: float = 0.0,
+        last: tuple[float, int] = (0.0, 0),
         sketch: Callable[[], NDArray[np.uint8]] | None = None,
         job: int = 0,
     ) -> Iterator[Arrivals]:
@@ -151,7 +151,8 @@ class Meetings:
             meeting: what this rank has come for.
             work: that it has done.
             rounds: done before.
-            product: ⟨d, Δ⟩ of the last step d and this rank's displacement in it.
+            last: ⟨d, Δ⟩ of the last step d and this rank's displacement in it, and a
+                number for the weights it had.
             sketch: makes this rank's, where all ranks send one.
             job: number of the job, at construction.
 
@@ -162,7 +163,8 @@ class Meetings:
         with self.watched(place):
             row = np.zeros((), ROW)
             row["meeting"], row["instance"] = meeting, self._attendance.instance
-            row["job"], row["rounds"], row["product"] = job, rounds, product
+            row["job"], row["rounds"] = job, rounds
+            row["product"], row["weights"] = last
             for name in ("steps", "tokens", "leaving", "finite", "travelled"):
                 row[name] = getattr(work, name)
             row["same"] = [shared.number for shared in self._shared]

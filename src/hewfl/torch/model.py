@@ -165,8 +165,9 @@ class SharedModel:
     def _stepped(self, b: int, x: torch.Tensor, step: torch.Tensor) -> list[Any]:
         """The next x and memory by any outer step, and how far they reach."""
         m = self._at_hand(self.memory[b]) if self.memory else None
-        if b not in self._spare:
-            self._spare[b] = torch.empty_like(x), None if m is None else m.clone()
+        if b not in self._spare:  # where x is kept, be it the host
+            room = self.memory[b].clone() if self.memory else None
+            self._spare[b] = torch.empty_like(self.anchor[b]), room
         (following, kept), far, at = self._spare[b], [], 0
         for part in self._cut(x):
             here = slice(at, at + len(part))
@@ -176,7 +177,9 @@ class SharedModel:
                 if kept is not None:
                     kept[..., here] = new
                     far.append(0 * largest(new))  # NaN unless all of it is finite
-            far.append(largest(torch.add(part, s, out=following[here])))
+            new_x = part + s
+            following[here] = new_x
+            far.append(largest(new_x))
         self._next[b] = following, kept
         return far
 
@@ -197,7 +200,7 @@ class SharedModel:
                 mean = self.average[b]
                 mean.copy_(averaged(p, mean, self.anchor[b]))
             if self._held:
-                ahead = x.to(bucket.dtype) - self._held[b]
+                ahead = x.to(self.device, bucket.dtype) - self._held[b]
                 torch._foreach_add_(y, bucket.split(ahead))
             else:
                 torch._foreach_copy_(y, bucket.split(x))

@@ -26,6 +26,9 @@ from hewfl.torch.unheeded import Unheeded
 from hewfl.torch.variates import RankVariates, SpreadVariates
 from hewfl.torch.wire import Wire, check_group
 
+ROUNDING = 1e-12
+"""Weights that are closer are those of one solution on two kinds of machines."""
+
 
 @final
 class Want(IntEnum):
@@ -56,9 +59,10 @@ class Replica:
             yet to be checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
         flying: decision and number of a round whose sum is under way.
-        steady: weights of all ranks in each of the last two rounds, None if they
-            changed: a guess of the next ones, by which a sum travels before they are
-            known. Rules that drop bad ranks give the same weights for long.
+        steady: weights of all ranks in the last three rounds, None if they changed: a
+            guess of the next ones, by which a sum travels before they are known. Rules
+            that drop bad ranks give the same weights for long.
+        told: a number for the weights of the last round, which ranks compare.
         meetings: where ranks agree.
         unheeded: counts rounds without weight.
         state: the rule's own; vectors in it are this rank's entries.
@@ -92,6 +96,7 @@ class Replica:
         self.flying: tuple[Decision, int] | None = None
         self.steady: Float64[Array, " n"] | None = None
         self._weights: Float64[Array, " n"] = np.zeros(0)
+        self.told = self._agreed = 0
         self.wire = wire = Wire(group, device, options.limit)
         self.model = SharedModel(
             moving, layout, options.outer, on_host=options.anchor_on_host
@@ -135,11 +140,24 @@ class Replica:
                 parameter.detach().copy_(whole)
         self.model.follow()
 
-    def note(self, weights: Float64[Array, " n"]) -> None:
-        """Remember the weights of a round, to guess the next ones."""
-        same = np.array_equal(weights, self._weights)
-        guesses = same and not (self.options.overlap or self.exchange.narrow)
-        self.steady, self._weights = weights if guesses else None, weights
+    def note(self, weights: Float64[Array, " n"], told: list[int]) -> None:
+        """Remember the weights of a round, to guess the next ones.
+
+        All ranks must guess alike, and machines of different kinds may solve for
+        weights that differ in the last bit: a guess is what all ranks have told each
+        other twice, and is left where weights have changed by more than rounding.
+
+        Args:
+            weights: of all ranks.
+            told: numbers that ranks have for the weights of the round before.
+        """
+        agreed = told[0] if len(set(told)) == 1 else 0
+        is_steady = agreed != 0 and agreed == self._agreed
+        is_steady = is_steady and are_same(weights, self._weights)
+        guesses = is_steady and not (self.options.overlap or self.exchange.narrow)
+        self.steady = self._weights if guesses else None
+        self._weights, self._agreed = weights, agreed
+        self.told = digest(weights.tolist())
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -163,6 +181,11 @@ class Replica:
         if self.variates is not None:
             kept = SpreadVariates(self.variates, self.exchange)
         return self.rule.first_state(self.wire.ranks, self.exchange.entries, kept)
+
+
+def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> bool:
+    """Whether weights differ by no more than rounding."""
+    return bool(np.abs(weights - others).max() <= ROUNDING)
 
 
 def _shared(members: Members, layout: Layout, chosen: Any) -> tuple[Shared, ...]:

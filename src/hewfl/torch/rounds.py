@@ -41,7 +41,8 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
     finish(replica)
     began, sent = time.perf_counter(), replica.wire.bytes_sent
     sketch = partial(_sketch, replica) if replica.want is Want.PRODUCTS else None
-    given = Meeting.ROUND, work, replica.rounds, replica.product, sketch
+    last = replica.product, replica.told
+    given = Meeting.ROUND, work, replica.rounds, last, sketch
     with replica.meetings.met(*given) as arrivals:
         met, before = time.perf_counter(), _checked(replica, arrivals)
         replica.is_over = bool(arrivals.rows["leaving"].all())
@@ -61,7 +62,7 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
     used = replica.wire.bytes_sent - sent, time.perf_counter() - began, met - began
     found = replace(found, decision=noted)
     report = _report(replica, arrivals, found, used, before)
-    replica.note(np.array(report.weights))
+    replica.note(np.array(report.weights), arrivals.rows["weights"].tolist())
     if replica.trace is not None:
         replica.trace.add(report, found.roster, noted, replica.scale)
     if found.measured is not None:

@@ -19,7 +19,7 @@ from hewfl.torch.conclude import finish
 from hewfl.torch.meetings import Work
 from hewfl.torch.replica import Replica
 
-FORMAT = 4
+FORMAT = 5
 Tensors = dict[str, torch.Tensor]
 
 
