@@ -4,6 +4,7 @@ This stands beside the package and not in it, as nothing of the package can be i
 before `hewfl/__init__.py`, and that takes a good part of the command's first second.
 """
 
+import atexit
 import io
 import os
 import signal
@@ -22,6 +23,9 @@ def main() -> None:
     try:
         if hears:
             signal.signal(signal.SIGINT, _leave)
+            # Python's last steps take every handler away, and Ctrl-C would then kill a
+            # command that has done its work. What is registered first runs last.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         _make_printable()
         from hewfl.cli.app import app  # noqa: PLC0415 - under the handler above
 

@@ -33,6 +33,26 @@ def test_ctrl_c_while_python_imports_is_quiet(delay: float) -> None:
     assert process.returncode == 130 or "certify" in output
 
 
+def test_ctrl_c_in_the_last_steps_of_python_changes_nothing() -> None:
+    """The modules are taken apart after Python gave up its handlers of signals."""
+    code = """
+import os, signal, sys, hewfl_command
+
+class Late:
+    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGINT):
+        kill(me, number)
+
+late = Late()
+sys.argv = ['hewfl', 'version']
+hewfl_command.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hewfl" in done.stdout
+
+
 def test_who_ignores_ctrl_c_goes_on_ignoring_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
