@@ -29,8 +29,6 @@ def main() -> None:
         _make_printable()
         from hewfl.cli.app import app  # noqa: PLC0415 - under the handler above
 
-        if hears:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
     except SystemExit as end:
         code = end.code
@@ -46,6 +44,12 @@ def main() -> None:
     except OSError as error:
         code = _cannot_write(error)
     sys.exit(code)  # type: ignore[arg-type]  # what `SystemExit` was given
+
+
+def begin_work() -> None:
+    """From here on Ctrl-C raises `KeyboardInterrupt`: there may be work to save."""
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _make_printable() -> None:
@@ -67,11 +71,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     """Leave at once.
 
     An exception would not do: raised inside an import it may be taken for a missing
-    package, or be swallowed and printed by a callback. Nothing has begun that would
-    need to be cleaned up.
+    package, or be swallowed and printed by a callback. No work has begun
+    (`begin_work`), or it has ended: there is nothing to clean up.
     """
     os._exit(STOPPED)
-
-
-if __name__ == "__main__":
-    main()

@@ -46,8 +46,9 @@ late = Late()
 sys.argv = ['hewfl', 'version']
 hewfl_command.main()
 """
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        command, check=False, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "hewfl" in done.stdout

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+import hewfl_command
 from hewfl.errors import HewError, InvalidInputError
 
 _LABEL = re.compile(r"\blabel=('[^'\\]*'|\"[^\"\\]*\")")
@@ -45,6 +46,7 @@ def one_line_errors(
     before = warnings.formatwarning
     warnings.formatwarning = _one_line
     try:
+        hewfl_command.begin_work()
         yield
     except HewError as error:
         text = _LABEL.sub(lambda m: label(ast.literal_eval(m[1])), str(error))
