@@ -322,9 +322,10 @@ def test_a_rule_may_know_every_rank(pool: Pool) -> None:
         assert text == "`variance` must be one number or 2 of them; got 3 numbers"
 
 
-def steady(rank: int, _: int, guesses: bool) -> list[tuple[Any, ...]]:
-    """Eight rounds of the sieve: the last rank turns round in the sixth, is lost in the
-    seventh. Weights and bytes of each, and the model after it.
+def steady(rank: int, _: int, rule: str, guesses: bool) -> list[tuple[Any, ...]]:
+    """Eight rounds: in the sixth the last rank turns round under the sieve and idles
+    under other rules, in the seventh it is lost. Weights and bytes of each round, and
+    the model after it.
     """
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
@@ -332,22 +333,27 @@ def steady(rank: int, _: int, guesses: bool) -> list[tuple[Any, ...]]:
     with pytest.MonkeyPatch.context() as patch:
         if not guesses:
             patch.setattr(Replica, "note", lambda *_: None)
-        with HewLocalSGD(module, optimizer, 10**9, "sieve") as local:
+        with HewLocalSGD(module, optimizer, 10**9, rule) as local:
             for t in range(8):
                 start = [p.detach().clone() for p in module.parameters()]
-                descend(module, optimizer, 2)
-                if rank == 2 and t in (5, 6):
-                    for p, x in zip(module.parameters(), start, strict=True):
-                        p.data = 3 * x - 2 * p.detach() if t == 5 else p * torch.nan
+                turns = rank == 2 and t == 5
+                if rule == "sieve" or not turns:
+                    descend(module, optimizer, 2)
+                for p, x in zip(module.parameters(), start, strict=True):
+                    if turns and rule == "sieve":
+                        p.data = 3 * x - 2 * p.detach()
+                    elif rank == 2 and t == 6:
+                        p.data = p.detach() * torch.nan
                 report = local.sync()
                 assert report is not None
                 seen.append((report.weights, report.bytes_sent, flat(module).tobytes()))
     return seen
 
 
-def test_a_guess_of_the_weights_changes_no_bit(pool: Pool) -> None:
+@pytest.mark.parametrize("rule", ["sieve", "equal", "steps"])
+def test_a_guess_of_the_weights_changes_no_bit(pool: Pool, rule: str) -> None:
     """A sum that travels before weights are known is sent again if they are others."""
-    found, plain = pool.run(steady, 3, True)[1], pool.run(steady, 3, False)[1]
+    found, plain = (pool.run(steady, 3, rule, guesses)[1] for guesses in (True, False))
     assert [one[0] for one in found] == [one[0] for one in plain]
     assert [one[2] for one in found] == [one[2] for one in plain]
     weights = [one[0] for one in found]

@@ -77,7 +77,7 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
         raise NeedsEntriesError
     weights = np.zeros(replica.wire.ranks)
     weights[heard] = decision.weights
-    guess = None if arrivals.sketches is None else replica.steady
+    guess = replica.steady if exchange.is_under_way else None
     if guess is None or not are_same(weights, guess):
         exchange.start(float(weights[replica.wire.rank]))
     else:

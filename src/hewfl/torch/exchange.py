@@ -117,6 +117,11 @@ class Exchange:
             else:
                 self.narrow.start(b, part)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a sum has set out that nobody has waited for."""
+        return len(self._travelling) > 0
+
     def drop(self) -> None:
         """Wait for a sum that nobody wants any more; all ranks must."""
         self._wire.wait([work for _, work in self._travelling])

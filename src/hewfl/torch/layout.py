@@ -15,7 +15,7 @@ import torch
 
 from hewfl.core.checks import invalid
 
-SHARE, LEAST = 8, 2**20
+SHARE, LEAST = 8, 2**22
 """Buckets of this part of the model, unless that is less than these bytes: the next
 one is made ready while one travels, and a small model travels at once."""
 

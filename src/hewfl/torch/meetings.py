@@ -142,7 +142,7 @@ class Meetings:
         work: Work,
         rounds: int,
         last: tuple[float, int] = (0.0, 0),
-        sketch: Callable[[], NDArray[np.uint8]] | None = None,
+        meanwhile: Callable[[], NDArray[np.uint8] | None] | None = None,
         job: int = 0,
     ) -> Iterator[Arrivals]:
         """The work of all ranks; failures from here on name who is missing.
@@ -153,7 +153,8 @@ class Meetings:
             rounds: done before.
             last: ⟨d, Δ⟩ of the last step d and this rank's displacement in it, and a
                 number for the weights it had.
-            sketch: makes this rank's, where all ranks send one.
+            meanwhile: called while this travels, on the host; gives this rank's sketch
+                where all ranks send one.
             job: number of the job, at construction.
 
         Raises:
@@ -170,9 +171,10 @@ class Meetings:
             row["same"] = [shared.number for shared in self._shared]
             mine, made = np.frombuffer(row.tobytes(), np.uint8).copy(), None
             if self._wire.keeps_time:
-                told, coming = self._wire.gathering(mine)  # while the sketch is made
+                told, coming = self._wire.gathering(mine)
+                sketch = None if meanwhile is None else meanwhile()
                 if sketch is not None:
-                    made = self._wire.gathering(sketch())
+                    made = self._wire.gathering(sketch)
                 self._wire.wait([coming])
                 rows = told.numpy().view(ROW)[:, 0]
             else:

@@ -154,7 +154,8 @@ class Replica:
         agreed = told[0] if len(set(told)) == 1 else 0
         is_steady = agreed != 0 and agreed == self._agreed
         is_steady = is_steady and are_same(weights, self._weights)
-        guesses = is_steady and not (self.options.overlap or self.exchange.narrow)
+        guesses = is_steady and self.wire.keeps_time and self.want < Want.ENTRIES
+        guesses = guesses and not (self.options.overlap or self.exchange.narrow)
         self.steady = self._weights if guesses else None
         self._weights, self._agreed = weights, agreed
         self.told = digest(weights.tolist())

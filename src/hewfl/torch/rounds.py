@@ -40,9 +40,8 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         raise invalid("the job", rule, "an outer step with `measure` alone")
     finish(replica)
     began, sent = time.perf_counter(), replica.wire.bytes_sent
-    sketch = partial(_sketch, replica) if replica.want is Want.PRODUCTS else None
-    last = replica.product, replica.told
-    given = Meeting.ROUND, work, replica.rounds, last, sketch
+    last, meanwhile = (replica.product, replica.told), partial(_meanwhile, replica)
+    given = Meeting.ROUND, work, replica.rounds, last, meanwhile
     with replica.meetings.met(*given) as arrivals:
         met, before = time.perf_counter(), _checked(replica, arrivals)
         replica.is_over = bool(arrivals.rows["leaving"].all())
@@ -70,10 +69,12 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
     return report
 
 
-def _sketch(replica: Replica) -> NDArray[np.uint8]:
-    """This rank's sketch; where weights are steady the sum travels meanwhile."""
+def _meanwhile(replica: Replica) -> NDArray[np.uint8] | None:
+    """Let a sum travel by steady weights, and make this rank's sketch if it is sent."""
     if replica.steady is not None:
         replica.exchange.start(float(replica.steady[replica.wire.rank]))
+    if replica.want is not Want.PRODUCTS:
+        return None
     return replica.exchange.sketch(replica.rounds)
 
 
