@@ -71,9 +71,13 @@ class Sketches:
         G = apart @ apart.T
         return RoundProducts(G, apart @ r, 0.5 * float(r @ r), 0)
 
+    @cached_property
+    def _gram(self) -> Float64[Array, "n n"]:
+        return self._found.plain()
+
     def gram(self) -> Float64[Array, "n n"]:
         """All pairwise products, from the sketches."""
-        return self._found.plain()
+        return self._gram.copy()
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference, which must be a sum of displacements.
@@ -172,7 +176,7 @@ def checked(
     u = model.reference.weights if isinstance(model.reference, OwnSum) else 0 * w
     along = rows @ (w @ rows)  # t as the sketches have it
     square = max(float(w @ t), 0.0)
-    lengths = np.sqrt(square * (rows * rows).sum(axis=1))
+    lengths = np.sqrt(square * np.einsum("ij,ij->i", rows, rows))
     off = np.abs(along - t)
     error = np.divide(off, lengths, out=np.zeros_like(off), where=lengths > 0)
     value = float(u @ t) + 0.5 * curvature * square

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Int64
+from numpy.typing import NDArray
 
 from hewfl.aggregate.sketched import NeedsEntriesError, NeedsProductsError, Sketches
 from hewfl.core.algorithm import Modelled
@@ -68,8 +69,9 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
         if table is None:
             table = replica.wire.table(exchange.sketch(replica.rounds))
         rows = exchange.sketches(table)
-        heard = heard[np.isfinite(rows[heard]).all(axis=1)]
-        rows = rows[heard]
+        finite: NDArray[np.bool_] = np.isfinite(rows).all(axis=1)
+        heard = heard[finite[heard]]
+        rows = rows if len(heard) == len(rows) else rows[heard]
     sketches = Sketches(len(heard), replica.model.layout.parameters, rows)
     round_ = _round_of(replica, NoAnchor(), sketches, heard, arrivals)
     decision, following = decided(replica.algorithm, round_, replica.state)

@@ -22,6 +22,7 @@ ROW = np.dtype(
     + [("travelled", "f8"), ("product", "f8"), ("weights", "i8"), ("same", "i8", 3)]
 )
 """What a rank says of itself: `Work`, and all that must agree."""
+_SAME = ("meeting", "instance", "rounds", "same")
 _TEXT = 1600
 """Bytes of what a rank says where ranks disagree."""
 
@@ -191,6 +192,8 @@ class Meetings:
 
         A rank that has left its loop comes along to whatever the others meet for.
         """
+        if all((rows[what] == rows[what][0]).all() for what in _SAME):
+            return
         goal, same = _goal(rows), rows["same"].T.tolist()
         comes = (rows["leaving"] != 0) & (rows["meeting"] == Meeting.ROUND)
         require_one(
