@@ -13,7 +13,6 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Int64
-from numpy.typing import NDArray
 
 from hewfl.aggregate.sketched import NeedsEntriesError, NeedsProductsError, Sketches
 from hewfl.core.algorithm import Modelled
@@ -69,8 +68,7 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
         if table is None:
             table = replica.wire.table(exchange.sketch(replica.rounds))
         rows = exchange.sketches(table)
-        finite: NDArray[np.bool_] = np.isfinite(rows).all(axis=1)
-        heard = heard[finite[heard]]
+        heard = heard[np.asarray(np.isfinite(rows).all(axis=1))[heard]]
         rows = rows if len(heard) == len(rows) else rows[heard]
     sketches = Sketches(len(heard), replica.model.layout.parameters, rows)
     round_ = _round_of(replica, NoAnchor(), sketches, heard, arrivals)
