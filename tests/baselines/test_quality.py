@@ -224,7 +224,10 @@ def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
     data = Pieces((tuple(ends),), x)
     known, lengths = mean_cosines(data)
     measured = replace(data, sq_lengths=lengths**2)
-    refused = lambda *_: pytest.fail("the Gram matrix was formed")  # noqa: E731
+
+    def refused(*_: object) -> None:
+        pytest.fail("the Gram matrix was formed")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pieces, "products", refused)
         found, same = mean_cosines(measured)

@@ -7,7 +7,7 @@ import numpy as np
 
 from hewfl.baselines.one_step_size import Memoryless
 from hewfl.core.checks import PerClient
-from hewfl.core.displacements import Displacements, Measured
+from hewfl.core.displacements import Displacements, KnownLengths
 from hewfl.core.fields import Nonnegative
 from hewfl.core.round import Decision, Round
 
@@ -62,19 +62,20 @@ def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
     With u_i = Δ_i/‖Δ_i‖ the cosines of one vector sum to ⟨u_i, Σ_j u_j⟩ − 1: where
     lengths are known no Gram matrix is formed.
     """
-    if isinstance(displacements, Measured) and displacements.sq_lengths is not None:
-        lengths = np.sqrt(displacements.sq_lengths)
+    D = displacements
+    if isinstance(D, KnownLengths) and D.sq_lengths is not None:
+        lengths = np.sqrt(D.sq_lengths)
         inverse = _inverse(lengths)
-        sums = inverse * displacements.against_sum(inverse) - (lengths > 0)
+        sums = inverse * D.against_sum(inverse) - (lengths > 0)
     else:
         # cosines have no scale: without the common power of two squares may overflow
-        G = replace(displacements.products(), exponent=0).plain()
+        G = replace(D.products(), exponent=0).plain()
         lengths = np.sqrt(np.diagonal(G))
         inverse = _inverse(lengths)
         cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
         np.fill_diagonal(cosines, 0.0)
         sums = cosines.sum(axis=1)
-    return np.asarray(sums / (displacements.n - 1)), lengths
+    return np.asarray(sums / (D.n - 1)), lengths
 
 
 def _inverse(lengths: PerClient) -> PerClient:

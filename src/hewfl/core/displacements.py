@@ -226,7 +226,7 @@ class Displacements(Protocol):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class KnownLengths(Protocol):
     """Displacements whose lengths were measured before: replies of a federation.
 
     A rule that compares directions needs no Gram matrix then: n·d multiplications in

@@ -23,6 +23,7 @@ ROW = np.dtype(
 )
 """What a rank says of itself: `Work`, and all that must agree."""
 _SAME = ("meeting", "instance", "rounds", "same")
+"""Fields that agree in most meetings."""
 _TEXT = 1600
 """Bytes of what a rank says where ranks disagree."""
 
