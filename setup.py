@@ -49,8 +49,8 @@ setup(
             "src/hewfl/core/_kernels.h",
         ),
         kernels(
-            "hewfl.aggregate._passes",
-            "src/hewfl/aggregate/_passes.c",
+            "hewfl.displacements._passes",
+            "src/hewfl/displacements/_passes.c",
             "src/hewfl/core/_buffers.h",
             "src/hewfl/core/_kernels.h",
         ),

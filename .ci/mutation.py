@@ -36,7 +36,7 @@ Mutants = list[tuple[Any, str, int | None]]
 
 
 def room_of(name: str) -> str:
-    """`hewfl.solver.stack.x_f__mutmut_3` is of the room `solver`."""
+    """`hewfl.solver.problem.x_f__mutmut_3` is of the room `solver`."""
     return name.split(".")[1]
 
 

@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import hewfl
-from hewfl.aggregate import gram
-from hewfl.aggregate.rows import as_rows
 from hewfl.core import native
+from hewfl.displacements import gram
+from hewfl.displacements.dense import as_rows
 
 CHUNK = 1 << 15
 CACHE = 3 << 27  # bytes; more than any cache of the processors in use

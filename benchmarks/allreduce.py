@@ -40,7 +40,7 @@ from torch import multiprocessing
 from torch.distributed.algorithms.model_averaging import utils
 
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
-from hewfl.torch.wire import ring_bytes
+from hewfl.torch.collectives import ring_bytes
 
 PEER = "all-reduce average"
 PARTS = (0.5, 0.25, 0.125, 0.0625, 0.0625)

@@ -32,11 +32,11 @@ os.environ["MKL_NUM_THREADS"] = "1"
 
 from benchmarks import report
 
-from hewfl.experiments.cluster.crew import Cluster, cluster_at
-from hewfl.experiments.folder import folder_for
+from hewfl.experiments.dask_executor import Cluster, cluster_at
+from hewfl.experiments.executor import Crew, Task
 from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table
-from hewfl.experiments.workers import Crew, Task
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = """

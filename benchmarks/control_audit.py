@@ -37,11 +37,11 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
-from hewfl.controllers.control import Source
+from hewfl.algorithms.hew_control import Source
+from hewfl.control.certificate import VARIANTS
 from hewfl.data import load
-from hewfl.predictive.certificate import VARIANTS
 from hewfl.problems import random_quadratic, softmax_from_arrays
-from hewfl.sim.audit import control_audit
+from hewfl.simulation.audit import control_audit
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -107,8 +107,8 @@ def mnist(quick: bool) -> Case:
 
 
 def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
-    """What was certified and what came, (repetition, lane, round); how far it got."""
-    lanes = [
+    """What was certified and what came, (repetition, entry, round); how far it got."""
+    entries = [
         HewControl(case.bounds, case.variance, variant, source)
         for source in SOURCES
         for variant in VARIANTS
@@ -127,7 +127,7 @@ def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
     found: dict[str, list[Any]] = {name: [] for name in NAMES}
     for seed in range(case.repetitions):
         trace = simulate(
-            *(case.problem, federation, lanes),
+            *(case.problem, federation, entries),
             rounds=case.rounds,
             seed=seed,
             evaluate_every=None,
@@ -135,7 +135,7 @@ def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
         )
         for name, runs in found.items():
             kept = [
-                [r.observed[name] for r in trace.of(k)[1:]] for k in range(len(lanes))
+                [r.observed[name] for r in trace.of(k)[1:]] for k in range(len(entries))
             ]
             runs.append(kept)
     return {name: np.array(runs) for name, runs in found.items()}, max(far)
@@ -144,7 +144,7 @@ def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
 def judged(
     case: Case, law: str, seen: dict[str, Array], far: float
 ) -> list[dict[str, Any]]:
-    """One row for each lane: violations, and how much the certificate says."""
+    """One row for each entry: violations, and how much the certificate says."""
     cap = case.bounds.smoothness * case.bounds.radius**2 / 2
     bound, gap = seen["certified_gap"], seen["next_gap"]
     excess = gap - bound
@@ -262,11 +262,11 @@ def figure(curves: Curves, caps: dict[str, float], out: Path) -> None:
     for (name, law), seen in curves.items():
         ax = axes[problems.index(name), laws.index(law)]
         for j, source in enumerate(SOURCES):
-            lane = j * len(VARIANTS) + k
+            entry = j * len(VARIANTS) + k
             t = np.arange(1, seen["next_gap"].shape[2] + 1)
-            bound = seen["certified_gap"][:, lane].mean(0)
+            bound = seen["certified_gap"][:, entry].mean(0)
             ax.plot(t, bound, color=colours[source], label=f"certified, {source}")
-            gap = seen["next_gap"][:, lane].mean(0)
+            gap = seen["next_gap"][:, entry].mean(0)
             ax.plot(t, gap, "--", color=colours[source], label=f"true mean, {source}")
         ax.axhline(caps[name], color="k", lw=0.6, ls=":")
         ax.set(yscale="log", title=f"{name}, {law}", xlabel="round", ylabel="gap")
@@ -281,15 +281,15 @@ def figure(curves: Curves, caps: dict[str, float], out: Path) -> None:
 
 
 def by_round(curves: Curves) -> Iterator[tuple[Any, ...]]:
-    """Every round of every lane: the mean bound, the mean gap, the error of both."""
+    """Every round of every entry: the mean bound, the mean gap, the error of both."""
     yield ("problem", "participation", "state", "constants", "round", *CURVES)
     names = [(source, variant) for source in SOURCES for variant in VARIANTS]
     for where, seen in curves.items():
         bound, gap = seen["certified_gap"], seen["next_gap"]
         error = (gap - bound).std(0, ddof=1) / np.sqrt(len(gap))
         means = np.stack([bound.mean(0), gap.mean(0), error], axis=-1)
-        for name, lane in zip(names, means, strict=True):
-            for t, numbers in enumerate(lane, start=1):
+        for name, entry in zip(names, means, strict=True):
+            for t, numbers in enumerate(entry, start=1):
                 yield (*where, *name, t, *(f"{x:.9g}" for x in numbers))
 
 

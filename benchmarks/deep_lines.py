@@ -3,7 +3,7 @@
     python benchmarks/deep_lines.py cnn head --device cuda --seconds 540
     python benchmarks/deep_lines.py quality --device cuda --jobs 8 --seconds 540
 
-`quality` is the CNN of `hewfl study quality`, all its worlds side by side.
+`quality` is the CNN of `hewfl study quality`, all its scenarios side by side.
 
 Every finished trial and seed is kept in the folder of runs, and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
@@ -24,21 +24,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hewfl.errors import HewError
-from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.run import Progress, run_all
-from hewfl.experiments.seed import rounds_done
-from hewfl.experiments.spec import Spec
-from hewfl.experiments.tune import candidates_of
-from hewfl.experiments.workers import Task
-from hewfl.paper.quality.specs import Part, quality_specs
-from hewfl.paper.specs_deep import (
+from reproduce.quality.quality_specs import Part, quality_specs
+from reproduce.specs import (
     cnn_equal_spec,
     cnn_spec,
     head_equal_spec,
     head_spec,
     quick_deep,
 )
+
+from hewfl.errors import HewError
+from hewfl.experiments.executor import Task
+from hewfl.experiments.run import Progress, rounds_done, run_all
+from hewfl.experiments.run_folder import Folder, folder_for
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.tune import candidates_of
 
 LINES = {
     "cnn": cnn_spec,

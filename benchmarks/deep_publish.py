@@ -12,10 +12,11 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from hewfl.experiments.folder import open_folder
-from hewfl.paper.claims_deep import judge_cnn, judge_equal, judge_head
-from hewfl.paper.figures_deep import draw_cnn, draw_head
-from hewfl.paper.publish_deep import publish_deep, put_table
+from reproduce.claims import judge_cnn, judge_equal, judge_head
+from reproduce.figures import draw_cnn, draw_head
+from reproduce.publish import publish_deep, put_table
+
+from hewfl.experiments.run_folder import open_folder
 
 PLACES = {
     "fashion-cnn": ("cnn", judge_cnn, draw_cnn),

@@ -151,20 +151,22 @@ def main() -> None:
     many = [UniformLocalSGD(L, 0.1 + 0.02 * k) for k in range(LANES)]
     calls: dict[str, Callable[[], Any]] = {
         "naive PyTorch loop": naive(problem, ROUNDS, eta),
-        "one lane, uniform weights": engine(problem, uniform, ROUNDS),
-        "one lane, HEW plain": engine(problem, [HewHom(L, 1.0)], ROUNDS),
-        "one lane, HEW corrected": engine(problem, [HewHet(L, 1.0)], ROUNDS),
-        f"{LANES} lanes, uniform weights": engine(problem, many, ROUNDS),
+        "one entry, uniform weights": engine(problem, uniform, ROUNDS),
+        "one entry, HEW plain": engine(problem, [HewHom(L, 1.0)], ROUNDS),
+        "one entry, HEW corrected": engine(problem, [HewHet(L, 1.0)], ROUNDS),
+        f"{LANES} entries, uniform weights": engine(problem, many, ROUNDS),
     }
     if options.device:
         there = on_device(problem, options.device)
-        calls[f"one lane, tensors on {options.device}"] = engine(there, uniform, ROUNDS)
-        calls[f"{LANES} lanes, tensors on {options.device}"] = engine(
+        calls[f"one entry, tensors on {options.device}"] = engine(
+            there, uniform, ROUNDS
+        )
+        calls[f"{LANES} entries, tensors on {options.device}"] = engine(
             there, many, ROUNDS
         )
     before = flower(options.flower, problem, 20) if options.flower else None
     out = report.interleave(calls, rng, rounds=repeats, budget=60.0)
-    loop, one = out["naive PyTorch loop"].cpu, out["one lane, uniform weights"].cpu
+    loop, one = out["naive PyTorch loop"].cpu, out["one entry, uniform weights"].cpu
     rows = [
         [name, seconds(o.cpu / ROUNDS), ratio(loop / o.cpu), ratio(o.cpu / one)]
         for name, o in out.items()
@@ -174,8 +176,8 @@ def main() -> None:
         before is not None
     ):  # once before and once after; wall time, for it has processes
         each = (before + flower(options.flower, problem, 20)) / 2
-        alone = out["one lane, uniform weights"].wall / ROUNDS
-        federated = {"Flower": each, "one lane": alone}
+        alone = out["one entry, uniform weights"].wall / ROUNDS
+        federated = {"Flower": each, "one entry": alone}
         rows.append(
             [
                 "Flower's simulation runtime (wall)",
@@ -198,9 +200,9 @@ def main() -> None:
     text = "\n".join(
         [
             report.describe(info) + "\n",
-            table(["", "a round", "naive loop / this", "this / one lane"], rows),
+            table(["", "a round", "naive loop / this", "this / one entry"], rows),
             f"Limits: {speed['GFlop/s']:.0f} GFlop/s, {speed['GB/s']:.0f} GB/s. One "
-            f"lane does {flops / 1e6:.0f} MFlop and gathers {gathered / 1e6:.0f} MB a "
+            f"entry does {flops / 1e6:.0f} MFlop and gathers {gathered / 1e6:.0f} MB a "
             f"round, at those limits {seconds(least)}; it takes "
             f"{ratio(one / ROUNDS / least)} times that.",
             table(

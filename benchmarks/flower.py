@@ -38,9 +38,9 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 
 from hewfl import HewHet
-from hewfl.aggregate.sketch import CountSketch
+from hewfl.displacements.count_sketch import CountSketch
 from hewfl.flower import AlgorithmStrategy, HewStrategy
-from hewfl.flower.phases import WIDTH
+from hewfl.flower.secure_aggregation import WIDTH
 
 FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy", "corrected"
 TWO, MEAN = "two phases", "rule mean"

@@ -2,13 +2,13 @@
 
     python benchmarks/gram_gpu.py [--quick] [--grid sums|products] [--json FILE]
 
-n displacements of d numbers lie on the device. The kernels of hewfl.aggregate.gpu read
+n displacements of d numbers lie on the device. The kernels of hewfl.displacements.gpu read
 them once, in float64. The peer is cuBLAS in the precision of the data: the product
 alone, without origin or slope. The measure is the bandwidth of a plain read of the same
 data, `X.sum()`, or of `X.mean(dim=0)` where that is faster. Times are medians by device
 events, the cache flushed in between. Errors are relative to the lengths of the vectors,
 against float64 on the device. With --grid other settings of a kernel are timed as well:
-the constants in hewfl.aggregate.gpu are the best of them.
+the constants in hewfl.displacements.gpu are the best of them.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from benchmarks import report
 from benchmarks.report import power, seconds, table
 
 from hewfl import combine, post_local_weights
-from hewfl.aggregate import gpu
-from hewfl.aggregate.gram import vector_products, weight_problem
-from hewfl.aggregate.rows import as_rows
+from hewfl.displacements import gpu
+from hewfl.displacements.dense import as_rows
+from hewfl.displacements.gram import vector_products, weight_problem
 
 SHAPES = ((4, 10**7), (8, 10**7), (20, 10**6), (20, 10**7), (32, 10**7), (60, 10**7))
 GRIDS: dict[str, list[tuple[int, ...]]] = {

@@ -19,10 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.deep_lines import Lines, TimeUpError, _pack, _unpack
+from reproduce.parts import Part, specs_of
 
-from hewfl.experiments.folder import folder_for
 from hewfl.experiments.run import run_all
-from hewfl.paper.parts import Part, specs_of
+from hewfl.experiments.run_folder import folder_for
 
 PARTS = (Part.all, Part.wide, Part.extended)
 

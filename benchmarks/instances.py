@@ -138,8 +138,8 @@ def large_cases() -> Iterator[QPInstance]:
 
 
 def batch_cases(count: int = 25, n: int = 20) -> list[QPInstance]:
-    """Many small rounds of one size, as lanes of one engine."""
+    """Many small rounds of one size, as entries of one engine."""
     return [
-        sgd_round(np.random.default_rng([n, lane]), n, 80, skew=SKEWED)
-        for lane in range(count)
+        sgd_round(np.random.default_rng([n, entry]), n, 80, skew=SKEWED)
+        for entry in range(count)
     ]

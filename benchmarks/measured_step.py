@@ -3,7 +3,7 @@
     python benchmarks/measured_step.py [mnist] [network] [--seeds 7] [--rounds N]
         [--jobs 2]
 
-mnist    softmax regression as in docs/results/outer, horizon weights, amplitude one at
+mnist    softmax regression as in docs/results/server_step, horizon weights, amplitude one at
          the start: samples of each client, lists of a, and how often the true decrease
          of the step lies in the interval that the trace has. Looks in HEWFL_DATA.
 network  a small convolutional network on digits: five first learning rates, fixed or
@@ -30,20 +30,20 @@ from torch import nn
 
 from hewfl import (
     ChoiceHorizons,
+    Entry,
     Federation,
     HewFixed,
-    Lane,
-    Outer,
+    ServerStep,
     Trace,
     UniformLocalSGD,
     simulate,
 )
 from hewfl.data import dirichlet_partition, load
-from hewfl.experiments.constants import find_smoothness
-from hewfl.experiments.problem import build_federation, build_problem
+from hewfl.experiments.build_problem import build_federation, build_problem
+from hewfl.experiments.reference_optima import find_smoothness
 from hewfl.experiments.spec import read_spec
 from hewfl.problems import Training, torch_from_arrays
-from hewfl.sim.lanes import Observer, Step
+from hewfl.simulation.setting import Observer, Step
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -52,8 +52,8 @@ RATES = (0.003, 0.03, 0.1, 0.3, 1.0)
 """First learning rates of the network."""
 
 
-def measured(momentum: float, samples: int, at: tuple[float, ...] | None) -> Outer:
-    return Outer(1.0, momentum, average="ema", measure=samples, measure_at=at)
+def measured(momentum: float, samples: int, at: tuple[float, ...] | None) -> ServerStep:
+    return ServerStep(1.0, momentum, average="ema", measure=samples, measure_at=at)
 
 
 OUTERS = {
@@ -70,12 +70,12 @@ def mnist(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]:
         spec = read_spec(ROOT / f"docs/results/outer/{panel}-averaged/spec.toml")
         problem = build_problem(spec, seed)
         L = find_smoothness(spec, seed, problem)
-        lanes = [Lane(HewFixed(L, 1.0, 1.0), o, name) for name, o in OUTERS.items()]
-        warm = Lane(HewFixed(L, 16.0, 1.0), measured(0.5, 128, None))
+        entries = [Entry(HewFixed(L, 1.0, 1.0), o, name) for name, o in OUTERS.items()]
+        warm = Entry(HewFixed(L, 16.0, 1.0), measured(0.5, 128, None))
         trace = simulate(
             problem,
             build_federation(spec),
-            [*lanes, warm],
+            [*entries, warm],
             rounds=rounds,
             seed=seed,
             dtype=spec.dtype,
@@ -89,11 +89,11 @@ def mnist(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]:
 def true_decrease(problem: Any) -> Observer:
     """Σ w_i (F_i(x) − F_i(x + a s)) and the same for equal weights, all samples.
 
-    Of lanes without momentum, whose move is a s.
+    Of entries without momentum, whose move is a s.
     """
 
     def observe(step: Step) -> Mapping[str, float]:
-        if step.lane > 1:
+        if step.entry > 1:
             return {}
         x = step.round.anchor
         both = np.stack([x, x + step.move]).astype(np.float32)
@@ -107,9 +107,9 @@ def true_decrease(problem: Any) -> Observer:
     return observe
 
 
-def told(trace: Trace, lane: int) -> Mapping[str, float]:
-    """Both objectives, and what the intervals are worth, of one lane."""
-    records = trace.of(lane)
+def told(trace: Trace, entry: int) -> Mapping[str, float]:
+    """Both objectives, and what the intervals are worth, of one entry."""
+    records = trace.of(entry)
     last, early = records[-1], records[min(20, len(records) - 1)]
     found = {
         "objective": last.objective or np.nan,
@@ -151,15 +151,15 @@ def network(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]
         device="cpu",
     )
     outers = {
-        "fixed": Outer(average="ema"),
-        "fixed, momentum 0.8": Outer(1.0, 0.8, average="ema"),
+        "fixed": ServerStep(average="ema"),
+        "fixed, momentum 0.8": ServerStep(1.0, 0.8, average="ema"),
         "measured": measured(0.0, 32, None),
         "measured, momentum 0.5": measured(0.5, 32, None),
     }
     names = [(rate, name) for rate in RATES for name in outers]
-    lanes = [Lane(UniformLocalSGD(1.0, rate), outers[name]) for rate, name in names]
+    entries = [Entry(UniformLocalSGD(1.0, rate), outers[name]) for rate, name in names]
     federation = Federation(ChoiceHorizons((1, 2, 4, 8), every_round=True), 16)
-    given = (problem, federation, lanes)
+    given = (problem, federation, entries)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": rounds}
     trace = simulate(*given, rounds=rounds, seed=seed, **more)
     for k, (rate, name) in enumerate(names):

@@ -1,12 +1,12 @@
 """Averages and measured steps against tuned momentum: four panels, two ways to judge.
 
-    python benchmarks/outer.py [--seeds 7] [--jobs 2] [--root runs]
+    python benchmarks/server_step.py [--seeds 7] [--jobs 2] [--root runs]
 
 Runs docs/results/outer/*/spec.toml, which look for their data in HEWFL_DATA, with that
 many seeds. What a run under --root has finished is kept, so that a command that was
-stopped goes on. Written into docs/results/outer: results.md, curves.png and curves.pdf,
+stopped goes on. Written into docs/results/server_step: results.md, curves.png and curves.pdf,
 and of each run tuned.toml and summary.json; the first table of results.md is also put
-between the two marks in docs/outer.md.
+between the two marks in docs/server_step.md.
 """
 
 import argparse
@@ -22,14 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from hewfl.core.canvas import save
-from hewfl.experiments.compare import compare
-from hewfl.experiments.folder import Folder, folder_for
 from hewfl.experiments.results import Results
 from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import read_spec
+from hewfl.experiments.statistics import compare
+from hewfl.plotting import save
 
-OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "outer"
+OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "server_step"
 PANELS = ("mnist-het", "mnist-hom", "covertype-het", "covertype-hom")
 HORIZON = "horizon, tuned"
 ROWS = (
@@ -55,8 +55,8 @@ ROWS = (
 )
 DRAWN = {0: "-", 2: "-", 5: "--", 8: ":"}
 """Rows of the figure, and their lines."""
-BEGIN, END = "<!-- table of outer.py -->", "<!-- end of the table -->"
-"""What stands around the table in docs/outer.md."""
+BEGIN, END = "<!-- table of server_step.py -->", "<!-- end of the table -->"
+"""What stands around the table in docs/server_step.md."""
 Runs = Mapping[tuple[str, str], Results]
 
 
@@ -113,8 +113,8 @@ def intervals_of(runs: Runs) -> str:
     above, still = [], []
     for panel in PANELS:
         results = runs[panel, "averaged"]
-        lane = results.labels.index("horizon, measured")
-        rounds = [r.observed for by_lane in results.records for r in by_lane[lane]]
+        entry = results.labels.index("horizon, measured")
+        rounds = [r.observed for by_entry in results.records for r in by_entry[entry]]
         seen = [r for r in rounds if "measured_low" in r]
         above.append(f" {sum(r['measured_low'] > 0 for r in seen)} of {len(seen)} |")
         still.append(f" {sum(r['measured_step'] == 0 for r in seen)} |")
@@ -135,8 +135,8 @@ def edges_of(folders: Mapping[tuple[str, str], Folder]) -> str:
 
 
 def into_page(table: str) -> None:
-    """Put the table between the marks of docs/outer.md."""
-    page = OUT.parents[1] / "outer.md"
+    """Put the table between the marks of docs/server_step.md."""
+    page = OUT.parents[1] / "server_step.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")

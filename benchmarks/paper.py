@@ -37,14 +37,14 @@ import numpy as np
 import torch
 from benchmarks import report
 from benchmarks.report import ratio, seconds, table
+from reproduce.specs import main_methods, main_spec
 
-from hewfl import Lane, simulate
-from hewfl.aggregate.rows import matrix_round
-from hewfl.experiments.problem import build_federation, build_problem
+from hewfl import Entry, simulate
+from hewfl.displacements.dense import matrix_round
+from hewfl.experiments.build_problem import build_federation, build_problem
 from hewfl.experiments.spec import Spec
-from hewfl.paper.specs import main_methods, main_spec
 from hewfl.problems import Softmax
-from hewfl.server.outer import outer_step
+from hewfl.server.server_step import apply_server_step
 
 TUNED = {
     "HewHom": {"amplitude": 8.0, "curvature_ratio": 1.1},
@@ -55,46 +55,46 @@ TUNED = {
 """What tuning finds on MNIST; the time does not depend on it."""
 
 
-def lanes_of(smoothness: float, *, tuned: bool) -> list[Lane]:
+def entries_of(smoothness: float, *, tuned: bool) -> list[Entry]:
     found = []
     for method in main_methods():
         point = dict(TUNED.get(method.method, {"step_scale": 1.6}))
         chosen = replace(method, parameters={**method.parameters, **point}, grid={})
         found += [chosen] if tuned else list(method.candidates())
-    return [method.lane(smoothness) for method in found]
+    return [method.entry(smoothness) for method in found]
 
 
 def plain(
-    problem: Softmax, spec: Spec, lanes: list[Lane], rounds: int, every: int | None
+    problem: Softmax, spec: Spec, entries: list[Entry], rounds: int, every: int | None
 ) -> float:
     """Wall seconds of the plain loop."""
     X, y = torch.as_tensor(problem.features), torch.as_tensor(problem.labels)
     federation = build_federation(spec)
     n, d, c = problem.n, problem.d, problem.classes
     began = time.perf_counter()
-    for lane in lanes:
+    for entry in entries:
         model = torch.nn.Linear(X.shape[1], c, bias=False)
         torch.nn.init.zeros_(model.weight)
-        rule = lane.algorithm
+        rule = entry.algorithm
         state = rule.init(n, d, np.zeros((n, d)) if rule.demands.gradients else None)
         memory: Any = np.zeros(d)
         if every:
             evaluated(problem, model)
         for t in range(rounds):
-            roster = federation.roster(0, t, problem.data_sizes)
-            plan = rule.plan(roster, state)
+            cohort = federation.cohort(0, t, problem.data_sizes)
+            plan = rule.plan(cohort, state)
             x = model.weight.detach().numpy().ravel().astype(np.float64)
             rng = np.random.default_rng(t)
             moved = []
-            for i, steps in enumerate(roster.horizons):
+            for i, steps in enumerate(cohort.horizons):
                 local = copy.deepcopy(model)
                 eta = float(plan.step_sizes[i])
                 optimiser = torch.optim.SGD(
                     local.parameters(), lr=eta, weight_decay=problem.l2
                 )
-                first = problem.offsets[roster.clients[i]]
+                first = problem.offsets[cohort.clients[i]]
                 for _ in range(int(steps)):
-                    rows = first + rng.integers(0, roster.data_sizes[i], 32)
+                    rows = first + rng.integers(0, cohort.data_sizes[i], 32)
                     optimiser.zero_grad()
                     scores = (model if plan.hold else local)(X[rows])
                     loss = torch.nn.functional.cross_entropy(scores, y[rows])
@@ -110,11 +110,11 @@ def plain(
                     optimiser.step()
                 moved.append(local.weight.detach().numpy().ravel() - x)
             decision, state = rule.decide(
-                matrix_round(x, np.stack(moved), roster, plan, None), state
+                matrix_round(x, np.stack(moved), cohort, plan, None), state
             )
             step = decision.step
             step = decision.weights @ np.stack(moved) if step is None else step
-            move, memory = outer_step(lane.outer, step, memory)
+            move, memory = apply_server_step(entry.server_step, step, memory)
             fresh = torch.as_tensor((x + move).reshape(c, -1), dtype=torch.float32)
             model.weight.data.copy_(fresh)
             if every and (t + 1) % every == 0:
@@ -136,14 +136,14 @@ def evaluated(problem: Softmax, model: torch.nn.Module) -> tuple[list[float], fl
 
 
 def engine(
-    problem: Softmax, spec: Spec, lanes: list[Lane], rounds: int, every: int | None
+    problem: Softmax, spec: Spec, entries: list[Entry], rounds: int, every: int | None
 ) -> float:
     """Wall seconds of the engine."""
     began = time.perf_counter()
     simulate(
         problem,
         build_federation(spec),
-        lanes,
+        entries,
         rounds=rounds,
         seed=0,
         dtype=spec.dtype,
@@ -168,18 +168,18 @@ def regime(data: str, device: Any = None) -> tuple[Spec, Softmax]:
 def one_of_several(data: str, tuned: bool, rounds: int) -> tuple[float, float]:
     """When the engine began and ended, in a process of its own."""
     spec, problem = regime(data)
-    lanes, every = part_of(spec, problem, tuned=tuned)
+    entries, every = part_of(spec, problem, tuned=tuned)
     began = time.monotonic()
-    engine(problem, spec, lanes, rounds, every)
+    engine(problem, spec, entries, rounds, every)
     return began, time.monotonic()
 
 
 def part_of(
     spec: Spec, problem: Softmax, *, tuned: bool
-) -> tuple[list[Lane], int | None]:
-    """The lanes of a part of the regime, and how often they are evaluated."""
-    lanes = lanes_of(problem.smoothness_estimate(), tuned=tuned)
-    return lanes, spec.evaluate_every if tuned else None
+) -> tuple[list[Entry], int | None]:
+    """The entries of a part of the regime, and how often they are evaluated."""
+    entries = entries_of(problem.smoothness_estimate(), tuned=tuned)
+    return entries, spec.evaluate_every if tuned else None
 
 
 class AllCores:
@@ -214,14 +214,14 @@ def main() -> None:
     cores, few = os.cpu_count() or 1, 1 if options.quick else 2
     counts = {"tuning": (few, 3 * 20), "run": (9 * few, 7 * 90)}
     given = regime(options.data)
-    lanes = {part: part_of(*given[:2], tuned=part == "run") for part in counts}
+    entries = {part: part_of(*given[:2], tuned=part == "run") for part in counts}
 
     def timed(
         call: Callable[..., float], spec: Spec, problem: Softmax, threads: int
     ) -> Callable[[str, int], float]:
         def spent(part: str, rounds: int) -> float:
             torch.set_num_threads(threads)
-            found, every = lanes[part]
+            found, every = entries[part]
             return call(problem, spec, found, rounds, every)
 
         return spent
@@ -257,7 +257,7 @@ def main() -> None:
     head = ["", "tuning round", "run round", "regime", "plain / this"]
     info = report.machine()
     print(report.describe(info) + "\n")
-    tried, kept = (len(lanes[part][0]) for part in counts)
+    tried, kept = (len(entries[part][0]) for part in counts)
     print(f"{options.data}, heterogeneous, random H, wall time;")
     print(f"{tried} candidates in the tuning, {kept} methods in the run\n")
     print(table(head, rows))

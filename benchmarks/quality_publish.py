@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from hewfl.paper.quality.publish import finished, publish_quality
+from reproduce.quality.publish_quality import finished, publish_quality
 
 WANTED = ("*.toml", "*.json")
 """Files of a run that publishing reads."""

@@ -15,27 +15,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from hewfl.experiments.compare import Comparison, compare_finals
+from hewfl.experiments.statistics import Comparison, compare_finals
 
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 EQUAL = "equal"
 SCORES = {"loss": "the iterate", "average loss": "the averaged model"}
 Cells = dict[str, dict[str, dict[str, Any]]]
-"""Lists of scores over seeds, by model, world and lane (`rule | outer`)."""
+"""Lists of scores over seeds, by model, scenario and entry (`rule | outer`)."""
 
 
 def split(cells: Cells) -> tuple[list[str], list[str], list[str]]:
-    """Worlds, rules and outer steps, in the order of the run."""
-    worlds = list(next(iter(cells.values())))
-    lanes = [lane.split(" | ") for lane in next(iter(cells.values()))[worlds[0]]]
-    rules, outers = (list(dict.fromkeys(part)) for part in zip(*lanes, strict=True))
-    return worlds, rules, outers
+    """Worlds, rules and server step, in the order of the run."""
+    scenarios = list(next(iter(cells.values())))
+    entries = [entry.split(" | ") for entry in next(iter(cells.values()))[scenarios[0]]]
+    rules, outers = (list(dict.fromkeys(part)) for part in zip(*entries, strict=True))
+    return scenarios, rules, outers
 
 
-def against_equal(world: dict[str, Any], rule: str, outer: str, score: str) -> Any:
-    """How a rule compares with equal weights in one world."""
+def against_equal(
+    scenario: dict[str, Any], rule: str, server_step: str, score: str
+) -> Any:
+    """How a rule compares with equal weights in one scenario."""
     first, second = (
-        np.array(world[f"{name} | {outer}"][score], dtype=float)
+        np.array(scenario[f"{name} | {server_step}"][score], dtype=float)
         for name in (rule, EQUAL)
     )
     return compare_finals(first, second, "objective")
@@ -59,31 +61,39 @@ def lines_of(heads: list[str], rows: list[list[str]]) -> list[str]:
     ]
 
 
-def one_table(cells: dict[str, dict[str, Any]], outer: str, score: str) -> list[str]:
-    """One model and one outer step: a row for each rule, a column for each world."""
-    worlds, rules, _ = split({"": cells})
-    means = [np.nanmean(cells[world][f"{EQUAL} | {outer}"][score]) for world in worlds]
+def one_table(
+    cells: dict[str, dict[str, Any]], server_step: str, score: str
+) -> list[str]:
+    """One model and one server step: a row for each rule, a column for each scenario."""
+    scenarios, rules, _ = split({"": cells})
+    means = [
+        np.nanmean(cells[scenario][f"{EQUAL} | {server_step}"][score])
+        for scenario in scenarios
+    ]
     rows = [[f"{EQUAL} (its loss)", *(f"{mean:.3f}" for mean in means)]]
     for rule in rules[1:]:
-        told = [against_equal(cells[world], rule, outer, score) for world in worlds]
+        told = [
+            against_equal(cells[scenario], rule, server_step, score)
+            for scenario in scenarios
+        ]
         rows.append([rule, *map(shown, told)])
-    return lines_of(["rule", *worlds], rows)
+    return lines_of(["rule", *scenarios], rows)
 
 
 def summary(cells: Cells, score: str) -> list[str]:
-    """Over models and outer steps: how often better and worse, by kind of world."""
-    worlds, rules, outers = split(cells)
-    kinds = list(dict.fromkeys(world.split()[0] for world in worlds))
+    """Over models and server step: how often better and worse, by kind of scenario."""
+    scenarios, rules, outers = split(cells)
+    kinds = list(dict.fromkeys(scenario.split()[0] for scenario in scenarios))
     rows = []
     for rule in rules[1:]:
         row = [rule]
         for kind in kinds:
             told = [
-                against_equal(of_model[world], rule, outer, score)
+                against_equal(of_model[scenario], rule, server_step, score)
                 for of_model in cells.values()
-                for world in worlds
-                for outer in outers
-                if world.split()[0] == kind
+                for scenario in scenarios
+                for server_step in outers
+                if scenario.split()[0] == kind
             ]
             better, worse = (
                 sum(one.verdict == verdict for one in told)
@@ -95,23 +105,25 @@ def summary(cells: Cells, score: str) -> list[str]:
 
 
 def weights_table(cells: Cells) -> list[str]:
-    """Mean weight of the bad rank in its worlds, and of every rank in the clean one."""
-    worlds, rules, outers = split(cells)
-    bad = [world for world in worlds if world.startswith("bad")]
+    """Mean weight of the bad rank in its scenarios, and of every rank in the clean one."""
+    scenarios, rules, outers = split(cells)
+    bad = [scenario for scenario in scenarios if scenario.startswith("bad")]
     rows = []
     for rule in rules:
         row = [rule]
-        for world in [worlds[0], *bad]:
+        for scenario in [scenarios[0], *bad]:
             told = [
-                of_model[world][f"{rule} | {outer}"]["weights"]
+                of_model[scenario][f"{rule} | {server_step}"]["weights"]
                 for of_model in cells.values()
-                for outer in outers
+                for server_step in outers
             ]
             mean = np.mean([one for one in told if one], axis=0)
-            each = mean if world == worlds[0] else [mean[int(world.split()[1])]]
+            each = (
+                mean if scenario == scenarios[0] else [mean[int(scenario.split()[1])]]
+            )
             row.append(" ".join(f"{w:.2f}" for w in each))
         rows.append(row)
-    return lines_of(["rule", worlds[0], *bad], rows)
+    return lines_of(["rule", scenarios[0], *bad], rows)
 
 
 def rendered(found: dict[str, Any]) -> str:
@@ -123,7 +135,7 @@ def rendered(found: dict[str, Any]) -> str:
     for score, name in SCORES.items():
         lines += [
             f"**Against equal weights, {name}**: significant differences over models "
-            "and outer steps.",
+            "and server step.",
             "",
             *summary(cells, score),
             "",
@@ -131,9 +143,9 @@ def rendered(found: dict[str, Any]) -> str:
     lines += ["**Mean weights**: of all ranks when all is well, of the bad one.", ""]
     lines += [*weights_table(cells), ""]
     for model, of_model in cells.items():
-        for outer in outers:
-            lines += [f"**{model}, {outer}**: test loss of the iterate.", ""]
-            lines += [*one_table(of_model, outer, "loss"), ""]
+        for server_step in outers:
+            lines += [f"**{model}, {server_step}**: test loss of the iterate.", ""]
+            lines += [*one_table(of_model, server_step, "loss"), ""]
     return "\n".join([*lines, END])
 
 

@@ -3,7 +3,7 @@
 Ranks differ in speed: in the time of one round rank i does H_i steps of b_i samples, so
 rounds are equal wall-clock for every rule. Each keeps the state of its optimiser from
 round to round, as under `hewfl.torch`. All rules see the same samples. What happens
-between rounds is hewfl's: the rules decide on a `Round`, the outer step and the average
+between rounds is hewfl's: the rules decide on a `Round`, the server step and the average
 of iterates are the server's.
 """
 
@@ -15,23 +15,22 @@ import numpy as np
 import torch
 from benchmarks.stacked_models import Stacked, Tensor
 
-from hewfl import LocalPlan, Outer, Roster
-from hewfl.aggregate.rows import matrix_round
+from hewfl import Cohort, LocalPlan, ServerStep
 from hewfl.core.algorithm import Algorithm
-from hewfl.server.average import average_weight, averaged
-from hewfl.server.outer import outer_step
+from hewfl.displacements.dense import matrix_round
+from hewfl.server.server_step import apply_server_step, average_weight, averaged
 
 STEPS = np.array([16, 8, 16, 4])
 BATCH = np.array([16, 16, 8, 16])
 """Of the ranks: tokens per round are as 4 : 2 : 2 : 1."""
-AVERAGE = Outer(average="ema")
+AVERAGE = ServerStep(average="ema")
 Local = Literal["adamw", "sgd"]
 """Optimisers of the ranks: AdamW, or SGD with momentum 0.9."""
 
 
 @final
 @dataclass(frozen=True)
-class World:
+class Scenario:
     """What is wrong with the ranks.
 
     Attributes:
@@ -70,9 +69,9 @@ def decided(
     rows = vectors * np.sqrt(np.maximum(values, 0.0))
     H, b = STEPS[heard], BATCH[heard]
     sizes = H * b if "tokens" in name else np.ones_like(H)
-    roster = Roster(heard, H, b, sizes, len(products))
+    cohort = Cohort(heard, H, b, sizes, len(products))
     plan = LocalPlan(np.full(len(heard), rate))
-    round_ = matrix_round(np.zeros(len(heard)), rows, roster, plan)
+    round_ = matrix_round(np.zeros(len(heard)), rows, cohort, plan)
     decision, state = algorithm.decide(round_, state)
     weights[heard] = decision.weights
     return weights, state
@@ -117,49 +116,51 @@ class Job:
     optimiser: Local
     rate: float
     rounds: int
-    world: World
+    scenario: Scenario
     seed: int
 
     def run(
         self,
         rules: Mapping[str, Algorithm[Any]],
-        outers: Mapping[str, Outer],
+        outers: Mapping[str, ServerStep],
         device: str,
     ) -> dict[str, dict[str, Any]]:
-        """Test scores, and the weights given, of every rule under every outer step.
+        """Test scores, and the weights given, of every rule under every server step.
 
-        All of them train side by side, as lanes of one stack.
+        All of them train side by side, as entries of one stack.
         """
         ranks, each = len(STEPS), len(rules)
-        lanes = [(rule, outer) for outer in outers for rule in rules]
+        entries = [(rule, server_step) for server_step in outers for rule in rules]
         spans = [slice(k * each, (k + 1) * each) for k in range(len(outers))]
-        x = self.model.start(self.seed).to(device).repeat(len(lanes), 1)
+        x = self.model.start(self.seed).to(device).repeat(len(entries), 1)
         y = x.repeat_interleave(ranks, dim=0)
         memory, average = torch.zeros_like(x), x
         optimiser = Optimiser(self.optimiser, self.rate, y)
-        states = [rules[rule].init(ranks, ranks, None) for rule, _ in lanes]
-        seen = np.full((self.rounds, len(lanes), ranks), np.nan)
+        states = [rules[rule].init(ranks, ranks, None) for rule, _ in entries]
+        seen = np.full((self.rounds, len(entries), ranks), np.nan)
         for t in range(self.rounds):
             self._local(y, optimiser, t)
-            away = y.view(len(lanes), ranks, -1) - x[:, None]
+            away = y.view(len(entries), ranks, -1) - x[:, None]
             away = optimiser.without_lost(away)
             for k, products in enumerate(products_of(away)):
-                name = lanes[k][0]
+                name = entries[k][0]
                 seen[t, k], states[k] = decided(
                     name, rules[name], products, self.rate, states[k]
                 )
             given = torch.as_tensor(seen[t], dtype=away.dtype, device=device)
             finite = torch.where(away.isnan(), 0.0, away)  # 0 · NaN is NaN
             step = torch.bmm(given[:, None], finite)[:, 0]
-            for span, outer in zip(spans, outers.values(), strict=True):
-                moved, memory[span] = outer_step(outer, step[span], memory[span])
+            for span, server_step in zip(spans, outers.values(), strict=True):
+                moved, memory[span] = apply_server_step(
+                    server_step, step[span], memory[span]
+                )
                 x[span] += moved
             average = averaged(average_weight(AVERAGE, t), average, x)
             y = x.repeat_interleave(ranks, dim=0)
         scores = [self.model.scores(z).cpu().numpy() for z in (x, average)]
         return {
-            f"{rule} | {outer}": _told(scores[0][k], scores[1][k], seen[:, k])
-            for k, (rule, outer) in enumerate(lanes)
+            f"{rule} | {server_step}": _told(scores[0][k], scores[1][k], seen[:, k])
+            for k, (rule, server_step) in enumerate(entries)
         }
 
     def _local(self, y: Tensor, optimiser: Optimiser, t: int) -> None:
@@ -168,7 +169,7 @@ class Job:
         for step in range(STEPS.max()):
             group = [i for i in range(ranks) if STEPS[i] > step]
             samples = torch.as_tensor(self._samples(t, step, group), device=device)
-            bad = torch.tensor([i == self.world.bad for i in group], device=device)
+            bad = torch.tensor([i == self.scenario.bad for i in group], device=device)
             share = torch.as_tensor(self._shares(group), device=device)
             torch.manual_seed(1_000_003 * self.seed + 64 * t + step)  # of bad labels
             places = np.arange(len(y)).reshape(-1, ranks)[:, group].ravel()
@@ -193,13 +194,13 @@ class Job:
 
         So all replicas take their step in one call, whatever their batch size.
         """
-        sizes = np.array([self.world.batch(i) for i in group])[:, None]
+        sizes = np.array([self.scenario.batch(i) for i in group])[:, None]
         counts = np.arange(BATCH.max()) < sizes
         return (counts / sizes).astype(np.float32)
 
 
 def products_of(away: Tensor) -> Any:
-    """Gram matrix of each lane's displacements, summed in float64, on the host."""
+    """Gram matrix of each entry's displacements, summed in float64, on the host."""
     wide = away.double()
     return torch.bmm(wide, wide.transpose(1, 2)).cpu().numpy()
 

@@ -35,11 +35,11 @@ class Stacked(Protocol):
         """One flat row of first parameters."""
 
     def losses(self, rows: Tensor, chosen: Tensor, bad: Tensor) -> Tensor:
-        """Loss of each replica on each sample of its rank, shape (lanes · a, b).
+        """Loss of each replica on each sample of its rank, shape (entries · a, b).
 
         Args:
-            rows: parameters of a ranks in each lane, lane after lane.
-            chosen: samples of each rank, the same in all lanes, shape (a, b).
+            rows: parameters of a ranks in each entry, entry after entry.
+            chosen: samples of each rank, the same in all entries, shape (a, b).
             bad: which ranks see labels without meaning, shape (a,).
         """
 
@@ -155,10 +155,10 @@ class CharTransformer:
         targets = windows[..., 1:]
         noise = torch.randint_like(targets, self.characters)
         targets = torch.where(bad[:, None, None], noise, targets)
-        lanes = len(rows) // len(chosen)
+        entries = len(rows) // len(chosen)
         inputs, targets = (
-            windows[..., :-1].repeat(lanes, 1, 1),
-            targets.repeat(lanes, 1, 1),
+            windows[..., :-1].repeat(entries, 1, 1),
+            targets.repeat(entries, 1, 1),
         )
         logits = self._logits(rows, inputs)
         return _entropies(logits, targets).view(targets.shape).mean(dim=2)
@@ -244,9 +244,9 @@ class SmallCNN:
         """Cross-entropy per image."""
         labels = self.labels[chosen]
         labels = torch.where(bad[:, None], torch.randint_like(labels, 10), labels)
-        lanes = len(rows) // len(chosen)
-        logits = self._logits(rows, self.images[chosen].repeat(lanes, 1, 1, 1, 1))
-        return _entropies(logits, labels.repeat(lanes, 1))
+        entries = len(rows) // len(chosen)
+        logits = self._logits(rows, self.images[chosen].repeat(entries, 1, 1, 1, 1))
+        return _entropies(logits, labels.repeat(entries, 1))
 
     def scores(self, rows: Tensor) -> Tensor:
         """Of the held-out images."""

@@ -10,7 +10,7 @@ Clients do 3 to 40 steps. Worlds: everybody is good; one client has random label
 sends its update with the sign turned; one sends it ten times as long. The apps know
 nothing of hewfl: they are what Flower's templates write, and report `num-examples`. The
 strategies are driven through a Grid in this process; nothing but the strategy differs
-between two runs of one app, world and seed.
+between two runs of one app, scenario and seed.
 
 Every finished run is a line of benchmarks/results/stock_apps.jsonl: stopped at any
 time, the same command goes on. First come the seeds on which the numbers of the default
@@ -54,7 +54,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.supercore.task_identity import TaskIdentity
 
-from hewfl.baselines import Sieve
+from hewfl.aggregators import Sieve
 from hewfl.data import ag_news_texts, dirichlet_partition, load, prepare
 from hewfl.flower import HewStrategy
 
@@ -85,7 +85,7 @@ FIRST = (
     *("FedAvg", *CANDIDATES, "agreement", "geometric-median", "mean", "disagreement"),
     *("FedAvgM", "FedAdam", "FedMedian", "Krum", "FedTrimmedAvg"),
 )
-"""Run before the others: all seeds, apps and worlds of these."""
+"""Run before the others: all seeds, apps and scenarios of these."""
 
 
 @final
@@ -177,13 +177,13 @@ APPS = {
 # ------------------------------------------------------------------ the client
 
 
-def client_of(app: App, world: str, seed: int) -> ClientApp:
+def client_of(app: App, scenario: str, seed: int) -> ClientApp:
     """The ClientApp, as Flower's template writes it; one node may be bad."""
     data = app.data(seed)
     n = len(data.clients)
     rng = np.random.default_rng([seed, 1])
     steps = np.geomspace(3, 40, n).astype(int)[rng.permutation(n)]
-    bad = int(rng.integers(n)) if world != "clean" else -1
+    bad = int(rng.integers(n)) if scenario != "clean" else -1
     wrong = torch.tensor(rng.integers(data.classes, size=10**5))
     client = ClientApp()
 
@@ -191,7 +191,7 @@ def client_of(app: App, world: str, seed: int) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         i = int(context.node_config["partition-id"])
         X, y = data.clients[i]
-        y = wrong[: len(y)] if world == "labels" and i == bad else y
+        y = wrong[: len(y)] if scenario == "labels" and i == bad else y
         model = app.model()
         start = message.content["arrays"].to_torch_state_dict()
         model.load_state_dict(start)
@@ -203,7 +203,7 @@ def client_of(app: App, world: str, seed: int) -> ClientApp:
             optimiser.zero_grad()
             torch.nn.functional.cross_entropy(model(X[rows]), y[rows]).backward()
             optimiser.step()
-        end, factor = model.state_dict(), {"sign": -1.0, "scale": 10.0}.get(world)
+        end, factor = model.state_dict(), {"sign": -1.0, "scale": 10.0}.get(scenario)
         if i == bad and factor is not None:
             end = {k: start[k] + factor * (v - start[k]) for k, v in end.items()}
         metrics = MetricRecord({"num-examples": len(y)})
@@ -253,8 +253,8 @@ class OneProcess(Grid):  # type: ignore[misc]  # checked without flwr
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """One app under one strategy in one world with one seed."""
-    name, world, strategy, seed = cell
+    """One app under one strategy in one scenario with one seed."""
+    name, scenario, strategy, seed = cell
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
@@ -263,7 +263,7 @@ def run(cell: Cell) -> dict[str, Any]:
     torch.manual_seed(seed)
     random.seed(seed)  # Flower samples nodes by it
     model = app.model()
-    grid = OneProcess(client_of(app, world, seed), len(data.clients))
+    grid = OneProcess(client_of(app, scenario, seed), len(data.clients))
     curve = []
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> None:
@@ -283,7 +283,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of app/world/rule")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="parts of app/scenario/rule"
+    )
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     rest = [name for name in STRATEGIES if name not in FIRST]
@@ -293,11 +295,11 @@ def main() -> None:
         (range(options.seeds), rest),
     ]
     cells: list[Cell] = [
-        (app, world, strategy, seed)
+        (app, scenario, strategy, seed)
         for seeds, strategies in order
         for seed in seeds
         for app in APPS
-        for world in WORLDS
+        for scenario in WORLDS
         for strategy in strategies
     ]
     if options.table:

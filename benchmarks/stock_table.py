@@ -34,7 +34,7 @@ QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Of Student's law, 97.5 %, by the number of seeds."""
 
 Cell = tuple[str, str, str, int]
-"""App, world, strategy, seed."""
+"""App, scenario, strategy, seed."""
 Known = dict[Cell, list[float]]
 """Test accuracy of a cell's model before the first round and after each."""
 
@@ -60,14 +60,14 @@ def split(runs: Known) -> tuple[Known, Known]:
     )
 
 
-def ends(runs: Known, app: str, world: str, strategy: str) -> dict[int, float]:
+def ends(runs: Known, app: str, scenario: str, strategy: str) -> dict[int, float]:
     """Final accuracy by seed."""
-    found = {k[3]: v[-1] for k, v in runs.items() if k[:3] == (app, world, strategy)}
+    found = {k[3]: v[-1] for k, v in runs.items() if k[:3] == (app, scenario, strategy)}
     return dict(sorted(found.items()))
 
 
-def _cell(runs: Known, app: str, world: str, strategy: str) -> str:
-    values = list(ends(runs, app, world, strategy).values())
+def _cell(runs: Known, app: str, scenario: str, strategy: str) -> str:
+    values = list(ends(runs, app, scenario, strategy).values())
     text = f"{statistics.mean(values):.3f}" if values else "-"
     return text + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
 
@@ -81,9 +81,11 @@ def _order(cell: Cell) -> tuple[bool, str]:
     return cell[2][0].islower(), cell[2].lower()
 
 
-def difference(runs: Known, app: str, world: str, strategy: str) -> tuple[float, float]:
+def difference(
+    runs: Known, app: str, scenario: str, strategy: str
+) -> tuple[float, float]:
     """Accuracy less FedAvg's over the same seeds: mean, and half of a 95 % interval."""
-    ours, theirs = (ends(runs, app, world, name) for name in (strategy, FRAME))
+    ours, theirs = (ends(runs, app, scenario, name) for name in (strategy, FRAME))
     pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if len(pairs) < 2:
         return (pairs or [math.nan])[0], math.nan
@@ -94,9 +96,9 @@ def difference(runs: Known, app: str, world: str, strategy: str) -> tuple[float,
 def shortfalls(runs: Known) -> dict[str, tuple[float, str]]:
     """How far a strategy is behind the best of a cell at most, and in which cell.
 
-    Only strategies that ran in all apps and worlds.
+    Only strategies that ran in all apps and scenarios.
     """
-    cells = [(app, world) for app in APPS for world in WORLDS]
+    cells = [(app, scenario) for app in APPS for scenario in WORLDS]
     means: dict[str, list[float]] = {}
     for strategy in _strategies(runs):
         found = [ends(runs, *cell, strategy) for cell in cells]
@@ -139,7 +141,7 @@ def tables(runs: Known) -> str:
     parts = []
     for app in APPS:
         rows = [
-            [_label(name), *(_cell(runs, app, world, name) for world in WORLDS)]
+            [_label(name), *(_cell(runs, app, scenario, name) for scenario in WORLDS)]
             for name in _strategies(runs)
         ]
         rows = [row for row in rows if set(row[1:]) != {"-"}]
@@ -169,7 +171,13 @@ def choosing(runs: Known) -> str:
 def verdict(runs: Known) -> str:
     """The default beside FedAvg in each cell, and who is least behind the best."""
     rows = [
-        [app, *(_signed(*difference(runs, app, world, DEFAULT)) for world in WORLDS)]
+        [
+            app,
+            *(
+                _signed(*difference(runs, app, scenario, DEFAULT))
+                for scenario in WORLDS
+            ),
+        ]
         for app in APPS
     ]
     clean = [difference(runs, app, "clean", DEFAULT) for app in APPS]

@@ -34,7 +34,7 @@ from benchmarks.report import ratio, seconds, table
 from hewfl import Federation, FixedHorizons, UniformLocalSGD, simulate
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
 from hewfl.problems.module.models import classifier_head, medium_cnn
-from hewfl.problems.module.stepper import MEMORY_SHARE, chunk_size
+from hewfl.problems.module.stacked import MEMORY_SHARE, chunk_size
 
 CLIENTS, EACH, LANES = 10, 1000, 8
 TARGETS = {"cuda": {"CNN": 6.0, "head": 10.0}, "cpu": {}}
@@ -92,11 +92,11 @@ def lines(device: str) -> dict[str, Line]:
     }
 
 
-def engine(line: Line, steps: Sequence[int], lanes: int = 1, **settings: Any) -> Any:
+def engine(line: Line, steps: Sequence[int], entries: int = 1, **settings: Any) -> Any:
     """A round of `simulate` by one route."""
     training = replace(line.problem.training, **settings)
     problem = replace(line.problem, training=training)
-    scales = np.linspace(1.0, 2.0, lanes)
+    scales = np.linspace(1.0, 2.0, entries)
     algorithms = [UniformLocalSGD(1 / line.rate, float(s)) for s in scales]
     federation = Federation(FixedHorizons(tuple(steps)), line.batch)
 
@@ -160,7 +160,7 @@ def calls_of(line: Line, device: str) -> dict[str, Callable[[], Any]]:
     if device == "cuda":
         low = "engine, route graph, bfloat16"
         found[low] = engine(line, even, route="graph", precision="bfloat16")
-        found[f"engine, {LANES} lanes"] = engine(line, even, LANES)
+        found[f"engine, {LANES} entries"] = engine(line, even, LANES)
     found["per-client PyTorch loop, unequal"] = naive(line, spread)
     found["engine, route auto, unequal"] = engine(line, spread)
     return found

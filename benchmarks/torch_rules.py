@@ -1,11 +1,11 @@
-"""Which rule a job of unequal ranks should use: every rule in every world.
+"""Which rule a job of unequal ranks should use: every rule in every scenario.
 
     python benchmarks/torch_rules.py --cells FOLDER [--jobs N] [--device cpu|cuda]
         [--models transformer cnn] [--seeds 5] [--rounds N]
         [--json FILE [--docs docs/torch.md]]
 
-Rules x outer steps x worlds x models x seeds, at equal wall-clock: `stacked_job.py`
-says how a round is made. Every finished cell (model, world, seed; all rules in it) is a
+Rules x server step x scenarios x models x seeds, at equal wall-clock: `stacked_job.py`
+says how a round is made. Every finished cell (model, scenario, seed; all rules in it) is a
 file in FOLDER, and a command that is stopped goes on with what is missing. The averaged
 model (EMA of the iterates) is judged beside the iterate. Differences are to equal
 weights on the same seeds, with intervals of 95 %.
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from benchmarks import rules_table
-from benchmarks.stacked_job import STEPS, Job, Local, World
+from benchmarks.stacked_job import STEPS, Job, Local, Scenario
 from benchmarks.stacked_models import Stacked, char_transformer, small_cnn
 
 from hewfl import (
@@ -38,12 +38,12 @@ from hewfl import (
     GeometricMedian,
     HewHom,
     HewMean,
-    Outer,
+    ServerStep,
     StepWeighted,
     Trust,
     UniformLocalSGD,
 )
-from hewfl.baselines import Sieve
+from hewfl.aggregators import Sieve
 from hewfl.core.algorithm import Algorithm
 
 MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
@@ -51,11 +51,11 @@ MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
     "cnn": (small_cnn, "sgd", 0.02, 60),
 }
 """Maker, local optimiser, learning rate, rounds."""
-OUTERS = {"plain": Outer(), "nesterov": Outer(0.7, 0.9, nesterov=True)}
+OUTERS = {"plain": ServerStep(), "nesterov": ServerStep(0.7, 0.9, nesterov=True)}
 WORLDS = {
-    "clean": World(),
-    **{f"bad {i}": World(bad=i) for i in range(len(STEPS))},
-    "noisy 0": World(noisy=0),
+    "clean": Scenario(),
+    **{f"bad {i}": Scenario(bad=i) for i in range(len(STEPS))},
+    "noisy 0": Scenario(noisy=0),
 }
 
 
@@ -100,18 +100,18 @@ def _named(device: str) -> str:
 
 
 def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
-    """All rules under all outer steps in one world, written to its file."""
-    model, world, seed, rounds, device, folder = task
+    """All rules under all server step in one scenario, written to its file."""
+    model, scenario, seed, rounds, device, folder = task
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True  # as jobs on such GPUs do
     began = time.perf_counter()
     _, optimiser, rate, usual = MODELS[model]
     rounds = rounds or usual
-    job = Job(made(model, device), optimiser, rate, rounds, WORLDS[world], seed)
+    job = Job(made(model, device), optimiser, rate, rounds, WORLDS[scenario], seed)
     found = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
     found["seconds"] = round(time.perf_counter() - began, 1)
     found["device"] = _named(device)
-    path = _cell(Path(folder), model, world, seed)
+    path = _cell(Path(folder), model, scenario, seed)
     draft = path.with_suffix(".part")
     draft.write_text(json.dumps(found))
     draft.rename(path)
@@ -119,7 +119,7 @@ def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
 
 
 def gathered(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
-    """Finished cells of whole seeds, as lists over seeds by model, world and lane."""
+    """Finished cells of whole seeds, as lists over seeds by model, scenario and entry."""
     found: dict[str, Any] = {"rounds": {}, "seeds": 0, "seconds": {}, "cells": {}}
     whole = [
         seed
@@ -128,16 +128,16 @@ def gathered(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
     ]
     found["seeds"] = len(whole)
     for model in models if whole else []:
-        for world in WORLDS:
+        for scenario in WORLDS:
             told = [
-                json.loads(_cell(folder, model, world, k).read_text()) for k in whole
+                json.loads(_cell(folder, model, scenario, k).read_text()) for k in whole
             ]
             found["rounds"][model] = told[0]["rounds"]
             found["device"] = told[0]["device"]
-            found["seconds"][f"{model}, {world}"] = [one["seconds"] for one in told]
-            found["cells"].setdefault(model, {})[world] = {
-                lane: _over_seeds([one["scores"][lane] for one in told])
-                for lane in told[0]["scores"]
+            found["seconds"][f"{model}, {scenario}"] = [one["seconds"] for one in told]
+            found["cells"].setdefault(model, {})[scenario] = {
+                entry: _over_seeds([one["scores"][entry] for one in told])
+                for entry in told[0]["scores"]
             }
     return found
 
@@ -154,8 +154,8 @@ def _over_seeds(told: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _cell(folder: Path, model: str, world: str, seed: int) -> Path:
-    return folder / f"{model}-{world.replace(' ', '')}-{seed}.json"
+def _cell(folder: Path, model: str, scenario: str, seed: int) -> Path:
+    return folder / f"{model}-{scenario.replace(' ', '')}-{seed}.json"
 
 
 def main() -> None:
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--worlds", nargs="+", default=list(WORLDS))
+    parser.add_argument("--scenarios", nargs="+", default=list(WORLDS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--json", type=Path)
@@ -173,18 +173,18 @@ def main() -> None:
     told = parser.parse_args()
     told.cells.mkdir(parents=True, exist_ok=True)
     tasks = [
-        (model, world, seed, told.rounds, told.device, str(told.cells))
+        (model, scenario, seed, told.rounds, told.device, str(told.cells))
         for seed in range(told.seeds)  # whole seeds first: a stopped run has tables
         for model in told.models
-        for world in told.worlds
-        if not _cell(told.cells, model, world, seed).exists()
+        for scenario in told.scenarios
+        if not _cell(told.cells, model, scenario, seed).exists()
     ]
     with mp.get_context("spawn").Pool(told.jobs) as pool:
         for done, line in enumerate(pool.imap_unordered(run_cell, tasks), 1):
             print(f"{done}/{len(tasks)} {line}", flush=True)
     found = gathered(told.cells, told.models, told.seeds)
     if found["seeds"] == 0:
-        print("no seed has all its worlds yet")
+        print("no seed has all its scenarios yet")
         return
     print(rules_table.rendered(found))
     if told.json is not None:

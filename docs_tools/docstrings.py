@@ -18,7 +18,7 @@ from typing import Any
 
 from docs_tools.pages import code_of_examples, code_of_notebooks, python_blocks
 from docs_tools.public import ROOT, interfaces, protocols, public_methods, public_names
-from hewfl.core.fields import Checked, Converted
+from hewfl.core.validation import Converted, Validated
 
 CHECKS = ROOT / "src" / "hewfl" / "core" / "checks.py"
 
@@ -80,7 +80,7 @@ def lacks_of_class(cls: type, prescribed: dict[str, set[type]]) -> Iterator[str]
     start = vars(cls).get("__post_init__") or vars(cls).get("__init__")
     if start and cls not in protocols():  # theirs is made by typing
         text += "\n\n" + inspect.cleandoc(start.__doc__ or "")
-    checked = issubclass(cls, Checked | Converted) or (start and refuses(start))
+    checked = issubclass(cls, Validated | Converted) or (start and refuses(start))
     if checked and cls not in protocols() and not section(text, "Raises"):
         yield "Raises"
     for name in _taken(cls, start):

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from hewfl import (
     Agreement,
+    Cohort,
     FedAvg,
     GeometricMedian,
     LocalPlan,
     MultiKrum,
-    Roster,
     Trust,
     combine,
     post_local_weights,
 )
-from hewfl.aggregate.rows import matrix_round
+from hewfl.displacements.dense import matrix_round
 from hewfl.problems import random_quadratic
 
 Array = NDArray[np.float64]
@@ -240,8 +240,8 @@ def doubt() -> Doubt:
     ]
     rows: list[Array] = []
     everybody, ones = np.arange(10), np.ones(10, dtype=np.int64)
-    roster = Roster(everybody, ones, ones, ones, 10)
-    seen = matrix_round(np.zeros(30), moves, roster, LocalPlan(np.full(10, 0.1)))
+    cohort = Cohort(everybody, ones, ones, ones, 10)
+    seen = matrix_round(np.zeros(30), moves, cohort, LocalPlan(np.full(10, 0.1)))
     for rule in rules:
         state: Any = rule.init(10, 30, None)
         for _ in range(5):  # rules with a memory see five such rounds

@@ -22,9 +22,9 @@ MODULES = (
     "hewfl.problems",
     "hewfl.problems.module",
     "hewfl.experiments",
-    "hewfl.sim",
+    "hewfl.simulation",
     "hewfl.theory",
-    "hewfl.theory.general",
+    "hewfl.theory.appendix",
     "hewfl.flower",
     "hewfl.torch",
 )

@@ -12,13 +12,13 @@ import numpy as np
 from hewfl import (
     Algorithm,
     ChoiceHorizons,
+    Cohort,
     Decision,
     Demands,
     FedAvg,
     Federation,
     HewHom,
     LocalPlan,
-    Roster,
     Round,
     simulate,
 )
@@ -39,8 +39,8 @@ class Agreeing:
     def init(self, n: int, d: int, gradients: Any) -> None:
         """There is no state."""
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        return LocalPlan(self.step_scale / (self.smoothness * roster.horizons))
+    def plan(self, cohort: Cohort, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        return LocalPlan(self.step_scale / (self.smoothness * cohort.horizons))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         G = round_.displacements.gram()  # ⟨Δ_i, Δ_j⟩, wherever the vectors lie

@@ -28,8 +28,8 @@ federation = Federation(ChoiceHorizons((1, 2, 4, 8)), batch_size=8)
 trace = simulate(problem, federation, methods, rounds=60, seed=0)
 
 print(f"{'method':16s} {'gap at 20':>10s} {'gap at 60':>10s} {'numbers sent':>13s}")
-for lane, name in enumerate(trace.names):
-    gap = trace.curve(lane, "objective") - best
-    sent = trace.of(lane)[-1].scalars
+for entry, name in enumerate(trace.names):
+    gap = trace.curve(entry, "objective") - best
+    sent = trace.of(entry)[-1].scalars
     print(f"{name:16s} {gap[20]:10.2e} {gap[60]:10.2e} {sent:13,d}")
 assert np.isfinite(trace.anchors).all()

@@ -7,7 +7,7 @@
 Every rank keeps its state of the last two rounds in the folder, which all machines must
 see. When a process dies torchrun starts all of them again, and they go on from the last
 round: to the same bits where as many ranks come back, and with the common model and the
-outer momentum where there are more or fewer of them. On several machines, which may
+server momentum where there are more or fewer of them. On several machines, which may
 come and go, the same command on each of them:
 
     torchrun --nnodes=1:4 --nproc-per-node=2 --max-restarts=100 --rdzv-backend=c10d \
@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hewfl import Outer
+from hewfl import ServerStep
 from hewfl.data import load
 from hewfl.torch import HewLocalSGD, SyncOptions
 
@@ -79,8 +79,8 @@ def train(
         states = {"local": local.state_dict(), "optimizer": optimizer.state_dict()}
         keep(folder, local.rounds, f"rank-{rank}-of-{ranks}.pt", states)
 
-    outer = Outer(0.7, 0.9, nesterov=True)
-    options = SyncOptions(outer=outer, timeout=60, on_round=after_round)
+    server_step = ServerStep(0.7, 0.9, nesterov=True)
+    options = SyncOptions(server_step=server_step, timeout=60, on_round=after_round)
     found = latest(folder, rank, ranks)  # before ranks meet, and write again
     local = HewLocalSGD(model, optimizer, STEPS, "hom", None, options)
     if found is not None:

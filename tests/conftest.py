@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import checked_types  # before hewfl, whose functions it puts checks on
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 
 settings.register_profile(
     "hewfl",

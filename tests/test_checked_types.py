@@ -6,7 +6,7 @@ import pytest
 from beartype import beartype
 from jaxtyping import TypeCheckError
 
-from hewfl.core.canvas import plain_text
+from hewfl.plotting import plain_text
 from tests import checked_types
 from tests.checked_types import FIRST, ONE_OF, begin_test, checked_at_times
 

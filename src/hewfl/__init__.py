@@ -11,8 +11,7 @@ The server solves for the weights of a round instead of fixing them by a rule:
 Every answer carries a certificate that the caller can recompute.
 """
 
-from hewfl.aggregate.post_local import combine, data_gap, post_local_weights
-from hewfl.baselines import (
+from hewfl.aggregators import (
     Agreement,
     CentredClipping,
     CoordinateMedian,
@@ -38,12 +37,13 @@ from hewfl.baselines import (
     Trust,
     UniformLocalSGD,
 )
-from hewfl.controllers.control import HewControl
-from hewfl.controllers.fixed import HewFixed
-from hewfl.controllers.het import HewHet
-from hewfl.controllers.hom import HewHom
-from hewfl.controllers.mean import HewMean
-from hewfl.controllers.online import OnlineCurvature
+from hewfl.algorithms.fixed import HewFixed
+from hewfl.algorithms.hew_control import HewControl
+from hewfl.algorithms.hew_het import HewHet
+from hewfl.algorithms.hew_hom import HewHom
+from hewfl.algorithms.mean import HewMean
+from hewfl.algorithms.online_curvature import OnlineCurvature
+from hewfl.control.joint_problem import predictive_control
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
 from hewfl.core.displacements import Displacements
 from hewfl.core.records import (
@@ -53,7 +53,8 @@ from hewfl.core.records import (
     SimplexSolution,
     UpperState,
 )
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Cohort, Decision, LocalPlan, Round
+from hewfl.displacements.post_local import combine, data_gap, post_local_weights
 from hewfl.errors import (
     DataError,
     HewError,
@@ -62,8 +63,7 @@ from hewfl.errors import (
     RuleError,
     SolverError,
 )
-from hewfl.predictive.control import predictive_control
-from hewfl.server.faults import (
+from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
     GrowingNoise,
@@ -73,7 +73,7 @@ from hewfl.server.faults import (
     ScaledUpdates,
     StaleUpdates,
 )
-from hewfl.server.federation import (
+from hewfl.federation.federation import (
     ChoiceHorizons,
     EpochHorizons,
     Federation,
@@ -84,14 +84,14 @@ from hewfl.server.federation import (
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
+    Scenario,
     TimedHorizons,
-    World,
 )
-from hewfl.server.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from hewfl.server.outer import Outer
-from hewfl.server.state import Lane
+from hewfl.methods.presets import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from hewfl.server.server_step import ServerStep
+from hewfl.server.state import Entry
 from hewfl.server.trace import Trace
-from hewfl.sim.engine import simulate
+from hewfl.simulation.engine import simulate
 from hewfl.solver.simplex import solve_simplex_qp
 from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
@@ -105,13 +105,13 @@ __all__ = [
     "Federation", "FixedHorizons", "FlippedLabels", "FullParticipation",
     "GeometricMedian", "GrowingNoise", "HewControl", "HewError", "HewFixed",
     "HewHet", "HewHom", "HewMean", "HiddenBatches", "History", "InvalidInputError",
-    "KnownQuality", "Krum", "Lane", "LocalPlan", "MinibatchSGD",
-    "MissingExtraError", "MultiKrum", "OnlineCurvature", "Outer", "PoissonHorizons",
+    "KnownQuality", "Krum", "Entry", "LocalPlan", "MinibatchSGD",
+    "MissingExtraError", "MultiKrum", "OnlineCurvature", "ServerStep", "PoissonHorizons",
     "ProblemBounds", "QFedAvg", "RandomLabels", "RandomParticipation",
-    "RandomUpdates", "Roster", "RotatingParticipation", "Round", "RuleError",
+    "RandomUpdates", "Cohort", "RotatingParticipation", "Round", "RuleError",
     "SampledParticipation", "Scaffold", "ScaledUpdates", "Sieve", "SimplexSolution",
     "SolverError", "StaleUpdates", "StepWeighted", "TimedHorizons", "Trace",
-    "Traffic", "TrimmedMean", "Trust", "UniformLocalSGD", "UpperState", "World",
+    "Traffic", "TrimmedMean", "Trust", "UniformLocalSGD", "UpperState", "Scenario",
     "__version__", "combine", "data_gap", "post_local_weights",
     "predictive_control", "simulate", "solve_simplex_qp", "threshold_weights",
 ]  # fmt: skip

@@ -60,7 +60,7 @@ class MissingExtraError(HewError, ImportError):
 class RuleError(InvalidInputError):
     """A rule broke the contract of an algorithm, or raised what it should not.
 
-    The text names the lane, the round and the rule. It is a mistake in the rule's code,
+    The text names the entry, the round and the rule. It is a mistake in the rule's code,
     not a round that cannot be decided: nothing can go on.
 
     Examples:

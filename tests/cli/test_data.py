@@ -7,7 +7,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hewfl.cli.data import data
+from hewfl.cli.data_commands import data
 from hewfl.data.catalogue import CATALOGUE
 from hewfl.data.load import load
 from hewfl.data.partition import class_counts, dirichlet_partition

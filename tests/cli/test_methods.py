@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hewfl.baselines.references import REFERENCES
+from hewfl.aggregators.references import REFERENCES
 from hewfl.cli import app
-from hewfl.cli.methods import sheet
-from hewfl.experiments import methods as spec_methods
-from hewfl.server.methods import METHODS
+from hewfl.cli.method_list import sheet
+from hewfl.experiments import method_spec as spec_methods
+from hewfl.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()

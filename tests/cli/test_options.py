@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reproduce import cli as paper
+from reproduce import parts
+from reproduce.claims import Claim
 from typer.testing import CliRunner
 
-from hewfl.cli import app, paper, run
+from hewfl.cli import app
+from hewfl.cli import run_commands as run
 from hewfl.errors import DataError
 from hewfl.experiments.spec import Spec
-from hewfl.paper import parts
-from hewfl.paper.claims import Claim
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 MODULE = str(RESULTS / "head" / "spec.toml")

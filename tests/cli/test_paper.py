@@ -14,16 +14,15 @@ import pytest
 from click.testing import Result
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from reproduce import parts
+from reproduce.specs import FIGURE_2, REGIMES, quick, quick_deep
 from typer.testing import CliRunner
 
+from hewfl import plotting as canvas
 from hewfl.cli import app
 from hewfl.cli.progress import Bars
-from hewfl.core import canvas
 from hewfl.experiments.spec import Spec, spec_from_table
-from hewfl.experiments.unused import refuse_unused_fields
-from hewfl.paper import parts
-from hewfl.paper.specs import FIGURE_2, REGIMES, quick
-from hewfl.paper.specs_deep import quick_deep
+from hewfl.experiments.spec_lint import refuse_unused_fields
 
 pytestmark = [
     pytest.mark.unchecked,
@@ -84,7 +83,7 @@ def less(monkeypatch: pytest.MonkeyPatch) -> None:
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of figures hold the numbers drawn: to lay a figure out takes seconds.
 
-    Figure 2 is drawn in full here, the others in `tests/paper_`.
+    Figure 2 is drawn in full here, the others in `tests/reproduce`.
     """
 
     def corners(bar: Patch) -> Any:

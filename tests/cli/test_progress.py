@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from hewfl.cli.progress import Bars, left_of
-from hewfl.experiments.workers import Task
+from hewfl.experiments.executor import Task
 
 
 @pytest.fixture

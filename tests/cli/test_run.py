@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 from hewfl.cli import app
 from hewfl.cli.execute import show_summary
 from hewfl.core.atomic import write_json
-from hewfl.experiments.folder import Folder
+from hewfl.experiments.run_folder import Folder, locked
 from hewfl.experiments.spec import spec_from_table
-from hewfl.server.lock import locked
 from tests.experiments.runs import TEXT, small
 
 runner = CliRunner()
@@ -336,7 +335,7 @@ def test_ctrl_c_outside_of_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     def stop(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hewfl.cli.run.open_folder", stop)
+    monkeypatch.setattr("hewfl.cli.run_commands.open_folder", stop)
     result = runner.invoke(app, ["resume", "x"])
     assert (result.exit_code, result.stderr) == (130, "stopped\n")
 

@@ -6,7 +6,7 @@ python -m tests.cluster.client ADDRESS MARKS COUNT SECONDS
 import sys
 from pathlib import Path
 
-from hewfl.experiments.cluster.crew import cluster_at
+from hewfl.experiments.dask_executor import cluster_at
 from tests.cluster.tasks import marked_tasks
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hewfl.experiments.cluster.crew import Cluster, cluster_at
+from hewfl.experiments.dask_executor import Cluster, cluster_at
 from tests.cluster.processes import Processes, processes, until
 
 

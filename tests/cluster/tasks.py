@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hewfl.experiments.workers import Task
+from hewfl.experiments.executor import Task
 
 
 def marked(number: int, marks: Path, seconds: float, file: Path, on_step: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hewfl.errors import HewError
-from hewfl.experiments.cluster.crew import Cluster, cluster_at
+from hewfl.experiments.dask_executor import Cluster, cluster_at
 from tests.cluster.processes import PATIENCE, Processes, processes, until
 from tests.cluster.tasks import begun, marked_tasks
 

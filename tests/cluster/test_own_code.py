@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hewfl.errors import HewError
-from hewfl.experiments.cluster.code import require_same_code
-from hewfl.experiments.cluster.crew import Cluster
-from hewfl.experiments.folder import Folder, folder_for
+from hewfl.experiments.dask_executor import Cluster
+from hewfl.experiments.dask_tasks import require_same_code
 from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import spec_from_table
 from tests.cluster.processes import Processes
 from tests.experiments.runs import TEXT
@@ -35,9 +35,9 @@ class Shy:
     def init(self, n, d, gradients):
         return None
 
-    def plan(self, roster, state):
+    def plan(self, cohort, state):
         step = SHARE * self.scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), step))
+        return LocalPlan(np.full(len(cohort.clients), step))
 
     def decide(self, round_, state):
         n = round_.displacements.n

@@ -11,16 +11,15 @@ import pytest
 
 from hewfl.core.atomic import read_json
 from hewfl.errors import DataError, HewError
-from hewfl.experiments import own
-from hewfl.experiments.cluster import data as travelling
-from hewfl.experiments.cluster import stage
-from hewfl.experiments.cluster.crew import Cluster
-from hewfl.experiments.cluster.data import DataPart, parts_of_data, pieces_of
-from hewfl.experiments.cluster.likeness import likeness
-from hewfl.experiments.folder import Folder, folder_for, held
+from hewfl.experiments import dask_executor as stage
+from hewfl.experiments import dask_tasks as travelling
+from hewfl.experiments import user_code as own
+from hewfl.experiments.dask_executor import Cluster
+from hewfl.experiments.dask_tasks import DataPart, likeness, parts_of_data, pieces_of
+from hewfl.experiments.executor import Task
 from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run_folder import Folder, folder_for, held
 from hewfl.experiments.spec import spec_from_table
-from hewfl.experiments.workers import Task
 from tests.cluster.processes import Processes, until
 from tests.cluster.tasks import marked_tasks
 from tests.experiments.runs import TEXT

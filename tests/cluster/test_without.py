@@ -10,13 +10,19 @@ from typer.testing import CliRunner
 
 from hewfl.cli.app import app
 from hewfl.errors import DataError, HewError, InvalidInputError, MissingExtraError
-from hewfl.experiments.cluster import data as travelling
-from hewfl.experiments.cluster.crew import cluster_at
-from hewfl.experiments.cluster.data import DataPart, pieces_of, place_of, receive
-from hewfl.experiments.cluster.files import files_of, write_files
-from hewfl.experiments.cluster.likeness import likeness, require_like
-from hewfl.experiments.cluster.stage import _plain
-from hewfl.experiments.workers import THREADS, Task
+from hewfl.experiments import dask_tasks as travelling
+from hewfl.experiments.dask_executor import _plain, cluster_at
+from hewfl.experiments.dask_tasks import (
+    DataPart,
+    files_of,
+    likeness,
+    pieces_of,
+    place_of,
+    receive,
+    require_like,
+    write_files,
+)
+from hewfl.experiments.executor import THREADS, Task
 from tests.experiments.runs import TEXT
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from hewfl import Decision, Demands, LocalPlan, Roster, Round
+from hewfl import Cohort, Decision, Demands, LocalPlan, Round
 
 
 @final
@@ -21,11 +21,11 @@ class Median:
     def init(self, n: int, d: int, gradients: Any) -> None:
         """There is no state."""
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        return LocalPlan(np.full(len(roster.clients), self.step_size))
+    def plan(self, cohort: Cohort, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        return LocalPlan(np.full(len(cohort.clients), self.step_size))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         blocks = round_.displacements.blocks()
         step = np.concatenate([np.median(block, axis=0) for block in blocks])
-        s = len(round_.roster.clients)
+        s = len(round_.cohort.clients)
         return Decision(np.full(s, 1 / s), "coordinate-wise", step=step), state

@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hewfl.aggregate.rows import matrix_round
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.round import Decision, Roster, Round
+from hewfl.core.round import Cohort, Decision, Round
+from hewfl.displacements.dense import matrix_round
 
 Array = NDArray[np.floating[Any]]
 
 
-def make_roster(
+def make_cohort(
     horizons: Sequence[int],
     data_sizes: Sequence[int] | None = None,
     clients: Sequence[int] | None = None,
     population: int | None = None,
-) -> Roster:
+) -> Cohort:
     """Batches of one; equal data sizes and all clients unless told otherwise."""
     s = len(horizons)
-    return Roster(
+    return Cohort(
         np.array(range(s) if clients is None else clients, dtype=np.int64),
         np.array(horizons, dtype=np.int64),
         np.ones(s, dtype=np.int64),
@@ -33,7 +33,7 @@ def make_roster(
 
 def make_round(
     algorithm: Algorithm[Any],
-    roster: Roster,
+    cohort: Cohort,
     displacements: Any,
     state: Any,
     losses: Any = None,
@@ -45,15 +45,15 @@ def make_round(
     return matrix_round(
         anchor=np.zeros(moved.shape[1]),
         displacements=moved,
-        roster=roster,
-        plan=algorithm.plan(roster, state),
+        cohort=cohort,
+        plan=algorithm.plan(cohort, state),
         losses=None if losses is None else np.asarray(losses, dtype=np.float64),
     )
 
 
 def decide(
     algorithm: Algorithm[Any],
-    roster: Roster,
+    cohort: Cohort,
     displacements: Any,
     *,
     state: Any = None,
@@ -64,10 +64,10 @@ def decide(
     if state is None:
         gradients = None
         if algorithm.demands.gradients:
-            gradients = np.zeros((roster.population, d))
-        state = algorithm.init(roster.population, d, gradients)
+            gradients = np.zeros((cohort.population, d))
+        state = algorithm.init(cohort.population, d, gradients)
     return algorithm.decide(
-        make_round(algorithm, roster, displacements, state, losses), state
+        make_round(algorithm, cohort, displacements, state, losses), state
     )
 
 
@@ -80,13 +80,13 @@ def step_of(decision: Decision, displacements: Any) -> Array:
     return step
 
 
-def subset(roster: Roster, members: Sequence[int]) -> Roster:
+def subset(cohort: Cohort, members: Sequence[int]) -> Cohort:
     """The same population with some of its clients present."""
     rows = np.array(members, dtype=np.int64)
     return replace(
-        roster,
-        clients=roster.clients[rows],
-        horizons=roster.horizons[rows],
-        batch_sizes=roster.batch_sizes[rows],
-        data_sizes=roster.data_sizes[rows],
+        cohort,
+        clients=cohort.clients[rows],
+        horizons=cohort.horizons[rows],
+        batch_sizes=cohort.batch_sizes[rows],
+        data_sizes=cohort.data_sizes[rows],
     )

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.conformance.rounds import make_round, step_of, subset
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 from tests.tolerances import GAP, WEIGHTS
 
 import hewfl
-from hewfl import InvalidInputError, baselines
-from hewfl.aggregate.rows import as_rows
-from hewfl.controllers.online import OnlineCurvature
+from hewfl import InvalidInputError
+from hewfl import aggregators as baselines
+from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.round import Decision, Roster, Round
+from hewfl.core.round import Cohort, Decision, Round
+from hewfl.displacements.dense import as_rows
 from hewfl.server.checkpoint import flatten
 
 Array = NDArray[np.floating[Any]]
@@ -132,8 +133,8 @@ every_algorithm = pytest.mark.parametrize("case", ALGORITHMS, ids=lambda case: c
 # ------------------------------------------------------------------ material
 
 
-def full_roster(rng: np.random.Generator) -> Roster:
-    return Roster(
+def full_cohort(rng: np.random.Generator) -> Cohort:
+    return Cohort(
         np.arange(N),
         rng.integers(1, 9, N),
         rng.integers(1, 33, N),
@@ -148,21 +149,21 @@ def start(algorithm: Algorithm[Any], rng: np.random.Generator, n: int = N) -> An
 
 
 def round_of(
-    algorithm: Algorithm[Any], roster: Roster, displacements: Array, state: Any
+    algorithm: Algorithm[Any], cohort: Cohort, displacements: Array, state: Any
 ) -> Round:
     """Losses, for those who ask, are a function of the client."""
-    losses = 0.5 + roster.clients if algorithm.demands.losses else None
-    return make_round(algorithm, roster, displacements, state, losses)
+    losses = 0.5 + cohort.clients if algorithm.demands.losses else None
+    return make_round(algorithm, cohort, displacements, state, losses)
 
 
 def settled(
     algorithm: Algorithm[Any], rng: np.random.Generator
-) -> tuple[Roster, Array, Any]:
-    """A roster, displacements, and a state that one full round has marked."""
-    roster, state = full_roster(rng), start(algorithm, rng)
-    warm = round_of(algorithm, roster, rng.standard_normal((N, D)), state)
+) -> tuple[Cohort, Array, Any]:
+    """A cohort, displacements, and a state that one full round has marked."""
+    cohort, state = full_cohort(rng), start(algorithm, rng)
+    warm = round_of(algorithm, cohort, rng.standard_normal((N, D)), state)
     _, state = algorithm.decide(warm, state)
-    return roster, rng.standard_normal((N, D)), state
+    return cohort, rng.standard_normal((N, D)), state
 
 
 def arrays(value: Any) -> Iterator[NDArray[Any]]:
@@ -212,12 +213,12 @@ def assert_sane(case: Case, decision: Decision, count: int) -> None:
 @every_algorithm
 def test_tensors_on_the_host_are_arrays(case: Case, rng: np.random.Generator) -> None:
     torch = pytest.importorskip("torch")
-    roster, moved = full_roster(rng), rng.standard_normal((2, N, D))
+    cohort, moved = full_cohort(rng), rng.standard_normal((2, N, D))
     state = other = start(case.algorithm, rng)
     for own in moved:
-        round_ = round_of(case.algorithm, roster, own, state)
+        round_ = round_of(case.algorithm, cohort, own, state)
         decision, state = case.algorithm.decide(round_, state)
-        told = round_of(case.algorithm, roster, own, other)
+        told = round_of(case.algorithm, cohort, own, other)
         tensors = as_rows("displacements", torch.tensor(own))
         told = dataclasses.replace(told, displacements=tensors)
         found, other = case.algorithm.decide(told, other)
@@ -249,8 +250,8 @@ def test_follows_the_protocol(case: Case) -> None:
 
 @every_algorithm
 def test_plans_what_clients_can_do(case: Case, rng: np.random.Generator) -> None:
-    roster, _, state = settled(case.algorithm, rng)
-    for present in (roster, subset(roster, PRESENT)):
+    cohort, _, state = settled(case.algorithm, rng)
+    for present in (cohort, subset(cohort, PRESENT)):
         s = len(present.clients)
         plan = case.algorithm.plan(present, state)
         assert plan.step_sizes.shape == (s,)
@@ -262,11 +263,11 @@ def test_plans_what_clients_can_do(case: Case, rng: np.random.Generator) -> None
 @every_algorithm
 def test_is_pure(case: Case, rng: np.random.Generator) -> None:
     """Read-only inputs, and the same answer twice."""
-    roster, displacements, state = settled(case.algorithm, rng)
-    round_ = round_of(case.algorithm, roster, displacements, state)
+    cohort, displacements, state = settled(case.algorithm, rng)
+    round_ = round_of(case.algorithm, cohort, displacements, state)
     for array in (*arrays(round_), *arrays(state)):
         array.flags.writeable = False
-    plans = [case.algorithm.plan(roster, state) for _ in range(2)]
+    plans = [case.algorithm.plan(cohort, state) for _ in range(2)]
     assert_same(*plans)
     (one, after), (other, after_other) = (
         case.algorithm.decide(round_, state) for _ in range(2)
@@ -281,8 +282,8 @@ def test_new_state_shares_nothing_with_the_old(
     case: Case, rng: np.random.Generator
 ) -> None:
     """A later change of the displacements in place cannot reach the state."""
-    roster, displacements, state = settled(case.algorithm, rng)
-    round_ = round_of(case.algorithm, roster, displacements, state)
+    cohort, displacements, state = settled(case.algorithm, rng)
+    round_ = round_of(case.algorithm, cohort, displacements, state)
     _, after = case.algorithm.decide(round_, state)
     for array in arrays(after):
         assert not np.shares_memory(array, displacements)
@@ -290,9 +291,9 @@ def test_new_state_shares_nothing_with_the_old(
 
 @every_algorithm
 def test_weights_are_as_promised(case: Case, rng: np.random.Generator) -> None:
-    roster, displacements, state = settled(case.algorithm, rng)
+    cohort, displacements, state = settled(case.algorithm, rng)
     for members in (list(range(N)), PRESENT):
-        present = subset(roster, members)
+        present = subset(cohort, members)
         round_ = round_of(case.algorithm, present, displacements[members], state)
         decision, _ = case.algorithm.decide(round_, state)
         assert_sane(case, decision, len(members))
@@ -301,12 +302,12 @@ def test_weights_are_as_promised(case: Case, rng: np.random.Generator) -> None:
 
 @every_algorithm
 def test_weights_move_with_the_clients(case: Case, rng: np.random.Generator) -> None:
-    roster, displacements, state = settled(case.algorithm, rng)
+    cohort, displacements, state = settled(case.algorithm, rng)
     order = rng.permutation(N)
-    round_ = round_of(case.algorithm, roster, displacements, state)
+    round_ = round_of(case.algorithm, cohort, displacements, state)
     decision, after = case.algorithm.decide(round_, state)
 
-    moved = dataclasses.replace(permuted(roster, order), clients=np.arange(N))
+    moved = dataclasses.replace(permuted(cohort, order), clients=np.arange(N))
     state_moved = permuted(state, order)
     losses = None if round_.losses is None else round_.losses[order]
     round_moved = make_round(
@@ -329,7 +330,7 @@ def test_weights_move_with_the_clients(case: Case, rng: np.random.Generator) -> 
 def test_one_client(case: Case, rng: np.random.Generator) -> None:
     """Alone in the population, or the only one present."""
     algorithm = case.algorithm
-    one = subset(full_roster(rng), [3])
+    one = subset(full_cohort(rng), [3])
     alone = dataclasses.replace(one, clients=np.array([0]), population=1)
     fresh = start(algorithm, rng, n=1)
     round_ = round_of(algorithm, alone, rng.standard_normal((1, D)), fresh)
@@ -344,9 +345,9 @@ def test_one_client(case: Case, rng: np.random.Generator) -> None:
 def test_zero_displacements_give_a_zero_step(
     case: Case, rng: np.random.Generator
 ) -> None:
-    roster, state = full_roster(rng), start(case.algorithm, rng)
+    cohort, state = full_cohort(rng), start(case.algorithm, rng)
     nothing = np.zeros((N, D))
-    round_ = round_of(case.algorithm, roster, nothing, state)
+    round_ = round_of(case.algorithm, cohort, nothing, state)
     decision, after = case.algorithm.decide(round_, state)
     assert_sane(case, decision, N)
     np.testing.assert_array_equal(step_of(decision, nothing), 0.0)
@@ -355,9 +356,9 @@ def test_zero_displacements_give_a_zero_step(
 
 @every_algorithm
 def test_a_client_at_rest_among_others(case: Case, rng: np.random.Generator) -> None:
-    roster, displacements, state = settled(case.algorithm, rng)
+    cohort, displacements, state = settled(case.algorithm, rng)
     displacements[4] = 0.0
-    round_ = round_of(case.algorithm, roster, displacements, state)
+    round_ = round_of(case.algorithm, cohort, displacements, state)
     decision, _ = case.algorithm.decide(round_, state)
     assert_sane(case, decision, N)
 
@@ -367,11 +368,11 @@ def test_identical_clients_get_equal_weight(
     case: Case, rng: np.random.Generator
 ) -> None:
     """The first and the last are twins in everything; then all are."""
-    algorithm, roster = case.algorithm, full_roster(rng)
+    algorithm, cohort = case.algorithm, full_cohort(rng)
     for twins in ([N - 1], list(range(1, N))):
         rows = np.arange(N)
         rows[twins] = 0
-        same = dataclasses.replace(permuted(roster, rows), clients=np.arange(N))
+        same = dataclasses.replace(permuted(cohort, rows), clients=np.arange(N))
         state = permuted(start(algorithm, rng), rows)
         for _ in range(2):
             displacements = rng.standard_normal((N, D))[rows]
@@ -388,11 +389,11 @@ def test_identical_clients_get_equal_weight(
 def test_float32_displacements_are_read_at_full_precision(
     case: Case, rng: np.random.Generator
 ) -> None:
-    roster, displacements, state = settled(case.algorithm, rng)
+    cohort, displacements, state = settled(case.algorithm, rng)
     narrow = displacements.astype(np.float32)
     found = []
     for given in (narrow, narrow.astype(np.float64)):
-        round_ = round_of(case.algorithm, roster, given, state)
+        round_ = round_of(case.algorithm, cohort, given, state)
         found.append(case.algorithm.decide(round_, state))
     (one, after), (other, after_other) = found
     assert one.weights.dtype == np.float64
@@ -405,9 +406,9 @@ def test_float32_displacements_are_read_at_full_precision(
 @every_algorithm
 @pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_finite_on_extremes(case: Case, scale: float, rng: np.random.Generator) -> None:
-    roster, displacements, _ = settled(case.algorithm, rng)
+    cohort, displacements, _ = settled(case.algorithm, rng)
     state = start(case.algorithm, rng)
-    round_ = round_of(case.algorithm, roster, scale * displacements, state)
+    round_ = round_of(case.algorithm, cohort, scale * displacements, state)
     decision, _ = case.algorithm.decide(round_, state)
     assert_sane(case, decision, N)
     assert np.isfinite(step_of(decision, scale * displacements)).all()
@@ -415,8 +416,8 @@ def test_finite_on_extremes(case: Case, scale: float, rng: np.random.Generator) 
 
 @every_algorithm
 def test_the_absent_keep_their_state(case: Case, rng: np.random.Generator) -> None:
-    roster, displacements, state = settled(case.algorithm, rng)
-    present = subset(roster, PRESENT)
+    cohort, displacements, state = settled(case.algorithm, rng)
+    present = subset(cohort, PRESENT)
     round_ = round_of(case.algorithm, present, displacements[PRESENT], state)
     _, after = case.algorithm.decide(round_, state)
     absent = np.setdiff1d(np.arange(N), PRESENT)
@@ -434,8 +435,8 @@ def test_the_absent_keep_their_state(case: Case, rng: np.random.Generator) -> No
 @every_algorithm
 def test_state_keeps_shape_and_dtype(case: Case, rng: np.random.Generator) -> None:
     fresh = start(case.algorithm, rng)
-    roster, displacements, state = settled(case.algorithm, rng)
-    present = subset(roster, PRESENT)
+    cohort, displacements, state = settled(case.algorithm, rng)
+    present = subset(cohort, PRESENT)
     round_ = round_of(case.algorithm, present, displacements[PRESENT], state)
     _, after = case.algorithm.decide(round_, state)
     assert type(fresh) is type(state) is type(after)

@@ -16,11 +16,11 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Plan, play, quadratic
 from tests.torch.test_rounds import branch
 
-from hewfl import InvalidInputError, LocalPlan, Roster, Round
-from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.rows import matrix_round
+from hewfl import Cohort, InvalidInputError, LocalPlan, Round
+from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.dense import matrix_round
 from hewfl.server.checkpoint import flatten
-from hewfl.torch.rules import Rule
+from hewfl.torch.job_rule import Rule
 
 CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
 REFUSED = ("fedprox", "minibatch", "qfedavg", "qfedavg-half", "hew-control")
@@ -43,12 +43,12 @@ def test_replies_give_what_the_matrix_gives(
     states = [algorithm.init(n, d, given) for _ in range(2)]
     ones, x = np.ones(4, dtype=np.int64), rng.standard_normal(d)
     for _ in range(3):
-        roster = Roster(np.array([0, 1, 3, 5]), rng.integers(1, 9, 4), ones, ones, n)
+        cohort = Cohort(np.array([0, 1, 3, 5]), rng.integers(1, 9, 4), ones, ones, n)
         rows = -0.1 - 0.1 * rng.standard_normal((4, d))
-        plan = algorithm.plan(roster, states[0])
+        plan = algorithm.plan(cohort, states[0])
         losses = np.arange(1.0, 5.0) if algorithm.demands.losses else None
-        known = matrix_round(x, rows, roster, plan, losses)
-        round_ = Round(x, in_pieces(rows), roster, plan, losses)
+        known = matrix_round(x, rows, cohort, plan, losses)
+        round_ = Round(x, in_pieces(rows), cohort, plan, losses)
         expected, states[0] = algorithm.decide(known, states[0])
         found, states[1] = algorithm.decide(round_, states[1])
         assert found.weights == pytest.approx(expected.weights, abs=1e-8)
@@ -69,15 +69,15 @@ def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
     seen = pool.run(play, n, plan)
     H, eta = np.array(plan.steps[:n]), np.array(plan.rates[:n])
     sizes, x = np.array(plan.tokens[:n]), seen[0][0].start
-    roster = Roster(np.arange(n), H, np.ones_like(H), sizes, n)
+    cohort = Cohort(np.arange(n), H, np.ones_like(H), sizes, n)
     first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
     state = algorithm.init(n, len(x), first if algorithm.demands.gradients else None)
     for t in range(plan.rounds):
-        shift = algorithm.plan(roster, state).correction
+        shift = algorithm.plan(cohort, state).correction
         k = np.zeros((n, len(x))) if shift is None else shift
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
         rows = np.stack(ends) - x
-        round_ = matrix_round(x, rows, roster, LocalPlan(eta, shift))
+        round_ = matrix_round(x, rows, cohort, LocalPlan(eta, shift))
         decision, state = algorithm.decide(round_, state)
         x = x + step_of(decision, rows)
         got = seen[0][t]

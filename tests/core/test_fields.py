@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 
 from hewfl import FedAvg, HewHom
-from hewfl.core.fields import (
+from hewfl.core.validation import (
     BelowOne,
-    Checked,
     Converted,
     Count,
     Minority,
@@ -21,12 +20,13 @@ from hewfl.core.fields import (
     Positive,
     Positives,
     Share,
+    Validated,
 )
 from hewfl.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
-class Everything(Checked):
+class Everything(Validated):
     step: Positive = 1.0
     part: Part = 0.0
     share: Share = 1.0

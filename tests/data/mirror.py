@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.data.catalogue import CATALOGUE
-from hewfl.data.entry import DataFile, Entry
+from hewfl.data.paths import DataFile, DatasetInfo
 
 
 @dataclass
@@ -87,7 +87,7 @@ def small_images() -> dict[str, bytes]:
     return {name: idx(array) for name, array in zip(names, arrays, strict=True)}
 
 
-def small_mnist(files: dict[str, bytes], *mirrors: str) -> Entry:
+def small_mnist(files: dict[str, bytes], *mirrors: str) -> DatasetInfo:
     """MNIST's entry with the checksums of other files, and other mirrors."""
     listed = tuple(
         DataFile(

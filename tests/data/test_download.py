@@ -10,7 +10,7 @@ from tests.data.mirror import Mirror, serve, small_images, small_mnist
 
 from hewfl.data import download
 from hewfl.data.download import fetch
-from hewfl.data.entry import Entry
+from hewfl.data.paths import DatasetInfo
 from hewfl.errors import DataError
 
 CONTENT = bytes(range(256)) * 1000
@@ -33,7 +33,7 @@ def target(cache: Path) -> Path:
     return cache / "files" / PATH
 
 
-def entry(*mirrors: str) -> Entry:
+def entry(*mirrors: str) -> DatasetInfo:
     return small_mnist({PATH: CONTENT}, *mirrors)
 
 

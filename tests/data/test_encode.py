@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from hewfl.cli.data import data
+from hewfl.cli.data_commands import data
 from hewfl.data import encode as module
 from hewfl.data.catalogue import CATALOGUE
 from hewfl.data.encode import encode, encode_ag_news
-from hewfl.data.entry import DataFile
 from hewfl.data.load import load
+from hewfl.data.paths import DataFile
 from hewfl.errors import DataError, InvalidInputError, MissingExtraError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

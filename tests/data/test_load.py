@@ -9,11 +9,9 @@ import pytest
 from tests.data.mirror import Mirror, serve, small_images, small_mnist
 
 from hewfl.data import formats
-from hewfl.data.catalogue import CATALOGUE, entry_named
-from hewfl.data.entry import Entry
-from hewfl.data.inventory import take_stock
+from hewfl.data.catalogue import CATALOGUE, entry_named, take_stock
 from hewfl.data.load import ag_news_texts, check, load
-from hewfl.data.places import cache_root
+from hewfl.data.paths import DatasetInfo, cache_root
 from hewfl.errors import DataError, InvalidInputError
 
 REAL = os.environ.get("HEWFL_DATA", "")
@@ -37,7 +35,7 @@ def placed(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Entry:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetInfo:
     """A small MNIST in HEWFL_DATA."""
     files = small_images()
     monkeypatch.setenv("HEWFL_DATA", str(placed(tmp_path / "data", files)))
@@ -62,7 +60,7 @@ def test_hewfl_data_is_read_and_its_arrays_are_mapped(
     assert check("mnist").name == "mnist"
 
 
-def test_a_read_only_folder_is_enough(small: Entry, tmp_path: Path) -> None:
+def test_a_read_only_folder_is_enough(small: DatasetInfo, tmp_path: Path) -> None:
     before = sorted((tmp_path / "data").rglob("*"))
     for path in (tmp_path / "data").rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -70,7 +68,9 @@ def test_a_read_only_folder_is_enough(small: Entry, tmp_path: Path) -> None:
     assert sorted((tmp_path / "data").rglob("*")) == before
 
 
-def test_damaged_files_are_told_not_replaced(small: Entry, tmp_path: Path) -> None:
+def test_damaged_files_are_told_not_replaced(
+    small: DatasetInfo, tmp_path: Path
+) -> None:
     load("mnist")  # a cache of the sound file must not hide the damage
     victim = tmp_path / "data" / small.files[2].path
     victim.write_bytes(victim.read_bytes()[:-1])
@@ -81,7 +81,7 @@ def test_damaged_files_are_told_not_replaced(small: Entry, tmp_path: Path) -> No
 
 
 def test_order_of_search(
-    small: Entry, cache: Path, monkeypatch: pytest.MonkeyPatch
+    small: DatasetInfo, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = small_images()
     labels = small.files[1].path

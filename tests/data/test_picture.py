@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hewfl.data.picture import draw_partition
+from hewfl.data.partition_plot import draw_partition
 from hewfl.errors import InvalidInputError, MissingExtraError
 
 COUNTS = np.array([[3, 0, 5], [1, 1, 0]])

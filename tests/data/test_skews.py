@@ -24,7 +24,7 @@ from hewfl.data import (
     share_out,
     split_rows,
 )
-from hewfl.data.sharing import KINDS
+from hewfl.data.partition import KINDS
 from hewfl.errors import InvalidInputError
 
 LABELS = np.repeat(np.arange(5), 40)

@@ -19,13 +19,13 @@ WORLDS = {
 PANELS = ("mnist-hom", "mnist-het", "covertype-hom")
 
 
-def worst_ratios(world: str) -> dict[str, float]:
+def worst_ratios(scenario: str) -> dict[str, float]:
     """Loss over that of the best rule, each rule at its best momentum, worst panel."""
     text = (ROOT / "docs/results/quality/summary.json").read_text("utf-8")
     published, worst = json.loads(text), dict.fromkeys(RULES, 0.0)
     for panel in PANELS:
         losses: dict[str, float] = {}
-        for name, run in published[f"{panel}, {world}"]["methods"].items():
+        for name, run in published[f"{panel}, {scenario}"]["methods"].items():
             rule = name.split(", momentum")[0]
             if rule != "knows who is bad" and None not in run["averaged_objective"]:
                 loss = mean(run["averaged_objective"])

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import InvalidInputError, Outer
-from hewfl.experiments.compare import compare, pair
-from hewfl.experiments.curves import measured
-from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.methods import OUTER, method_from_table
-from hewfl.experiments.report import write_report
+from hewfl import InvalidInputError, ServerStep
+from hewfl.experiments.method_spec import OUTER, method_from_table
+from hewfl.experiments.plots import measured
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, read_spec, spec_from_table, write_spec
+from hewfl.experiments.spec_lint import refuse_unused_fields
+from hewfl.experiments.statistics import compare, pair
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import candidates_of, try_candidates
-from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.report.page import write_report
 from tests.experiments.runs import table
 
 FEDAVG = {"method": "FedAvg", "step_scale": 0.2}
@@ -28,24 +28,24 @@ FEDAVG = {"method": "FedAvg", "step_scale": 0.2}
 def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     lists: dict[str, Any] = {
         "momentum": [0.0, 0.5],
-        "outer_step": [0.01, 0.1],
+        "apply_server_step": [0.01, 0.1],
         "adapt": ["none", "adam", "yogi"],
         "average": ["none", "ema"],
     }
     method = method_from_table(FEDAVG | {"grid": lists}, "methods[0]")
-    outers = [candidate.lane(1.0).outer for candidate in method.candidates()]
+    outers = [candidate.entry(1.0).outer for candidate in method.candidates()]
     assert len(set(outers)) == 24
-    assert Outer(0.1, 0.5, adapt="yogi", average="ema") in outers
+    assert ServerStep(0.1, 0.5, adapt="yogi", average="ema") in outers
     rest: dict[str, Any] = {"adapt": "adam", "average": "ema"}
     rest |= {"grid": {"beta2": [0.9, 0.99], "tau": [0.1], "average_decay": [0.5]}}
     assert len(method_from_table(FEDAVG | rest, "methods[0]").candidates()) == 2
     tail = {"average": "tail", "grid": {"average_from": [2, 5]}}
-    assert method_from_table(FEDAVG | tail, "").candidates()[1].lane(
+    assert method_from_table(FEDAVG | tail, "").candidates()[1].entry(
         1.0
-    ).outer == Outer(average="tail", average_from=5)
+    ).outer == ServerStep(average="tail", average_from=5)
     told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
-    measured = method_from_table(FEDAVG | told, "").candidates()[-1].lane(1.0).outer
-    assert measured == Outer(measure=64, measure_at=(1.0, 2.0, 4.0))
+    measured = method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).outer
+    assert measured == ServerStep(measure=64, measure_at=(1.0, 2.0, 4.0))
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}
     assert set(OUTER) == known
@@ -54,12 +54,14 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
 def test_a_share_of_the_rounds_is_told_by_their_number() -> None:
     tail = {"average": "tail", "average_share": 0.25}
     method = method_from_table(FEDAVG | tail, "methods[0]")
-    assert method.lane(1.0, rounds=40).outer.average_from == 31  # the last ten
+    assert method.entry(1.0, rounds=40).outer.average_from == 31  # the last ten
     for more in ({"average_share": 0.5}, tail | {"average_from": 3}):
         with pytest.raises(InvalidInputError, match="average_share` must be left out"):
             method_from_table(FEDAVG | more, "methods[0]")
-    with pytest.raises(InvalidInputError, match=r"`methods.FedAvg.outer_step` must be"):
-        method_from_table(FEDAVG | {"outer_step": -1.0}, "methods[0]")
+    with pytest.raises(
+        InvalidInputError, match=r"`methods.FedAvg.apply_server_step` must be"
+    ):
+        method_from_table(FEDAVG | {"apply_server_step": -1.0}, "methods[0]")
 
 
 def averaged_spec(judge: str) -> Spec:

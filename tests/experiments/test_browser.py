@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hewfl.experiments.report import write_report
+from hewfl.report.page import write_report
 from tests.experiments.test_report import HOSTILE, hostile_run
 
 CHROMIUM = next(

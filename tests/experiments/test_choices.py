@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments.folder import folder_for
 from hewfl.experiments.run import Progress, tune_all
-from hewfl.experiments.sections import TuneSpec
+from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import read_spec
+from hewfl.experiments.spec_sections import TuneSpec
 from hewfl.experiments.tune import (
     LARGER_IS_BETTER,
     candidates_of,

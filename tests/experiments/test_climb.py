@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hewfl.experiments.climb import Climb, first_points, neighbours
-from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.local_search import Climb, first_points, neighbours
+from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.tune import Candidates, Scores, choose
 from tests.experiments.runs import small
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments import seed
-from hewfl.experiments.constants import find_constants
-from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.overrides import overridden
-from hewfl.experiments.problem import build_federation, build_problem
+from hewfl.experiments import run as seed
+from hewfl.experiments.build_problem import build_federation, build_problem
+from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.run import Progress, run_all
-from hewfl.experiments.spec import Spec, spec_from_table
+from hewfl.experiments.run_folder import Folder, folder_for
+from hewfl.experiments.spec import Spec, overridden, spec_from_table
 from hewfl.problems import Softmax
 from tests.experiments.runs import small, table
 from tests.experiments.test_folders import Stop, StopsAt, contents
@@ -116,14 +115,16 @@ def test_a_run_without_a_writable_cache_is_warned_of_once(
     assert str(warning.message) == f"{told} HEWFL_CACHE"
 
 
-def test_in_a_world_the_optimum_is_that_of_the_honest_clients(tmp_path: Path) -> None:
+def test_in_a_scenario_the_optimum_is_that_of_the_honest_clients(
+    tmp_path: Path,
+) -> None:
     given = table()
-    given["clients"]["world"] = {"faults": [{"kind": "RandomLabels", "share": 0.4}]}
+    given["clients"]["scenario"] = {"faults": [{"kind": "RandomLabels", "share": 0.4}]}
     spec = replace(spec_from_table(given), seeds=(0,), audit_every=0)
     problem = build_problem(spec, 0)
     known = find_constants(spec, 0, problem)
     federation = build_federation(spec)
-    honest = federation.world.roles(0, federation.batches(5)).honest
+    honest = federation.scenario.roles(0, federation.batches(5)).honest
     assert len(honest) == 3
     some = replace(
         problem,

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl.core.canvas import COLOURS, name_ends, save
 from hewfl.errors import InvalidInputError, MissingExtraError
-from hewfl.experiments.compare import compare
-from hewfl.experiments.curves import (
+from hewfl.experiments.plots import (
     draw_curves,
     draw_difference,
+    figure_run,
     mean_and_spread,
     measured,
 )
-from hewfl.experiments.figures import figure_run
 from hewfl.experiments.results import Results
+from hewfl.experiments.statistics import compare
+from hewfl.plotting import COLOURS, name_ends, save
 from tests.experiments.test_report import hostile_run, results_of
 
 
@@ -34,14 +34,14 @@ def axes() -> Any:
     return figure.add_subplot()
 
 
-def with_last(results: Results, lane: int, **changes: Any) -> Results:
-    """The same results with another last record of one lane, in every seed."""
+def with_last(results: Results, entry: int, **changes: Any) -> Results:
+    """The same results with another last record of one entry, in every seed."""
     records = tuple(
         tuple(
-            (*own[:-1], replace(own[-1], **changes)) if k == lane else own
-            for k, own in enumerate(by_lane)
+            (*own[:-1], replace(own[-1], **changes)) if k == entry else own
+            for k, own in enumerate(by_entry)
         )
-        for by_lane in results.records
+        for by_entry in results.records
     )
     return Results(results.spec, results.rounds, records, results.constants)
 

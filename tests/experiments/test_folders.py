@@ -14,19 +14,17 @@ from typing import Any
 import pytest
 
 from hewfl.errors import DataError, InvalidInputError
+from hewfl.experiments import run_folder as lock
 from hewfl.experiments import tune
-from hewfl.experiments.folder import Folder, folder_for
-from hewfl.experiments.overrides import overridden
 from hewfl.experiments.run import Progress, run_all, tune_all
-from hewfl.experiments.spec import spec_from_table
-from hewfl.server import lock
-from hewfl.server.lock import holder_of, locked
+from hewfl.experiments.run_folder import Folder, folder_for, holder_of, locked
+from hewfl.experiments.spec import overridden, spec_from_table
 from tests.experiments.runs import TEXT, small, table
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from hewfl.server.lock import locked
+from hewfl.experiments.run_folder import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

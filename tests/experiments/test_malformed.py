@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.errors import HewError
-from hewfl.experiments.folder import folder_for
-from hewfl.experiments.own import check_own_code
-from hewfl.experiments.spec import Spec, spec_from_table
-from hewfl.experiments.template import SECTIONS
-from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.experiments.run_folder import folder_for
+from hewfl.experiments.spec import SECTIONS, Spec, spec_from_table
+from hewfl.experiments.spec_lint import refuse_unused_fields
+from hewfl.experiments.user_code import check_own_code
 from tests.experiments.runs import TEXT, table
 
 ODD: tuple[Any, ...] = (

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl.core import own_code
+from hewfl.core import plugins as own_code
 from hewfl.errors import DataError, InvalidInputError, RuleError
 from hewfl.experiments import Results, frame, run
-from hewfl.experiments.folder import open_folder
+from hewfl.experiments.run_folder import open_folder
 
 RULES = """
 from dataclasses import dataclass
@@ -35,13 +35,13 @@ class Mine:
     def init(self, n, d, gradients):
         return None
 
-    def plan(self, roster, state):
+    def plan(self, cohort, state):
         step = self.step_scale / self.smoothness
-        return LocalPlan(np.full(len(roster.clients), step))
+        return LocalPlan(np.full(len(cohort.clients), step))
 
     def decide(self, round_, state):
-        s = len(round_.roster.clients)
-        if self.tilt == 9 and round_.roster.round == 1:
+        s = len(round_.cohort.clients)
+        if self.tilt == 9 and round_.cohort.round == 1:
             return Decision(np.full(s + 1, SHARE / s), "one too many"), state
         return Decision(np.full(s, SHARE / s), "equal"), state
 
@@ -178,8 +178,8 @@ def test_mistakes_are_named(changes: dict[str, Any], told: str, place: Path) -> 
     assert not (place / "runs").exists() or not any((place / "runs").iterdir())
 
 
-def test_a_faulty_rule_names_run_seed_lane_and_round() -> None:
-    told = "own, seed 0, lane 'mine', round 2, decide: the rule .*Mine is wrong: "
+def test_a_faulty_rule_names_run_seed_entry_and_round() -> None:
+    told = "own, seed 0, entry 'mine', round 2, decide: the rule .*Mine is wrong: "
     with pytest.raises(RuleError, match=told):
         run(asked(methods=[MINE | {"tilt": 9.0, "label": "mine"}]))
 

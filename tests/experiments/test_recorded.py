@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from hewfl.cli import app
 from hewfl.core.atomic import write_json
 from hewfl.errors import InvalidInputError
-from hewfl.experiments.folder import open_folder
-from hewfl.experiments.report import write_report
 from hewfl.experiments.run import Progress, finish, run_all
+from hewfl.experiments.run_folder import open_folder
+from hewfl.report.page import write_report
 from hewfl.server.trace import RoundRecord, to_line
 
 ROUNDS = 3

@@ -16,16 +16,15 @@ import numpy as np
 import pytest
 
 from hewfl.core.atomic import read_json, write_json
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
 from hewfl.errors import InvalidInputError
-from hewfl.experiments.compare import compare
-from hewfl.experiments.folder import Folder, folder_for, open_folder
-from hewfl.experiments.page_data import ABSENT
-from hewfl.experiments.report import write_report
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run_folder import Folder, folder_for, open_folder
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.standing import stand
+from hewfl.experiments.statistics import compare, stand
+from hewfl.report.page import write_report
+from hewfl.report.page_data import ABSENT
 from tests.experiments.runs import small
 
 HOSTILE = """<b>&amp;"'</b></script><script>alert(1)</script>"""
@@ -179,13 +178,13 @@ def test_weights_are_those_of_the_run(run: Folder, tmp_path: Path) -> None:
     results = results_of(run)
     shape = (len(weights["rounds"]), weights["n"])
     assert shape == (6, 5)
-    for lane in range(3):
-        low, width = weights["low"][lane], weights["width"][lane]
-        for s, by_lane in enumerate(results.records):
-            there = low + unpacked(weights["codes"][lane][s], shape) / 65534 * width
-            ours = np.array([record.weights for record in by_lane[lane][1:]])
+    for entry in range(3):
+        low, width = weights["low"][entry], weights["width"][entry]
+        for s, by_entry in enumerate(results.records):
+            there = low + unpacked(weights["codes"][entry][s], shape) / 65534 * width
+            ours = np.array([record.weights for record in by_entry[entry][1:]])
             np.testing.assert_allclose(there, ours, atol=width / 65534)
-            horizons = np.array([record.horizons for record in by_lane[lane][1:]])
+            horizons = np.array([record.horizons for record in by_entry[entry][1:]])
             np.testing.assert_array_equal(
                 unpacked(weights["horizons"][s], shape), horizons
             )
@@ -206,8 +205,8 @@ def test_absent_clients_are_marked(tmp_path: Path) -> None:
 def test_long_runs_are_thinned(
     run: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hewfl.experiments.page_data.POINTS", 3)
-    monkeypatch.setattr("hewfl.experiments.page_data.WEIGHTS", 3 * 5 * 4)
+    monkeypatch.setattr("hewfl.report.page_data.POINTS", 3)
+    monkeypatch.setattr("hewfl.report.page_data.WEIGHTS", 3 * 5 * 4)
     (data,) = read(run, tmp_path).data
     assert data["rounds"] == [0, 3, 6]
     assert len(data["methods"][0]["curves"]["gap"][0]) == 3

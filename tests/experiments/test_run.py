@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments.compare import compare
-from hewfl.experiments.constants import find_constants
-from hewfl.experiments.folder import Folder, folder_for, open_folder
-from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.problem import build_problem
+from hewfl.experiments.build_problem import build_problem
+from hewfl.experiments.executor import Task, execute
+from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.results import read_results
 from hewfl.experiments.run import Progress, run_all, tune_all
+from hewfl.experiments.run_folder import Folder, folder_for, open_folder
 from hewfl.experiments.spec import spec_from_table
+from hewfl.experiments.statistics import compare
 from hewfl.experiments.tune import best_of, candidates_of, choose
-from hewfl.experiments.workers import Task, execute
 from tests.experiments.runs import TEXT, small, table
 
 
@@ -129,7 +129,7 @@ def test_results_read_back_what_the_trace_says(done: Folder) -> None:
     objective = results.curve("HEW", "objective")
     assert objective.shape == (2, 7)
     lines = (done.of_seed(1) / "trace.jsonl").read_text().splitlines()
-    record = json.loads(lines[3 * 4])  # the first of three lanes after four rounds
+    record = json.loads(lines[3 * 4])  # the first of three entries after four rounds
     assert objective[1, 4] == record["objective"]
     least = results.constants[1]["objective"]
     np.testing.assert_allclose(results.curve("HEW", "gap")[1], objective[1] - least)

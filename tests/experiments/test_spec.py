@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import InvalidInputError, Outer, RandomLabels, Roster, World
+from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario, ServerStep
 from hewfl.errors import DataError
-from hewfl.experiments.methods import MethodSpec, method_from_table
-from hewfl.experiments.overrides import overridden
-from hewfl.experiments.problem import build_federation
+from hewfl.experiments.build_problem import build_federation
+from hewfl.experiments.method_spec import MethodSpec, method_from_table
 from hewfl.experiments.spec import (
+    documented,
+    overridden,
     read_spec,
     spec_from_table,
     spec_table,
+    template,
     write_spec,
 )
-from hewfl.experiments.template import documented, template
-from hewfl.server.client_laws import FAULTS, HORIZONS, PARTICIPATION
-from hewfl.server.methods import METHODS
+from hewfl.experiments.spec_sections import FAULTS, HORIZONS, PARTICIPATION
+from hewfl.methods.registry import METHODS
 from tests.experiments.runs import TEXT, small, table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -184,8 +185,8 @@ def test_mistakes_are_named(change: str, text: str) -> None:
             "`methods.FedAvg.momentum` must be from 0 to below 1",
         ),
         (
-            {"method": "FedAvg", "step_scale": 1, "outer_step": -1.0},
-            "`methods.FedAvg.outer_step` must be a positive finite number",
+            {"method": "FedAvg", "step_scale": 1, "apply_server_step": -1.0},
+            "`methods.FedAvg.apply_server_step` must be a positive finite number",
         ),
         (
             {"method": "FedAvg", "grid": {"step_scale": 1}},
@@ -231,9 +232,9 @@ def test_every_algorithm_can_be_named() -> None:
     }
     for name in METHODS:
         given = fields.get(name, {"step_scale": 0.5})
-        lane = MethodSpec(name, name, given).lane(2.0)
-        assert type(lane.algorithm).__name__ == name
-        assert lane.outer == Outer()
+        entry = MethodSpec(name, name, given).entry(2.0)
+        assert type(entry.algorithm).__name__ == name
+        assert entry.server_step == ServerStep()
 
 
 def test_rules_for_unequal_quality_are_read_with_their_fields() -> None:
@@ -254,12 +255,12 @@ def test_rules_for_unequal_quality_are_read_with_their_fields() -> None:
     spec = spec_from_table(given)
     assert spec_from_table(tomllib.loads(write_spec(spec))) == spec
     for method in spec.methods:
-        algorithm = method.lane(2.0).algorithm
+        algorithm = method.entry(2.0).algorithm
         for name, value in fields[method.method].items():
             assert getattr(algorithm, name) == value
     given["methods"] = [{"method": "Krum", "step_scale": 0.5, "bad": 0.6}]
     with pytest.raises(InvalidInputError, match=r"Krum\.bad` must be from 0 to below"):
-        spec_from_table(given).methods[0].lane(2.0)
+        spec_from_table(given).methods[0].entry(2.0)
 
 
 def test_candidates_are_the_product_of_the_lists() -> None:
@@ -319,27 +320,29 @@ def test_the_docs_list_methods_and_laws_with_their_fields() -> None:
             assert f"`{word}`" in told
 
 
-def test_worlds_are_read_with_their_faults() -> None:
+def test_scenarios_are_read_with_their_faults() -> None:
     given = table()
-    given["clients"] = {"world": {"faults": [{"kind": "RandomLabels", "share": 0.25}]}}
+    given["clients"] = {
+        "scenario": {"faults": [{"kind": "RandomLabels", "share": 0.25}]}
+    }
     spec = spec_from_table(given)
-    assert build_federation(spec).world == World((RandomLabels(0.25),))
+    assert build_federation(spec).scenario == Scenario((RandomLabels(0.25),))
     again = spec_from_table(tomllib.loads(write_spec(spec)))
     assert again.digest == spec.digest
     plain = spec_from_table(table())
-    assert "world" not in spec_table(plain)["clients"]  # folders keep their names
+    assert "scenario" not in spec_table(plain)["clients"]  # folders keep their names
     assert plain.digest != spec.digest
 
 
 @pytest.mark.parametrize(
-    ("world", "text"),
+    ("scenario", "text"),
     [
-        (3, "`clients.world` must be a table with `faults`; got 3"),
-        ({"faults": []}, "`clients.world.faults` must be a list of tables"),
-        ({"fault": [{}]}, "`clients.world.fault` must be one of faults, objective"),
+        (3, "`clients.scenario` must be a table with `faults`; got 3"),
+        ({"faults": []}, "`clients.scenario.faults` must be a list of tables"),
+        ({"fault": [{}]}, "`clients.scenario.fault` must be one of faults, objective"),
         (
             {"faults": [{"kind": "Lazy"}]},
-            r"`clients.world.faults\[0\].kind` must be one",
+            r"`clients.scenario.faults\[0\].kind` must be one",
         ),
         (
             {"faults": [{"kind": "RandomLabels", "share": 2}]},
@@ -347,25 +350,25 @@ def test_worlds_are_read_with_their_faults() -> None:
         ),
         (
             {"faults": [{"kind": "HiddenBatches"}], "objective": "mine"},
-            "`clients.world.objective` must be one of honest, all",
+            "`clients.scenario.objective` must be one of honest, all",
         ),
         (
             {"faults": [{"kind": "RandomLabels", "share": 0.99}]},
-            "`clients.world.faults` must be such that one of 20 is honest",
+            "`clients.scenario.faults` must be such that one of 20 is honest",
         ),
     ],
 )
-def test_worlds_that_make_no_sense_are_refused(world: Any, text: str) -> None:
+def test_scenarios_that_make_no_sense_are_refused(scenario: Any, text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        spec_from_table(table() | {"clients": {"world": world}})
+        spec_from_table(table() | {"clients": {"scenario": scenario}})
 
 
 def test_any_rule_with_a_step_scale_can_stand_on_equal_ground() -> None:
     given = {"step_scale": 2.0, "ground": "equal"}
-    lane = MethodSpec("Disagreement", "d", given).lane(4.0, 2.0)
+    entry = MethodSpec("Disagreement", "d", given).entry(4.0, 2.0)
     two = np.array([1, 2])
-    roster = Roster(two, two, two, two, 3)
-    eta = lane.algorithm.plan(roster, None).step_sizes
+    cohort = Cohort(two, two, two, two, 3)
+    eta = entry.algorithm.plan(cohort, None).step_sizes
     np.testing.assert_allclose(eta, [1.0, 0.5])  # s h/(L H_i)
     for wrong, text in (
         (

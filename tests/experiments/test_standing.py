@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl.core.checks import Array
-from hewfl.experiments.axes import axes_of, places
-from hewfl.experiments.compare import holm, paired_p
-from hewfl.experiments.ranking import friedman, rank
-from hewfl.experiments.reach import common_target, reach, reach_text
-from hewfl.experiments.results import Results
-from hewfl.experiments.standing import Standing, stand
+from hewfl.core.validation import Array
+from hewfl.experiments.results import Results, axes_of, places
+from hewfl.experiments.statistics import (
+    Standing,
+    common_target,
+    friedman,
+    holm,
+    paired_p,
+    rank,
+    reach,
+    reach_text,
+    stand,
+)
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
 
@@ -33,7 +39,7 @@ def results_with(curves: Mapping[str, Array], **clients: Any) -> Results:
             tuple(
                 RoundRecord(
                     t,
-                    lane,
+                    entry,
                     float(own[s, t]),
                     scalars=10 * t,
                     clients=(0, 1),
@@ -42,7 +48,7 @@ def results_with(curves: Mapping[str, Array], **clients: Any) -> Results:
                 )
                 for t in range(points)
             )
-            for lane, own in enumerate(curves.values())
+            for entry, own in enumerate(curves.values())
         )
         for s in range(seeds)
     )

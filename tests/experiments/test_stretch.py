@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl.experiments.climb import Climb
-from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.local_search import Climb, beyond, joined, value_at
+from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.stretch import beyond, joined, value_at
 from hewfl.experiments.tune import Candidates, choose
 from tests.experiments.runs import small
 

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from hewfl.errors import InvalidInputError
-from hewfl.experiments.folder import folder_for
-from hewfl.experiments.overrides import overridden
 from hewfl.experiments.run import Progress, tune_all
-from hewfl.experiments.spec import read_spec, spec_from_table
-from hewfl.experiments.unused import refuse_unused_fields
+from hewfl.experiments.run_folder import folder_for
+from hewfl.experiments.spec import overridden, read_spec, spec_from_table
+from hewfl.experiments.spec_lint import refuse_unused_fields
 from tests.experiments.runs import small, table
 
 IID = ["clients.partition=iid", "clients.alpha=0.2", "clients.minimum=1"]

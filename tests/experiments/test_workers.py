@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hewfl.experiments.workers import Task, execute
+from hewfl.experiments.executor import Task, execute
 
 
 def warns(number: int, on_step: Any) -> int:

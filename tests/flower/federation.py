@@ -8,10 +8,10 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from hewfl.core.round import Roster
-from hewfl.flower import Local, Moment, client_app
+from hewfl.core.round import Cohort
+from hewfl.flower import ClientObjective, StepContext, client_app
 from hewfl.problems.problem import Problem
-from hewfl.sim.draws import draw
+from hewfl.simulation.draws import draw
 
 Tamper = Callable[[Message, Message], list[Message]]
 """From a question and its honest answer to what arrives."""
@@ -134,26 +134,26 @@ class StubGrid(Grid):  # type: ignore[misc]  # checked without flwr
         return replies
 
 
-def local_of(problem: Problem, seed: int, i: int, batch: int) -> Local:
+def local_of(problem: Problem, seed: int, i: int, batch: int) -> ClientObjective:
     """Client i of a problem of the engine, on the engine's own draws."""
     sizes = problem.data_sizes
     one = np.ones(1, dtype=np.int64)
-    roster = Roster(one * i, one, one * batch, sizes[i : i + 1], problem.n)
+    cohort = Cohort(one * i, one, one * batch, sizes[i : i + 1], problem.n)
 
-    def gradient(x: Any, moment: Moment) -> Any:
+    def gradient(x: Any, moment: StepContext) -> Any:
         steps = moment.step + 1
-        drawn = draw(seed, moment.round, roster, problem.offsets, steps)
+        drawn = draw(seed, moment.round, cohort, problem.offsets, steps)
         samples = drawn.samples[moment.step]
         found = problem.minibatch_gradients(x[None, None], samples, drawn.counts)
         return found[0, 0]
 
-    return Local(gradient, int(sizes[i]), batch)
+    return ClientObjective(gradient, int(sizes[i]), batch)
 
 
 def app_of(problem: Problem, seed: int = 0, batch: int = 4) -> ClientApp:
     """The client app of a problem: partition i is client i."""
 
-    def build(context: Context) -> Local:
+    def build(context: Context) -> ClientObjective:
         return local_of(problem, seed, int(context.node_config["partition-id"]), batch)
 
     return client_app(build)

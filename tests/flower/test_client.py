@@ -12,16 +12,16 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from hewfl import InvalidInputError
-from hewfl.core.branch import Local, Moment, Order, run_branch
-from hewfl.core.round import LocalPlan, Roster
-from hewfl.flower.layout import flat, layout_of, record_of, views
-from hewfl.flower.protocol import START
-from hewfl.sim import engine
-from hewfl.sim.branches_reference import run_branches_reference
-from hewfl.sim.draws import draw
-from hewfl.torch.objective import torch_local
+from hewfl.core.local_branch import ClientObjective, Order, StepContext, run_branch
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.flower.arrays import flat, layout_of, record_of, views
+from hewfl.flower.client import START
+from hewfl.flower.torch_client import torch_local
+from hewfl.simulation import engine
+from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.draws import draw
 from tests.flower.federation import local_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 PROBLEM = least_squares(9, n=4, d=5)
 
@@ -40,12 +40,12 @@ def test_the_branch_is_the_reference_to_the_bit(
     rng: np.random.Generator,
 ) -> None:
     steps = np.array([1, 3, 2, 5])
-    roster = Roster(np.arange(4), steps, np.full(4, 4), PROBLEM.data_sizes, 4)
+    cohort = Cohort(np.arange(4), steps, np.full(4, 4), PROBLEM.data_sizes, 4)
     shift = rng.standard_normal((4, 5)) if corrected else None
     plan = LocalPlan(rng.uniform(0.01, 0.05, 4), shift, proximal, hold)
     anchor = rng.standard_normal(5).astype(dtype)
-    drawn = draw(0, 6, roster, PROBLEM.offsets)
-    known = run_branches_reference(PROBLEM, anchor, roster, plan, drawn)
+    drawn = draw(0, 6, cohort, PROBLEM.offsets)
+    known = run_branches_reference(PROBLEM, anchor, cohort, plan, drawn)
     for i in range(4):
         told = Order(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
         own = None if shift is None else shift[i].astype(dtype)
@@ -82,7 +82,7 @@ def test_layout_keeps_what_is_no_parameter(rng: np.random.Generator) -> None:
 
 def test_sizes_are_checked() -> None:
     with pytest.raises(InvalidInputError, match="`examples` must be at least 1; got 0"):
-        Local(lambda x, _: x, 0)
+        ClientObjective(lambda x, _: x, 0)
 
 
 @pytest.mark.torch
@@ -90,12 +90,12 @@ def test_torch_and_numpy_run_the_same_branch(rng: np.random.Generator) -> None:
     A, b = rng.standard_normal((8, 3)), rng.standard_normal(8)
     net = torch.nn.Linear(3, 1).to(torch.float64)
 
-    def loss(model: Any, moment: Moment) -> Any:
+    def loss(model: Any, moment: StepContext) -> Any:
         rows = [moment.step, (moment.step + moment.round) % 8]
         x, y = torch.tensor(A[rows]), torch.tensor(b[rows])
         return 0.5 * ((model(x)[:, 0] - y) ** 2).mean()
 
-    def gradient(x: Any, moment: Moment) -> Any:
+    def gradient(x: Any, moment: StepContext) -> Any:
         rows = [moment.step, (moment.step + moment.round) % 8]
         residual = A[rows] @ x[:3] + x[3] - b[rows]
         return np.append(residual @ A[rows], residual.sum()) / 2
@@ -105,7 +105,7 @@ def test_torch_and_numpy_run_the_same_branch(rng: np.random.Generator) -> None:
     told = Order(2, 5, 0.1, 0.3)
     lifted = (local.lift(anchor), told, local.lift(shift))
     found = local.lower(local.finish(run_branch(local, *lifted)[0]))
-    known, _ = run_branch(Local(gradient, 8), anchor, told, shift)
+    known, _ = run_branch(ClientObjective(gradient, 8), anchor, told, shift)
     np.testing.assert_allclose(found, known, rtol=1e-12)
 
 

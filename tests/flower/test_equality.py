@@ -30,19 +30,19 @@ from hewfl import (
     Krum,
     MinibatchSGD,
     MultiKrum,
-    Outer,
     ProblemBounds,
     SampledParticipation,
     Scaffold,
+    ServerStep,
     TrimmedMean,
     Trust,
     simulate,
 )
+from hewfl.federation.participation import RotatingParticipation
 from hewfl.flower import AlgorithmStrategy
-from hewfl.server.participation import RotatingParticipation
-from hewfl.server.state import Lane
+from hewfl.server.state import Entry
 from tests.flower.federation import StubGrid, app_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 ROUNDS, SEED = 6, 3
 PROBLEM = least_squares(1, n=6, d=5)
@@ -96,8 +96,8 @@ def engine(method: Any, dtype: Any = np.float64, **options: Any) -> Any:
     law = options.get("participation")
     extra = {} if law is None else {"participation": law}
     federation = Federation(ChoiceHorizons(every_round=True), 4, **extra)
-    lane = Lane(method, options.get("outer", Outer()))
-    return simulate(PROBLEM, federation, [lane], rounds=ROUNDS, seed=SEED, dtype=dtype)
+    entry = Entry(method, options.get("server_step", ServerStep()))
+    return simulate(PROBLEM, federation, [entry], rounds=ROUNDS, seed=SEED, dtype=dtype)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name)
@@ -119,7 +119,7 @@ def test_in_single_precision_too(method: Any) -> None:
 def test_with_sampled_clients_and_momentum() -> None:
     extra = {
         "participation": SampledParticipation(3),
-        "outer": Outer(0.9, momentum=0.5, nesterov=True),
+        "server_step": ServerStep(0.9, momentum=0.5, nesterov=True),
     }
     fixed = HewFixed(L, 0.3, variance=NOISE)
     for method in (HewHet(L, 0.3), Scaffold(L, 0.1), fixed):

@@ -24,13 +24,13 @@ from hewfl import (
     QFedAvg,
     Scaffold,
 )
-from hewfl.flower import AlgorithmStrategy, Local, client_app
-from hewfl.flower.contacts import BRIEF
-from hewfl.flower.layout import flat, layout_of
-from hewfl.flower.protocol import INTRODUCE, TRAIN
+from hewfl.flower import AlgorithmStrategy, ClientObjective, client_app
+from hewfl.flower.arrays import flat, layout_of
+from hewfl.flower.client import INTRODUCE, TRAIN
+from hewfl.flower.client_registry import BRIEF
 from hewfl.flower.replies import KINDS
 from tests.flower.federation import StubGrid, Tamper, app_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 N, D = 5, 6
 PROBLEM = least_squares(2, n=N, d=D)
@@ -329,7 +329,7 @@ def test_methods_that_need_losses_are_refused() -> None:
 
 
 def still() -> ClientApp:
-    return client_app(lambda _: Local(lambda x, _: x * 0 + 1, 10, 2))
+    return client_app(lambda _: ClientObjective(lambda x, _: x * 0 + 1, 10, 2))
 
 
 ORDERED: dict[str, Any] = {"fraction_evaluate": 0.0, "wait_seconds": 60.0}

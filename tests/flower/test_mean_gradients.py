@@ -12,11 +12,11 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, Message
 
 from hewfl import HewHom, Scaffold
+from hewfl.federation.federation import ChoiceHorizons
 from hewfl.flower import AlgorithmStrategy, client_app
-from hewfl.flower.protocol import MEAN
-from hewfl.server.federation import ChoiceHorizons
+from hewfl.flower.client import MEAN
 from tests.flower.federation import StubGrid, Tamper, honest, local_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 PROBLEM = least_squares(1, n=4, d=5)
 RULE = Scaffold(PROBLEM.smoothness, 0.2)

@@ -11,13 +11,13 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from hewfl import HewHet, HewHom, Outer
-from hewfl.aggregate.gram import STACK
-from hewfl.aggregate.pieces import RANGE
+from hewfl import HewHet, HewHom, ServerStep
 from hewfl.core import native
+from hewfl.displacements.chunked import RANGE
+from hewfl.displacements.gram import STACK
 from hewfl.flower import AlgorithmStrategy
 from tests.flower.federation import StubGrid, app_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 N, LAYERS = 12, (60_000, 7, 140_000)
 D = sum(LAYERS)
@@ -81,9 +81,9 @@ def test_arrays_in_pieces_step_as_one_vector(corrected: bool) -> None:
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("corrected", [False, True])
 def test_the_outer_step_and_its_terms(corrected: bool, kernels: bool) -> None:
-    outer = Outer(step=0.7, momentum=0.5)
+    server_step = ServerStep(step=0.7, momentum=0.5)
     with nullcontext() if kernels else native.disabled():
-        strategy, replies, ends = second_round(corrected, outer=outer)
+        strategy, replies, ends = second_round(corrected, server_step=server_step)
         x = strategy.state.anchor.astype(np.float32).astype(np.float64)  # as sent
         m = strategy.state.memory
         delta = ends - x.astype(np.float32).astype(np.float64)

@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord
 
 from hewfl import ChoiceHorizons, HewHet, HewHom, SampledParticipation, Scaffold
 from hewfl.flower import AlgorithmStrategy
-from hewfl.flower.protocol import TRAIN
+from hewfl.flower.client import TRAIN
 from tests.flower.federation import StubGrid, app_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 PROBLEM = least_squares(3, n=7, d=4)
 L = PROBLEM.smoothness

@@ -20,11 +20,11 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from hewfl import FedAWARE, HewHet, HewHom, InvalidInputError, Outer, QFedAvg
-from hewfl.experiments.folder import open_folder
-from hewfl.experiments.report import write_report
+from hewfl import FedAWARE, HewHet, HewHom, InvalidInputError, QFedAvg, ServerStep
+from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
-from hewfl.server.rules import RULES
+from hewfl.methods.registry import RULES
+from hewfl.report.page import write_report
 from tests.flower.federation import StubGrid
 from tests.flower.stock import MOVES, SIZES, N, model, stock_app, vector
 
@@ -121,7 +121,7 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
         ({"phases": 3}, "`phases` must be 1, or 2"),
         ({"secure": True}, "`phases` must be 1, or 2 as `secure`"),
         (
-            {"outer": Outer(measure=8)},
+            {"server_step": ServerStep(measure=8)},
             "clients are not asked for losses along the step",
         ),
         ({"phases": 2, "rule": "median"}, "looks at products only"),
@@ -206,32 +206,38 @@ def test_noise_that_a_wrapper_adds_is_part_of_the_next_round() -> None:
 
 
 def test_what_a_wrapper_hides_is_not_kept(tmp_path: Path) -> None:
-    average = Outer(average="ema")
-    for told in ({"folder": tmp_path}, {"outer": average}):
+    average = ServerStep(average="ema")
+    for told in ({"folder": tmp_path}, {"server_step": average}):
         inner = HewStrategy(**told, **QUIET)
         wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 1.0, CLIP, N)
         with pytest.raises(InvalidInputError, match="left out inside a wrapper"):
             run(wrapped)
 
 
-# ------------------------------------------------------------------ outer, folder, log
+# ------------------------------------------------------------------ server_step, folder, log
 
 
 def test_outer_steps_by_one_argument() -> None:
     mean = np.array(SIZES) @ MOVES / sum(SIZES)
-    heavy = HewStrategy(rule="fedavg", outer=Outer(0.5, momentum=0.5), **QUIET)
+    heavy = HewStrategy(
+        rule="fedavg", server_step=ServerStep(0.5, momentum=0.5), **QUIET
+    )
     x = vector(run(heavy, 2).arrays)
     np.testing.assert_allclose(x, 1 + 0.5 * (1 + 1.5) * mean, rtol=1e-5)
-    adam = Outer(0.1, 0.9, adapt="adam", tau=1e-3)
+    adam = ServerStep(0.1, 0.9, adapt="adam", tau=1e-3)
     step = 0.1 * 0.1 * mean / (np.sqrt(0.99 * 1e-6 + 0.01 * mean**2) + 1e-3)
-    x = vector(run(HewStrategy(rule="fedavg", outer=adam, **QUIET), 1).arrays)
+    x = vector(run(HewStrategy(rule="fedavg", server_step=adam, **QUIET), 1).arrays)
     np.testing.assert_allclose(x, 1 + step, rtol=1e-5)
 
 
 def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
     seen: dict[int, Any] = {}
-    average = Outer(average="tail")
-    told: dict[str, Any] = {"rule": "fedavg", "outer": average, "folder": tmp_path}
+    average = ServerStep(average="tail")
+    told: dict[str, Any] = {
+        "rule": "fedavg",
+        "server_step": average,
+        "folder": tmp_path,
+    }
     for rounds in (2, 3):  # and goes on where it was
         result = run(
             HewStrategy(**told, **QUIET),
@@ -292,5 +298,7 @@ def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
 
 
 def test_measured_steps_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"`outer.measure` must be left out"):
-        HewStrategy(outer=Outer(measure=8), **QUIET)
+    with pytest.raises(
+        InvalidInputError, match=r"`server_step.measure` must be left out"
+    ):
+        HewStrategy(server_step=ServerStep(measure=8), **QUIET)

@@ -19,19 +19,19 @@ from hewfl import (
     HewHom,
     LocalPlan,
     OnlineCurvature,
-    Outer,
     ProblemBounds,
     SampledParticipation,
     Scaffold,
+    ServerStep,
     UniformLocalSGD,
 )
-from hewfl.experiments.folder import open_folder
-from hewfl.experiments.report import write_report
 from hewfl.experiments.results import read_results
+from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import AlgorithmStrategy, load_model
+from hewfl.report.page import write_report
 from hewfl.server.trace import from_lines
 from tests.flower.federation import StubGrid, app_of
-from tests.sim.toy import least_squares
+from tests.simulation.toy import least_squares
 
 N, D, SEED = 6, 5, 4
 TABLE = np.asfortranarray(np.arange(6).reshape(2, 3))
@@ -51,7 +51,7 @@ def options(folder: Path | str | None, **changes: Any) -> dict[str, Any]:
         "population": N,
         "horizons": ChoiceHorizons((1, 3), every_round=True),
         "participation": SampledParticipation(4),
-        "outer": Outer(0.9, momentum=0.3),
+        "server_step": ServerStep(0.9, momentum=0.3),
         "seed": SEED,
         "fraction_evaluate": 0.0,
         "folder": folder,
@@ -170,8 +170,8 @@ def test_methods_and_laws_of_a_user_can_be_kept(tmp_path: Path) -> None:
         def init(self, n: int, d: int, gradients: Any) -> None:
             pass
 
-        def plan(self, roster: Any, state: None) -> LocalPlan:
-            return UniformLocalSGD(L, 0.1).plan(roster, state)
+        def plan(self, cohort: Any, state: None) -> LocalPlan:
+            return UniformLocalSGD(L, 0.1).plan(cohort, state)
 
         def decide(self, round_: Any, state: None) -> Any:
             return UniformLocalSGD(L, 0.1).decide(round_, state)

@@ -47,9 +47,9 @@ def rounds_in(folder: Path) -> int:
 def known(method: str, n: int, rounds: int) -> Any:
     """What the engine says."""
     problem = problem_of(n)
-    world = Engine(FixedHorizons(HORIZONS[:n]), BATCH)
-    lanes = [method_of(method, problem.smoothness)]
-    return simulate(problem, world, lanes, rounds=rounds, seed=0).anchors[0]
+    scenario = Engine(FixedHorizons(HORIZONS[:n]), BATCH)
+    entries = [method_of(method, problem.smoothness)]
+    return simulate(problem, scenario, entries, rounds=rounds, seed=0).anchors[0]
 
 
 def finished(

@@ -8,10 +8,10 @@ from benchmarks import stock_table as stock
 def _runs(**ends: float) -> stock.Known:
     """Every cell of some strategies on two seeds for choosing and two others."""
     return {
-        (app, world, name.replace("_", " "), seed): [0.1, end + 0.01 * (seed % 2)]
+        (app, scenario, name.replace("_", " "), seed): [0.1, end + 0.01 * (seed % 2)]
         for name, end in ends.items()
         for app in stock.APPS
-        for world in stock.WORLDS
+        for scenario in stock.WORLDS
         for seed in (1, 2, 10, 11)
     }
 
@@ -28,8 +28,8 @@ def test_the_choice_is_the_safe_candidate_that_is_least_behind() -> None:
     assert {cell[3] for cell in tuning} == {10, 11}
     assert {cell[3] for cell in judged} == {1, 2}
     for name in names:
-        for (app, world, _, seed), curve in list(tuning.items()):
-            tuning[app, world, name, seed] = [curve[-1] - 0.02]
+        for (app, scenario, _, seed), curve in list(tuning.items()):
+            tuning[app, scenario, name, seed] = [curve[-1] - 0.02]
     for app in stock.APPS:
         for seed in (10, 11):
             safe = tuning[app, "clean", "FedAvg", seed]

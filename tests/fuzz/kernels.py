@@ -31,10 +31,10 @@ from hewfl import (
     simulate,
     solve_simplex_qp,
 )
-from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.sketch import CountSketch
-from hewfl.aggregate.sums import against_sum
 from hewfl.core import native
+from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.count_sketch import CountSketch
+from hewfl.displacements.weighted_sum import against_sum
 from hewfl.problems import softmax_from_arrays
 from hewfl.problems.softmax import kernel as softmax_kernel
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 
 from hewfl import InvalidInputError
 from hewfl.problems import random_quadratic

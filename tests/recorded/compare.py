@@ -31,16 +31,16 @@ class Closeness:
     Attributes:
         tolerance: None asks for equal bytes.
         apart: fields that are not compared.
-        lanes: the only lanes that need not be equal byte by byte; all if None.
+        entries: the only entries that need not be equal byte by byte; all if None.
     """
 
     tolerance: float | None
     apart: tuple[str, ...] = ()
-    lanes: frozenset[int] | None = None
+    entries: frozenset[int] | None = None
 
-    def at(self, lane: int | None) -> "Closeness":
-        """What is asked of one lane."""
-        if self.lanes is None or lane in self.lanes:
+    def at(self, entry: int | None) -> "Closeness":
+        """What is asked of one entry."""
+        if self.entries is None or entry in self.entries:
             return self
         return Closeness(None)
 
@@ -51,13 +51,13 @@ class Closeness:
         return replace(self, tolerance=max(self.tolerance, CLOSE_FLOAT32))
 
 
-def difference(world: str, old: Files, new: Files, how: Closeness) -> str | None:
+def difference(scenario: str, old: Files, new: Files, how: Closeness) -> str | None:
     """The first difference, None if there is none that counts."""
     if sorted(old) != sorted(new):
-        return f"world {world}: recorded files {sorted(old)}, now {sorted(new)}"
+        return f"scenario {scenario}: recorded files {sorted(old)}, now {sorted(new)}"
     for file in sorted(old, key=lambda name: name != "trace.jsonl"):  # rounds first
-        where = f"world {world}, file {file}"
-        found = next(_file(old[file], new[file], how.of(f"{world}/{file}")), None)
+        where = f"scenario {scenario}, file {file}"
+        found = next(_file(old[file], new[file], how.of(f"{scenario}/{file}")), None)
         if found is not None:
             return f"{where}, {found}"
     return None
@@ -70,9 +70,9 @@ def _file(old: bytes, new: bytes, how: Closeness) -> Iterator[str]:
     for k, (was, now) in enumerate(zip(before, after, strict=False)):
         if was != now:
             known, found = json.loads(was), json.loads(now)
-            keys = ("round", "lane", "name", "array")
+            keys = ("round", "entry", "name", "array")
             place = ", ".join(f"{key} {known[key]}" for key in keys if key in known)
-            here, asked = place or f"line {k + 1}", how.at(known.get("lane"))
+            here, asked = place or f"line {k + 1}", how.at(known.get("entry"))
             for text in _value("", known, found, asked, 0.0):
                 yield f"{here}, {text}"
             if asked.tolerance is None:  # such as another order of the same fields

@@ -1,4 +1,4 @@
-"""What a world leaves: files by name, small, with every bit of their floats."""
+"""What a scenario leaves: files by name, small, with every bit of their floats."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hewfl import Trace, simulate
 
 Files = dict[str, bytes]
-World = Callable[[Path], Files]
+Scenario = Callable[[Path], Files]
 """Runs in an empty folder of its own."""
 HEAD = 4
 """Entries of a long array that are written out; the digest stands for the rest."""
@@ -37,12 +37,12 @@ def described(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def models_of(trace: Trace) -> bytes:
-    """Final model and total traffic of every lane."""
+    """Final model and total traffic of every entry."""
     lines = []
     for k, (name, model) in enumerate(zip(trace.names, trace.anchors, strict=True)):
         ledger = trace.ledger(k)
         sent = {"sent": ledger.sent.tolist(), "received": ledger.received.tolist()}
-        lines.append(line({"lane": k, "name": name, **described(model), **sent}))
+        lines.append(line({"entry": k, "name": name, **described(model), **sent}))
     return b"".join(lines)
 
 

@@ -15,28 +15,28 @@ from hewfl import (
     FedNova,
     HewHet,
     HewHom,
-    Outer,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
+    ServerStep,
 )
-from hewfl.flower import AlgorithmStrategy, Local, Moment, client_app
+from hewfl.flower import AlgorithmStrategy, ClientObjective, StepContext, client_app
 from hewfl.problems import random_quadratic
 from tests.flower.federation import StubGrid
-from tests.recorded.files import Files, World, described, line
+from tests.recorded.files import Files, Scenario, described, line
 
 N, L, SEED = 4, 1.0, 31
 PROBLEM = random_quadratic(5, N, 6, samples=[5, 6, 7, 8], noise=0.4)
-Fault = Callable[[int, Moment], Any]
+Fault = Callable[[int, StepContext], Any]
 """From a client and a moment to what is multiplied with its gradient."""
 
 
-def no_fault(client: int, moment: Moment) -> float:
+def no_fault(client: int, moment: StepContext) -> float:
     del client, moment
     return 1.0
 
 
-def some_faults(client: int, moment: Moment) -> float:
+def some_faults(client: int, moment: StepContext) -> float:
     """Client 1 is not finite in round 2, client 2 raises in round 3, all in round 4."""
     if (client, moment.round) == (2, 2):
         text = "out of memory"
@@ -48,12 +48,12 @@ def some_faults(client: int, moment: Moment) -> float:
 def grid_of(fault: Fault, arrivals: int) -> StubGrid:
     """A federation whose client i is client i of the problem, two samples a step."""
 
-    def build(context: Context) -> Local:
+    def build(context: Context) -> ClientObjective:
         i = int(context.node_config["partition-id"])
         size, offset = int(PROBLEM.data_sizes[i]), int(PROBLEM.offsets[i])
         one = np.ones(1, dtype=np.int64)
 
-        def gradient(x: Any, moment: Moment) -> Any:
+        def gradient(x: Any, moment: StepContext) -> Any:
             rng = np.random.default_rng([SEED, i, abs(moment.round), moment.step])
             drawn = offset + rng.integers(size, size=(1, 2))
             every = np.tile(x.astype(np.float64), (1, N, 1))
@@ -61,7 +61,7 @@ def grid_of(fault: Fault, arrivals: int) -> StubGrid:
             found = PROBLEM.minibatch_gradients(every, samples, 2 * one.repeat(N))
             return (fault(i, moment) * found[0, i]).astype(x.dtype)
 
-        return Local(gradient, size, 2)
+        return ClientObjective(gradient, size, 2)
 
     return StubGrid(client_app(build), N, seed=arrivals)
 
@@ -88,7 +88,7 @@ def options(folder: Path, **changes: Any) -> dict[str, Any]:
         "population": N,
         "horizons": ChoiceHorizons((1, 3), every_round=True),
         "participation": SampledParticipation(3),
-        "outer": Outer(0.9, momentum=0.3),
+        "server_step": ServerStep(0.9, momentum=0.3),
         "seed": SEED,
         "fraction_evaluate": 0.0,
         "folder": folder,
@@ -139,18 +139,18 @@ def interrupted_of(name: str) -> Callable[[Path, int], Files]:
     return run
 
 
-def faults_of(name: str) -> World:
+def faults_of(name: str) -> Scenario:
     """Nodes that are not finite, that raise, rounds that nobody answers well."""
 
-    def world(folder: Path) -> Files:
+    def scenario(folder: Path) -> Files:
         told = options(folder, participation=RandomParticipation(0.8))
         method = METHODS[f"hew_{name}"]
         return outcome(AlgorithmStrategy(method, **told), 6, fault=some_faults)
 
-    return world
+    return scenario
 
 
-FLOWER: dict[str, World] = {
+FLOWER: dict[str, Scenario] = {
     "flower_faults_plain": faults_of("plain"),
     "flower_faults_corrected": faults_of("corrected"),
 }

@@ -1,7 +1,7 @@
-"""Write what today's code produces: `python -m tests.recorded.record [world ...]`.
+"""Write what today's code produces: `python -m tests.recorded.record [scenario ...]`.
 
 Without names everything is recorded anew, the runs stopped half way included. With
-names only those worlds: for one whose behaviour changes on purpose.
+names only those scenarios: for one whose behaviour changes on purpose.
 """
 
 import json
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.recorded.files import Files, World
+from tests.recorded.files import Files, Scenario
 from tests.recorded.flower_runs import FLOWER, FLOWER_RESUMED
 from tests.recorded.machine import probe
-from tests.recorded.torch_runs import Ranks, torch_worlds
-from tests.recorded.worlds import WORLDS, interrupted
+from tests.recorded.scenarios import WORLDS, interrupted
+from tests.recorded.torch_runs import Ranks, torch_scenarios
 from tests.torch.pool import Pool
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ RESUMED: dict[str, Callable[[Path, int], Files]] = {
 HALF, WHOLE = 3, 6
 
 
-def uninterrupted(name: str) -> World:
+def uninterrupted(name: str) -> Scenario:
     return lambda folder: RESUMED[name](folder, WHOLE)
 
 
@@ -50,23 +50,23 @@ def ranks() -> Iterator[Ranks]:
             pool.__exit__()
 
 
-def worlds(two: Ranks) -> dict[str, World]:
+def scenarios(two: Ranks) -> dict[str, Scenario]:
     whole = {name: uninterrupted(name) for name in RESUMED}
-    return {**WORLDS, **whole, **FLOWER, **torch_worlds(two)}
+    return {**WORLDS, **whole, **FLOWER, **torch_scenarios(two)}
 
 
 def recorded(name: str) -> Files:
-    """What a world left when it was recorded."""
+    """What a scenario left when it was recorded."""
     files = sorted((EXPECTED / name).iterdir())
     return {path.name: path.read_bytes() for path in files}
 
 
-def record(name: str, world: World) -> None:
+def record(name: str, scenario: Scenario) -> None:
     folder = EXPECTED / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        for file, data in world(Path(scratch)).items():
+        for file, data in scenario(Path(scratch)).items():
             (folder / file).write_bytes(data)
 
 
@@ -83,7 +83,7 @@ def stop_half_way(name: str) -> None:
 
 def main(names: list[str]) -> None:
     with ranks() as two:
-        known = worlds(two)
+        known = scenarios(two)
         for name in names or known:
             record(name, known[name])
     if not names:

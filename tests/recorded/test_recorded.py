@@ -1,7 +1,7 @@
-"""Every world again: the bytes that were recorded, before a redesign and after it.
+"""Every scenario again: the bytes that were recorded, before a redesign and after it.
 
 Where this machine's arithmetic is that of the recording, files must be equal byte by
-byte; elsewhere their numbers must agree (`compare.CLOSE`). A world that changes on
+byte; elsewhere their numbers must agree (`compare.CLOSE`). A scenario that changes on
 purpose is named in `CHANGED`, or recorded anew (`record.py`).
 """
 
@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from tests.recorded.compare import CLOSE, Closeness, difference
-from tests.recorded.files import World
+from tests.recorded.files import Scenario
 from tests.recorded.machine import probe
 from tests.recorded.record import (
     EXPECTED,
@@ -27,30 +27,30 @@ from tests.recorded.record import (
     WHOLE,
     ranks,
     recorded,
-    worlds,
+    scenarios,
 )
 
 
 @final
 @dataclass(frozen=True)
 class Change:
-    """A world whose bytes differ on purpose.
+    """A scenario whose bytes differ on purpose.
 
     Attributes:
         reason: a sentence.
         tolerance: relative, within which numbers must still agree.
         apart: fields that are not compared at all.
-        lanes: the only ones that differ; all if None.
+        entries: the only ones that differ; all if None.
     """
 
     reason: str
     tolerance: float = CLOSE
     apart: tuple[str, ...] = ()
-    lanes: frozenset[int] | None = None
+    entries: frozenset[int] | None = None
 
 
 _OUTER = (
-    "The outer step of a torch job is that of every server, entry by entry; torch's "
+    "The server step of a torch job is that of every server, entry by entry; torch's "
     "own SGD rounded some products together. Weighted displacements are added up by an "
     "all-reduce in their own precision, weights solved for from sketches."
 )
@@ -67,7 +67,7 @@ CHANGED: dict[str, Change] = {
 }
 BY_PRODUCTS = ("q-FedAvg", "FedExP", "FedAdp", "FedMGDA+", "FedAWARE #2")
 """Rules that were rewritten over the products of displacements, so that they run in
-every transport: their lanes agree to rounding, all others byte by byte."""
+every transport: their entries agree to rounding, all others byte by byte."""
 Machine = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -77,14 +77,14 @@ def not_started() -> Any:
 
 NAMES = [
     pytest.param(name, marks=pytest.mark.torch) if name.startswith("torch_") else name
-    for name in worlds(not_started)
+    for name in scenarios(not_started)
 ]
 
 
 @pytest.fixture(scope="module")
-def known() -> Iterator[dict[str, World]]:
+def known() -> Iterator[dict[str, Scenario]]:
     with ranks() as two:
-        yield worlds(two)
+        yield scenarios(two)
 
 
 @pytest.fixture(scope="module")
@@ -93,41 +93,41 @@ def machine() -> Machine:
     return json.loads((EXPECTED / "machine.json").read_text()), probe()
 
 
-def asked(world: str, machine: Machine) -> Closeness:
-    """Equal bytes, unless the machine or the world is another."""
-    if world in CHANGED:
-        change = CHANGED[world]
-        lanes = change.lanes
-        if lanes is not None:
-            lanes |= _by_products(world)
-        return Closeness(change.tolerance, change.apart, lanes)
+def asked(scenario: str, machine: Machine) -> Closeness:
+    """Equal bytes, unless the machine or the scenario is another."""
+    if scenario in CHANGED:
+        change = CHANGED[scenario]
+        entries = change.entries
+        if entries is not None:
+            entries |= _by_products(scenario)
+        return Closeness(change.tolerance, change.apart, entries)
     old, new = machine
-    parts = ["arithmetic", "kernels"] + ["tensors"] * world.startswith("torch_")
+    parts = ["arithmetic", "kernels"] + ["tensors"] * scenario.startswith("torch_")
     if not all(old[part] == new[part] for part in parts):
         return Closeness(CLOSE)
-    return Closeness(CLOSE, lanes=_by_products(world))
+    return Closeness(CLOSE, entries=_by_products(scenario))
 
 
-def _by_products(world: str) -> frozenset[int]:
-    """The lanes that were rewritten over products."""
-    lines = recorded(world).get("models.jsonl", b"").splitlines()
-    lanes = [json.loads(line) for line in lines]
-    return frozenset(lane["lane"] for lane in lanes if _is_by_products(lane))
+def _by_products(scenario: str) -> frozenset[int]:
+    """The entries that were rewritten over products."""
+    lines = recorded(scenario).get("models.jsonl", b"").splitlines()
+    entries = [json.loads(line) for line in lines]
+    return frozenset(entry["entry"] for entry in entries if _is_by_products(entry))
 
 
-def _is_by_products(lane: dict[str, Any]) -> bool:
-    return str(lane.get("name", "")).startswith(BY_PRODUCTS)
+def _is_by_products(entry: dict[str, Any]) -> bool:
+    return str(entry.get("name", "")).startswith(BY_PRODUCTS)
 
 
-@pytest.mark.parametrize("world", NAMES)
-def test_the_world_is_as_recorded(
-    world: str,
-    known: dict[str, World],
+@pytest.mark.parametrize("scenario", NAMES)
+def test_the_scenario_is_as_recorded(
+    scenario: str,
+    known: dict[str, Scenario],
     machine: Machine,
     tmp_path: Path,
 ) -> None:
-    new = known[world](tmp_path)
-    found = difference(world, recorded(world), new, asked(world, machine))
+    new = known[scenario](tmp_path)
+    found = difference(scenario, recorded(scenario), new, asked(scenario, machine))
     assert found is None, found
 
 
@@ -156,23 +156,23 @@ def test_compiled_kernels_answer_as_recorded(
 
 def test_everything_recorded_is_compared() -> None:
     folders = {path.name for path in EXPECTED.iterdir() if path.is_dir()}
-    assert folders == set(worlds(not_started))
+    assert folders == set(scenarios(not_started))
     assert {path.name for path in HALF_WAY.iterdir()} == set(RESUMED)
     assert set(CHANGED) <= folders
     assert all(change.reason.endswith(".") for change in CHANGED.values())
 
 
 def test_differences_are_told() -> None:
-    old = b'{"round":1,"lane":0,"weights":[0.5,0.5],"status":"gap 1.5"}\n'
+    old = b'{"round":1,"entry":0,"weights":[0.5,0.5],"status":"gap 1.5"}\n'
     new = old.replace(b"0.5]", b"0.50000001]").replace(b"1.5", b"1.50001")
     text = difference("w", {"t": old}, {"t": new}, Closeness(None))
-    where = "world w, file t, round 1, lane 0, field weights[1]"
+    where = "scenario w, file t, round 1, entry 0, field weights[1]"
     assert text == f"{where}: recorded 0.5, now 0.50000001"
     assert difference("w", {"t": old}, {"t": new}, Closeness(CLOSE)) == text
     assert difference("w", {"t": old}, {"t": new}, Closeness(1e-7)) is None
     assert difference("w", {"t": old}, {"t": old}, Closeness(None)) is None
     longer = difference("w", {"t": old}, {"t": old + new}, Closeness(None))
-    assert longer == "world w, file t, 1 lines recorded, now 2"
+    assert longer == "scenario w, file t, 1 lines recorded, now 2"
     other = old.replace(b"gap", b"no gap")
     apart = Closeness(CLOSE, ("status",))
     assert difference("w", {"t": old}, {"t": other}, apart) is None
@@ -180,4 +180,4 @@ def test_differences_are_told() -> None:
     assert told is not None
     assert "field status" in told
     missing = difference("w", {"t": old}, {}, apart)
-    assert missing == "world w: recorded files ['t'], now []"
+    assert missing == "scenario w: recorded files ['t'], now []"

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from hewfl import Federation, FixedHorizons, HewHet, HewHom, Lane, Outer
+from hewfl import Entry, Federation, FixedHorizons, HewHet, HewHom, ServerStep
 from hewfl.problems import torch_from_arrays
 from hewfl.torch import HewLocalSGD, SyncOptions
-from tests.recorded.files import Files, World, described, line, simulated
+from tests.recorded.files import Files, Scenario, described, line, simulated
 from tests.torch.pool import Pool
 
 RULES = ("hom", "het", "equal", "steps", "tokens", "fednova")
@@ -35,8 +35,8 @@ def train(rank: int, _: int, rule: str, kind: str) -> list[dict[str, Any]]:
             part.copy_(torch.tensor(values))
     X, y = data_of(rank, dtype)
     optimizer = torch.optim.SGD(layer.parameters(), lr=(0.1, 0.05)[rank])
-    outer = Outer(0.7, 0.9, nesterov=True)
-    told = SyncOptions(outer=outer, bucket_bytes=64)
+    server_step = ServerStep(0.7, 0.9, nesterov=True)
+    told = SyncOptions(server_step=server_step, bucket_bytes=64)
     seen = []
     with HewLocalSGD(layer, optimizer, 10**9, rule, None, told) as local:
         for t in range(1, ROUNDS + 1):
@@ -71,8 +71,8 @@ Ranks = Callable[[], Pool]
 """Gives the two processes, started when they are first needed."""
 
 
-def job_of(rule: str, ranks: Ranks) -> World:
-    def world(folder: Path) -> Files:
+def job_of(rule: str, ranks: Ranks) -> Scenario:
+    def scenario(folder: Path) -> Files:
         del folder
         files = {}
         for kind in ("float32", "float64"):
@@ -81,7 +81,7 @@ def job_of(rule: str, ranks: Ranks) -> World:
             files[f"{kind}.jsonl"] = b"".join(map(line, answers[0]))
         return files
 
-    return world
+    return scenario
 
 
 def module_float32(folder: Path) -> Files:
@@ -95,11 +95,11 @@ def module_float32(folder: Path) -> Files:
     shards = [range(6), range(6, 14), range(14, 24)]
     problem = torch_from_arrays(module, X, y, [list(rows) for rows in shards])
     federation = Federation(FixedHorizons([1, 2, 3]), 2)
-    lanes = [HewHom(2.0, 0.8), Lane(HewHet(2.0, 0.8), Outer(0.7, 0.5))]
+    entries = [HewHom(2.0, 0.8), Entry(HewHet(2.0, 0.8), ServerStep(0.7, 0.5))]
     more: dict[str, Any] = {"dtype": np.float32}
-    return simulated(folder, problem, federation, lanes, rounds=4, seed=44, **more)
+    return simulated(folder, problem, federation, entries, rounds=4, seed=44, **more)
 
 
-def torch_worlds(ranks: Ranks) -> dict[str, World]:
+def torch_scenarios(ranks: Ranks) -> dict[str, Scenario]:
     jobs = {f"torch_{rule}": job_of(rule, ranks) for rule in RULES}
     return {**jobs, "torch_module_float32": module_float32}

@@ -1,6 +1,6 @@
-"""Small fixed worlds in the simulator, built from public names alone.
+"""Small fixed scenarios in the simulator, built from public names alone.
 
-A world is a function from an empty folder to the files it leaves. Names of inner
+A scenario is a function from an empty folder to the files it leaves. Names of inner
 modules may change at any time; the one line that needs one is marked.
 """
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hewfl import (
     ChoiceHorizons,
+    Entry,
     EpochHorizons,
     FedAdp,
     FedAvg,
@@ -23,14 +24,13 @@ from hewfl import (
     HewControl,
     HewHet,
     HewHom,
-    Lane,
-    Outer,
     PoissonHorizons,
     ProblemBounds,
     QFedAvg,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
+    ServerStep,
     TimedHorizons,
     UniformLocalSGD,
 )
@@ -42,13 +42,13 @@ from hewfl.problems import (
     softmax_common_pool,
     softmax_from_arrays,
 )
-from hewfl.sim.audit import control_audit, pathwise_audit  # an inner module
+from hewfl.simulation.audit import control_audit, pathwise_audit  # an inner module
+from tests.recorded.entries import hew, outer, rivals, with_memory
 from tests.recorded.faulty import Faulty
-from tests.recorded.files import Files, World, simulated
-from tests.recorded.lanes import hew, outer, rivals, with_memory
+from tests.recorded.files import Files, Scenario, simulated
 
 L_DIGITS, L = 6.0, 1.0
-"""Smoothness told to the lanes: of the digits below, and of the quadratics."""
+"""Smoothness told to the entries: of the digits below, and of the quadratics."""
 VARIANCE = (0.5, 0.2, 0.3, 0.1)
 
 
@@ -87,14 +87,14 @@ RANDOM = Federation(ChoiceHorizons((1, 3)), 2, RandomParticipation(0.35))
 
 
 def digits_float64(folder: Path) -> Files:
-    lanes = [*hew(L_DIGITS, 2.0), *rivals(L_DIGITS)]
-    given = (digits("float64"), MIXED, lanes)
+    entries = [*hew(L_DIGITS, 2.0), *rivals(L_DIGITS)]
+    given = (digits("float64"), MIXED, entries)
     return simulated(folder, *given, rounds=3, seed=11)
 
 
 def digits_float32_sampled(folder: Path) -> Files:
-    lanes = [*hew(L_DIGITS, 2.0), *rivals(L_DIGITS)]
-    given = (digits("float32"), SAMPLED, lanes)
+    entries = [*hew(L_DIGITS, 2.0), *rivals(L_DIGITS)]
+    given = (digits("float32"), SAMPLED, entries)
     return simulated(folder, *given, rounds=2, seed=12, dtype=np.float32)
 
 
@@ -102,30 +102,32 @@ def digits_float32_common_pool(folder: Path) -> Files:
     """One pool for all clients; branches in float32 on rows in float64."""
     X, y = rows()
     problem = softmax_common_pool(X, y, 3, l2=0.01)
-    lanes = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(L_DIGITS, 0.3)]
+    entries = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(L_DIGITS, 0.3)]
     federation = Federation(FixedHorizons([1, 5, 2]), 8)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": 2}
-    return simulated(folder, problem, federation, lanes, rounds=5, seed=13, **more)
+    return simulated(folder, problem, federation, entries, rounds=5, seed=13, **more)
 
 
 def quadratic_full(folder: Path) -> Files:
-    lanes = [*hew(L, VARIANCE), *rivals(L)]
+    entries = [*hew(L, VARIANCE), *rivals(L)]
     start = np.linspace(-1, 1, 5)
-    return simulated(folder, quadratic(), MIXED, lanes, rounds=3, seed=14, start=start)
+    return simulated(
+        folder, quadratic(), MIXED, entries, rounds=3, seed=14, start=start
+    )
 
 
 def quadratic_random(folder: Path) -> Files:
     """Rounds of nobody, of one client and of several."""
-    lanes = [*hew(L, VARIANCE), *rivals(L)]
-    return simulated(folder, quadratic(), RANDOM, lanes, rounds=4, seed=24)
+    entries = [*hew(L, VARIANCE), *rivals(L)]
+    return simulated(folder, quadratic(), RANDOM, entries, rounds=4, seed=24)
 
 
 def many_clients(folder: Path) -> Files:
     """More clients than parameters: minimisers that are not unique."""
     problem = random_quadratic(4, 70, 3, samples=2, noise=0.3)
     federation = Federation(ChoiceHorizons((1, 2, 4)), 1)
-    lanes = [HewHom(L, 0.8), HewHet(L, 0.8)]
-    return simulated(folder, problem, federation, lanes, rounds=2, seed=25)
+    entries = [HewHom(L, 0.8), HewHet(L, 0.8)]
+    return simulated(folder, problem, federation, entries, rounds=2, seed=25)
 
 
 def equal_clients(folder: Path) -> Files:
@@ -134,9 +136,9 @@ def equal_clients(folder: Path) -> Files:
         6, 3, 4, samples=2, noise=0.0, heterogeneity=0.0, common_hessian=True
     )
     federation = Federation(FixedHorizons(2), 1)
-    lanes = [*hew(L, 1.0)[3:8], FedAdp(L, 0.3), FedAWARE(L, 0.3), FedExP(L, 0.3)]
-    lanes += [FedMGDAPlus(L, 0.3), HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0)]
-    return simulated(folder, problem, federation, lanes, rounds=2, seed=26)
+    entries = [*hew(L, 1.0)[3:8], FedAdp(L, 0.3), FedAWARE(L, 0.3), FedExP(L, 0.3)]
+    entries += [FedMGDAPlus(L, 0.3), HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0)]
+    return simulated(folder, problem, federation, entries, rounds=2, seed=26)
 
 
 def outer_steps(folder: Path) -> Files:
@@ -147,16 +149,16 @@ def audits(folder: Path) -> Files:
     """Observers of the certificates."""
     problem = quadratic()
     box = ProblemBounds(L, 3.0, 1e-3, 1.0)
-    lanes = [
+    entries = [
         HewControl(box, VARIANCE, source="oracle"),
         HewControl(box, VARIANCE),
         HewHet(L, 0.8),
-        Lane(HewHom(L, 0.8), Outer(0.9, 0.3)),
+        Entry(HewHom(L, 0.8), ServerStep(0.9, 0.3)),
         FedAvg(L, 0.3),
     ]
     observers = [pathwise_audit, control_audit(problem)]
     more: dict[str, Any] = {"observers": observers}
-    return simulated(folder, problem, MIXED, lanes, rounds=4, seed=16, **more)
+    return simulated(folder, problem, MIXED, entries, rounds=4, seed=16, **more)
 
 
 LAWS: dict[str, Any] = {
@@ -168,13 +170,13 @@ LAWS: dict[str, Any] = {
 }
 
 
-def horizons_of(law: str) -> World:
-    def world(folder: Path) -> Files:
-        lanes = [HewHom(L, 0.8), HewHet(L, 0.8), UniformLocalSGD(L, 0.2)]
+def horizons_of(law: str) -> Scenario:
+    def scenario(folder: Path) -> Files:
+        entries = [HewHom(L, 0.8), HewHet(L, 0.8), UniformLocalSGD(L, 0.2)]
         federation = Federation(LAWS[law], 2)
-        return simulated(folder, quadratic(), federation, lanes, rounds=4, seed=17)
+        return simulated(folder, quadratic(), federation, entries, rounds=4, seed=17)
 
-    return world
+    return scenario
 
 
 # ------------------------------------------------------------------ what goes wrong
@@ -183,40 +185,40 @@ def horizons_of(law: str) -> World:
 def lost_clients(folder: Path) -> Files:
     """Clients 1 and 3 draw rows without a finite gradient in some rounds."""
     problem = Faulty(quadratic(), bad_rows=(7, 30))
-    lanes = [*hew(L, VARIANCE), *with_memory(L)[5:9], QFedAvg(L, 0.3, 1.0)]
-    return simulated(folder, problem, MIXED, lanes, rounds=4, seed=20)
+    entries = [*hew(L, VARIANCE), *with_memory(L)[5:9], QFedAvg(L, 0.3, 1.0)]
+    return simulated(folder, problem, MIXED, entries, rounds=4, seed=20)
 
 
 def silent_start(folder: Path) -> Files:
     """Client 1 has no finite gradient at the start, and is there in round 1."""
     problem = Faulty(quadratic(), bad_rows=(7,))
-    lanes = [
+    entries = [
         HewHet(L, 0.8),
         Scaffold(L, 0.3, start="gradient"),
         HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.5),
         HewHom(L, 0.8),
     ]
-    return simulated(folder, problem, MIXED, lanes, rounds=4, seed=34)
+    return simulated(folder, problem, MIXED, entries, rounds=4, seed=34)
 
 
-def stopped_lanes(folder: Path) -> Files:
+def stopped_entries(folder: Path) -> Files:
     """Lanes that diverge in three ways, one that refuses, one that goes on."""
     problem = Faulty(quadratic(), lowered=0.6)
-    lanes = [
+    entries = [
         FedAvg(L, 1000.0),  # its objective leaves all bounds
         HewHet(L, 1e160),  # no displacement is finite
         Scaffold(L, 1e80),
         QFedAvg(L, 0.3, 0.1),  # refuses a negative loss
         HewHom(L, 0.8),
     ]
-    return simulated(folder, problem, MIXED, lanes, rounds=5, seed=18)
+    return simulated(folder, problem, MIXED, entries, rounds=5, seed=18)
 
 
 def unseen_divergence_float32(folder: Path) -> Files:
-    """Without evaluation a lane is stopped by its displacements alone."""
-    lanes = [FedAvg(L, 1e8), HewHom(L, 1e9), HewHom(L, 0.8)]
+    """Without evaluation a entry is stopped by its displacements alone."""
+    entries = [FedAvg(L, 1e8), HewHom(L, 1e9), HewHom(L, 0.8)]
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": None}
-    return simulated(folder, quadratic(), MIXED, lanes, rounds=6, seed=19, **more)
+    return simulated(folder, quadratic(), MIXED, entries, rounds=6, seed=19, **more)
 
 
 # ------------------------------------------------------------------ stop and go on
@@ -229,7 +231,7 @@ def interrupted(folder: Path, rounds: int) -> Files:
     return simulated(folder, *given, rounds=rounds, seed=30)
 
 
-WORLDS: dict[str, World] = {
+WORLDS: dict[str, Scenario] = {
     "digits_float64": digits_float64,
     "digits_float32_sampled": digits_float32_sampled,
     "digits_float32_common_pool": digits_float32_common_pool,
@@ -242,6 +244,6 @@ WORLDS: dict[str, World] = {
     **{f"horizons_{law}": horizons_of(law) for law in LAWS},
     "lost_clients": lost_clients,
     "silent_start": silent_start,
-    "stopped_lanes": stopped_lanes,
+    "stopped_entries": stopped_entries,
     "unseen_divergence_float32": unseen_divergence_float32,
 }

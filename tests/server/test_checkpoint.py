@@ -28,8 +28,8 @@ from hewfl.server.checkpoint import (
     save_checkpoint,
     unflatten,
 )
-from tests.sim.test_engine import all_lanes
-from tests.sim.toy import least_squares
+from tests.simulation.test_engine import all_entries
+from tests.simulation.toy import least_squares
 
 ROOT = Path(__file__).parents[2]
 FEDERATION = Federation(ChoiceHorizons(every_round=True), 4, SampledParticipation(4))
@@ -37,13 +37,17 @@ FEDERATION = Federation(ChoiceHorizons(every_round=True), 4, SampledParticipatio
 
 def test_five_and_five_rounds_are_ten(tmp_path: Path) -> None:
     problem = least_squares()
-    lanes = all_lanes(problem.smoothness)
-    whole = simulate(problem, FEDERATION, lanes, rounds=10, seed=1)
-    simulate(problem, FEDERATION, lanes, rounds=5, seed=1, checkpoint=tmp_path)
-    rest = simulate(problem, FEDERATION, lanes, rounds=10, seed=1, checkpoint=tmp_path)
+    entries = all_entries(problem.smoothness)
+    whole = simulate(problem, FEDERATION, entries, rounds=10, seed=1)
+    simulate(problem, FEDERATION, entries, rounds=5, seed=1, checkpoint=tmp_path)
+    rest = simulate(
+        problem, FEDERATION, entries, rounds=10, seed=1, checkpoint=tmp_path
+    )
     assert np.array_equal(whole.anchors, rest.anchors)
     assert whole.records == rest.records
-    again = simulate(problem, FEDERATION, lanes, rounds=10, seed=1, checkpoint=tmp_path)
+    again = simulate(
+        problem, FEDERATION, entries, rounds=10, seed=1, checkpoint=tmp_path
+    )
     assert again.records == whole.records  # nothing left to do
 
 
@@ -52,11 +56,11 @@ import sys
 from pathlib import Path
 from hewfl import simulate
 from tests.server.test_checkpoint import FEDERATION
-from tests.sim.test_engine import all_lanes
-from tests.sim.toy import least_squares
+from tests.simulation.test_engine import all_entries
+from tests.simulation.toy import least_squares
 problem = least_squares()
-lanes = all_lanes(problem.smoothness)
-simulate(problem, FEDERATION, lanes, rounds=24, seed=1, checkpoint=Path(sys.argv[1]))
+entries = all_entries(problem.smoothness)
+simulate(problem, FEDERATION, entries, rounds=24, seed=1, checkpoint=Path(sys.argv[1]))
 """
 
 
@@ -105,15 +109,15 @@ def test_the_manifest_comes_when_all_else_is_on_the_disk(
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     problem = least_squares()
-    lanes = [HewHet(problem.smoothness, 0.4)]
-    simulate(problem, FEDERATION, lanes, rounds=2, seed=1, checkpoint=tmp_path)
+    entries = [HewHet(problem.smoothness, 0.4)]
+    simulate(problem, FEDERATION, entries, rounds=2, seed=1, checkpoint=tmp_path)
     return tmp_path
 
 
 def go_on(folder: Path, *, seed: int = 1, amplitude: float = 0.4) -> None:
     problem = least_squares()
-    lanes = [HewHet(problem.smoothness, amplitude)]
-    simulate(problem, FEDERATION, lanes, rounds=4, seed=seed, checkpoint=folder)
+    entries = [HewHet(problem.smoothness, amplitude)]
+    simulate(problem, FEDERATION, entries, rounds=4, seed=seed, checkpoint=folder)
 
 
 def test_damaged_checkpoints_are_refused(stopped: Path) -> None:
@@ -145,15 +149,15 @@ def test_damaged_checkpoints_are_refused(stopped: Path) -> None:
 def test_another_run_is_refused(stopped: Path) -> None:
     with pytest.raises(DataError, match="another run: its seed is 1, asked for is 2"):
         go_on(stopped, seed=2)
-    with pytest.raises(DataError, match="another run: its lanes"):
+    with pytest.raises(DataError, match="another run: its entries"):
         go_on(stopped, amplitude=0.3)
     go_on(stopped)
 
 
 def test_states_come_back_as_they_went() -> None:
     problem = least_squares()
-    for lane in all_lanes(problem.smoothness):
-        algorithm = getattr(lane, "algorithm", lane)
+    for entry in all_entries(problem.smoothness):
+        algorithm = getattr(entry, "algorithm", entry)
         gradients = np.ones((6, 5)) if algorithm.demands.gradients else None
         state = algorithm.init(6, 5, gradients)
         back = unflatten(state, flatten(state))
@@ -170,7 +174,7 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_anew(
     tmp_path: Path,
 ) -> None:
     problem = least_squares()
-    lanes = [HewHet(problem.smoothness, 0.4)]
+    entries = [HewHet(problem.smoothness, 0.4)]
 
     def dies_at(last: int) -> Any:
         def on_round(done: int) -> None:
@@ -183,15 +187,15 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_anew(
     for last in (3, 7):
         with pytest.raises(KeyboardInterrupt):
             simulate(
-                *(problem, FEDERATION, lanes),
+                *(problem, FEDERATION, entries),
                 checkpoint=tmp_path / "a",
                 on_round=dies_at(last),
                 **given,
             )
-    trace = simulate(problem, FEDERATION, lanes, checkpoint=tmp_path / "a", **given)
+    trace = simulate(problem, FEDERATION, entries, checkpoint=tmp_path / "a", **given)
     assert [record.round for record in trace.records] == list(range(11))
     calm = tmp_path / "b"
-    simulate(problem, FEDERATION, lanes, checkpoint=calm, **given)
+    simulate(problem, FEDERATION, entries, checkpoint=calm, **given)
     ours, theirs = tmp_path / "a" / "trace.jsonl", calm / "trace.jsonl"
     assert ours.read_bytes() == theirs.read_bytes()
 
@@ -219,9 +223,9 @@ def test_a_changed_digit_of_the_trace_is_refused(stopped: Path) -> None:
 
 def test_other_problems_and_starts_are_other_runs(stopped: Path) -> None:
     problem = least_squares()
-    lanes = [HewHet(problem.smoothness, 0.4)]
+    entries = [HewHet(problem.smoothness, 0.4)]
     given: dict[str, Any] = {"rounds": 4, "seed": 1, "checkpoint": stopped}
     with pytest.raises(DataError, match="its start is"):
-        simulate(problem, FEDERATION, lanes, start=np.ones(problem.d), **given)
+        simulate(problem, FEDERATION, entries, start=np.ones(problem.d), **given)
     with pytest.raises(InvalidInputError, match="`rounds` must be at least the 2"):
-        simulate(problem, FEDERATION, lanes, **(given | {"rounds": 1}))
+        simulate(problem, FEDERATION, entries, **(given | {"rounds": 1}))

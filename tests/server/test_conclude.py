@@ -1,4 +1,4 @@
-"""The end of a round, whatever the rule and the outer step."""
+"""The end of a round, whatever the rule and the server step."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,13 +6,22 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from hewfl import Decision, Demands, FedAvg, HewHet, HewHom, Lane, LocalPlan, Outer
-from hewfl.aggregate.pieces import Pieces
-from hewfl.aggregate.rows import matrix_round
-from hewfl.aggregate.variates import kept
-from hewfl.core.round import Roster, Round
-from hewfl.server.conclude import RANGE_ERROR, conclude
-from hewfl.server.first import first_state
+from hewfl import (
+    Decision,
+    Demands,
+    Entry,
+    FedAvg,
+    HewHet,
+    HewHom,
+    LocalPlan,
+    ServerStep,
+)
+from hewfl.core.round import Cohort, Round
+from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.control_variates import kept
+from hewfl.displacements.dense import matrix_round
+from hewfl.server.finish_round import RANGE_ERROR, conclude
+from hewfl.server.initial_state import first_state
 from hewfl.server.state import ServerState
 from tests.conformance.median import Median
 
@@ -23,44 +32,46 @@ def always(_: Any) -> bool:
 
 def a_round(rng: np.random.Generator, d: int = 30) -> tuple[Round, Any]:
     ones = np.ones(4, dtype=np.int64)
-    roster = Roster(np.arange(4), 2 * ones, ones, ones, 4)
+    cohort = Cohort(np.arange(4), 2 * ones, ones, ones, 4)
     rows = -0.1 - 0.1 * rng.standard_normal((4, d))
     plan = LocalPlan(np.full(4, 0.25))
-    return matrix_round(rng.standard_normal(d), rows, roster, plan), rows
+    return matrix_round(rng.standard_normal(d), rows, cohort, plan), rows
 
 
-def started(lane: Lane, x: Any, rng: np.random.Generator) -> ServerState:
-    return first_state(lane.algorithm, x, 4, rng.standard_normal((4, len(x))))
+def started(entry: Entry, x: Any, rng: np.random.Generator) -> ServerState:
+    return first_state(entry.algorithm, x, 4, rng.standard_normal((4, len(x))))
 
 
-@pytest.mark.parametrize("outer", [Outer(), Outer(0.5), Outer(0.7, 0.9, nesterov=True)])
+@pytest.mark.parametrize(
+    "server_step", [ServerStep(), ServerStep(0.5), ServerStep(0.7, 0.9, nesterov=True)]
+)
 @pytest.mark.parametrize("method", [FedAvg(1.0, 0.5), HewHom(2.0, 0.5), Median()])
 def test_the_step_is_the_outer_one(
-    method: Any, outer: Outer, rng: np.random.Generator
+    method: Any, server_step: ServerStep, rng: np.random.Generator
 ) -> None:
     round_, rows = a_round(rng)
-    lane = Lane(method, outer)
-    state = started(lane, round_.anchor, rng)
-    came = conclude(lane, state, round_, fits=always, with_move=True)
+    entry = Entry(method, server_step)
+    state = started(entry, round_.anchor, rng)
+    came = conclude(entry, state, round_, fits=always, with_move=True)
     assert came.decision is not None
     step = came.decision.weights @ rows
     if isinstance(method, Median):
         step = np.median(rows, axis=0)
-    ahead = step + outer.momentum * step if outer.nesterov else step
-    assert came.move == pytest.approx(outer.step * ahead)
+    ahead = step + server_step.momentum * step if server_step.nesterov else step
+    assert came.move == pytest.approx(server_step.step * ahead)
     assert came.state.anchor == pytest.approx(round_.anchor + came.move)
     assert state.anchor is round_.anchor  # as it was
 
 
-@pytest.mark.parametrize("outer", [Outer(), Outer(0.7, 0.9)])
+@pytest.mark.parametrize("server_step", [ServerStep(), ServerStep(0.7, 0.9)])
 @pytest.mark.parametrize("method", [HewHom(2.0, 0.5), HewHet(2.0, 0.5)])
 def test_terms_are_those_of_the_bound(
-    method: Any, outer: Outer, rng: np.random.Generator
+    method: Any, server_step: ServerStep, rng: np.random.Generator
 ) -> None:
     round_, rows = a_round(rng)
-    lane = Lane(method, outer)
-    state = started(lane, round_.anchor, rng)
-    came = conclude(lane, state, round_, fits=always, with_terms=True, with_move=True)
+    entry = Entry(method, server_step)
+    state = started(entry, round_.anchor, rng)
+    came = conclude(entry, state, round_, fits=always, with_terms=True, with_move=True)
     g = -rows.mean(axis=0) / 0.5 if isinstance(method, HewHom) else None
     g = state.algorithm.server if g is None else g
     assert came.move is not None
@@ -75,16 +86,16 @@ def test_a_model_out_of_range_leaves_everything_as_it_was(
 ) -> None:
     round_, rows = a_round(rng)
     parts = (tuple(np.ascontiguousarray(row) for row in rows),)
-    round_ = Round(round_.anchor, Pieces(parts), round_.roster, round_.plan)
-    lane = Lane(HewHet(2.0, 0.5))
-    state = started(lane, round_.anchor, rng)
+    round_ = Round(round_.anchor, Pieces(parts), round_.cohort, round_.plan)
+    entry = Entry(HewHet(2.0, 0.5))
+    state = started(entry, round_.anchor, rng)
     state = ServerState(state.anchor, state.memory, kept(state.algorithm), 0, 0)
     before = state.algorithm.clients.copy()
-    came = conclude(lane, state, round_, fits=lambda _: False)
+    came = conclude(entry, state, round_, fits=lambda _: False)
     assert (came.decision, came.status) == (None, RANGE_ERROR)
     assert came.state is state
     assert np.array_equal(state.algorithm.clients, before)
-    came = conclude(lane, state, round_, fits=always)
+    came = conclude(entry, state, round_, fits=always)
     assert came.state.algorithm.clients is state.algorithm.clients  # in place
     assert not np.array_equal(state.algorithm.clients, before)
 
@@ -100,8 +111,8 @@ class Faulty:
     def init(self, n: int, d: int, gradients: Any) -> None:
         pass
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002
-        return LocalPlan(np.ones(len(roster.clients)))
+    def plan(self, cohort: Cohort, state: None) -> LocalPlan:  # noqa: ARG002
+        return LocalPlan(np.ones(len(cohort.clients)))
 
     def decide(self, round_: Round, state: None) -> Any:  # noqa: ARG002
         return self.answer
@@ -125,7 +136,7 @@ def test_faulty_rules_are_named(
         answer = (Decision(np.ones(3), "three"), None)
         text = "its weights,` must be a float64 array of shape (4,); got ndarray of"
     round_, _ = a_round(rng)
-    lane = Lane(Faulty(answer))
-    came = conclude(lane, started(lane, round_.anchor, rng), round_, fits=always)
+    entry = Entry(Faulty(answer))
+    came = conclude(entry, started(entry, round_.anchor, rng), round_, fits=always)
     assert came.decision is None
     assert text in came.status

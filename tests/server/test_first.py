@@ -5,7 +5,7 @@ import pytest
 
 from hewfl import FedAvg, HewHet
 from hewfl.errors import DataError
-from hewfl.server.first import filled, finite_rows, first_state
+from hewfl.server.initial_state import filled, finite_rows, first_state
 
 
 def test_the_mean_of_the_others_stands_in(rng: np.random.Generator) -> None:

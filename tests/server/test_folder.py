@@ -8,12 +8,12 @@ import pytest
 
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import Saved
-from hewfl.server.folder import RunLog, describe
+from hewfl.server.run_log import RunLog, describe
 from hewfl.server.trace import RoundRecord
 
 
 def records(*rounds: int) -> list[RoundRecord]:
-    return [RoundRecord(round=t, lane=0, objective=1 / (t + 1)) for t in rounds]
+    return [RoundRecord(round=t, entry=0, objective=1 / (t + 1)) for t in rounds]
 
 
 def test_a_trace_is_cut_back_to_its_checkpoint(tmp_path: Path) -> None:

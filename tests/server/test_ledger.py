@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hewfl import (
+    Entry,
     FedAvg,
     FedAvgM,
     Federation,
@@ -13,10 +14,9 @@ from hewfl import (
     HewControl,
     HewHet,
     InvalidInputError,
-    Lane,
-    Outer,
     ProblemBounds,
     SampledParticipation,
+    ServerStep,
     simulate,
 )
 from hewfl.problems import random_quadratic
@@ -26,13 +26,13 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
     problem = random_quadratic(seed=0, n=6, d=4)
     L, d = problem.smoothness, problem.d
     bounds = ProblemBounds(L, 10.0, 0.01, 0.1)
-    lanes: list[Any] = [
+    entries: list[Any] = [
         FedAvg(L, 0.2),
         HewHet(L, 0.5, start="gradient"),
         HewControl(bounds, variance=1.0),
     ]
     federation = Federation(FixedHorizons(2), 2, SampledParticipation(4))
-    trace = simulate(problem, federation, lanes, rounds=5, seed=1)
+    trace = simulate(problem, federation, entries, rounds=5, seed=1)
     took_part = np.zeros(6, dtype=np.int64)
     for record in trace.of(0)[1:]:
         took_part[list(record.clients)] += 1
@@ -53,9 +53,9 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
 def test_fedavgm_is_fedavg_under_momentum() -> None:
     problem = random_quadratic(seed=0, n=4, d=3)
     L, federation = problem.smoothness, Federation(FixedHorizons(2), 2)
-    by_hand = Lane(FedAvg(L, 0.1), Outer(0.5, 0.8), "by hand")
-    lanes = [FedAvgM(L, 0.1, momentum=0.8, step=0.5), by_hand]
-    trace = simulate(problem, federation, lanes, rounds=4, seed=0)
+    by_hand = Entry(FedAvg(L, 0.1), ServerStep(0.5, 0.8), "by hand")
+    entries = [FedAvgM(L, 0.1, momentum=0.8, step=0.5), by_hand]
+    trace = simulate(problem, federation, entries, rounds=4, seed=0)
     assert trace.names == ("FedAvgM", "by hand")
     np.testing.assert_array_equal(trace.anchors[0], trace.anchors[1])
     with pytest.raises(InvalidInputError, match="`momentum` must be from 0 to below 1"):

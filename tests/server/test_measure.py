@@ -10,23 +10,23 @@ import pytest
 from hewfl import (
     Decision,
     Demands,
+    Entry,
     FedAvg,
     Federation,
     FixedHorizons,
     HewFixed,
     InvalidInputError,
-    Lane,
     LocalPlan,
-    Outer,
     SampledParticipation,
+    ServerStep,
     Trace,
     UniformLocalSGD,
     simulate,
 )
-from hewfl.core.round import Roster, Round
+from hewfl.core.round import Cohort, Round
 from hewfl.problems import Quadratic, random_quadratic
-from hewfl.server.measure import best_length, fitted
-from tests.sim.unchecked import unchecked
+from hewfl.server.line_search import best_length, fitted
+from tests.simulation.unchecked import unchecked
 
 POINTS = np.array([0.0, 0.5, 1.0, 2.0])
 EXACT = random_quadratic(seed=1, n=4, d=3, noise=0.0, heterogeneity=0.5)
@@ -61,17 +61,17 @@ def test_the_fit_is_safeguarded(values: list[float], expected: float) -> None:
 
 def test_clients_without_weight_do_not_vote() -> None:
     """The third client wants to go nowhere, the fourth has no finite loss."""
-    outer = Outer(measure=5)
+    server_step = ServerStep(measure=5)
     good = 2 * (POINTS - 1.2) ** 2
     bad, lost = 1e6 * POINTS, np.full(4, np.nan)
     losses = np.stack([good, good + 1, bad, lost])
-    found = fitted(outer, np.array([0.5, 0.25, 0.0, 0.25]), losses)
+    found = fitted(server_step, np.array([0.5, 0.25, 0.0, 0.25]), losses)
     assert found.length == pytest.approx(1.2)
     assert found.decrease == pytest.approx(2 * 1.2**2)
     assert found.low == pytest.approx(found.high)  # both agree
-    swayed = fitted(outer, np.array([0.5, 0.25, 0.01, 0.24]), losses)
+    swayed = fitted(server_step, np.array([0.5, 0.25, 0.01, 0.24]), losses)
     assert swayed.length < 0.1
-    nobody = fitted(outer, np.array([0.0, 0.0, 0.0, 1.0]), losses)
+    nobody = fitted(server_step, np.array([0.0, 0.0, 0.0, 1.0]), losses)
     assert (nobody.length, nobody.decrease) == (1.0, None)
     assert "measured_decrease" not in nobody.note(1.0)
 
@@ -80,30 +80,30 @@ def test_the_interval_is_students_for_equal_weights() -> None:
     """Decreases 1, 2, 3 and 6 at a = 2: mean 3, deviation √(14/3), t(3) = 3.182."""
     losses = np.zeros((4, 4))
     losses[:, 1:] = -np.outer([1.0, 2.0, 3.0, 6.0], [0.2, 0.5, 1.0])
-    found = fitted(Outer(measure=1), np.full(4, 0.25), losses)
+    found = fitted(ServerStep(measure=1), np.full(4, 0.25), losses)
     assert found.length == 2.0
     assert found.decrease == pytest.approx(3.0)
     half = 3.182446305 * np.sqrt(14 / 3) / 2
     assert (found.low, found.high) == pytest.approx((3 - half, 3 + half))
-    alone = fitted(Outer(measure=1), np.array([1.0, 0.0, 0.0, 0.0]), losses)
+    alone = fitted(ServerStep(measure=1), np.array([1.0, 0.0, 0.0, 0.0]), losses)
     assert alone.decrease == pytest.approx(1.0)
     assert "measured_low" not in alone.note(1.0)  # one client has no spread
 
 
-def lanes(problem: Quadratic) -> list[Lane]:
+def entries(problem: Quadratic) -> list[Entry]:
     L = problem.smoothness
     return [
-        Lane(FedAvg(L, 0.3), Outer(measure=3)),
-        Lane(HewFixed(L, 0.5), Outer(1.0, 0.5, measure=3, average="ema")),
+        Entry(FedAvg(L, 0.3), ServerStep(measure=3)),
+        Entry(HewFixed(L, 0.5), ServerStep(1.0, 0.5, measure=3, average="ema")),
     ]
 
 
 def test_on_a_quadratic_the_minimiser_along_the_step_is_found() -> None:
     start = EXACT.optimum().x + np.array([1.0, -2.0, 0.5])
-    trace = simulate(EXACT, FULL, lanes(EXACT)[:1], rounds=6, seed=2, start=start)
+    trace = simulate(EXACT, FULL, entries(EXACT)[:1], rounds=6, seed=2, start=start)
     for t in range(1, 7):
         models = [
-            simulate(EXACT, FULL, lanes(EXACT)[:1], rounds=k, seed=2, start=start)
+            simulate(EXACT, FULL, entries(EXACT)[:1], rounds=k, seed=2, start=start)
             for k in (t - 1, t)
         ]
         x, y = (m.anchors[0] for m in models)
@@ -132,7 +132,7 @@ def test_step_sizes_are_those_measured() -> None:
     L, start = EXACT.smoothness, EXACT.optimum().x + 1
     ones = Federation(FixedHorizons(1), 2)
     methods = [UniformLocalSGD(L, 1.0), UniformLocalSGD(L, 2.0)]
-    both = [Lane(m, Outer(measure=3), str(k)) for k, m in enumerate(methods)]
+    both = [Entry(m, ServerStep(measure=3), str(k)) for k, m in enumerate(methods)]
     trace = simulate(EXACT, ones, both, rounds=1, seed=0, start=start)
     short, long = (trace.of(k)[1].observed["measured_step"] for k in (0, 1))
     assert short == pytest.approx(2 * long)
@@ -143,7 +143,7 @@ def test_measured_runs_go_on_to_the_same_bytes(tmp_path: Path) -> None:
     problem = random_quadratic(seed=1, n=4, d=3)
 
     def run(rounds: int, folder: str) -> Trace:
-        given = (problem, FULL, lanes(problem))
+        given = (problem, FULL, entries(problem))
         return simulate(*given, rounds=rounds, seed=3, checkpoint=tmp_path / folder)
 
     whole = run(7, "whole")
@@ -159,8 +159,8 @@ def test_measured_runs_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 def test_the_ledger_counts_scalars_and_samples_by_hand() -> None:
     """Four losses up from each, a* down; s besides x where some may be absent."""
     L, d, rounds = EXACT.smoothness, EXACT.d, 5
-    lane = Lane(UniformLocalSGD(L, 0.3), Outer(measure=7))
-    full = simulate(EXACT, FULL, [lane], rounds=rounds, seed=1)
+    entry = Entry(UniformLocalSGD(L, 0.3), ServerStep(measure=7))
+    full = simulate(EXACT, FULL, [entry], rounds=rounds, seed=1)
     account = full.ledger(0)
     assert account.total.scalars == rounds * (d + 4 * d + 4 * 4 + 1)
     assert full.of(0)[-1].scalars == account.total.scalars
@@ -168,8 +168,8 @@ def test_the_ledger_counts_scalars_and_samples_by_hand() -> None:
     assert account.received.tolist() == [rounds * (d + 1)] * 4
     assert account.samples.tolist() == [rounds * 7] * 4
     some = Federation(FixedHorizons(2), 2, SampledParticipation(3))
-    lane = Lane(UniformLocalSGD(L, 0.3), Outer(measure=7, measure_at=(1.0, 3.0)))
-    part = simulate(EXACT, some, [lane], rounds=rounds, seed=1)
+    entry = Entry(UniformLocalSGD(L, 0.3), ServerStep(measure=7, measure_at=(1.0, 3.0)))
+    part = simulate(EXACT, some, [entry], rounds=rounds, seed=1)
     assert part.of(0)[-1].scalars == rounds * (2 * d + 3 * d + 3 * 3 + 1)
     assert part.ledger(0).samples.sum() == rounds * 3 * 7
 
@@ -184,11 +184,11 @@ class AllButOne:
     def init(self, n: int, d: int, gradients: Any) -> None:
         pass
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002
-        return LocalPlan(np.full(len(roster.clients), 0.3))
+    def plan(self, cohort: Cohort, state: None) -> LocalPlan:  # noqa: ARG002
+        return LocalPlan(np.full(len(cohort.clients), 0.3))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:  # noqa: ARG002
-        w = (round_.roster.clients > 0).astype(np.float64)
+        w = (round_.cohort.clients > 0).astype(np.float64)
         return Decision(w / w.sum(), "some"), None
 
 
@@ -197,8 +197,8 @@ def test_a_bad_client_does_not_sway_the_run() -> None:
     far = EXACT.centers.copy()
     far[0] += 100.0
     bad = Quadratic(EXACT.hessians, far, EXACT.noise, EXACT.data_sizes)
-    lane = Lane(AllButOne(), Outer(measure=3))
-    clean, swayed = (simulate(p, FULL, [lane], rounds=4, seed=0) for p in (EXACT, bad))
+    entry = Entry(AllButOne(), ServerStep(measure=3))
+    clean, swayed = (simulate(p, FULL, [entry], rounds=4, seed=0) for p in (EXACT, bad))
     assert np.array_equal(clean.anchors, swayed.anchors)
     steps = [trace.curve(0, "measured_step")[1:] for trace in (clean, swayed)]
     assert np.array_equal(steps[0], steps[1])
@@ -227,11 +227,11 @@ class Silent:
 )
 def test_senseless_measurements_are_refused(given: dict[str, Any], text: str) -> None:
     with unchecked(), pytest.raises(InvalidInputError) as caught:
-        Outer(**given)
+        ServerStep(**given)
     assert text in str(caught.value)
 
 
 def test_a_problem_that_cannot_answer_is_refused() -> None:
     silent: Any = Silent()
     with unchecked(), pytest.raises(InvalidInputError, match="with `sample_losses`"):
-        simulate(silent, FULL, lanes(EXACT), rounds=1, seed=0)
+        simulate(silent, FULL, entries(EXACT), rounds=1, seed=0)

@@ -1,4 +1,4 @@
-"""Outer steps and averages against their formulas, and runs that keep them."""
+"""ServerStep steps and averages against their formulas, and runs that keep them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hewfl import (
+    Entry,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -16,37 +17,35 @@ from hewfl import (
     FixedHorizons,
     HewHom,
     InvalidInputError,
-    Lane,
-    Outer,
     SampledParticipation,
+    ServerStep,
     Trace,
     simulate,
 )
 from hewfl.problems import random_quadratic
-from hewfl.server.average import average_weight, averaged
-from hewfl.server.outer import outer_step
+from hewfl.server.server_step import apply_server_step, average_weight, averaged
 from hewfl.server.trace import AVERAGED
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 
 S = np.array([[0.5, -2.0, 0.0], [1.0, 0.25, 0.0], [-0.5, 1.0, 3.0]])
 """Three steps of three entries."""
 TAU, BETA, BETA2, GAMMA = 0.5, 0.25, 0.75, 0.1
 
 
-def played(outer: Outer) -> tuple[list[Any], Any]:
+def played(server_step: ServerStep) -> tuple[list[Any], Any]:
     """The moves of the three steps, and the memory after them."""
-    memory = np.repeat(np.array(outer.memory)[:, None], 3, axis=1)
+    memory = np.repeat(np.array(server_step.memory)[:, None], 3, axis=1)
     moves = []
     for s in S:
-        move, memory = outer_step(outer, s, memory)
+        move, memory = apply_server_step(server_step, s, memory)
         moves.append(move)
     return moves, memory
 
 
 def test_adam_in_closed_form() -> None:
     """v_3 = β₂³τ² + (1 − β₂) Σ β₂^(3−t) s_t², and m likewise: all sums by hand."""
-    outer = Outer(GAMMA, BETA, adapt="adam", beta2=BETA2, tau=TAU)
-    moves, memory = played(outer)
+    server_step = ServerStep(GAMMA, BETA, adapt="adam", beta2=BETA2, tau=TAU)
+    moves, memory = played(server_step)
     powers = np.array([2, 1, 0])
     m = (1 - BETA) * (BETA**powers) @ S
     v = BETA2**3 * TAU**2 + (1 - BETA2) * (BETA2**powers) @ S**2
@@ -56,7 +55,7 @@ def test_adam_in_closed_form() -> None:
 
 
 def test_adagrad_in_closed_form() -> None:
-    moves, memory = played(Outer(GAMMA, adapt="adagrad", tau=TAU))
+    moves, memory = played(ServerStep(GAMMA, adapt="adagrad", tau=TAU))
     v = TAU**2 + (S**2).sum(axis=0)
     assert memory[1] == pytest.approx(v, rel=1e-14)
     assert moves[-1] == pytest.approx(GAMMA * S[-1] / (np.sqrt(v) + TAU), rel=1e-14)
@@ -64,7 +63,7 @@ def test_adagrad_in_closed_form() -> None:
 
 def test_yogi_in_closed_form() -> None:
     """τ² = 1/4 equals the first square of the first entry: its sign is zero there."""
-    _, memory = played(Outer(GAMMA, BETA, adapt="yogi", beta2=BETA2, tau=TAU))
+    _, memory = played(ServerStep(GAMMA, BETA, adapt="yogi", beta2=BETA2, tau=TAU))
     rest = 1 - BETA2
     first = 0.25 + rest * 1.0 - rest * 0.25  # 0.25 = v, 1 > v, 0.25 < v
     second = 0.25 + rest * 4.0 - rest * 0.0625 - rest * 1.0
@@ -75,11 +74,11 @@ def test_yogi_in_closed_form() -> None:
 def test_outer_steps_are_the_same_on_tensors() -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for adapt in ("adam", "yogi", "adagrad"):
-        outer = Outer(GAMMA, BETA, adapt=adapt, tau=TAU)
-        moves, memory = played(outer)
-        kept = torch.tensor(outer.memory)[:, None].repeat(1, 3).double()
+        server_step = ServerStep(GAMMA, BETA, adapt=adapt, tau=TAU)
+        moves, memory = played(server_step)
+        kept = torch.tensor(server_step.memory)[:, None].repeat(1, 3).double()
         for s, move in zip(S, moves, strict=True):
-            found, kept = outer_step(outer, torch.tensor(s), kept)
+            found, kept = apply_server_step(server_step, torch.tensor(s), kept)
             assert found.dtype == torch.float64
             assert found.numpy() == pytest.approx(move, rel=1e-14)
         assert kept.numpy() == pytest.approx(memory, rel=1e-14)
@@ -107,13 +106,13 @@ def test_outer_steps_are_the_same_on_tensors() -> None:
 )
 def test_senseless_outer_steps_are_refused(given: dict[str, Any], text: str) -> None:
     with unchecked(), pytest.raises(InvalidInputError) as caught:
-        Outer(**given)
+        ServerStep(**given)
     assert text in str(caught.value)
 
 
 def test_old_checkpoints_know_an_outer_step_by_its_words() -> None:
-    assert repr(Outer()) == "Outer(step=1.0, momentum=0.0, nesterov=False)"
-    full = Outer(0.1, adapt="adam", average="ema")
+    assert repr(ServerStep()) == "ServerStep(step=1.0, momentum=0.0, nesterov=False)"
+    full = ServerStep(0.1, adapt="adam", average="ema")
     assert repr(full).endswith("nesterov=False, adapt='adam', average='ema')")
     assert eval(repr(full)) == full
 
@@ -121,54 +120,56 @@ def test_old_checkpoints_know_an_outer_step_by_its_words() -> None:
 # ------------------------------------------------------------------ averages
 
 
-def average_of(outer: Outer, iterates: Any) -> Any:
+def average_of(server_step: ServerStep, iterates: Any) -> Any:
     """a after all iterates, by the formula of the module."""
     a = np.full_like(iterates[0], 7.0)  # the start: it must not count
     for t, x in enumerate(iterates):
-        a = averaged(average_weight(outer, t), a, x)
+        a = averaged(average_weight(server_step, t), a, x)
     return a
 
 
 def test_a_tail_average_is_the_mean_of_the_last_iterates() -> None:
     X = np.random.default_rng(0).standard_normal((9, 4))
     for first in (1, 4, 9):
-        found = average_of(Outer(average="tail", average_from=first), X)
+        found = average_of(ServerStep(average="tail", average_from=first), X)
         assert found == pytest.approx(X[first - 1 :].mean(axis=0), rel=1e-13)
-    assert np.array_equal(average_of(Outer(average="tail", average_from=12), X), X[-1])
-    assert average_of(Outer(average="tail"), X) == pytest.approx(X.mean(axis=0))
+    assert np.array_equal(
+        average_of(ServerStep(average="tail", average_from=12), X), X[-1]
+    )
+    assert average_of(ServerStep(average="tail"), X) == pytest.approx(X.mean(axis=0))
 
 
 def test_an_exponential_average_warms_up() -> None:
     """With β = 0.6 the warm-up t/(t + 5) is over at t = 8; weights add up to one."""
-    outer = Outer(average="ema", average_decay=0.6)
+    server_step = ServerStep(average="ema", average_decay=0.6)
     decays = [min(0.6, t / (t + 5)) for t in range(12)]
     assert decays[7] < 0.6 == decays[8]
     weights = [(1 - b) * np.prod(decays[t + 1 :]) for t, b in enumerate(decays)]
     assert sum(weights) == pytest.approx(1.0)
     X = np.random.default_rng(1).standard_normal((12, 3))
-    assert average_of(outer, X) == pytest.approx(np.array(weights) @ X, rel=1e-12)
-    assert average_weight(Outer(average="ema"), 10**6) == pytest.approx(0.1)
+    assert average_of(server_step, X) == pytest.approx(np.array(weights) @ X, rel=1e-12)
+    assert average_weight(ServerStep(average="ema"), 10**6) == pytest.approx(0.1)
 
 
 PROBLEM = random_quadratic(seed=3, n=5, d=4)
 FEDERATION = Federation(FixedHorizons([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
 
 
-def lanes() -> list[Lane]:
+def entries() -> list[Entry]:
     L = PROBLEM.smoothness
     adam = FedAdam(L, 0.2, step=0.05)
     return [
-        Lane(FedAvg(L, 0.2)),
-        Lane(FedAvg(L, 0.2), Outer(average="tail", average_from=3)),
-        Lane(HewHom(L, 0.5), Outer(1.0, 0.5, average="ema")),
-        replace(adam, outer=replace(adam.outer, average="ema")),
+        Entry(FedAvg(L, 0.2)),
+        Entry(FedAvg(L, 0.2), ServerStep(average="tail", average_from=3)),
+        Entry(HewHom(L, 0.5), ServerStep(1.0, 0.5, average="ema")),
+        replace(adam, server_step=replace(adam.server_step, average="ema")),
         FedYogi(L, 0.2, step=0.05),
         FedAdagrad(L, 0.2, step=0.05),
     ]
 
 
 def run(rounds: int, **more: Any) -> Trace:
-    return simulate(PROBLEM, FEDERATION, lanes(), rounds=rounds, seed=4, **more)
+    return simulate(PROBLEM, FEDERATION, entries(), rounds=rounds, seed=4, **more)
 
 
 def test_both_models_are_evaluated_and_handed_out() -> None:
@@ -178,13 +179,13 @@ def test_both_models_are_evaluated_and_handed_out() -> None:
     assert np.array_equal(trace.averages[plain], trace.anchors[plain])
     iterates = [run(t).anchors[tail] for t in (3, 4, 5, 6)]
     assert trace.averages[tail] == pytest.approx(np.mean(iterates, axis=0), rel=1e-12)
-    for lane in (tail, hew):
-        last = trace.of(lane)[-1]
-        values = PROBLEM.objectives(trace.averages[[lane]])[0]
+    for entry in (tail, hew):
+        last = trace.of(entry)[-1]
+        values = PROBLEM.objectives(trace.averages[[entry]])[0]
         assert last.metrics["averaged_objective"] == pytest.approx(values[0])
         assert last.metrics["averaged_pooled"] == pytest.approx(values[1])
-        gap = trace.curve(lane, "averaged_distance_to_optimum")
-        assert gap[0] == trace.curve(lane, "distance_to_optimum")[0]
+        gap = trace.curve(entry, "averaged_distance_to_optimum")
+        assert gap[0] == trace.curve(entry, "distance_to_optimum")[0]
         assert not np.isnan(gap).any()
     assert not any(name.startswith(AVERAGED) for name in trace.of(plain)[-1].metrics)
 
@@ -204,7 +205,7 @@ def test_runs_with_memories_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_round_of_nobody_gives_no_iterate() -> None:
     """Only client 0 exists in the law of round 1: others are drawn in other rounds."""
-    alone = Lane(FedAvg(PROBLEM.smoothness, 0.2), Outer(average="tail"))
+    alone = Entry(FedAvg(PROBLEM.smoothness, 0.2), ServerStep(average="tail"))
 
     class Nobody:
         def draw(self, seed: int, t: int, n: int) -> Any:  # noqa: ARG002

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from hewfl import Federation, FixedHorizons, HewHet, InvalidInputError, simulate
-from hewfl.problems import random_quadratic
-from hewfl.server.participation import (
+from hewfl.federation.participation import (
     History,
     RotatingParticipation,
     SampledParticipation,
     drawn,
     past_of,
 )
+from hewfl.problems import random_quadratic
 
 SIZES = np.array([3, 5, 4, 6, 2])
 
@@ -41,9 +41,9 @@ class Written:
 
 def sets(law: Any, rounds: int) -> list[list[int]]:
     federation = Federation(FixedHorizons(1), 1, law)
-    rosters = [federation.roster(7, t, SIZES) for t in range(rounds)]
-    assert [roster.round for roster in rosters] == list(range(rounds))
-    return [roster.clients.tolist() for roster in rosters]
+    cohorts = [federation.cohort(7, t, SIZES) for t in range(rounds)]
+    assert [cohort.round for cohort in cohorts] == list(range(rounds))
+    return [cohort.clients.tolist() for cohort in cohorts]
 
 
 def test_a_history_counts_and_dates_each_client() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hewfl.server.plausible import counted_sizes, implausible, lower_median
+from hewfl.flower.replies import counted_sizes, implausible, lower_median
 
 
 def test_the_lower_median_is_of_those_that_moved() -> None:

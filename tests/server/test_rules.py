@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hewfl import FedAWARE, HewFixed, HewHet, HewHom, InvalidInputError, UniformLocalSGD
-from hewfl.server.rules import RULES, reads, rule_of
+from hewfl.methods.registry import RULES, reads, rule_of
 
 
 @pytest.mark.parametrize("name", RULES)

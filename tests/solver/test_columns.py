@@ -10,8 +10,7 @@ from tests.tolerances import WEIGHTS
 
 from hewfl.core import native
 from hewfl.solver.active_set import active_set
-from hewfl.solver.columns import Columns, column_generation, corral
-from hewfl.solver.large import DenseColumns
+from hewfl.solver.large import Columns, DenseColumns, column_generation, corral
 
 needs_kernels = pytest.mark.skipif(
     not native.is_available(),

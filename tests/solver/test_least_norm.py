@@ -19,7 +19,7 @@ from hewfl.solver.least_norm import (
     row_space_of_factor,
     settle_ties,
 )
-from hewfl.solver.weight_problem import scaled
+from hewfl.solver.problem import scaled
 
 pytestmark = pytest.mark.usefixtures("path")
 

@@ -10,12 +10,16 @@ from hewfl import solve_simplex_qp
 from hewfl.core.displacements import RoundProducts
 from hewfl.errors import InvalidInputError
 from hewfl.solver.active_set import active_set, error_scale
-from hewfl.solver.columns import column_generation
-from hewfl.solver.large import DenseColumns, lifted_factor, solve_large
+from hewfl.solver.large import (
+    DenseColumns,
+    column_generation,
+    lifted_factor,
+    solve_large,
+)
 from hewfl.solver.least_norm import LEAST_NORM, UNIQUE
+from hewfl.solver.problem import scaled
 from hewfl.solver.simplex import solve_gram
 from hewfl.solver.threshold import threshold_law
-from hewfl.solver.weight_problem import scaled
 
 pytestmark = pytest.mark.usefixtures("path")
 

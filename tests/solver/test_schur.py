@@ -6,10 +6,10 @@ from tests import known_solutions as problems
 from tests.solver.prepared import Array, scaled_problem
 from tests.tolerances import WEIGHTS
 
-from hewfl.solver import schur
+from hewfl.solver import pivoting as schur
 from hewfl.solver.active_set import active_set
 from hewfl.solver.large import lifted_factor
-from hewfl.solver.schur import _Border, _bordered_step, _face_step, schur_pivoting
+from hewfl.solver.pivoting import _Border, _bordered_step, _face_step, schur_pivoting
 
 
 def border_of(H: Array) -> _Border:

@@ -23,8 +23,8 @@ from hewfl import (
 )
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import Found
+from hewfl.solver.problem import scaled
 from hewfl.solver.simplex import ACCEPTED, accept
-from hewfl.solver.weight_problem import scaled
 
 pytestmark = pytest.mark.usefixtures("path")
 

@@ -8,7 +8,7 @@ import torch
 from tests.tolerances import GAP
 
 from hewfl import InvalidInputError, solve_simplex_qp
-from hewfl.solver.stack import stacked
+from hewfl.solver.problem import stacked
 
 pytestmark = pytest.mark.usefixtures("path")
 

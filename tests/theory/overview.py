@@ -11,14 +11,18 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, Mask
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array, Mask
 from hewfl.theory.comparators import comparator_coefficients, comparator_rate
-from hewfl.theory.corrected import corrected_coefficients, corrected_rate
+from hewfl.theory.heterogeneous import corrected_coefficients, corrected_rate
+from hewfl.theory.homogeneous import (
+    PostLocal,
+    plain_coefficients,
+    plain_pl_rate,
+    plain_rate,
+)
 from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
 from hewfl.theory.pl import pl_rate, safe_rate
-from hewfl.theory.plain import plain_coefficients, plain_pl_rate, plain_rate
-from hewfl.theory.post_local import PostLocal
 from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Rate
 from hewfl.theory.systems import System

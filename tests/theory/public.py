@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import hewfl.theory
-from hewfl.predictive import tracking
+from hewfl.control import tracking
 
 PARTS = {
     # what the statements are built from

@@ -7,9 +7,9 @@ import pytest
 from tests.theory.cases import RICH
 
 from hewfl import InvalidInputError
-from hewfl.theory.arrival import first_round_at, staged_arrival
-from hewfl.theory.post_local import PostLocal
+from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.recursion import Recursion
+from hewfl.theory.rounds_to_target import first_round_at, staged_arrival
 from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS, theorem_curve
 

@@ -16,10 +16,10 @@ import pytest
 from tests.theory.public import PUBLIC, theory
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.aggregate.rows import matrix_round
-from hewfl.core.round import LocalPlan, Roster
-from hewfl.predictive.certificate import horizon_factors
-from hewfl.theory.general import Terms
+from hewfl.control.certificate import horizon_factors
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.displacements.dense import matrix_round
+from hewfl.theory.appendix import Terms
 
 L, THETA, LAMBDA = np.array([1.0, 2.0]), np.array([0.02, 0.03]), np.array([1.8, 3.6])
 ONE, W = np.array([1.0, 0.5]), np.array([0.2, 0.3, 0.5])
@@ -41,7 +41,7 @@ TRACKING = theory.predictable_tracking(THETA, SYSTEM.noise, [1, 2, 4], L)
 PROFILE = ClientProfile(2, 8, 1e-4)
 STATE, BOUNDS = UpperState(0.1, 1e-4), ProblemBounds(1.0, 1.0, 1e-3, 1.0)
 TWO = np.array([2, 2, 2])
-ROSTER = Roster(np.arange(3), TWO, TWO, TWO, 3)
+ROSTER = Cohort(np.arange(3), TWO, TWO, TWO, 3)
 ROUND = matrix_round(np.zeros(4), np.ones((3, 4)), ROSTER, LocalPlan(np.full(3, 0.1)))
 PATH = theory.central_path(lambda z: z, np.ones(4), 0.1, 1.0, 2)
 ENVELOPES = [theory.Envelope(lambda y, _: y[..., 0])] * 2
@@ -380,7 +380,7 @@ CALLS: dict[str, Call] = {
         box_end=THETA,
     ),
     "symmetric_exact_hypotheses": call(
-        roster=ROSTER,
+        cohort=ROSTER,
         gradients=np.ones((3, 4)),
         used=np.ones((3, 4)),
         signed="gradients used",

@@ -6,16 +6,15 @@ import pytest
 from hewfl import InvalidInputError
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certifier import MOST_ITERATED, certify
-from hewfl.theory.corrected import (
+from hewfl.theory.certify import MOST_ITERATED, certify
+from hewfl.theory.heterogeneous import (
     corrected_coefficients,
     corrected_rate,
     corrected_recursion,
 )
+from hewfl.theory.homogeneous import PostLocal, plain_coefficients, plain_pl_rate
 from hewfl.theory.noise import noise_of_mean
 from hewfl.theory.one_step_bound import one_step, situation
-from hewfl.theory.plain import plain_coefficients, plain_pl_rate
-from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS
 from hewfl.theory.uniform_controller import uniform_coefficients

@@ -6,14 +6,14 @@ import pytest
 from tests.theory.test_noise import draw, exact_noise, simplex
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.predictive.certificate import Variant, round_bound
+from hewfl.control.certificate import Variant, round_bound
+from hewfl.theory.appendix.surrogate import surrogate_system
 from hewfl.theory.comparators import (
     comparator_coefficients,
     comparator_rate,
     comparator_recursion,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.surrogate import surrogate_system
 from hewfl.theory.systems import System
 
 DIGITS = 50

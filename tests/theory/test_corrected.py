@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.predictive.certificate import Variant
-from hewfl.theory.corrected import (
+from hewfl.control.certificate import Variant
+from hewfl.theory.heterogeneous import (
     corrected_coefficients,
     corrected_noise,
     corrected_rate,
     corrected_recursion,
 )
+from hewfl.theory.homogeneous import PostLocal, pathwise_bound
 from hewfl.theory.noise import (
     mean_noise,
     noise_of_mean,
     noise_optimal,
     noise_optimal_level,
 )
-from hewfl.theory.post_local import PostLocal, pathwise_bound
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 

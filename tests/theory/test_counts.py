@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.sim.toy import LeastSquares, least_squares
+from tests.simulation.toy import LeastSquares, least_squares
 
 from hewfl import (
     Federation,
@@ -18,10 +18,10 @@ from hewfl import (
     Traffic,
 )
 from hewfl.core.round import LocalPlan
-from hewfl.server.ledger import charge
-from hewfl.sim.branches_reference import run_branches_reference
-from hewfl.sim.draws import draw
-from hewfl.theory.counts import Algorithm, communication, round_work
+from hewfl.server.communication import charge
+from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.draws import draw
+from hewfl.theory.round_costs import Algorithm, communication, round_work
 from hewfl.theory.systems import System
 
 BOUNDS = ProblemBounds(2.0, 1.0, 0.1, 0.5)
@@ -93,10 +93,10 @@ def test_clients_compute_exactly_as_many_gradients() -> None:
     problem = Counting(least_squares())
     H, b = [1, 2, 4, 8, 3, 1], [4, 1, 2, 3, 5, 1]
     sizes = problem.problem.data_sizes
-    roster = Federation(FixedHorizons(H), b).roster(0, 0, sizes)
+    cohort = Federation(FixedHorizons(H), b).cohort(0, 0, sizes)
     plan = LocalPlan(np.full(6, 0.01))
-    draws = draw(0, 0, roster, problem.problem.offsets)
-    run_branches_reference(problem, np.zeros(5), roster, plan, draws)
+    draws = draw(0, 0, cohort, problem.problem.offsets)
+    run_branches_reference(problem, np.zeros(5), cohort, plan, draws)
     work = round_work(System(1.0, 1.0, H, b, 1.0), 5)
     assert problem.calls == work.minibatch_gradients.sum()
     assert problem.samples == work.sample_gradients.sum()

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.conformance.rounds import make_roster, step_of
+from tests.conformance.rounds import make_cohort, step_of
 
 from hewfl import (
     ClientProfile,
@@ -15,16 +15,16 @@ from hewfl import (
     ProblemBounds,
     UpperState,
 )
-from hewfl.aggregate.rows import matrix_round
-from hewfl.aggregate.variates import ControlVariates, correction
+from hewfl.control.certificate import VARIANTS, Variant, round_bound
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
-from hewfl.predictive.certificate import VARIANTS, Variant, round_bound
+from hewfl.core.round import Cohort, Decision, LocalPlan, Round
+from hewfl.displacements.control_variates import ControlVariates, correction
+from hewfl.displacements.dense import matrix_round
 from hewfl.problems.quadratic import Quadratic
-from hewfl.sim.branches_reference import run_branches_reference
-from hewfl.sim.draws import draw
+from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.draws import draw
 from hewfl.solver.threshold import threshold_weights
-from hewfl.theory.degeneration import (
+from hewfl.theory.appendix.special_cases import (
     central_path,
     central_round_hypotheses,
     effective_amplitude,
@@ -58,18 +58,18 @@ def start(problem: Quadratic, algorithm: Algorithm[Any], x: Array) -> Any:
 
 
 def play(
-    problem: Quadratic, algorithm: Algorithm[Any], roster: Roster, x: Array, state: Any
+    problem: Quadratic, algorithm: Algorithm[Any], cohort: Cohort, x: Array, state: Any
 ) -> tuple[Round, Decision, Any]:
-    plan = algorithm.plan(roster, state)
-    draws = draw(0, 0, roster, problem.offsets)
-    moved = run_branches_reference(problem, x, roster, plan, draws)
-    round_ = matrix_round(x, moved, roster, plan)
+    plan = algorithm.plan(cohort, state)
+    draws = draw(0, 0, cohort, problem.offsets)
+    moved = run_branches_reference(problem, x, cohort, plan, draws)
+    round_ = matrix_round(x, moved, cohort, plan)
     decision, following = algorithm.decide(round_, state)
     return round_, decision, following
 
 
-def roster_of(horizon: int) -> Roster:
-    return make_roster([horizon] * N, data_sizes=[2] * N)
+def cohort_of(horizon: int) -> Cohort:
+    return make_cohort([horizon] * N, data_sizes=[2] * N)
 
 
 def mean_gradient(problem: Quadratic, x: Array) -> Array:
@@ -98,22 +98,22 @@ def test_rounds_are_central_microsteps(
 ) -> None:
     """G.2, G.3, G.4, G.8: real controllers, reference branches, several rounds."""
     problem = identical_clients(rng)
-    algorithm, roster = algorithms(problem)[which], roster_of(horizon)
+    algorithm, cohort = algorithms(problem)[which], cohort_of(horizon)
     x = rng.standard_normal(D)
     state = start(problem, algorithm, x)
     for _ in range(ROUNDS):
         before = variates_of(state)
         regime = symmetric_exact_hypotheses(
-            roster, problem.full_gradients(x[None]), variates=before
+            cohort, problem.full_gradients(x[None]), variates=before
         )
         assert all_hold(regime)
-        round_, decision, state = play(problem, algorithm, roster, x, state)
+        round_, decision, state = play(problem, algorithm, cohort, x, state)
         path = central_path(
             lambda z: mean_gradient(problem, z), x, 0.3, problem.smoothness, horizon
         )
         after, reference = variates_of(state), None
         if after is None:
-            per_step = round_.plan.step_sizes * roster.horizons
+            per_step = round_.plan.step_sizes * cohort.horizons
             reference = (-round_.displacements.matrix() / per_step[:, None]).mean(
                 axis=0
             )
@@ -135,24 +135,24 @@ def test_rounds_are_central_microsteps(
 
 def test_other_regimes_are_recognised(rng: np.random.Generator) -> None:
     """Each part of the assumption can fail, and the representation with it."""
-    problem, roster = identical_clients(rng, noise=1.0), roster_of(3)
+    problem, cohort = identical_clients(rng, noise=1.0), cohort_of(3)
     x = rng.standard_normal(D)
     gradients = problem.full_gradients(x[None])
-    absent = make_roster([3, 3], clients=[0, 2], population=N, data_sizes=[2, 2])
-    uneven = make_roster([3, 3, 2, 3], data_sizes=[2] * N)
+    absent = make_cohort([3, 3], clients=[0, 2], population=N, data_sizes=[2, 2])
+    uneven = make_cohort([3, 3, 2, 3], data_sizes=[2] * N)
     other = gradients + rng.standard_normal((1, N, D))
     spread = ControlVariates(np.zeros(D), rng.standard_normal((N, D)))
     cases = [
         (symmetric_exact_hypotheses(absent, gradients), "n ≤ S"),
         (symmetric_exact_hypotheses(uneven, gradients), "max H_i ≤ min H_i"),
-        (symmetric_exact_hypotheses(roster, other), "∇F_i all equal"),
-        (symmetric_exact_hypotheses(roster, gradients, used=other), "g_i = ∇F_i"),
-        (symmetric_exact_hypotheses(roster, gradients, variates=spread), "c_i all"),
+        (symmetric_exact_hypotheses(cohort, other), "∇F_i all equal"),
+        (symmetric_exact_hypotheses(cohort, gradients, used=other), "g_i = ∇F_i"),
+        (symmetric_exact_hypotheses(cohort, gradients, variates=spread), "c_i all"),
     ]
     for found, broken in cases:
         assert [h.name.startswith(broken) for h in found if not h.holds] == [True]
     algorithm = HewHom(problem.smoothness, 0.3)
-    round_, decision, _ = play(problem, algorithm, roster, x, None)
+    round_, decision, _ = play(problem, algorithm, cohort, x, None)
     path = central_path(
         lambda z: mean_gradient(problem, z), x, 0.3, problem.smoothness, 3
     )
@@ -162,19 +162,19 @@ def test_other_regimes_are_recognised(rng: np.random.Generator) -> None:
 
 def test_one_step_with_arbitrary_amplitudes(rng: np.random.Generator) -> None:
     """G.7: any weights, any amplitudes, H = 1; the variates stay equal."""
-    problem, roster = identical_clients(rng), roster_of(1)
+    problem, cohort = identical_clients(rng), cohort_of(1)
     L = problem.smoothness
     x: Array = rng.standard_normal(D)
     variates = ControlVariates(np.ones(D), np.ones((N, D)))
     for _ in range(ROUNDS):
         theta, w = rng.uniform(0.1, 1.0, N), rng.dirichlet(np.ones(N))
-        plan = LocalPlan(theta / L, correction(variates, roster))
-        draws = draw(0, 0, roster, problem.offsets)
-        moved = run_branches_reference(problem, x, roster, plan, draws)
+        plan = LocalPlan(theta / L, correction(variates, cohort))
+        draws = draw(0, 0, cohort, problem.offsets)
+        moved = run_branches_reference(problem, x, cohort, plan, draws)
         g = mean_gradient(problem, x)
         step = gradient_step(x, g, effective_amplitude(w, theta), L)
         np.testing.assert_allclose(x + w @ moved, step, rtol=ROUNDING)
-        variates = variates.after(matrix_round(x, moved, roster, plan))
+        variates = variates.after(matrix_round(x, moved, cohort, plan))
         np.testing.assert_allclose(variates.clients, np.stack([g] * N), rtol=1e-11)
         np.testing.assert_allclose(variates.server, g, rtol=1e-11)
         x = step

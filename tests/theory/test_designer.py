@@ -6,11 +6,15 @@ import pytest
 from tests.theory.cases import EQUAL, RICH, rows
 
 from hewfl import InvalidInputError
-from hewfl.theory.arrival import first_round_at
 from hewfl.theory.case import Case
 from hewfl.theory.designer import certified_amplitudes, design
-from hewfl.theory.needed import MOST_ROUNDS, rounds_needed, rounds_to
-from hewfl.theory.post_local import PostLocal
+from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.rounds_to_target import (
+    MOST_ROUNDS,
+    first_round_at,
+    rounds_needed,
+    rounds_to,
+)
 from hewfl.theory.systems import System
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
 

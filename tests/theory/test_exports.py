@@ -3,7 +3,7 @@ from types import ModuleType
 from tests.theory.public import ALL, MODULES, PARTS
 
 import hewfl.theory
-from hewfl.theory import general
+from hewfl.theory import appendix as general
 
 EXPORTS = {name: getattr(hewfl.theory, name) for name in hewfl.theory.__all__}
 

@@ -4,9 +4,10 @@ import pytest
 from mpmath import mpf
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant, round_bound
-from hewfl.predictive.control import predictive_control
+from hewfl.control.certificate import VARIANTS, Variant, round_bound
+from hewfl.control.joint_problem import predictive_control
+from hewfl.core.validation import Array
+from hewfl.theory.appendix.radii import branch_sq_radius
 from hewfl.theory.one_step_bound import (
     advantage,
     executable,
@@ -14,7 +15,6 @@ from hewfl.theory.one_step_bound import (
     one_step,
     situation,
 )
-from hewfl.theory.radii import branch_sq_radius
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System, system_of
 

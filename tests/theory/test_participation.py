@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.core.checks import Array
-from hewfl.predictive.tracking import absent_tracking, predictable_tracking
-from hewfl.theory.participation import propagated_tracking
+from hewfl.control.tracking import absent_tracking, predictable_tracking
+from hewfl.core.validation import Array
+from hewfl.theory.appendix.absent_clients import propagated_tracking
 from hewfl.theory.systems import System
 
 EXACT = 1e-12

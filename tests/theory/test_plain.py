@@ -5,16 +5,18 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.predictive.certificate import Variant
-from hewfl.theory.plain import (
+from hewfl.control.certificate import Variant
+from hewfl.theory.homogeneous import (
+    PostLocal,
+    plain_advantage,
     plain_coefficients,
     plain_pl_rate,
     plain_rate,
     plain_recursion,
     plain_slope_error,
     plain_step,
+    uniform_model_value,
 )
-from hewfl.theory.post_local import PostLocal, plain_advantage, uniform_model_value
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 

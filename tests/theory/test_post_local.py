@@ -2,9 +2,13 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError
-from hewfl.theory.corrected import corrected_coefficients
-from hewfl.theory.plain import plain_slope_error
-from hewfl.theory.post_local import PostLocal, is_homogeneous, pathwise_bound
+from hewfl.theory.heterogeneous import corrected_coefficients
+from hewfl.theory.homogeneous import (
+    PostLocal,
+    is_homogeneous,
+    pathwise_bound,
+    plain_slope_error,
+)
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 

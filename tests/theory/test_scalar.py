@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from hewfl import InvalidInputError
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
 from hewfl.theory.scalar import (
     closed_rate,
     cumulative_gronwall,

@@ -4,8 +4,8 @@ import pytest
 from mpmath import mpf
 
 from hewfl import InvalidInputError
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array
 from hewfl.theory.scalar import scalar_rate
 from hewfl.theory.similar_hessians import (
     best_iterate_rate,

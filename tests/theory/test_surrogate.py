@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
-from hewfl.predictive.certificate import Variant
-from hewfl.predictive.control import predictive_control
+from hewfl.control.certificate import Variant
+from hewfl.control.joint_problem import predictive_control
+from hewfl.theory.appendix.surrogate import surrogate_system, surrogate_under
 from hewfl.theory.statement import all_hold
-from hewfl.theory.surrogate import surrogate_system, surrogate_under
 from hewfl.theory.systems import System
 
 DIGITS = 50

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.theory.cases import RICH, rows
 
-from hewfl.theory.post_local import PostLocal
+from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
 
 DIGITS = 50

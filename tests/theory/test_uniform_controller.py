@@ -4,8 +4,8 @@ import pytest
 from mpmath import mpf
 
 from hewfl import InvalidInputError
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 from hewfl.theory.uniform_controller import (

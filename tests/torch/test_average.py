@@ -1,4 +1,4 @@
-"""Averages and adaptive outer steps of a torch job: the engine's, and resumed."""
+"""Averages and adaptive server step of a torch job: the engine's, and resumed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat
 
-from hewfl import InvalidInputError, Outer
-from hewfl.server.average import average_weight, averaged
-from hewfl.server.outer import outer_step
+from hewfl import InvalidInputError, ServerStep
+from hewfl.server.server_step import apply_server_step, average_weight, averaged
 from hewfl.torch import HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
@@ -33,16 +32,16 @@ class Told:
     weights: list[Any]
 
 
-def make(rank: int, outer: Outer) -> tuple[Any, Any, HewLocalSGD]:
+def make(rank: int, server_step: ServerStep) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    options = SyncOptions(bucket_bytes=64, outer=outer)
+    options = SyncOptions(bucket_bytes=64, server_step=server_step)
     return module, optimizer, HewLocalSGD(module, optimizer, 99, "steps", None, options)
 
 
-def play(rank: int, _: int, outer: Outer, folder: str) -> Told:
+def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:
     """Four rounds; in the middle one the job is stopped and goes on from its state."""
-    module, optimizer, local = make(rank, outer)
+    module, optimizer, local = make(rank, server_step)
     told = Told(flat(module), [], [], [], [])
     local.__enter__()
     for t in range(ROUNDS):
@@ -51,7 +50,7 @@ def play(rank: int, _: int, outer: Outer, folder: str) -> Told:
             path = Path(folder, f"{rank}.pt")
             parts = (module, optimizer, local)
             torch.save([part.state_dict() for part in parts], path)
-            module, optimizer, local = parts = make(rank, outer)
+            module, optimizer, local = parts = make(rank, server_step)
             for part, state in zip(parts, torch.load(path), strict=True):
                 part.load_state_dict(state)
             local.__enter__()
@@ -60,7 +59,7 @@ def play(rank: int, _: int, outer: Outer, folder: str) -> Told:
         assert report is not None
         told.weights.append(report.weights)
         told.after.append(flat(module))
-        if outer.average:
+        if server_step.average:
             descend(module, optimizer, 1)  # steps since the round are not lost
             pending = flat(module)
             with local.averaged():
@@ -72,40 +71,44 @@ def play(rank: int, _: int, outer: Outer, folder: str) -> Told:
 
 
 @pytest.mark.parametrize(
-    "outer",
+    "server_step",
     [
-        Outer(1.0, 0.5, average="ema"),
-        Outer(average="tail", average_from=2),
-        Outer(0.05, 0.9, adapt="adam", average="tail"),
-        Outer(0.05, 0.5, adapt="yogi"),
+        ServerStep(1.0, 0.5, average="ema"),
+        ServerStep(average="tail", average_from=2),
+        ServerStep(0.05, 0.9, adapt="adam", average="tail"),
+        ServerStep(0.05, 0.5, adapt="yogi"),
     ],
     ids=repr,
 )
-def test_averages_are_the_engines(pool: Pool, outer: Outer, tmp_path: Path) -> None:
+def test_averages_are_the_engines(
+    pool: Pool, server_step: ServerStep, tmp_path: Path
+) -> None:
     """Whole and stopped half way: the same bits, and the simulator's formulas."""
-    told = pool.run(play, 2, outer, "")
-    again = pool.run(play, 2, outer, str(tmp_path))
+    told = pool.run(play, 2, server_step, "")
+    again = pool.run(play, 2, server_step, str(tmp_path))
     for a, b in zip(told, again, strict=True):
         for one, other in zip(a.after + a.averages, b.after + b.averages, strict=True):
             assert one.tobytes() == other.tobytes()
     x, average = told[0].start, told[0].start
     memory: Any = np.zeros_like(x)
-    if outer.adapt:
-        memory = np.repeat(np.array(outer.memory)[:, None], len(x), axis=1)
+    if server_step.adapt:
+        memory = np.repeat(np.array(server_step.memory)[:, None], len(x), axis=1)
     for t in range(ROUNDS):
         moved = np.stack([rank.before[t] - x for rank in told])
-        move, memory = outer_step(outer, told[0].weights[t] @ moved, memory)
+        move, memory = apply_server_step(
+            server_step, told[0].weights[t] @ moved, memory
+        )
         x = x + move
         for rank in told:
             assert np.abs(rank.after[t] - x).max() <= 1e-12
-        if outer.average:
-            average = averaged(average_weight(outer, t), average, x)
+        if server_step.average:
+            average = averaged(average_weight(server_step, t), average, x)
             for rank in told:
                 assert np.abs(rank.averages[t] - average).max() <= 1e-12
 
 
 def refused(rank: int, _: int) -> str:
-    _, _, local = make(rank, Outer())
+    _, _, local = make(rank, ServerStep())
     with pytest.raises(InvalidInputError) as caught, local.averaged():
         pass
     return str(caught.value)
@@ -113,4 +116,4 @@ def refused(rank: int, _: int) -> str:
 
 def test_a_job_without_an_average_says_so(pool: Pool) -> None:
     texts = pool.run(refused, 2)
-    assert "`options.outer` must be one that keeps an average" in texts[0]
+    assert "`options.server_step` must be one that keeps an average" in texts[0]

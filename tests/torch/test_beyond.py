@@ -8,21 +8,21 @@ import torch
 from tests.torch.pool import Pool
 from torch import nn
 
-from hewfl import Outer
+from hewfl import ServerStep
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.layout import plan_layout
-from hewfl.torch.meetings import Work
-from hewfl.torch.model import SharedModel, is_finite, largest
+from hewfl.torch.buckets import plan_layout
+from hewfl.torch.rendezvous import Work
+from hewfl.torch.shared_model import SharedModel, is_finite, largest
 
 pytestmark = pytest.mark.torch
 KINDS = {torch.float16: 4e4, torch.bfloat16: 2e38, torch.float32: 2e38}
-"""Displacements that the outer step size of 2 takes beyond each precision."""
+"""Displacements that the server step size of 2 takes beyond each precision."""
 
 
 @final
 @dataclass(frozen=True)
 class Job:
-    """Rounds by hand, with outer momentum.
+    """Rounds by hand, with server momentum.
 
     Attributes:
         rule: of HewLocalSGD.
@@ -40,7 +40,9 @@ def play(rank: int, _: int, job: Job) -> tuple[list[bytes], list[str]]:
     module = nn.Linear(4, 3, bias=False).to(job.dtype)
     nn.init.zeros_(module.weight)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    options = SyncOptions(bucket_bytes=8, outer=Outer(2.0, 0.5))  # several buckets
+    options = SyncOptions(
+        bucket_bytes=8, server_step=ServerStep(2.0, 0.5)
+    )  # several buckets
     models, texts = [], []
     with HewLocalSGD(module, optimizer, 10**9, job.rule, None, options) as local:
         for size in (1.0, job.far, 1.0):
@@ -93,7 +95,7 @@ def test_every_rank_says_so_and_nothing_has_changed(
         assert models == twins
         assert (len(texts), none) == (1, [])
         assert texts[0].startswith("the model after round 2, or a control variate,")
-        assert "outer step size 2" in texts[0]
+        assert "server step size 2" in texts[0]
 
 
 def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
@@ -144,10 +146,10 @@ def test_all_of_the_range_may_be_used(pool: Pool) -> None:
         assert entries == [40032.0] * 16  # 1 + 40032, to the precision of float16
 
 
-def shared(outer: Outer) -> SharedModel:
+def shared(server_step: ServerStep) -> SharedModel:
     """After a first move, so that momentum is not zero."""
     parameters = [nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))]
-    model = SharedModel(parameters, plan_layout(parameters, 100), outer)
+    model = SharedModel(parameters, plan_layout(parameters, 100), server_step)
     model.take()
     assert fits(model, torch.tensor([1.0, 1.0, -2.0]))
     model.accept(0)
@@ -160,19 +162,19 @@ def fits(model: SharedModel, step: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("far", [1e3, 8e37, 2e38, 3e38])
 @pytest.mark.parametrize(
-    "outer",
+    "server_step",
     [
-        Outer(),
-        Outer(0.7, 0.9, nesterov=True),
-        Outer(2.0, 0.5),
-        Outer(0.5, adapt="adam"),
+        ServerStep(),
+        ServerStep(0.7, 0.9, nesterov=True),
+        ServerStep(2.0, 0.5),
+        ServerStep(0.5, adapt="adam"),
     ],
     ids=repr,
 )
-def test_what_fits_is_finite(outer: Outer, far: float) -> None:
+def test_what_fits_is_finite(server_step: ServerStep, far: float) -> None:
     """What does not fit leaves no mark until it is accepted."""
     step = far * torch.tensor([1.0, -1.0, 1.0])
-    model, twin = shared(outer), shared(outer)
+    model, twin = shared(server_step), shared(server_step)
     if fits(model, step):
         model.accept(1)
         assert is_finite(model.anchor[0])

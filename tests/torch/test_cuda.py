@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 
-from hewfl import Outer
-from hewfl.aggregate.sketch import CountSketch
+from hewfl import ServerStep
+from hewfl.displacements.count_sketch import CountSketch
 from hewfl.torch import HewLocalSGD, SyncOptions
 
 pytestmark = [
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-OUTER = replace(SMALL, outer=Outer(0.7, 0.9, nesterov=True, average="ema"))
+OUTER = replace(SMALL, server_step=ServerStep(0.7, 0.9, nesterov=True, average="ema"))
 
 
 @contextmanager

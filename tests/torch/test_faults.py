@@ -24,10 +24,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
 from hewfl import HewControl, HewHom, InvalidInputError, ProblemBounds
-from hewfl.baselines import FedProx, QFedAvg
+from hewfl.aggregators import FedProx, QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.steps import checked_every
-from hewfl.torch.wire import Wire, check_group
+from hewfl.torch.collectives import Wire, check_group
+from hewfl.torch.hooks import checked_every
 
 pytestmark = pytest.mark.torch
 SHORT = SyncOptions(bucket_bytes=64, timeout=timedelta(seconds=3))

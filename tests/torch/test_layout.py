@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from hewfl import InvalidInputError, Outer
-from hewfl.torch.layout import plan_layout
-from hewfl.torch.model import SMALL, SharedModel, moved
+from hewfl import InvalidInputError, ServerStep
+from hewfl.torch.buckets import plan_layout
+from hewfl.torch.shared_model import SMALL, SharedModel, moved
 
 pytestmark = pytest.mark.torch
 
@@ -48,7 +48,7 @@ def test_layouts_differ_where_models_do() -> None:
 def test_displacements_and_models_go_through_any_memory_format() -> None:
     parameters = model()
     layout = plan_layout(parameters, 50)
-    shared = SharedModel(parameters, layout, Outer())
+    shared = SharedModel(parameters, layout, ServerStep())
     shared.take()
     start = [p.detach().clone() for p in parameters]
     with torch.no_grad():
@@ -68,16 +68,20 @@ def test_displacements_and_models_go_through_any_memory_format() -> None:
 def test_the_direct_way_is_the_general_one(
     path: str, large: bool, multiplies: bool
 ) -> None:
-    """Sums that become the next x where they lie, and others by an outer step.
+    """Sums that become the next x where they lie, and others by an server step.
 
     Small pieces are put together before they are read.
     """
     shapes = [(SMALL, 5), (SMALL,)] if large else [(7, 3), (5,), (11,)]
     jobs = []
-    for outer in (Outer(), Outer(average="tail"), Outer(momentum=0.5)):
+    for server_step in (
+        ServerStep(),
+        ServerStep(average="tail"),
+        ServerStep(momentum=0.5),
+    ):
         torch.manual_seed(6)
         parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
-        shared = SharedModel(parameters, plan_layout(parameters, 2**16), outer)
+        shared = SharedModel(parameters, plan_layout(parameters, 2**16), server_step)
         shared.take()
         for p in parameters:
             p.data = p.detach() + torch.randn(p.shape)  # memory of another place

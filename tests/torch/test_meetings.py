@@ -11,7 +11,7 @@ from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.wire import Wire
+from hewfl.torch.collectives import Wire
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD
-from hewfl.torch.optimizers import mean_rate, require_one_rate
+from hewfl.torch.parameters import mean_rate, require_one_rate
 
 pytestmark = pytest.mark.torch
 

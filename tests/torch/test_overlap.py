@@ -11,9 +11,9 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 from torch import nn
 
-from hewfl import InvalidInputError, Outer
+from hewfl import InvalidInputError, ServerStep
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
-from hewfl.torch.narrow import BLOCK, packed, unpacked
+from hewfl.torch.compression import BLOCK, packed, unpacked
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
@@ -54,7 +54,7 @@ def steps_of(rank: int, y: Array) -> Array:
 @pytest.mark.parametrize("rule", ["hom", "equal"])
 def test_a_sum_is_applied_one_round_later(pool: Pool, rule: str) -> None:
     """Δ of a round is what was done since the last one was sent."""
-    options = replace(SMALL, overlap=True, outer=Outer(0.7))
+    options = replace(SMALL, overlap=True, server_step=ServerStep(0.7))
     found = pool.run(job, 3, options, rule)
     n, x = 3, found[0][0][0]
     starts = [x] * n  # of a rank's steps: what was captured when a sum was sent

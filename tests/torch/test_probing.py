@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat, quadratic
 
-from hewfl import InvalidInputError, Outer
-from hewfl.server.measure import asked_points, fitted
+from hewfl import InvalidInputError, ServerStep
+from hewfl.server.line_search import asked_points, fitted
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
-OUTER = Outer(1.0, 0.5, measure=9)
+OUTER = ServerStep(1.0, 0.5, measure=9)
 RATE = 0.01
 
 
@@ -37,7 +37,7 @@ class Told:
 def make(rank: int, asked: list[int]) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    options = SyncOptions(bucket_bytes=64, outer=OUTER)
+    options = SyncOptions(bucket_bytes=64, server_step=OUTER)
     local = HewLocalSGD(module, optimizer, 99, "steps", None, options)
 
     def probe(samples: int) -> Any:
@@ -119,7 +119,7 @@ def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
 def refusals(rank: int, _: int) -> list[str]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    options = SyncOptions(outer=OUTER)
+    options = SyncOptions(server_step=OUTER)
     texts = []
     with pytest.raises(InvalidInputError) as caught:
         HewAverager(module.parameters(), 2, options=options)
@@ -132,5 +132,5 @@ def refusals(rank: int, _: int) -> list[str]:
 
 def test_a_job_that_cannot_measure_says_so(pool: Pool) -> None:
     averager, silent = pool.run(refusals, 2)[0]
-    assert "`options.outer.measure` must be left out: no loop tells" in averager
+    assert "`options.server_step.measure` must be left out: no loop tells" in averager
     assert "must be told how to measure a loss (`HewLocalSGD.probe_with`)" in silent

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from tests.torch.pool import started
 
-from hewfl import Outer
+from hewfl import ServerStep
 from hewfl.torch import QuorumLocalSGD, SyncOptions
 
 torchft = pytest.importorskip("torchft")
@@ -32,7 +32,7 @@ def job(name: str, lighthouse: str, folder: Path) -> None:
     at |= {"rank": 0, "world_size": 1, "lighthouse_addr": lighthouse}
     at |= {"timeout": limit, "quorum_timeout": limit, "replica_id": name}
     manager = torchft.Manager(pg, None, None, 1, use_async_quorum=False, **at)
-    options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True), timeout=30)
+    options = SyncOptions(server_step=ServerStep(0.7, 0.9, nesterov=True), timeout=30)
     local = QuorumLocalSGD(manager, pg, model, optimizer, rule="equal", options=options)
     while not (folder / "stop").exists():
         with local.round() as found:

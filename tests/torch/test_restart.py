@@ -171,7 +171,7 @@ def test_a_machine_goes_and_another_comes(tmp_path: Path) -> None:
         os.kill(lost, signal.SIGKILL)
         last = max(int(line[3]) for line in said_by(tmp_path, "round", 2))
         alone = wait_for(tmp_path, "loaded", 1, last - 2, 0)
-        assert float(alone[5]) > 0  # the outer momentum
+        assert float(alone[5]) > 0  # the server momentum
         wait_for(tmp_path, "round", 1, last + 1, 0)
         start()
         now = int(said_by(tmp_path, "round", 1)[-1][3])

@@ -17,12 +17,12 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat, post_local
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
-from hewfl import DataError, Outer
+from hewfl import DataError, ServerStep
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
-OPTIONS = SyncOptions(bucket_bytes=64, outer=Outer(0.7, 0.9, nesterov=True))
+OPTIONS = SyncOptions(bucket_bytes=64, server_step=ServerStep(0.7, 0.9, nesterov=True))
 
 
 @final
@@ -154,7 +154,7 @@ def twice(rank: int, _: int, rule: str) -> list[bytes]:
 
 @pytest.mark.parametrize("rule", ["hom", "het"])
 def test_a_state_may_be_loaded_twice(pool: Pool, rule: str) -> None:
-    """Training goes on in memory of its own, the outer momentum's included."""
+    """Training goes on in memory of its own, the server momentum's included."""
     for first, *others in pool.run(twice, 2, rule):
         assert others == [first, first]
 
@@ -268,7 +268,7 @@ def joins(rank: int, _: int, rule: str, folder: str) -> tuple[Array, Array, Arra
 def test_a_job_goes_on_with_more_or_fewer_ranks(
     pool: Pool, tmp_path: Path, rule: str, ranks: int
 ) -> None:
-    """Model, outer momentum and the server's variate are those that were left."""
+    """Model, server momentum and the server's variate are those that were left."""
     left = pool.run(leaves_a_state, 3, rule, str(tmp_path))
     found = pool.run(joins, ranks, rule, str(tmp_path))
     for began, model, end, rounds in found:
@@ -311,7 +311,7 @@ def regrouped(rank: int, ranks: int, folder: str) -> tuple[int, bytes, bytes]:
     """Saved by three ranks, loaded by two of them with another number of parts."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
-    options = SyncOptions(outer=Outer(0.7, 0.9))
+    options = SyncOptions(server_step=ServerStep(0.7, 0.9))
     local = HewLocalSGD(module, optimizer, 3, "het", None, options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about itself

@@ -29,18 +29,18 @@ from hewfl import (
     HewFixed,
     HewHet,
     HewHom,
-    Outer,
     Scaffold,
+    ServerStep,
     StepWeighted,
     UniformLocalSGD,
 )
-from hewfl.aggregate.rows import matrix_round
-from hewfl.aggregate.variates import ControlVariates
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.round import LocalPlan, Roster
-from hewfl.server.outer import outer_step
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.displacements.control_variates import ControlVariates
+from hewfl.displacements.dense import matrix_round
+from hewfl.server.server_step import apply_server_step
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.replica import Replica
+from hewfl.torch.job import Replica
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
@@ -62,8 +62,8 @@ def pure_round(
     moved = np.stack([seen[i].before - seen[i].start for i in heard])
     if plan.dtypes == (torch.float32,):  # as it was sent
         moved = moved.astype(np.float32)
-    roster = Roster(np.array(heard), H, np.ones_like(H), m, n)
-    round_ = matrix_round(seen[0].start, moved, roster, LocalPlan(eta))
+    cohort = Cohort(np.array(heard), H, np.ones_like(H), m, n)
+    round_ = matrix_round(seen[0].start, moved, cohort, LocalPlan(eta))
     return algorithm.decide(round_, None)[0], moved
 
 
@@ -166,10 +166,12 @@ def test_ddp_modules_are_as_plain_ones(pool: Pool, rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "outer", [Outer(0.7, 0.9, nesterov=True), Outer(1.0, 0.5), Outer(0.5)], ids=repr
+    "server_step",
+    [ServerStep(0.7, 0.9, nesterov=True), ServerStep(1.0, 0.5), ServerStep(0.5)],
+    ids=repr,
 )
-def test_outer_optimiser_is_the_engines(pool: Pool, outer: Outer) -> None:
-    options = SyncOptions(bucket_bytes=64, outer=outer)
+def test_outer_optimiser_is_the_engines(pool: Pool, server_step: ServerStep) -> None:
+    options = SyncOptions(bucket_bytes=64, server_step=server_step)
     plan = Plan("steps", rounds=3, dtypes=(torch.float64,), options=options)
     seen = pool.run(play, 4, plan)
     same_bits(seen)
@@ -178,7 +180,7 @@ def test_outer_optimiser_is_the_engines(pool: Pool, outer: Outer) -> None:
         rounds = [rank[t] for rank in seen]
         moved = np.stack([r.before - r.start for r in rounds])
         step = np.array(rounds[0].report.weights) @ moved
-        move, memory = outer_step(outer, step, memory)
+        move, memory = apply_server_step(server_step, step, memory)
         expected = rounds[0].start + move
         assert np.abs(rounds[0].after - expected).max() <= 1e-13
 
@@ -224,7 +226,7 @@ def test_corrected_branches_are_the_papers(
     x, n = seen[0][0].start, 4
     H, eta = np.array(plan.steps), np.array(plan.rates)
     ones = np.ones(n, dtype=np.int64)
-    roster = Roster(np.arange(n), H, ones, ones, n)
+    cohort = Cohort(np.arange(n), H, ones, ones, n)
     first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
     given = first if algorithm.demands.gradients else None
     state: ControlVariates = algorithm.init(n, len(x), given)
@@ -232,7 +234,7 @@ def test_corrected_branches_are_the_papers(
     for t in range(plan.rounds):
         k = state.clients - state.server
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
-        now = replace(roster, round=t)
+        now = replace(cohort, round=t)
         round_ = matrix_round(x, np.stack(ends) - x, now, LocalPlan(eta, k))
         decision, state = algorithm.decide(round_, state)
         x = x + decision.weights @ round_.displacements.matrix()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import rules_table, torch_rules
-from benchmarks.stacked_job import BATCH, STEPS, Job, World, decided
+from benchmarks.stacked_job import BATCH, STEPS, Job, Scenario, decided
 from benchmarks.stacked_models import CharTransformer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.unchecked]
 
 
 def made(losses: dict[str, list[float]]) -> dict[str, Any]:
-    """Scores of some rules in a clean world and one with a bad rank."""
-    lanes = {
+    """Scores of some rules in a clean scenario and one with a bad rank."""
+    entries = {
         f"{rule} | plain": {
             "loss": told,
             "average loss": told,
@@ -26,7 +26,7 @@ def made(losses: dict[str, list[float]]) -> dict[str, Any]:
         }
         for rule, told in losses.items()
     }
-    return {"cnn": {"clean": lanes, "bad 1": lanes}}
+    return {"cnn": {"clean": entries, "bad 1": entries}}
 
 
 def test_verdicts_are_by_paired_intervals() -> None:
@@ -85,11 +85,11 @@ def test_all_rules_train_side_by_side() -> None:
     text = torch.arange(400) % 3
     model = CharTransformer(text, text[:100], 3, width=8, blocks=1, context=4, heads=2)
     rules = torch_rules.rules(0.01)
-    job = Job(model, "adamw", 0.01, 3, World(), 0)
+    job = Job(model, "adamw", 0.01, 3, Scenario(), 0)
     found = job.run(rules, torch_rules.OUTERS, "cpu")
     assert len(found) == 2 * len(rules)
-    for lane, told in found.items():
-        assert told["loss"] < 0.9, lane  # log 3 = 1.1 at the start
+    for entry, told in found.items():
+        assert told["loss"] < 0.9, entry  # log 3 = 1.1 at the start
     assert found["equal | plain"]["weights"] == [0.25] * 4
     alone = job.run({"trust": rules["trust"]}, torch_rules.OUTERS, "cpu")
     assert alone["trust | nesterov"]["loss"] == pytest.approx(

@@ -8,8 +8,8 @@ import torch
 from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend
 
-from hewfl.experiments.folder import open_folder
-from hewfl.experiments.report import write_report
+from hewfl.experiments.run_folder import open_folder
+from hewfl.report.page import write_report
 from hewfl.server.trace import RoundRecord, from_lines
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 

@@ -10,7 +10,7 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 from torch import nn
 
-from hewfl import FedAvgM, InvalidInputError, Outer
+from hewfl import FedAvgM, InvalidInputError, ServerStep
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.options import SyncReport
 
@@ -87,22 +87,22 @@ def test_several_optimisers_are_as_one(pool: Pool) -> None:
 
 
 def odd(rank: int, _: int) -> list[Any]:
-    """A lane for a rule, and an optimiser that has no learning rate."""
+    """A entry for a rule, and an optimiser that has no learning rate."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    lane = FedAvgM(1.0, 1.0, momentum=0.5)
+    entry = FedAvgM(1.0, 1.0, momentum=0.5)
     texts: list[Any] = []
     wrong: list[tuple[Any, ...]] = [
-        (optimizer, 2, lane, None, SyncOptions(outer=Outer(0.3))),
+        (optimizer, 2, entry, None, SyncOptions(server_step=ServerStep(0.3))),
         ([optimizer, optimizer], 2),
     ]
     for arguments in wrong:
         with pytest.raises(InvalidInputError) as caught:
             HewLocalSGD(module, *arguments)
         texts.append(str(caught.value))
-    with HewLocalSGD(module, optimizer, np.int64(2), lane, None, SMALL) as local:
+    with HewLocalSGD(module, optimizer, np.int64(2), entry, None, SMALL) as local:
         descend(module, optimizer, 4)
-    texts.append(local._replica.model.outer)
+    texts.append(local._replica.model.server_step)
     optimizer.param_groups[0].pop("lr")
     rateless = HewLocalSGD(module, optimizer, 2, "hom", None, SMALL)
     with pytest.MonkeyPatch.context() as patch, rateless:
@@ -116,8 +116,10 @@ def without_rate(optimizer: torch.optim.Optimizer) -> None:
     """An optimiser that finds its own."""
 
 
-def test_lanes_and_optimisers_without_rates(pool: Pool) -> None:
-    for other, twice, outer, _ in pool.run(odd, 2):
-        assert other.startswith("`options.outer` must be left out, or that of the rule")
+def test_entries_and_optimisers_without_rates(pool: Pool) -> None:
+    for other, twice, server_step, _ in pool.run(odd, 2):
+        assert other.startswith(
+            "`options.server_step` must be left out, or that of the rule"
+        )
         assert twice.startswith("`optimizer` must be different optimisers")
-        assert outer == Outer(1.0, 0.5)
+        assert server_step == ServerStep(1.0, 0.5)

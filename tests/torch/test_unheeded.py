@@ -11,10 +11,10 @@ import torch
 from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend
 
-from hewfl import Decision, Demands, LocalPlan, Roster, Round
+from hewfl import Cohort, Decision, Demands, LocalPlan, Round
 from hewfl.server.trace import from_lines
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.unheeded import PATIENCE, Unheeded
+from hewfl.torch.job import PATIENCE, Unheeded
 
 ALL = np.arange(3)
 
@@ -73,8 +73,8 @@ class First:
     def init(self, n: int, d: int, gradients: Any) -> None:
         """There is no state."""
 
-    def plan(self, roster: Roster, state: None) -> LocalPlan:  # noqa: ARG002 - none
-        return LocalPlan(np.full(len(roster.clients), 0.1))
+    def plan(self, cohort: Cohort, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        return LocalPlan(np.full(len(cohort.clients), 0.1))
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         weights = np.zeros(round_.displacements.n)

@@ -53,9 +53,9 @@ print(json.dumps(errors))
 NEEDS = {
     "torch": (
         "hewfl.torch",
-        "hewfl.aggregate.gpu",
+        "hewfl.displacements.gpu",
         "hewfl.problems.module",
-        "hewfl.experiments.modules",
+        "hewfl.experiments.build_torch_problem",
     ),
     "flwr": ("hewfl.flower",),
 }
@@ -101,12 +101,12 @@ def test_only_what_needs_an_extra_fails_to_import(hidden: str) -> None:
 SIMULATE = """
 import json
 from hewfl import ChoiceHorizons, Federation, FedAvg, HewHet, HewHom, simulate
-from hewfl.controllers.online import OnlineCurvature
+from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.problems import random_quadratic
 problem = random_quadratic(seed=0, n=5, d=6)
 L = problem.smoothness
-lanes = [HewHet(L, 0.5), OnlineCurvature(HewHom(L, 0.5)), FedAvg(L, 0.2)]
-trace = simulate(problem, Federation(ChoiceHorizons(), 4), lanes, rounds=8, seed=0)
+entries = [HewHet(L, 0.5), OnlineCurvature(HewHom(L, 0.5)), FedAvg(L, 0.2)]
+trace = simulate(problem, Federation(ChoiceHorizons(), 4), entries, rounds=8, seed=0)
 print(json.dumps([trace.curve(k, "objective").tolist() for k in range(3)]))
 """
 
@@ -161,8 +161,8 @@ import sys
 from dataclasses import replace
 from hewfl.cli import app
 from hewfl.cli import demo as page
-from hewfl.paper.demo import bad_demo_spec, demo_spec
-from hewfl.experiments.sections import TuneSpec
+from hewfl.cli.demo import bad_demo_spec, demo_spec
+from hewfl.experiments.spec_sections import TuneSpec
 module = sys.modules["hewfl.cli.demo"]
 def shortened(spec):
     return replace(spec, rounds=3, seeds=(0, 1), tune=TuneSpec(rounds=2, seeds=(0,)))
@@ -240,7 +240,7 @@ print(json.dumps(errors))
         ),
         ("flwr", {"hewfl.flower HewStrategy": "extra flower"}),
         ("transformers", {"hewfl.data.encoder _packages": "extra text"}),
-        ("matplotlib", {"hewfl.core.canvas _matplotlib": "extra report"}),
+        ("matplotlib", {"hewfl.plotting _matplotlib": "extra report"}),
     ],
 )
 def test_the_error_names_the_extra(hidden: str, extras: dict[str, str]) -> None:

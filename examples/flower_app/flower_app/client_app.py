@@ -4,11 +4,11 @@ from flwr.app import Context
 
 from flower_app.dataset import federated
 from flower_app.model import build, minibatch_loss
-from hewfl.flower import Local, client_app
-from hewfl.torch.objective import torch_local
+from hewfl.flower import ClientObjective, client_app
+from hewfl.flower.torch_client import torch_local
 
 
-def local(context: Context) -> Local:
+def local(context: Context) -> ClientObjective:
     """What this node optimises."""
     config, problem = context.run_config, federated(context.run_config)
     client = int(context.node_config["partition-id"])

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hewfl.flower import Moment
+from hewfl.federation.federation import generator
+from hewfl.flower import StepContext
 from hewfl.problems import Softmax
-from hewfl.server.federation import generator
 
 _STREAM = 11
 
@@ -22,13 +22,13 @@ def build(problem: Softmax) -> torch.nn.Module:
 
 def minibatch_loss(
     problem: Softmax, client: int, batch: int, seed: int
-) -> Callable[[torch.nn.Module, Moment], torch.Tensor]:
+) -> Callable[[torch.nn.Module, StepContext], torch.Tensor]:
     """Cross-entropy with an l2 penalty; the moment says which samples."""
     begin, size = int(problem.offsets[client]), int(problem.data_sizes[client])
     features = torch.from_numpy(np.asarray(problem.features[begin : begin + size]))
     labels = torch.from_numpy(np.asarray(problem.labels[begin : begin + size]))
 
-    def loss(model: torch.nn.Module, moment: Moment) -> torch.Tensor:
+    def loss(model: torch.nn.Module, moment: StepContext) -> torch.Tensor:
         rng = generator(seed, _STREAM, client, moment.round, moment.step)
         rows = torch.from_numpy(rng.integers(0, size, batch))
         scores = model(features[rows])

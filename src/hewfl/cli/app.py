@@ -5,13 +5,12 @@ from typing import Annotated
 import typer
 
 from hewfl.cli.certify import certify
-from hewfl.cli.data import data
+from hewfl.cli.data_commands import data
 from hewfl.cli.demo import demo
-from hewfl.cli.listing import ls
-from hewfl.cli.methods import methods
-from hewfl.cli.paper import paper
-from hewfl.cli.run import report, resume, run, spec, tune
-from hewfl.cli.study import study
+from hewfl.cli.method_list import methods
+from hewfl.cli.reproduction import paper, study
+from hewfl.cli.run_commands import report, resume, run, spec, tune
+from hewfl.cli.run_list import ls
 from hewfl.core import native
 from hewfl.version import __version__
 
@@ -21,11 +20,13 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (demo, run, tune, resume, ls, methods, spec, report, paper, certify)
+COMMANDS = (demo, run, tune, resume, ls, methods, spec, report, certify)
 for command in COMMANDS:
     app.command()(command)
+PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
+for command in (paper, study):
+    app.command(context_settings=PASSED_ON)(command)
 app.add_typer(data, name="data")
-app.add_typer(study, name="study")
 
 
 def _show_version(wanted: bool) -> bool:

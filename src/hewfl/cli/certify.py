@@ -14,17 +14,16 @@ from rich.console import Console
 
 from hewfl.cli.certify_page import write_page
 from hewfl.cli.certify_plot import draw_certificate
-from hewfl.cli.certify_report import show
-from hewfl.cli.certify_words import headline, verdict
-from hewfl.cli.errors import one_line_errors
-from hewfl.core.canvas import require_canvas
-from hewfl.core.checks import invalid
-from hewfl.core.conversion import from_table, is_whole
+from hewfl.cli.certify_text import headline, show, verdict
+from hewfl.cli.error_messages import one_line_errors
+from hewfl.core.toml_records import from_table, is_whole
+from hewfl.core.validation import invalid
+from hewfl.plotting import require_canvas
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certifier import certify as evaluate
+from hewfl.theory.certify import certify as evaluate
+from hewfl.theory.sensitivity import Improvement, improvements
 from hewfl.theory.systems import System, grouped
-from hewfl.theory.whatif import Improvement, improvements
 
 Numbers = float | tuple[float, ...]
 Wholes = int | tuple[int, ...]
@@ -259,7 +258,7 @@ def certify(  # noqa: PLR0913 - options of a command
             typer.echo(f"{what} saved in {path}")
 
 
-# ------------------------------------------------------------------ reading
+# ------------------ reading
 
 
 def _read(config: Path | None) -> Mapping[str, Any]:

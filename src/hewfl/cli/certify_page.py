@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from hewfl.cli.certify_plot import best_rows, certified_gaps, colour_of, rounds_shown
-from hewfl.cli.certify_words import (
+from hewfl.cli.certify_text import (
     UNITS,
     Rows,
     asked,
@@ -18,11 +18,11 @@ from hewfl.cli.certify_words import (
     theorem_rows,
     verdict,
 )
-from hewfl.core.checks import Array
-from hewfl.experiments.markup import Html, join, table, tag
+from hewfl.core.validation import Array
 from hewfl.experiments.styles import page_style
+from hewfl.report.page_data import Html, join, table, tag
 from hewfl.theory.certificates import Certificate
-from hewfl.theory.whatif import Improvement
+from hewfl.theory.sensitivity import Improvement
 
 _WIDE, _HIGH = 340.0, 240.0
 """Size of the picture in its own units; at 320 pixels its letters keep their size."""
@@ -79,7 +79,7 @@ def _parts(c: Certificate, tried: Sequence[Improvement]) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------ the picture
+# ------------------ the picture
 
 
 def _picture(c: Certificate) -> Html:
@@ -150,7 +150,7 @@ def _text(x: float, y: float, text: str, anchor: str = "middle") -> Html:
     return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
 
 
-# ------------------------------------------------------------------ the tables
+# ------------------ the tables
 
 
 def _theorems(c: Certificate) -> list[Html]:

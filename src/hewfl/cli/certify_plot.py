@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.canvas import COLOURS, legend, name_ends, save_as
-from hewfl.core.checks import Array
-from hewfl.theory.arrival import MOST_STEPS, single_path
+from hewfl.core.validation import Array
+from hewfl.plotting import COLOURS, legend, name_ends, save_as
 from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.post_local import PostLocal
+from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.rounds_to_target import MOST_STEPS, single_path
 from hewfl.theory.theorems import THEOREMS, theorem_curve
 
 _STYLES = {"printed": ":", "paper": "-", "sharp": "--", "absorbed": "-."}

@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hewfl.cli.listing import how_far
 from hewfl.cli.options import cores
 from hewfl.cli.progress import Bars
-from hewfl.experiments.folder import Folder
+from hewfl.cli.run_list import how_far
+from hewfl.experiments.executor import Crew
 from hewfl.experiments.run import run_all, tune_all
+from hewfl.experiments.run_folder import Folder, holder_of
 from hewfl.experiments.summary import mean_text
-from hewfl.experiments.workers import Crew
-from hewfl.server.lock import holder_of
 
 MOST_PAIRS = 10
 """That the terminal shows; the report has all of them."""
@@ -68,7 +67,7 @@ def _crew(cluster: str | None) -> AbstractContextManager[Crew | None]:
     """The workers at an address; without one, nothing of Dask is imported."""
     if cluster is None:
         return nullcontext()
-    from hewfl.experiments.cluster.crew import cluster_at  # noqa: PLC0415 - as said
+    from hewfl.experiments.dask_executor import cluster_at  # noqa: PLC0415 - as said
 
     return cluster_at(cluster)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hewfl.core.checks import invalid
+from hewfl.core.validation import invalid
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 
 ROOT = Path("runs")

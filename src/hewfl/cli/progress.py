@@ -10,8 +10,8 @@ import rich.progress
 from rich.console import Console
 from rich.text import Text
 
+from hewfl.experiments.executor import Task
 from hewfl.experiments.run import Progress
-from hewfl.experiments.workers import Task
 
 LINE_EVERY = 60.0
 """Seconds between lines where there is no terminal for bars."""

@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, Ints, PerClient
 from hewfl.core.records import UpperState
-from hewfl.core.round import Decision, LocalPlan, Roster, Round
+from hewfl.core.round import Cohort, Decision, LocalPlan, Round
+from hewfl.core.validation import Array, Ints, PerClient
 
 State = TypeVar("State")
 FirstGradients = Float64[Array, "n d"] | None
@@ -99,11 +99,11 @@ class Algorithm(Protocol[State]):
             The state, a value that `plan` and `decide` are given.
         """
 
-    def plan(self, roster: Roster, state: State) -> LocalPlan:
-        """What the clients of the roster are told.
+    def plan(self, cohort: Cohort, state: State) -> LocalPlan:
+        """What the clients of the cohort are told.
 
         Args:
-            roster: who takes part, with how many steps.
+            cohort: who takes part, with how many steps.
             state: of the method before the round.
 
         Returns:
@@ -122,7 +122,7 @@ class Algorithm(Protocol[State]):
         """
 
 
-# ------------------------------------------------------------------ what some have
+# ------------------ what some have
 
 
 @final
@@ -137,7 +137,7 @@ class RoundModel:
     (th:realized-het-one-step, th:realized-hom-one-step).
 
     Attributes:
-        reference: g, a vector of the round's space, an `OwnSum` of its displacements,
+        reference: g, a vector of the round's space, an `LinearCombination` of its displacements,
             or None for zero.
         curvature: Λ.
         smoothness: L; None where no L is known. Then the model chooses weights and

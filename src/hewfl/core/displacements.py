@@ -1,8 +1,8 @@
 """The clients' work as a rule sees it: n vectors Δ_i = y_i − x, wherever they lie.
 
 A rule never asks where the numbers are. Three things implement the protocol: the matrix
-of a simulation (`hewfl.aggregate.rows`), the replies of a federation left where they
-came (`hewfl.aggregate.pieces`) and shards over ranks (`hewfl.aggregate.spread`).
+of a simulation (`hewfl.displacements.dense`), the replies of a federation left where they
+came (`hewfl.displacements.chunked`) and shards over ranks (`hewfl.displacements.sharded`).
 
 Vectors that a rule handles (the anchor, a control variate, its own step) are of the
 same space: NumPy vectors of d numbers at a server, and on a rank of a torch job the
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, PerClient
+from hewfl.core.validation import Array, PerClient
 
 
 @final
@@ -93,7 +93,7 @@ class RoundProducts:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnSum:
+class LinearCombination:
     """A reference that is itself a sum of the displacements, g = Σ u_iΔ_i.
 
     Given as such it is never formed: the data is read once instead of twice.
@@ -111,7 +111,7 @@ class Displacements(Protocol):
 
     Examples:
         >>> import numpy as np
-        >>> from hewfl.aggregate.rows import as_rows
+        >>> from hewfl.displacements.dense import as_rows
         >>> moves = as_rows("displacements", np.array([[1.0, 2.0], [3.0, 4.0]]))
         >>> moves.gram()
         array([[ 5., 11.],
@@ -135,7 +135,7 @@ class Displacements(Protocol):
             A symmetric matrix in float64.
         """
 
-    def against(self, vector: Any) -> PerClient:
+    def inner(self, vector: Any) -> PerClient:
         """⟨Δ_i, v⟩ for a vector of the same space.
 
         Args:
@@ -172,7 +172,7 @@ class Displacements(Protocol):
         that decide the weights.
 
         Args:
-            reference: g, a vector of the same space, an `OwnSum`, or None for zero.
+            reference: g, a vector of the same space, an `LinearCombination`, or None for zero.
             curvature: Λ.
 
         Returns:
@@ -200,14 +200,14 @@ class Displacements(Protocol):
             Those vectors.
         """
 
-    def with_null(self) -> "Displacements":
+    def append_zero(self) -> "Displacements":
         """The vectors and Δ = 0 after them: standing still.
 
         Returns:
             One vector more.
         """
 
-    def like(self, rows: Float64[Array, "m k"]) -> "Displacements":
+    def from_matrix(self, rows: Float64[Array, "m k"]) -> "Displacements":
         """Other vectors of the same space, such as a rule's memory of its clients.
 
         Args:

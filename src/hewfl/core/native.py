@@ -15,7 +15,7 @@ from types import ModuleType
 
 SOLVER = "hewfl.solver._solver"
 """Active set and block pivoting of small weight problems."""
-PASSES = "hewfl.aggregate._passes"
+PASSES = "hewfl.displacements._passes"
 """Gram matrices, weighted sums and control variates from the data."""
 _enabled: ContextVar[bool] = ContextVar("hewfl_native_enabled", default=True)
 

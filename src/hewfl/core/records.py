@@ -6,17 +6,20 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from hewfl.core.checks import (
+from hewfl.core.validation import (
     Array,
     ArrayLike,
     Ints,
     Mask,
+    Nonnegative,
     PerClient,
+    Positive,
+    Validated,
+    check_fields,
     invalid,
     nonnegatives,
     wholes,
 )
-from hewfl.core.fields import Checked, Nonnegative, Positive, check_fields
 
 
 @final
@@ -166,7 +169,7 @@ class ProblemBounds:
 
 @final
 @dataclass(frozen=True, slots=True)
-class UpperState(Checked):
+class UpperState(Validated):
     """Certified bounds on where the run stands: (U_t, Q_t).
 
     Attributes:

@@ -1,6 +1,6 @@
 """The records of one round: all that servers, clients and rules tell each other.
 
-roster   environment → server    who takes part, H_i, b_i, m_i
+cohort   environment → server    who takes part, H_i, b_i, m_i
 plan     server → clients        step sizes η_i, additive correction, proximal term
 round    clients → server        anchor x_t, displacements Δ_i: all a rule sees
 decision server                  weights on displacements, with a certificate
@@ -11,13 +11,13 @@ from typing import Any, final
 
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, Ints
 from hewfl.core.displacements import Displacements
+from hewfl.core.validation import Array, Ints
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Roster:
+class Cohort:
     """Who takes part in a round, and with how much work.
 
     Attributes:
@@ -36,14 +36,14 @@ class Roster:
     population: int
     round: int = 0
 
-    def only(self, members: Int64[Ints, " k"]) -> "Roster":
-        """Some of those present, told by their places in the roster.
+    def only(self, members: Int64[Ints, " k"]) -> "Cohort":
+        """Some of those present, told by their places in the cohort.
 
         Args:
             members: places, not indices of clients.
 
         Returns:
-            The roster of those alone.
+            The cohort of those alone.
         """
         return replace(
             self,
@@ -72,10 +72,10 @@ class LocalPlan:
     hold: bool = False
 
     def only(self, members: Int64[Ints, " k"]) -> "LocalPlan":
-        """What some of the clients are told, by their places in the roster.
+        """What some of the clients are told, by their places in the cohort.
 
         Args:
-            members: places in the roster.
+            members: places in the cohort.
 
         Returns:
             The plan of those alone.
@@ -91,8 +91,8 @@ class Round:
 
     Attributes:
         anchor: x_t, as the transport keeps vectors.
-        displacements: Δ_i = y_i − x_t, one vector per client of the roster.
-        roster: who they are.
+        displacements: Δ_i = y_i − x_t, one vector per client of the cohort.
+        cohort: who they are.
         plan: what they were told.
         losses: F_i(x_t), for rules that demand them, else None.
         gradients: the mean of the stochastic gradients along each branch, before the
@@ -102,7 +102,7 @@ class Round:
 
     anchor: Any
     displacements: Displacements
-    roster: Roster
+    cohort: Cohort
     plan: LocalPlan
     losses: Float64[Array, " s"] | None = None
     gradients: Displacements | None = None
@@ -110,7 +110,7 @@ class Round:
     @property
     def ground(self) -> Float64[Array, " s"]:
         """η_iH_i: Δ_i over it is minus the mean direction along branch i."""
-        return self.plan.step_sizes * self.roster.horizons
+        return self.plan.step_sizes * self.cohort.horizons
 
 
 @final

@@ -20,9 +20,9 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Int64
 
-from hewfl.core.checks import Ints
+from hewfl.core.validation import Ints
 from hewfl.data.dataset import Samples
-from hewfl.data.places import cache_root, file_sha256, warn_of_cache
+from hewfl.data.paths import cache_root, file_sha256, warn_of_cache
 from hewfl.errors import DataError
 
 FORMAT = 1

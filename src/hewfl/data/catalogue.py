@@ -1,7 +1,10 @@
 """The data sets known by name: files, checksums, mirrors, licences."""
 
-from hewfl.core.checks import invalid
-from hewfl.data.entry import DataFile, Entry
+from dataclasses import dataclass
+from typing import Literal, final
+
+from hewfl.core.validation import invalid
+from hewfl.data.paths import DataFile, DatasetInfo, download_root, find
 
 _IMAGES = tuple(
     f"{part}-{kind}-ubyte.gz"
@@ -29,7 +32,7 @@ def _idx_files(
 DIGITS_SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
 """Of digits.csv.gz, which comes with the package; digits.md beside it says whence."""
 
-_DIGITS = Entry(
+_DIGITS = DatasetInfo(
     name="digits",
     title="Optical digits of 8 × 8 pixels, part of hewfl",
     files=(),
@@ -42,7 +45,7 @@ _DIGITS = Entry(
 
 # Mirrors of MNIST and Fashion-MNIST are those of torchvision; the original MNIST page
 # no longer serves the files.
-_MNIST = Entry(
+_MNIST = DatasetInfo(
     name="mnist",
     title="MNIST handwritten digits",
     files=_idx_files(
@@ -63,7 +66,7 @@ _MNIST = Entry(
     citation="LeCun2010",
 )
 
-_FASHION = Entry(
+_FASHION = DatasetInfo(
     name="fashion_mnist",
     title="Fashion-MNIST garments",
     files=_idx_files(
@@ -84,7 +87,7 @@ _FASHION = Entry(
     citation="Xiao2017",
 )
 
-_COVERTYPE = Entry(
+_COVERTYPE = DatasetInfo(
     name="covertype",
     title="Forest cover types",
     files=(
@@ -114,7 +117,7 @@ _COVERTYPE = Entry(
     citation="Blackard1998",
 )
 
-_AG_NEWS = Entry(
+_AG_NEWS = DatasetInfo(
     name="ag_news",
     title="AG News, 30,000-row training subset, as MPNet features",
     files=(
@@ -143,18 +146,53 @@ _AG_NEWS = Entry(
     ),
     samples=(30000, 7600),
     features=768,
-    classes=("World", "Sports", "Business", "Sci/Tech"),
+    classes=("Scenario", "Sports", "Business", "Sci/Tech"),
     licence="non-commercial use",
     citation="Zhang2015",
 )
 
-CATALOGUE: dict[str, Entry] = {
+CATALOGUE: dict[str, DatasetInfo] = {
     entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _COVERTYPE, _AG_NEWS)
 }
 
 
-def entry_named(name: str) -> Entry:
+def entry_named(name: str) -> DatasetInfo:
     """The entry of a data set."""
     if name not in CATALOGUE:
         raise invalid("name", f"one of {', '.join(CATALOGUE)}", repr(name))
     return CATALOGUE[name]
+
+
+# ------------------ What of the catalogue is here
+
+State = Literal["embedded", "here", "partly here", "absent"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One data set and where its files are.
+
+    Attributes:
+        entry: of the catalogue.
+        state: how much of it was found.
+        place: `hewfl`, `HEWFL_DATA`, `cache`, or both of these; empty if absent.
+    """
+
+    entry: DatasetInfo
+    state: State
+    place: str
+
+
+def take_stock(entry: DatasetInfo) -> Stock:
+    """Look for the files of a data set without reading them."""
+    if not entry.files:
+        return Stock(entry, "embedded", "hewfl")
+    found = [place for place in map(find, entry.files) if place is not None]
+    ours = {place.is_relative_to(download_root()) for place in found}
+    names = {False: "HEWFL_DATA", True: "cache"}
+    place = ", ".join(names[is_ours] for is_ours in sorted(ours))
+    if not found:
+        return Stock(entry, "absent", place)
+    whole = len(found) == len(entry.files)
+    return Stock(entry, "here" if whole else "partly here", place)

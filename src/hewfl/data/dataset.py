@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from jaxtyping import Int64, Num
 
-from hewfl.core.checks import Ints
+from hewfl.core.validation import Ints
 from hewfl.errors import DataError
 
 if TYPE_CHECKING:

@@ -14,8 +14,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hewfl.data.entry import DataFile, Entry
-from hewfl.data.places import download_root, examine, find, how_to_get, is_sound
+from hewfl.data.paths import (
+    DataFile,
+    DatasetInfo,
+    download_root,
+    examine,
+    find,
+    how_to_get,
+    is_sound,
+)
 from hewfl.errors import DataError
 
 Report = Callable[[str, int, int], None]
@@ -34,7 +41,7 @@ _ATTEMPTS = 4
 _PAUSE = 0.5
 
 
-def fetch(entry: Entry, report: Report | None = None) -> tuple[Path, ...]:
+def fetch(entry: DatasetInfo, report: Report | None = None) -> tuple[Path, ...]:
     """Places of all files of a data set, downloading those that are nowhere.
 
     A damaged download is replaced; a damaged file in HEWFL_DATA is the user's and is
@@ -84,7 +91,7 @@ def _silent(_name: str, _done: int, _total: int) -> None:
     pass
 
 
-def _placed(entry: Entry, file: DataFile, report: Report) -> Path:
+def _placed(entry: DatasetInfo, file: DataFile, report: Report) -> Path:
     target = download_root() / file.path
     found = find(file)
     if found is not None and (found != target or is_sound(found, file)):
@@ -105,7 +112,9 @@ def _placed(entry: Entry, file: DataFile, report: Report) -> Path:
     return target
 
 
-def _from_mirrors(entry: Entry, file: DataFile, target: Path, report: Report) -> None:
+def _from_mirrors(
+    entry: DatasetInfo, file: DataFile, target: Path, report: Report
+) -> None:
     part = target.with_name(f"{target.name}.part")
     reasons = []
     for url in file.urls:

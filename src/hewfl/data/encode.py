@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from hewfl.core.atomic import replacing
-from hewfl.core.checks import Array, invalid, wholes
+from hewfl.core.validation import Array, invalid, wholes
 from hewfl.data.encoder import Encoder, Options, digest, encode_block, load_encoder
 from hewfl.data.load import ag_news_texts
-from hewfl.data.places import cache_root
+from hewfl.data.paths import cache_root
 from hewfl.errors import DataError
 
 FORMAT = 1

@@ -11,8 +11,8 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float32
 
-from hewfl.core.checks import Array, invalid
-from hewfl.data.places import file_sha256
+from hewfl.core.validation import Array, invalid
+from hewfl.data.paths import file_sha256
 from hewfl.errors import DataError, MissingExtraError
 
 _HOW_TO_GET = (

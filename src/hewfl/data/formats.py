@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from hewfl.core.checks import Ints
+from hewfl.core.validation import Ints
 from hewfl.data.catalogue import DIGITS_SHA256
 from hewfl.data.dataset import Numbers, Samples
 from hewfl.errors import DataError

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hewfl.core.checks import invalid
-from hewfl.data import formats, own_files
+from hewfl.core.validation import invalid
+from hewfl.data import formats
+from hewfl.data import user_files as own_files
 from hewfl.data.cache import Parsed, cached, verify_cached
 from hewfl.data.catalogue import CATALOGUE, entry_named
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
-from hewfl.data.entry import Entry
 from hewfl.data.formats import Parts, Texts, read_news
-from hewfl.data.places import examine, file_sha256, find, how_to_get
+from hewfl.data.paths import DatasetInfo, examine, file_sha256, find, how_to_get
 from hewfl.errors import DataError
 
 _READERS: dict[str, Callable[[Sequence[Path]], Parts]] = {
@@ -121,7 +121,7 @@ def check(
     return dataset
 
 
-def _load_named(entry: Entry, *, download: bool) -> Dataset:
+def _load_named(entry: DatasetInfo, *, download: bool) -> Dataset:
     paths, key = _verified(entry, download=download)
 
     def parse() -> Parsed:
@@ -133,7 +133,9 @@ def _load_named(entry: Entry, *, download: bool) -> Dataset:
     return Dataset(entry.name, *parsed.train, parsed.test, parsed.classes, source)
 
 
-def _verified(entry: Entry, *, download: bool) -> tuple[tuple[Path, ...], list[str]]:
+def _verified(
+    entry: DatasetInfo, *, download: bool
+) -> tuple[tuple[Path, ...], list[str]]:
     """Sound files of a data set, and the key of their parsed form."""
     places = [find(file) for file in entry.files]
     missing = [f.path for f, p in zip(entry.files, places, strict=True) if p is None]

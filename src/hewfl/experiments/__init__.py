@@ -6,10 +6,9 @@
 - `frame`: several results in one DataFrame.
 """
 
-from hewfl.experiments.door import run
-from hewfl.experiments.frames import frame
-from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.results import Results
+from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.results import Results, frame
+from hewfl.experiments.run import run
 from hewfl.experiments.spec import Spec, read_spec, spec_from_table
 
 __all__ = [

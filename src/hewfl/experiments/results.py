@@ -1,22 +1,23 @@
 """The records of a run as arrays: methods × seeds × evaluated rounds."""
 
+import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from hewfl.core.atomic import read_json
-from hewfl.core.checks import Array, Ints, invalid
-from hewfl.errors import DataError
-from hewfl.experiments.recorded import counted_constants
+from hewfl.core.validation import Array, Ints, invalid
+from hewfl.errors import DataError, MissingExtraError
+from hewfl.experiments.external_runs import counted_constants
 from hewfl.experiments.spec import Spec
-from hewfl.server.client_laws import HORIZONS_GROUP, check_horizons, is_own_law
-from hewfl.server.federation import EpochHorizons
+from hewfl.experiments.spec_sections import HORIZONS_GROUP, check_horizons, is_own_law
+from hewfl.federation.federation import EpochHorizons, TimedHorizons
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
 Group = int | float
@@ -38,7 +39,7 @@ class Results:
     Attributes:
         spec: tuned.
         rounds: those in which the methods were evaluated.
-        records: of each seed, lane and round, all rounds, in that order.
+        records: of each seed, entry and round, all rounds, in that order.
         constants: of each seed: L, least objectives, sizes.
     """
 
@@ -113,10 +114,10 @@ class Results:
         """
         if label not in self.labels:
             raise invalid("label", f"one of {', '.join(self.labels)}", repr(label))
-        lane = self.labels.index(label)
+        entry = self.labels.index(label)
         rows = [
-            [_value(by_lane[lane][t], quantity, known) for t in self.rounds]
-            for by_lane, known in zip(self.records, self.constants, strict=True)
+            [_value(by_entry[entry][t], quantity, known) for t in self.rounds]
+            for by_entry, known in zip(self.records, self.constants, strict=True)
         ]
         return np.array(rows, dtype=np.float64)
 
@@ -147,7 +148,7 @@ class Results:
             MissingExtraError: it is not installed.
         """
         # below this module's own imports: frames are made from results
-        return import_module("hewfl.experiments.frames").frame(self, library)
+        return import_module("hewfl.experiments.results").frame(self, library)
 
     def groups(self, seed: int, record: RoundRecord) -> tuple[Group, ...]:
         """What the clients of a round are grouped by: local steps, or local epochs.
@@ -190,8 +191,8 @@ class Results:
         Returns:
             For each group the sum of its weights, one number for each seed.
         """
-        lane = self.labels.index(label)
-        last = [by_lane[lane][-1] for by_lane in self.records]
+        entry = self.labels.index(label)
+        last = [by_entry[entry][-1] for by_entry in self.records]
         groups = [self.groups(k, record) for k, record in enumerate(last)]
         found = sorted({h for members in groups for h in members})
         rows = list(zip(last, groups, strict=True))
@@ -203,17 +204,17 @@ class Results:
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
     """Results of a run whose seeds are done; what a job's record lacks is counted."""
-    lanes = len(spec.methods)
+    entries = len(spec.methods)
     records = []
     for folder in seeds.values():
         try:
-            flat = _read_trace(folder, lanes * (spec.rounds + 1))
+            flat = _read_trace(folder, entries * (spec.rounds + 1))
         except (OSError, ValueError, TypeError, KeyError) as error:
             summary, run = folder.parent / "summary.json", folder.parent
             again = f"delete {folder} and, if it is there, {summary}; then resume {run}"
             text = f"the trace in {folder} cannot be read: {error}; {again}"
             raise DataError(text) from error
-        records.append(tuple(tuple(flat[k::lanes]) for k in range(lanes)))
+        records.append(tuple(tuple(flat[k::entries]) for k in range(entries)))
     every, last = spec.evaluate_every, spec.rounds
     points = sorted({*range(0, last + 1, every), last})
     pairs = zip(seeds.values(), records, strict=True)
@@ -222,12 +223,12 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
 
 
 def _constants(
-    spec: Spec, folder: Path, lanes: Sequence[Sequence[RoundRecord]]
+    spec: Spec, folder: Path, entries: Sequence[Sequence[RoundRecord]]
 ) -> Mapping[str, Any]:
     """The constants.json of a seed; what a job's record leaves out is counted."""
     file = folder / "constants.json"
     if spec.is_record:
-        return {**counted_constants(lanes), **(read_json(file, missing=True) or {})}
+        return {**counted_constants(entries), **(read_json(file, missing=True) or {})}
     found: Mapping[str, Any] = read_json(file)
     return found
 
@@ -265,3 +266,125 @@ def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> floa
             return source[quantity]
     value = getattr(record, quantity, None)
     return np.nan if not isinstance(value, int | float) else float(value)
+
+
+# ------------------ Results as a table of tidy rows, for pandas, polars or anything
+
+# panel    method    seed    round    quantity    value
+#
+# One row for each number: filter, group and draw it with whatever you like.
+
+COLUMNS = ("panel", "method", "seed", "round", "quantity", "value")
+Row = tuple[str, str, int, int, str, float]
+
+
+def tidy_rows(results: Results) -> Iterator[Row]:
+    """Every number that was measured in a run, one row each.
+
+    Yields:
+        Name of the run, label of the method, seed, round, name of the quantity, value.
+        What was not measured, and what is not finite, is left out.
+    """
+    spec = results.spec
+    for label, entry in zip(results.labels, range(len(results.labels)), strict=True):
+        for quantity in _quantities(results, entry):
+            table = results.values(label, quantity)
+            for seed, row in zip(spec.seeds, table.tolist(), strict=True):
+                for t, value in zip(results.rounds.tolist(), row, strict=True):
+                    if math.isfinite(value):
+                        yield spec.name, label, seed, t, quantity, value
+
+
+def frame(results: Results | Sequence[Results], library: str = "pandas") -> Any:
+    """Results of one or several runs as a DataFrame.
+
+    Args:
+        results: of one run, or of several, which `panel` then tells apart.
+        library: whose DataFrame: "pandas" or "polars".
+
+    Returns:
+        A DataFrame with the columns `panel`, `method`, `seed`, `round`, `quantity` and
+        `value`.
+
+    Raises:
+        InvalidInputError: the library is another one.
+        MissingExtraError: it is not installed.
+
+    Examples:
+        >>> frame([results, others])  # doctest: +SKIP
+    """
+    if library not in ("pandas", "polars"):
+        raise invalid("library", '"pandas" or "polars"', repr(library))
+    try:
+        found: Any = importlib.import_module(library)
+    except ImportError as error:
+        text = f"frames need {library}: pip install {library}"
+        raise MissingExtraError(text) from error
+    runs = [results] if isinstance(results, Results) else results
+    rows = [row for each in runs for row in tidy_rows(each)]
+    columns = zip(*rows, strict=True) if rows else ([] for _ in COLUMNS)
+    return found.DataFrame(
+        {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
+    )
+
+
+def _quantities(results: Results, entry: int) -> list[str]:
+    """What was measured of a method in any round, in a fixed order."""
+    names = dict.fromkeys(("objective", "pooled", "scalars", "paper_scalars", *GAPS))
+    for by_entry in results.records:
+        for t in results.rounds:
+            record = by_entry[entry][t]
+            names |= dict.fromkeys((*record.metrics, *record.observed))
+    return list(names)
+
+
+# ------------------ What runs from left to right: rounds, scalars sent, seconds
+
+Axis = Literal["rounds", "scalars", "paper_scalars", "seconds"]
+"""What a comparison can be at equal amounts of."""
+AXES: dict[Axis, str] = {
+    "rounds": "rounds",
+    "scalars": "scalars sent",
+    "paper_scalars": "scalars sent, paper's count",
+    "seconds": "seconds",
+}
+
+
+def axes_of(results: Results) -> list[Axis]:
+    """The axes that a run has: seconds where clients have a time budget and speeds."""
+    given = results.spec.clients.horizons
+    timed = isinstance(given, Mapping) and given.get("kind") == "TimedHorizons"
+    return [axis for axis in AXES if axis != "seconds" or timed]
+
+
+def places(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds points"]:
+    """Where the evaluated rounds of a method lie on an axis, seed by seed."""
+    if axis == "rounds":
+        rounds = results.rounds.astype(np.float64)
+        return np.tile(rounds, (len(results.records), 1))
+    if axis == "seconds":
+        return _seconds(results, label)
+    return results.curve(label, axis)
+
+
+def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:
+    """Where a method's points lie from left to right, the mean over seeds."""
+    return np.asarray(places(results, label, axis).mean(axis=0))
+
+
+def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:
+    """Time since the start, by budget and speeds of the spec; sending takes none."""
+    law = check_horizons(results.spec.clients.horizons)
+    assert isinstance(law, TimedHorizons)
+    entry = results.labels.index(label)
+    rows = []
+    for by_entry in results.records:
+        each = [_duration(law, record) for record in by_entry[entry][1:]]
+        rows.append(np.concatenate(([0.0], np.cumsum(each)))[results.rounds])
+    return np.array(rows)
+
+
+def _duration(law: TimedHorizons, record: RoundRecord) -> float:
+    """A round's budget, or the one step of a client too slow to end it in that time."""
+    pairs = zip(record.clients, record.horizons, strict=True)
+    return max([law.budget, *(1 / law.speeds[i] for i, h in pairs if h == 1)])

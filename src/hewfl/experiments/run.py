@@ -1,25 +1,50 @@
-"""Run specs: tune, then every seed, in stages on all cores."""
+"""One seed of a run, in a worker: its constants, then its rounds."""
 
 import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hewfl.core.atomic import write_json, write_text
-from hewfl.experiments.checksums import NAME as CHECKSUMS
-from hewfl.experiments.checksums import verify, write_checksums
-from hewfl.experiments.climb import Climb
-from hewfl.experiments.environment import Stopwatch, environment
-from hewfl.experiments.folder import Folder, held, is_begun
-from hewfl.experiments.own import check_own, check_own_code
-from hewfl.experiments.problem import samples_of
-from hewfl.experiments.seed import rounds_done, run_seed
-from hewfl.experiments.spec import Spec, write_spec
-from hewfl.experiments.stretch import beyond, joined
+from hewfl.core.atomic import read_json, write_json, write_text
+from hewfl.core.validation import invalid, shown
+from hewfl.errors import DataError
+from hewfl.experiments.build_problem import (
+    build_federation,
+    build_problem,
+    entries_of,
+    naming_run,
+    samples_of,
+    start_of,
+)
+from hewfl.experiments.executor import Crew, Processes, Task
+from hewfl.experiments.local_search import Climb, beyond, joined
+from hewfl.experiments.reference_optima import find_constants
+from hewfl.experiments.results import Results
+from hewfl.experiments.run_folder import CHECKSUMS
+from hewfl.experiments.run_folder import (
+    Folder,
+    Stopwatch,
+    environment,
+    folder_for,
+    held,
+    is_begun,
+    open_folder,
+    verify,
+    write_checksums,
+)
+from hewfl.experiments.spec import (
+    Spec,
+    overridden,
+    read_toml,
+    spec_from_table,
+    write_spec,
+)
+from hewfl.experiments.spec_lint import refuse_unused_fields
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import (
     Candidates,
@@ -32,8 +57,102 @@ from hewfl.experiments.tune import (
     trial_tables,
     trial_tasks,
 )
-from hewfl.experiments.workers import Crew, Processes, Task
+from hewfl.experiments.user_code import check_own, check_own_code
 from hewfl.server.checkpoint import check_trace
+from hewfl.simulation.audit import pathwise_audit_of_all
+from hewfl.simulation.engine import simulate
+from hewfl.simulation.setting import Observer, Step
+
+CHECKPOINT_EVERY = 10
+"""Rounds; a run loses less than this by being killed."""
+
+
+def run_seed(
+    spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
+) -> None:
+    """Run one seed of a tuned spec, from where its folder says it is."""
+    has_trace = (folder / "trace.jsonl").exists()
+    is_over = has_trace and rounds_done(folder) == spec.rounds
+    if is_over and constants_file(folder).exists():
+        on_round(spec.rounds)
+        return
+    _drop_half_checkpoint(folder)
+    problem = build_problem(spec, seed)
+    smoothness = _settled_smoothness(spec, seed, problem, folder)
+    observers: list[Observer] = []
+    if spec.audit_every:
+        observers.append(_every(spec.audit_every, pathwise_audit_of_all()))
+    with naming_run(spec, seed):
+        simulate(
+            problem,
+            build_federation(spec),
+            entries_of(spec, spec.methods, smoothness),
+            rounds=spec.rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=spec.evaluate_every,
+            observers=observers,
+            checkpoint=folder,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
+
+
+def _drop_half_checkpoint(folder: Path) -> None:
+    """Begin a seed anew whose trace or state was deleted; a damaged one is refused."""
+    known = read_json(folder / "manifest.json", missing=True)
+    if isinstance(known, dict):
+        parts = (folder / "trace.jsonl", folder / str(known.get("state")))
+        if not all(part.exists() for part in parts):
+            (folder / "manifest.json").unlink()
+
+
+def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> float:
+    """The L of a seed, settled with all its constants before its first round.
+
+    They stay in the seed's folder: another L, if only by a bit, is another run.
+    """
+    file = constants_file(folder)
+    found = read_json(file, missing=True)
+    if found is None:
+        known = asdict(find_constants(spec, seed, problem))
+        sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
+        found = known | sizes
+        write_json(file, found)
+    try:
+        return float(found["smoothness"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: it has no L; delete {folder}") from error
+
+
+def constants_file(folder: Path) -> Path:
+    """Where the constants of a seed are kept."""
+    return folder / "constants.json"
+
+
+def rounds_done(folder: Path) -> int:
+    """Count the rounds that the checkpoint of a seed holds.
+
+    Raises:
+        DataError: the checkpoint is damaged.
+    """
+    file = folder / "manifest.json"
+    found = read_json(file, missing=True)
+    try:
+        return 0 if found is None else int(found["round"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: {error!r}; delete {folder}") from error
+
+
+def _every(rounds: int, observer: Observer) -> Observer:
+    def observe(step: Step) -> Any:
+        return observer(step) if step.round_number % rounds == 0 else {}
+
+    return observe
+
+
+# ------------------ Run specs: tune, then every seed, in stages on all cores
 
 MANY = 6
 """From so many runs on, their traces are read by several processes."""
@@ -276,3 +395,75 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
             parts = (name, spec.rounds, run_seed, given, done, cost, shares)
             tasks.append(Task("rounds", *parts, writes=given[2]))
     return tasks
+
+
+# ------------------ Experiments from Python: a spec in, results out, kept and
+
+
+def run(
+    spec: Spec | Mapping[str, Any] | str | PathLike[str],
+    *,
+    root: str | PathLike[str] = "runs",
+    jobs: int = 0,
+    changes: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Results:
+    """Tune and run an experiment; one that was begun goes on, one that is done is read.
+
+    Code of the user's own that the spec names is run, from files beside the spec, or in
+    the current folder where there is no file.
+
+    Args:
+        spec: a `Spec`, a table as TOML has it, the path of a TOML file, or the folder
+            of a run.
+        root: folder that holds runs.
+        jobs: processes; 0 for none but this one. With others, a script needs
+            `if __name__ == "__main__":` around the call, as Python starts it anew.
+        changes: fields to replace, as `--set` takes them: "clients.n=10".
+        progress: told of every stage; nobody by default.
+
+    Returns:
+        The records of all seeds; `Results.frame` makes a DataFrame of them.
+
+    Raises:
+        InvalidInputError: a field breaks a rule, or has no effect.
+        RuleError: a rule of the user's own is wrong.
+        DataError: data or files of the run are missing, damaged or changed.
+
+    Examples:
+        >>> import tempfile
+        >>> table = {"name": "short", "rounds": 2, "seeds": [0], "clients": {"n": 3}}
+        >>> table |= {"data": {"subsample": 90}, "problem": {"optimum": False}}
+        >>> table["methods"] = [{"method": "FedAvg", "step_scale": 0.2}]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     results = run(table, root=folder)
+        >>> results.curve("FedAvg", "objective").shape
+        (1, 3)
+    """
+    if isinstance(spec, str | PathLike) and (Path(spec) / "spec.toml").exists():
+        if changes:
+            raise invalid("changes", "left out for a run that is there", list(changes))
+        folder = open_folder(Path(spec))
+    else:
+        folder = folder_for(_read(spec, changes), Path(root))
+    run_all([folder], jobs=jobs, progress=progress or Progress())
+    return folder.results
+
+
+def _read(spec: Any, changes: Sequence[str]) -> Spec:
+    """The spec with its changes, every field of which has an effect."""
+    if isinstance(spec, Spec):
+        if changes:
+            raise invalid(
+                "changes", "left out with a Spec: replace its fields", changes
+            )
+        found = spec
+    elif isinstance(spec, Mapping):
+        found = spec_from_table(overridden(dict(spec), changes), Path())
+    elif isinstance(spec, str | PathLike):
+        file = Path(spec)
+        found = spec_from_table(overridden(read_toml(file), changes), file.parent)
+    else:
+        raise invalid("spec", "a Spec, a table or a file", shown(spec))
+    refuse_unused_fields(found)
+    return found

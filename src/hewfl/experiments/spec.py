@@ -1,28 +1,34 @@
 """What an experiment is: a frozen record, read from TOML, checked, hashed."""
 
+import dataclasses
 import hashlib
+import inspect
 import json
+import re
+import textwrap
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from hewfl.core.checks import invalid
-from hewfl.core.conversion import from_table, to_table, write_toml
-from hewfl.core.fields import check_fields
-from hewfl.core.own_code import located
-from hewfl.data.sharing import GROUP as PARTITIONS_GROUP
+from hewfl.core.plugins import located
+from hewfl.core.toml_records import from_table, to_table, write_toml
+from hewfl.core.validation import check_fields, invalid
+from hewfl.data.partition import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError
-from hewfl.experiments.methods import (
+from hewfl.experiments.method_spec import (
+    OUTER,
     MethodSpec,
     method_from_table,
     method_table,
     recorded_method,
     text_field,
 )
-from hewfl.experiments.sections import (
+from hewfl.experiments.spec_sections import (
+    HORIZONS_GROUP,
     MODELS_GROUP,
+    PARTICIPATION_GROUP,
     PROBLEMS_GROUP,
     Amount,
     AmountOrNone,
@@ -32,7 +38,7 @@ from hewfl.experiments.sections import (
     Seeds,
     TuneSpec,
 )
-from hewfl.server.client_laws import HORIZONS_GROUP, PARTICIPATION_GROUP
+from hewfl.methods.registry import METHODS
 
 LATER: tuple[tuple[str, str, Any], ...] = (
     ("tune", "ties", []),
@@ -248,3 +254,106 @@ def write_spec(spec: Spec) -> str:
     plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
     sections = {k: v for k, v in table.items() if isinstance(v, dict)}
     return "\n".join([write_toml(plain), *methods, write_toml(sections)])
+
+
+# ------------------ Changes to a spec from the command line: `clients.n=10`
+
+
+def overridden(table: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The table with fields replaced; values are read as TOML, else as text.
+
+    Fields and types are checked when the spec is built from the table.
+
+    Raises:
+        InvalidInputError: a change is not of the form field=value.
+
+    >>> overridden({"rounds": 90}, ["clients.n=10", "data.name=mnist"])
+    {'rounds': 90, 'clients': {'n': 10}, 'data': {'name': 'mnist'}}
+    """
+    found = dict(table)
+    for change in changes:
+        field, sign, text = change.partition("=")
+        if not sign or not field.strip():
+            raise invalid("--set", "of the form field=value", repr(change))
+        found = _replaced(found, field.strip().split("."), _value(text.strip()))
+    return found
+
+
+def _replaced(table: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = path
+    if not rest:
+        return table | {first: value}
+    inner = table.get(first, {})
+    if not isinstance(inner, dict):
+        raise invalid("--set", f"a field of a table; `{first}` is none", ".".join(path))
+    return table | {first: _replaced(inner, rest, value)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+# ------------------ A spec with every field explained, made from the records
+
+SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
+WHAT = (
+    f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
+    f"are fields, and so are those of the server optimiser: {', '.join(OUTER)}. FedAvgM "
+    'is FedAvg with `momentum`, FedAdam is FedAvg with `adapt = "adam"`. Lists in '
+    "[methods.grid] are searched by tuning, those of the server optimiser too. A rule "
+    'of your own is method = "my_rules:Krum", from my_rules.py beside this file.'
+)
+EXAMPLE = """\
+[[methods]]
+method = "HewHom"
+label = "HEW"
+
+[methods.grid]
+amplitude = [0.5, 1.0, 2.0, 4.0, 8.0]
+curvature_ratio = [1.1, 1.25, 1.5, 1.75, 2.0]
+
+[[methods]]
+method = "FedAvg"
+step_scale = 0.4
+"""
+
+
+def template() -> str:
+    """TOML text that runs as it is: defaults, with what each field means."""
+    top = [f for f in dataclasses.fields(Spec) if f.name not in (*SECTIONS, "methods")]
+    lines = [f"# {inspect.getdoc(Spec)!s}".splitlines()[0], ""]
+    meanings = documented(Spec)
+    for item in top:
+        value = "example" if item.name == "name" else item.default
+        lines += _field(item.name, value, meanings[item.name])
+    for section, record in SECTIONS.items():
+        title = str(inspect.getdoc(record)).splitlines()[0]
+        lines += ["", f"# {title}", f"[{section}]"]
+        meanings = documented(record)
+        for item in dataclasses.fields(record):
+            lines += _field(item.name, item.default, meanings[item.name])
+    lines += ["", *_comment(WHAT), ""]
+    return "\n".join(lines) + "\n" + EXAMPLE
+
+
+def documented(record: Any) -> dict[str, str]:
+    """What a record's docstring says of each of its fields."""
+    text = str(inspect.getdoc(record)).partition("Attributes:\n")[2]
+    text = text.partition("\n\n")[0]  # what a record raises is another section
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
+
+
+def _field(name: str, value: Any, meaning: str) -> list[str]:
+    comment = _comment(meaning)
+    if value is None or value is dataclasses.MISSING:  # the latter: an empty table
+        return [*comment, f"# {name} ="]
+    plain = list(value) if isinstance(value, tuple) else value
+    return [*comment, write_toml({name: plain}).strip()]
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 84, initial_indent="# ", subsequent_indent="# ")

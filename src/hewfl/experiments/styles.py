@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import final
 
-from hewfl.core.canvas import COLOURS
-from hewfl.experiments.methods import MethodSpec
+from hewfl.experiments.method_spec import MethodSpec
+from hewfl.plotting import COLOURS
 
 DASHES: tuple[tuple[float, ...], ...] = (
     (),
@@ -118,6 +118,6 @@ def page_style() -> str:
         f":root:not(.light) .{name}{{--ink:{ink}}}"
         for name, (_, ink) in COLOURS.items()
     )
-    own = resources.files("hewfl.experiments") / "page" / "report.css"
+    own = resources.files("hewfl.report") / "page" / "report.css"
     scheme = f"@media screen and (prefers-color-scheme:dark){{{dark}}}"
     return f"{light}\n{scheme}\n{own.read_text('utf-8')}"

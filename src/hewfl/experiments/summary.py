@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import Array
-from hewfl.experiments.compare import compare_finals, final_of
+from hewfl.core.validation import Array
 from hewfl.experiments.results import Results
+from hewfl.experiments.statistics import compare_finals, final_of
 from hewfl.server.trace import AVERAGED, RoundRecord
 
 _OF_MODELS = (
@@ -37,9 +37,9 @@ def summarise(results: Results) -> dict[str, Any]:
     }
 
 
-def _method(results: Results, lane: int) -> dict[str, Any]:
-    method = results.spec.methods[lane]
-    own = [by_lane[lane] for by_lane in results.records]
+def _method(results: Results, entry: int) -> dict[str, Any]:
+    method = results.spec.methods[entry]
+    own = [by_entry[entry] for by_entry in results.records]
     final = {
         quantity: statistics(results.final(method.label, quantity))
         for quantity in QUANTITIES
@@ -63,7 +63,7 @@ def _method(results: Results, lane: int) -> dict[str, Any]:
         **stopped,
         **_on_bad(own),
         "excluded": sum(len(r.excluded) for records in own for r in records),
-        "audit": _audit(results, lane),
+        "audit": _audit(results, entry),
     }
 
 
@@ -71,7 +71,7 @@ def _on_bad(own: Sequence[Sequence[RoundRecord]]) -> dict[str, Any]:
     """Mean share of the weights that bad clients were given, where there are any."""
     shares = []
     for records in own:
-        bad = set(records[0].world.get("bad", ()))
+        bad = set(records[0].scenario.get("bad", ()))
         sums = [
             (sum(abs(w) for i, w in pairs if i in bad), sum(abs(w) for _, w in pairs))
             for record in records[1:]
@@ -83,12 +83,12 @@ def _on_bad(own: Sequence[Sequence[RoundRecord]]) -> dict[str, Any]:
     return {"weight_on_bad": statistics(np.array(shares))} if shares else {}
 
 
-def _audit(results: Results, lane: int) -> dict[str, Any] | None:
+def _audit(results: Results, entry: int) -> dict[str, Any] | None:
     """Rounds in which the pathwise certificate was checked, and violations."""
     seen = [
         r.observed
-        for by_lane in results.records
-        for r in by_lane[lane]
+        for by_entry in results.records
+        for r in by_entry[entry]
         if "certificate_slack" in r.observed
     ]
     if not seen:

@@ -11,23 +11,23 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.atomic import read_json, write_json
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
 from hewfl.errors import DataError
-from hewfl.experiments.constants import find_smoothness
-from hewfl.experiments.methods import MethodSpec
-from hewfl.experiments.problem import (
+from hewfl.experiments.build_problem import (
     build_federation,
     build_problem,
-    lanes_of,
+    entries_of,
     naming_run,
     samples_of,
     start_of,
 )
-from hewfl.experiments.sections import TuneSpec
+from hewfl.experiments.executor import Task
+from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.reference_optima import find_smoothness
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.workers import Task
+from hewfl.experiments.spec_sections import TuneSpec
 from hewfl.server.trace import AVERAGED, RoundRecord
-from hewfl.sim.engine import simulate
+from hewfl.simulation.engine import simulate
 
 LEAST = {"momentum": 0.0, "proximal": 0.0, "power": 0.0, "curvature_ratio": 1.01}
 MOST = {"curvature_ratio": 1e4}
@@ -91,10 +91,10 @@ def trial_tasks(
     for j, part in enumerate(parts):
         which = "" if len(parts) == 1 else f"-{j}"
         file = place.with_name(f"{place.name}-{seed}{which}.json")
-        name, lanes = f"{spec.name}, seed {seed}", sum(map(len, part))
+        name, entries = f"{spec.name}, seed {seed}", sum(map(len, part))
         done = rounds if file.exists() else 0
         call, shares = (spec, part, rounds, seed, file), samples_of(spec, seed)
-        what = (name, rounds, kept_trial, call, done, lanes, shares)
+        what = (name, rounds, kept_trial, call, done, entries, shares)
         tasks.append(Task("tuning", *what, writes=file))
     return tasks
 
@@ -102,7 +102,7 @@ def trial_tasks(
 def parts_of(spec: Spec, candidates: Candidates) -> list[Candidates]:
     """Candidates in parts, in order, whose trials run side by side.
 
-    Softmax lanes share the products of a round and stay together. Lanes of a module
+    Softmax entries share the products of a round and stay together. Lanes of a module
     share nothing but their draws: in parts they keep more processes busy beside the one
     that waits for the GPU, and less is lost when a trial is stopped.
     """
@@ -162,12 +162,12 @@ def try_candidates(
     if spec.problem.is_softmax and not any(q.startswith("test_") for q in wanted):
         problem = replace(problem, test=None)  # nobody will look at it
     L = find_smoothness(spec, seed, problem)
-    lanes = lanes_of(spec, [c for part in candidates for c in part], L, rounds)
+    entries = entries_of(spec, [c for part in candidates for c in part], L, rounds)
     with naming_run(spec, seed):
         trace = simulate(
             problem,
             build_federation(spec),
-            lanes,
+            entries,
             rounds=rounds,
             seed=seed,
             start=start_of(problem),
@@ -177,7 +177,7 @@ def try_candidates(
             checkpoint_every=CHECKPOINT_EVERY,
             on_round=on_round,
         )
-    own = [trace.of(k) for k in range(len(lanes))]
+    own = [trace.of(k) for k in range(len(entries))]
     rows = [[_score(spec, records, name) for name in wanted] for records in own]
     return np.array(rows)
 

@@ -13,12 +13,17 @@ except ImportError as error:
     text = "Flower strategies need flwr: install hewfl's extra flower"
     raise MissingExtraError(text) from error
 
-from hewfl.core.branch import Local, Moment
+from hewfl.core.local_branch import ClientObjective, StepContext
+from hewfl.flower.algorithm_strategy import AlgorithmStrategy
 from hewfl.flower.client import client_app, respond
-from hewfl.flower.folder import load_model
-from hewfl.flower.ordered import AlgorithmStrategy
-from hewfl.flower.sketched import sketched
-from hewfl.flower.strategy import HewStrategy
+from hewfl.flower.sketched_client import sketched
+from hewfl.flower.strategy import HewStrategy, load_model
 
-__all__ = ["AlgorithmStrategy", "HewStrategy", "Local", "Moment", "client_app"]
+__all__ = [
+    "AlgorithmStrategy",
+    "HewStrategy",
+    "ClientObjective",
+    "StepContext",
+    "client_app",
+]
 __all__ += ["load_model", "respond", "sketched"]

@@ -1,10 +1,9 @@
-"""The client of strategies that order its work: H steps of size η from the model sent.
+"""What server and clients say to each other: names of records and keys.
 
-    app = client_app(lambda context: Local(gradient, examples=1000, batch_size=32))
-
-The branch itself is `hewfl.core.branch`. A client with an optimiser of its own sends
-the mean of its gradients besides, where branches are corrected. A node may offer how
-many steps it does, `local-steps` of its node_config, where the server has no law.
+An order travels as `arrays` (the model), `config` (numbers) and, for corrected
+branches, `correction`, shaped like the model. The answer is the model after local
+training and `metrics`, as any Flower client sends them, under any names; from corrected
+branches that are not plain SGD `mean-gradient` besides, shaped like the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,13 +12,46 @@ from typing import Any
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hewfl.core.branch import Local, Moment, Order, run_branch
-from hewfl.core.checks import invalid, whole
-from hewfl.flower import protocol as say
-from hewfl.flower.layout import flat, layout_of, record_of
+from hewfl.core.local_branch import ClientObjective, Order, StepContext, run_branch
+from hewfl.core.validation import invalid, whole
+from hewfl.flower.arrays import flat, layout_of, record_of
+
+INTRODUCE, GRADIENT, TRAIN = "query.introduce", "train.gradient", "train"
+SKETCH, CERTIFY = "train.sketch", "query.certify"
+"""Message types: who are you, one gradient at the start, a local branch; and in rounds
+of two phases a sketch of the update, and its product with a vector."""
+
+ARRAYS, CONFIG, METRICS, CORRECTION = "arrays", "config", "metrics", "correction"
+MEAN = "mean-gradient"
+"""Names of records."""
+
+ROUND, STEPS, STEP_SIZE = "server-round", "local-steps", "step-size"
+PROXIMAL, HOLD = "proximal-mu", "hold"
+"""Keys of an order; Flower's FedProx has the first and the fourth too."""
+
+EXAMPLES, DONE, PARTITION = "num-examples", "num-steps", "partition-id"
+BATCH, RATE = "batch-size", "lr"
+"""Keys of an answer or an introduction, and the name under which stock apps are sent
+their step size."""
+
+SEED, WIDTH, WEIGHT = "sketch-seed", "sketch-width", "hew-weight"
+LARGEST, PRODUCT = "largest-entry", "product"
+"""Keys of a round of two phases."""
+
+START = 2**31
+"""The round whose draws give the gradients at the start, as in the engine."""
 
 
-def client_app(build: Callable[[Context], Local]) -> ClientApp:
+# ------------------ The client of strategies that order its work: H steps of size η
+
+# app = client_app(lambda context: ClientObjective(gradient, examples=1000, batch_size=32))
+#
+# The branch itself is `hewfl.core.local_branch`. A client with an optimiser of its own sends
+# the mean of its gradients besides, where branches are corrected. A node may offer how
+# many steps it does, `local-steps` of its node_config, where the server has no law.
+
+
+def client_app(build: Callable[[Context], ClientObjective]) -> ClientApp:
     """A ClientApp for strategies that order its work; add `@app.evaluate()` at will.
 
     Args:
@@ -38,7 +70,7 @@ def client_app(build: Callable[[Context], Local]) -> ClientApp:
     return app
 
 
-def respond(message: Message, context: Context, local: Local) -> Message:
+def respond(message: Message, context: Context, local: ClientObjective) -> Message:
     """The answer to one message of an `AlgorithmStrategy`.
 
     Args:
@@ -58,30 +90,30 @@ def respond(message: Message, context: Context, local: Local) -> Message:
         InvalidInputError: the node has no partition id, or the message is not ours.
     """
     kind, sent = message.metadata.message_type, message.content
-    metrics = MetricRecord({say.EXAMPLES: local.examples})
-    content = RecordDict({say.METRICS: metrics})
-    if kind == say.INTRODUCE:
-        metrics.update({**_introduction(context), say.BATCH: local.batch_size})
+    metrics = MetricRecord({EXAMPLES: local.examples})
+    content = RecordDict({METRICS: metrics})
+    if kind == INTRODUCE:
+        metrics.update({**_introduction(context), BATCH: local.batch_size})
         return Message(content, reply_to=message)
-    arrays = next(r for k, r in sent.array_records.items() if k != say.CORRECTION)
+    arrays = next(r for k, r in sent.array_records.items() if k != CORRECTION)
     layout = layout_of(arrays)
-    x, shift = flat(layout, arrays), sent.get(say.CORRECTION)
-    if kind == say.GRADIENT:  # the endpoint of one step of size one
-        y = x - local.lower(local.gradient(local.lift(x), Moment(say.START, 0)))
+    x, shift = flat(layout, arrays), sent.get(CORRECTION)
+    if kind == GRADIENT:  # the endpoint of one step of size one
+        y = x - local.lower(local.gradient(local.lift(x), StepContext(START, 0)))
     else:
         shift = None if shift is None else local.lift(flat(layout, shift))
         told = _order(next(iter(sent.config_records.values())))
         end, mean = run_branch(local, local.lift(x), told, shift)
         y = local.lower(local.finish(end))
         if shift is not None and mean is not None:
-            content[say.MEAN] = record_of(layout, local.lower(mean), arrays)
-    content[say.ARRAYS] = record_of(layout, y, arrays)
+            content[MEAN] = record_of(layout, local.lower(mean), arrays)
+    content[ARRAYS] = record_of(layout, y, arrays)
     return Message(content, reply_to=message)
 
 
 def _order(config: Mapping[str, Any]) -> Order:
     """What the server ordered."""
-    keys = (say.ROUND, say.STEPS, say.STEP_SIZE, say.PROXIMAL, say.HOLD)
+    keys = (ROUND, STEPS, STEP_SIZE, PROXIMAL, HOLD)
     try:
         t, *plan = (config[key] for key in keys)
     except KeyError as error:
@@ -93,12 +125,12 @@ def _order(config: Mapping[str, Any]) -> Order:
 def _introduction(context: Context) -> dict[str, int]:
     """Which client a node stands for, and how many steps it offers."""
     config = context.node_config
-    offer = whole(f"node_config[{say.STEPS!r}]", config.get(say.STEPS, 1))
-    own = config.get(say.PARTITION)
+    offer = whole(f"node_config[{STEPS!r}]", config.get(STEPS, 1))
+    own = config.get(PARTITION)
     if not isinstance(own, int) or own < 0:
         rule = (
             f"given as a whole number from 0: start the SuperNode with "
-            f'--node-config "{say.PARTITION}=0"'
+            f'--node-config "{PARTITION}=0"'
         )
-        raise invalid(f"node_config[{say.PARTITION!r}]", rule, repr(own))
-    return {say.PARTITION: own, say.STEPS: max(offer, 1)}
+        raise invalid(f"node_config[{PARTITION!r}]", rule, repr(own))
+    return {PARTITION: own, STEPS: max(offer, 1)}

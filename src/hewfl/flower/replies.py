@@ -1,35 +1,202 @@
-"""What came back from a round, sifted: usable answers in client order, and the rest.
+"""What clients may claim: bounded by what the others of a round do.
 
-A reply is left out, and the reason kept, when it is
+A server cannot look into its clients, but it can compare them. With fewer than half of
+them bad, the lower median of a round is at most the largest honest number, so bounds
+around it hold against whatever the others send:
 
-    error        the node says so, or the SuperLink says it for a node that is gone
-    missing      asked, but not heard in time; or drawn, but not connected
-    unknown      from nobody who was asked
-    malformed    arrays that cannot be read, or of other names, shapes or kinds; numbers
-                 missing or out of range; a second answer
-    not-finite   NaN or infinite entries
-    implausible  a displacement far longer than those of the others
+    ‖Δ_i‖ ≤ c · median_j ‖Δ_j‖            else the client is left out of the round
+    ‖Δ_i‖/H_i ≤ 4 · median_j ‖Δ_j‖/H_j    likewise, where clients tell their steps
+    m_i counts as at most 5 · median_j m_j
+
+Every rule that averages then moves the model by at most c times the longest honest
+displacement.
 """
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf, isfinite, isnan
-from typing import Any, final
+from math import inf, isfinite, isnan, sqrt
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.aggregate.sums import against_sum
-from hewfl.core.checks import invalid
-from hewfl.core.layout import Layout
+from hewfl.core.round import Cohort, LocalPlan, Round
+from hewfl.core.validation import Array, Ints, invalid
+from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.weighted_sum import against_sum
 from hewfl.errors import InvalidInputError
-from hewfl.flower.layout import flat, views
-from hewfl.flower.protocol import DONE, MEAN, PARTITION
-from hewfl.server.answered import pieces
+from hewfl.flower.arrays import Layout, flat, views
+from hewfl.flower.client import DONE, MEAN, PARTITION
+
+PACE = 4.0
+"""Of ‖Δ‖/H, over the median. Plain SGD with one step size moves by about a gradient in
+each step; who claims fewer steps than it took is above its neighbours."""
+LARGEST_SHARE = 5.0
+"""Of a client's data size, over the median: it is a claim that nobody can check."""
+_SCALE = 2**40
+"""What the largest size counts where sizes are not whole numbers."""
+
+
+def lower_median(values: Float64[Array, " s"]) -> float:
+    """The lower median of the values that are not zero; zero if all are.
+
+    Of two numbers it is the smaller: one bad client of two cannot make it large.
+    Clients that stood still say nothing about how far the others may go.
+    """
+    moved = np.sort(values[values > 0])
+    return float(moved[(len(moved) - 1) // 2]) if len(moved) else 0.0
+
+
+def implausible(
+    lengths: Float64[Array, " s"],
+    longest: float,
+    told_steps: Int64[Ints, " s"] | None = None,
+) -> dict[int, str]:
+    """Whose displacement is far longer than those of the others, and the reason.
+
+    Args:
+        lengths: ‖Δ_i‖, infinite where it left all bounds.
+        longest: largest length over the median.
+        told_steps: H_i, where clients tell them and the rule uses them.
+    """
+    found = {}
+    cases = [(lengths, longest, "its displacement is")]
+    if told_steps is not None:
+        cases += [(lengths / told_steps, PACE, "per step told its displacement is")]
+    for values, most, what in cases:
+        middle = lower_median(values)
+        top = min(most * middle, float(np.finfo(np.float64).max))
+        for k in np.flatnonzero(~(values <= top)):
+            found[int(k)] = f"{what} {values[k] / middle:.3g} times the median"
+    return found
+
+
+def counted_sizes(sizes: Float64[Array, " s"]) -> Int64[Ints, " s"]:
+    """Data sizes as whole numbers that nobody inflates: at most 5 × the median.
+
+    Args:
+        sizes: positive, as clients tell them. Where some are not whole (any positive
+            number may weigh a client) all are scaled.
+    """
+    m = np.minimum(sizes, LARGEST_SHARE * lower_median(sizes))
+    if not (m == np.floor(m)).all() or m.max(initial=0) > _SCALE:
+        m = np.maximum(np.rint(m / m.max() * _SCALE), 1)
+    return m.astype(np.int64)
+
+
+# ------------------ From the answers of a round's clients, whatever carried them,
+
+
+@runtime_checkable
+class Answered(Protocol):
+    """One usable answer."""
+
+    @property
+    def size(self) -> float:
+        """m_i, as told."""
+
+    @property
+    def steps(self) -> int:
+        """H_i, as ordered, else as told, else one."""
+
+    @property
+    def ordered(self) -> tuple[int | None, float, int]:
+        """H_i where the server ordered it, η_i and b_i; ones where nobody asks."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The arrays of the endpoint y_i, each as a vector."""
+
+    @property
+    def sq_norm(self) -> float:
+        """‖Δ_i‖²."""
+
+    @property
+    def means(self) -> Sequence[Any] | None:
+        """The arrays of the mean gradient, where it was sent."""
+
+
+Answers = Sequence[Answered]
+_SAFE = 1e-100
+"""Squared lengths within this and its inverse; others are left to the Gram matrix."""
+
+
+def too_long(answers: Answers, longest: float, *, told: bool) -> dict[int, str]:
+    """Whose displacement is far longer than those of the others, and the reason.
+
+    Args:
+        answers: of the round.
+        longest: largest length over the median, for the work that was ordered.
+        told: whether the rule uses the steps that clients tell.
+    """
+    grounds = np.array([(H or 1.0) * eta for H, eta, _ in (a.ordered for a in answers)])
+    lengths = np.array([sqrt(a.sq_norm) for a in answers]) / grounds
+    steps = np.array([a.steps for a in answers]) if told else None
+    return implausible(lengths, longest, steps)
+
+
+def cohort_of(answers: Answers, clients: Sequence[int], n: int, t: int) -> Cohort:
+    """Those who are heard, out of n clients, t rounds being done before."""
+    batches = np.array([a.ordered[2] for a in answers], dtype=np.int64)
+    steps = np.array([a.steps for a in answers], dtype=np.int64)
+    sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
+    return Cohort(np.array(clients, dtype=np.int64), steps, batches, sizes, n, t)
+
+
+def round_of(
+    anchor: Float64[Array, " d"],
+    answers: Answers,
+    cohort: Cohort,
+    base: Any,
+    *,
+    variates: bool,
+) -> Round:
+    """The round; arrays stay where they are.
+
+    Args:
+        anchor: x in float64.
+        answers: of the round, at least one.
+        cohort: those who are heard, in the same order.
+        base: x in the precision it was sent in, which displacements are measured from.
+        variates: whether the rule keeps control variates.
+    """
+    sent = [a.means for a in answers if variates and a.means is not None]
+    if 0 < len(sent) < len(answers):
+        rule = "sent by all clients of a federation with control variates, or none"
+        raise invalid("mean-gradient", rule, f"{len(sent)} of {len(answers)}")
+    plan = LocalPlan(np.array([a.ordered[1] for a in answers]))
+    squares = np.array([a.sq_norm for a in answers])
+    moved = squares[squares > 0]  # inverse lengths of these can be multiplied
+    known = bool((moved > _SAFE).all() and (moved < 1 / _SAFE).all())
+    held = pieces([a.rows for a in answers], base, squares if known else None)
+    means = pieces(sent) if sent else None
+    return Round(anchor, held, cohort, plan, gradients=means)
+
+
+def pieces(
+    vectors: Sequence[Sequence[Any]], base: Any = None, squares: Any = None
+) -> Pieces:
+    """The arrays of several clients as vectors, where they lie; less the base."""
+    parts = zip(*vectors, strict=True)
+    return Pieces(tuple(rows for rows in parts if len(rows[0])), base, squares)
+
+
+# ------------------ What came back from a round, sifted: usable answers in client
+
+# A reply is left out, and the reason kept, when it is
+#
+#     error        the node says so, or the SuperLink says it for a node that is gone
+#     missing      asked, but not heard in time; or drawn, but not connected
+#     unknown      from nobody who was asked
+#     malformed    arrays that cannot be read, or of other names, shapes or kinds; numbers
+#                  missing or out of range; a second answer
+#     not-finite   NaN or infinite entries
+#     implausible  a displacement far longer than those of the others
 
 log = logging.getLogger("flwr")
 """Flower's own, so that reasons are seen where its users look."""
@@ -108,7 +275,7 @@ class Opened:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One usable reply (`hewfl.server.answered.Answered`).
+    """One usable reply (`hewfl.flower.replies.Answered`).
 
     Attributes:
         question: what it answers.

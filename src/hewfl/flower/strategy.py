@@ -1,10 +1,7 @@
-"""Flower's FedAvg with another aggregation: what a stock app swaps in.
+"""The model of a Flower run on disk (`hewfl.server.run_log.KeptRun`).
 
-Nodes are sampled, configured and evaluated by Flower's own code. Overridden is what
-happens to the replies: they are sifted, weighed by a rule of hewfl, and stepped by the
-server's optimiser. Displacements are measured from the arrays that Flower handed over
-in this round, whoever made them: wrappers for differential privacy and subclasses that
-edit the model are seen.
+folder/spec.toml        what the run is called
+folder/seed-<seed>/     trace.jsonl and checkpoint, with the model as Flower sends it
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,31 +10,86 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import invalid, positive, shown, whole
-from hewfl.core.round import Roster
-from hewfl.errors import InvalidInputError
-from hewfl.flower import protocol as say
-from hewfl.flower.folder import model_arrays
-from hewfl.flower.layout import layout_of, record_of, wide
-from hewfl.flower.phases import WIDTH, SecondPhase, opening
-from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
-from hewfl.flower.report import described, numbers, usable
-from hewfl.server.answered import roster_of, round_of, too_long
-from hewfl.server.average import continued
-from hewfl.server.conclude import Outcome, conclude
-from hewfl.server.first import first_state
-from hewfl.server.folder import KeptRun
-from hewfl.server.ledger import node_charge
-from hewfl.server.outer import Outer
-from hewfl.server.rules import reads, rule_of
-from hewfl.server.state import Lane, ServerState
+from hewfl.core.round import Cohort
+from hewfl.core.validation import invalid, positive, shown, whole
+from hewfl.errors import DataError, InvalidInputError
+from hewfl.flower import client as say
+from hewfl.flower.arrays import layout_of, record_of, wide
+from hewfl.flower.metrics import described, numbers, usable
+from hewfl.flower.replies import (
+    Answer,
+    Asked,
+    Exclusion,
+    Opened,
+    cohort_of,
+    log,
+    round_of,
+    sift,
+    too_long,
+)
+from hewfl.flower.secure_aggregation import (
+    WIDTH,
+    SecondPhase,
+    conclude_in_phases,
+    opening,
+)
+from hewfl.methods.registry import reads, rule_of
+from hewfl.server.checkpoint import load_checkpoint
+from hewfl.server.communication import node_charge
+from hewfl.server.finish_round import Outcome, conclude
+from hewfl.server.initial_state import first_state
+from hewfl.server.run_log import KeptRun
+from hewfl.server.server_step import ServerStep, continued
+from hewfl.server.state import Entry, ServerState
 from hewfl.server.trace import RoundRecord
-from hewfl.server.two_phases import conclude_in_phases
+
+_MODEL = "model:"
+"""Before the names of the arrays of the model."""
+
+
+def load_model(folder: Path | str) -> ArrayRecord:
+    """The model of a run kept in a folder, after its last round.
+
+    With `ServerStep(average=…)` it is the averaged model.
+
+    Args:
+        folder: that a strategy was given.
+
+    Returns:
+        The model after the last finished round.
+
+    Examples:
+        >>> arrays = load_model("run").to_numpy_ndarrays()  # doctest: +SKIP
+
+    Raises:
+        DataError: there is no run, or it is damaged.
+    """
+    for place in sorted(Path(folder).glob("seed-*")):
+        saved = load_checkpoint(place)
+        if saved is not None:
+            held, names = saved.arrays, saved.run["arrays"]
+            return ArrayRecord({k: Array(np.array(held[_MODEL + k])) for k in names})
+    raise DataError(f"{folder} holds no run")
+
+
+def model_arrays(arrays: ArrayRecord) -> dict[str, Any]:
+    """The arrays of a model under the names that `load_model` looks for."""
+    held = {f"{_MODEL}{k}": np.asarray(a.numpy()) for k, a in arrays.items()}
+    return {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in held.items()}
+
+
+# ------------------ Flower's FedAvg with another aggregation: what a stock app
+
+# Nodes are sampled, configured and evaluated by Flower's own code. Overridden is what
+# happens to the replies: they are sifted, weighed by a rule of hewfl, and stepped by the
+# server's optimiser. Displacements are measured from the arrays that Flower handed over
+# in this round, whoever made them: wrappers for differential privacy and subclasses that
+# edit the model are seen.
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
@@ -50,11 +102,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     Args:
         *args: FedAvg's, in its order.
-        rule: how replies are weighed: a name of `hewfl.server.rules`, or a method. One
+        rule: how replies are weighed: a name of `hewfl.methods.registry`, or a method. One
             that divides by step sizes and steps, such as `hewfl.HewHom`, declares plain
             SGD on the clients: they are told `lr` by `train_config` and tell
             `num-steps`.
-        outer: what the server does with the aggregated step: momentum, Adam, averages.
+        server_step: what the server does with the aggregated step: momentum, Adam, averages.
         longest: a displacement longer than this times the round's median is left out.
         min_replies: with fewer usable replies a round is rejected.
         phases: 2 for weights from sketches, with `sketched` on the clients.
@@ -73,7 +125,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self,
         *args: Any,
         rule: str | Algorithm[Any] = DEFAULT,
-        outer: Outer | None = None,
+        server_step: ServerStep | None = None,
         longest: float = 10.0,
         min_replies: int = 1,
         phases: int = 1,
@@ -85,14 +137,14 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         **fedavg: Any,
     ) -> None:
         super().__init__(*args, **fedavg)
-        self.outer = Outer() if outer is None else outer
+        self.server_step = ServerStep() if server_step is None else server_step
         # averages are of what is handed over after a round, not of what a round gives
         plain: Any = dict.fromkeys(("average", "average_decay", "average_from"))
         method, asks = self._taken(rule)
-        self.lane = Lane(method, replace(self.outer, **plain))
-        if self.outer.measure is not None:
+        self.entry = Entry(method, replace(self.server_step, **plain))
+        if self.server_step.measure is not None:
             why = "left out: clients are not asked for losses along the step"
-            raise invalid("outer.measure", why, self.outer.measure)
+            raise invalid("server_step.measure", why, self.server_step.measure)
         self.longest = positive("longest", longest)
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
@@ -102,7 +154,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
         if phases == 2 and by_entry:
-            raise invalid("rule", "one that looks at products only", self.lane.name)
+            raise invalid("rule", "one that looks at products only", self.entry.name)
         self._forget()
 
     def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
@@ -179,11 +231,13 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same to go on with a run."""
-        return {"algorithm": self.lane.algorithm, "outer": self.outer}
+        return {"algorithm": self.entry.algorithm, "server_step": self.server_step}
 
     def _blank(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
-        return first_state(self.lane.algorithm, wide(arrays), 1, outer=self.outer)
+        return first_state(
+            self.entry.algorithm, wide(arrays), 1, server_step=self.server_step
+        )
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:  # noqa: ARG002 - nobody is asked
         """The state before the first round."""
@@ -196,7 +250,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """
         anchor, before = wide(arrays), self.state.average
         if before is not None and self._moved:
-            before = continued(self.outer, before, anchor)
+            before = continued(self.server_step, before, anchor)
         self._moved = False
         self._state = replace(self.state, anchor=anchor, average=before)
         own = None if before is None else before.model
@@ -223,7 +277,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._begin(grid, arrays)
         t, rate = server_round + self._offset, config.get(say.RATE)
         if self._needs_rate and not (isinstance(rate, int | float) and rate > 0):
-            rule = f"given the step size that clients use, for {self.lane.name}"
+            rule = f"given the step size that clients use, for {self.entry.name}"
             raise invalid(f'train_config["{say.RATE}"]', rule, shown(rate))
         messages = list(super().configure_train(t, arrays, config, grid))
         if self.phases == 2:
@@ -235,7 +289,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
         """Be ready for a round, also where a wrapper runs the rounds."""
-        hidden = {"folder": self.folder, "outer.average": self.outer.average}
+        hidden = {
+            "folder": self.folder,
+            "server_step.average": self.server_step.average,
+        }
         for name, value in hidden.items():
             if value is not None and not self._is_running:
                 rule = "left out inside a wrapper: it would keep what the wrapper hides"
@@ -258,7 +315,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         answers, excluded = sift(read, replies, wanted, self._clients)
         silent = [e.reason for e in excluded if f'"{say.DONE}"' in e.reason]
         if opened.t == self._offset + 1 and silent and not answers:
-            rule = f'in the MetricRecord of train replies for {self.lane.name}: add "'
+            rule = f'in the MetricRecord of train replies for {self.entry.name}: add "'
             rule += f'{say.DONE}": <optimiser steps taken>'
             raise invalid(say.DONE, rule, silent[0])
         answers, more = self._plausible(answers)
@@ -270,18 +327,18 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         for exclusion in excluded:
             log.warning("round %d: %s", opened.t, exclusion)
         clients = [self._clients[answer.question.node] for answer in answers]
-        roster = roster_of(answers, clients, self._population(), opened.t - 1)
-        outcome = self._concluded(opened, answers, roster, read)
+        cohort = cohort_of(answers, clients, self._population(), opened.t - 1)
+        outcome = self._concluded(opened, answers, cohort, read)
         log.info("round %d: %s", opened.t, outcome.status)
         extra = WIDTH if self.phases == 2 else 0
         means = any(answer.means is not None for answer in answers)
-        wants, sent = self.lane.algorithm.demands, (len(opened.asked), opened.layout.d)
+        wants, sent = self.entry.algorithm.demands, (len(opened.asked), opened.layout.d)
         bill = node_charge(wants, *sent, means=means, more=extra)
         self._state = outcome.state.charged(*bill)
         self._moved = outcome.decision is not None
         taken = [answer.content for answer in usable(answers, self.weighted_by_key)]
         own = self.train_metrics_aggr_fn(taken, self.weighted_by_key) if taken else {}
-        self._note, found = described(roster, outcome, excluded, own)
+        self._note, found = described(cohort, outcome, excluded, own)
         if self.on_round is not None:
             self.on_round(opened.t, numbers(found))
         if not self._moved:
@@ -305,7 +362,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         return max(1, len(self._clients))
 
     def _concluded(
-        self, opened: Opened, answers: Sequence[Answer], roster: Roster, read: Opened
+        self, opened: Opened, answers: Sequence[Answer], cohort: Cohort, read: Opened
     ) -> Outcome:
         """Decide and step; the state as it was where the round is rejected."""
         anchor, fits = opened.x.astype(np.float64), opened.layout.fits
@@ -313,20 +370,20 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if len(answers) < self.min_replies:
             text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
             return Outcome(state, text)
-        wants = self.lane.algorithm.demands
+        wants = self.entry.algorithm.demands
         try:
-            round_ = round_of(anchor, answers, roster, read.x, variates=wants.variates)
+            round_ = round_of(anchor, answers, cohort, read.x, variates=wants.variates)
         except InvalidInputError as error:
             return Outcome(state, f"rejected: {error}")
         alone = replace(state, average=None)
         if self.phases == 1:
             told: Any = {"with_terms": True, "whole_state": True}
-            came = conclude(self.lane, alone, round_, fits=fits, **told)
+            came = conclude(self.entry, alone, round_, fits=fits, **told)
         else:
             where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
             told = {"fits": fits, "certify": self.certify}
             second = SecondPhase(*where, self.secure)
-            came = conclude_in_phases(self.lane, alone, round_, second, **told)
+            came = conclude_in_phases(self.entry, alone, round_, second, **told)
         said = came.status if came.decision else f"rejected: {came.status}"
         return replace(
             came, state=replace(came.state, average=state.average), status=said

@@ -7,8 +7,8 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64, Num
 
-from hewfl.aggregate.memory import to_host
-from hewfl.core.checks import ArrayLike, Ints, invalid, shown
+from hewfl.core.validation import ArrayLike, Ints, invalid, shown
+from hewfl.displacements.backend import to_host
 
 
 def conform(array: Any, like: Any) -> Any:

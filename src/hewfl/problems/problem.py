@@ -17,8 +17,8 @@ from typing import Any, Protocol, final, runtime_checkable
 
 from jaxtyping import Float, Float64, Int, Int64
 
-from hewfl.core.checks import Array, Ints
-from hewfl.core.round import LocalPlan, Roster
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.core.validation import Array, Ints
 
 
 @final
@@ -202,17 +202,17 @@ class Branching(Protocol):
     def branches(
         self,
         anchors: Float[Array, "lanes d"],
-        roster: Roster,
+        cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"] | None:
-        """Displacements as `hewfl.sim.branches.run_branches` returns them, or None.
+        """Displacements as `hewfl.simulation.branches.run_branches` returns them, or None.
 
         None where the kernel does not take these data.
 
         Args:
             anchors: x_t of each lane.
-            roster: the clients, common to all lanes.
+            cohort: the clients, common to all lanes.
             plans: what each lane tells them.
             samples: rows of the pooled arrays for each step; client i counts its first
                 b_i columns.
@@ -233,7 +233,7 @@ class Adaptive(Protocol):
     def measured_branches(
         self,
         anchors: Float[Array, "lanes d"],
-        roster: Roster,
+        cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> tuple[Float[Array, "lanes s d"], Float[Array, "corrected s d"]]:
@@ -244,7 +244,7 @@ class Adaptive(Protocol):
 
         Args:
             anchors: x_t of each lane.
-            roster: the clients.
+            cohort: the clients.
             plans: what each lane tells them.
             samples: rows of the pooled arrays for each step.
 

@@ -2,7 +2,7 @@
 
 state        what a run carries from round to round, and the method it runs
 first        the state before the first round
-conclude     sift, decide, outer step: from what was heard to the next state
+conclude     sift, decide, server step: from what was heard to the next state
 outer        step size, momentum and division on the aggregated step
 measure      how far to go, asked of the clients
 average      an average of the iterates, kept beside them

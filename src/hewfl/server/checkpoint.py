@@ -80,7 +80,7 @@ class Saved:
 
     Attributes:
         round: rounds done.
-        run: what must match to go on: seed, lanes, sizes.
+        run: what must match to go on: seed, entries, sizes.
         arrays: the state.
         trace_bytes: how much of the trace belongs to it.
     """

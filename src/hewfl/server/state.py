@@ -6,22 +6,21 @@ from typing import Any, final
 from jaxtyping import Float64
 
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import Array, invalid, shown
-from hewfl.server.average import Average
-from hewfl.server.ledger import Charge
-from hewfl.server.outer import Outer
+from hewfl.core.validation import Array, invalid, shown
+from hewfl.server.communication import Charge
+from hewfl.server.server_step import Average, ServerStep
 
 _CONTRACT = ("name", "demands", "init", "plan", "decide")
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """One method of a comparison: an algorithm under an outer optimiser.
+class Entry:
+    """One method of a comparison: an algorithm under an server optimiser.
 
     Attributes:
         algorithm: the method.
-        outer: what the server does with its step; plain addition by default.
+        server_step: what the server does with its step; plain addition by default.
         label: what tables call it; by default the names of both.
 
     Raises:
@@ -29,21 +28,21 @@ class Lane:
     """
 
     algorithm: Algorithm[Any]
-    outer: Outer = field(default_factory=Outer)
+    server_step: ServerStep = field(default_factory=ServerStep)
     label: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that an algorithm and an outer step were given."""
+        """Check that an algorithm and an server step were given."""
         check_algorithm("algorithm", self.algorithm)
-        if not isinstance(self.outer, Outer):
-            raise invalid("outer", "an Outer", shown(self.outer))
+        if not isinstance(self.server_step, ServerStep):
+            raise invalid("server_step", "an ServerStep", shown(self.server_step))
 
     @property
     def name(self) -> str:
         """What tables call it."""
         if self.label is not None:
             return self.label
-        return self.algorithm.name + self.outer.words
+        return self.algorithm.name + self.server_step.words
 
 
 def delivered(state: "ServerState") -> Float64[Array, " d"]:
@@ -69,7 +68,7 @@ class ServerState:
 
     Attributes:
         anchor: x_t.
-        memory: of the outer optimiser: its momentum m; two rows, m and v, of one that
+        memory: of the server optimiser: its momentum m; two rows, m and v, of one that
             divides.
         algorithm: the algorithm's own state.
         scalars: numbers sent since the start.
@@ -78,7 +77,7 @@ class ServerState:
         refused: stopped, because its rule could not decide a round.
         average: of the iterates, None where none is kept.
         scale: that measured steps have put on the plan's step sizes; None without them.
-        kept: what stale clients of a simulated world sent last, one row each, and
+        kept: what stale clients of a simulated scenario sent last, one row each, and
             below them, where mean gradients are sent too, those with the sign turned;
             rules are not shown it.
     """

@@ -1,4 +1,4 @@
-"""What a run leaves behind: one record per lane and round, as JSON lines."""
+"""What a run leaves behind: one record per entry and round, as JSON lines."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from hewfl.core.algorithm import Traffic
-from hewfl.core.checks import Array, invalid, shown
-from hewfl.core.round import Decision, Roster
-from hewfl.server.ledger import Ledger, ledger
+from hewfl.core.round import Cohort, Decision
+from hewfl.core.validation import Array, invalid, shown
+from hewfl.server.communication import Ledger, ledger
 
 AVERAGED = "averaged_"
 """Before the name of a quantity: of the averaged model, among the metrics."""
@@ -22,11 +22,11 @@ NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
 @final
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One lane after one round; round 0 is the start.
+    """One entry after one round; round 0 is the start.
 
     Attributes:
         round: rounds done.
-        lane: index of the lane.
+        entry: index of the entry.
         objective: (1/n) Σ F_i, the paper's F; None in rounds without evaluation.
         pooled: mean over all training samples.
         metrics: what the problem measures besides, such as test accuracy; and where an
@@ -41,12 +41,12 @@ class RoundRecord:
         status: one sentence.
         excluded: clients left out because their displacement was not finite.
         observed: what the observers say.
-        world: in round 0 of a simulation with clients that are not what they seem:
+        scenario: in round 0 of a simulation with clients that are not what they seem:
             who is `bad`, and the true `batch_sizes`. Rules are never shown it.
     """
 
     round: int
-    lane: int
+    entry: int
     objective: float | None = None
     pooled: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -59,17 +59,17 @@ class RoundRecord:
     status: str = "start"
     excluded: Sequence[int] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
-    world: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    scenario: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def round_note(
-    roster: Roster, decision: Decision | None, status: str
+    cohort: Cohort, decision: Decision | None, status: str
 ) -> dict[str, Any]:
     """A round's part of its record: who was heard, and the weights they were given."""
-    s = len(roster.clients)
+    s = len(cohort.clients)
     return {
-        "clients": tuple(int(i) for i in roster.clients),
-        "horizons": tuple(int(h) for h in roster.horizons),
+        "clients": tuple(int(i) for i in cohort.clients),
+        "horizons": tuple(int(h) for h in cohort.horizons),
         "weights": (0.0,) * s if decision is None else tuple(decision.weights.tolist()),
         "gap": 0.0 if decision is None else float(decision.gap),
         "status": status,
@@ -79,17 +79,17 @@ def round_note(
 @final
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A comparison: its lanes and all their records, in order of round, then lane.
+    """A comparison: its entries and all their records, in order of round, then entry.
 
     Attributes:
-        lanes: `repr` of each lane, which holds every hyper-parameter.
-        names: what tables call them; numbered where two lanes share a name.
+        entries: `repr` of each entry, which holds every hyper-parameter.
+        names: what tables call them; numbered where two entries share a name.
         records: what happened.
-        anchors: final models, one row per lane.
-        traffic: what each lane's method sends in a round.
+        anchors: final models, one row per entry.
+        traffic: what each entry's method sends in a round.
         population: number of clients.
-        averages: final averaged models, one row per lane; the final model itself for a
-            lane that keeps no average.
+        averages: final averaged models, one row per entry; the final model itself for a
+            entry that keeps no average.
 
     Examples:
         >>> from hewfl import FedAvg, Federation, FixedHorizons, simulate
@@ -104,54 +104,54 @@ class Trace:
         [0.0, 15.0, 30.0, 45.0, 60.0, 75.0]
     """
 
-    lanes: tuple[str, ...]
+    entries: tuple[str, ...]
     names: tuple[str, ...]
     records: tuple[RoundRecord, ...]
-    anchors: Float64[Array, "lanes d"]
+    anchors: Float64[Array, "entries d"]
     traffic: tuple[Traffic, ...]
     population: int
-    averages: Float64[Array, "lanes d"]
+    averages: Float64[Array, "entries d"]
 
     @property
     def bad(self) -> tuple[int, ...]:
-        """Clients that the world of the run made bad."""
-        return tuple(self.records[0].world.get("bad", ())) if self.records else ()
+        """Clients that the scenario of the run made bad."""
+        return tuple(self.records[0].scenario.get("bad", ())) if self.records else ()
 
-    def ledger(self, lane: int | str) -> Ledger:
-        """What one lane sent, in total and client by client.
+    def ledger(self, entry: int | str) -> Ledger:
+        """What one entry sent, in total and client by client.
 
         Args:
-            lane: its index or its name.
+            entry: its index or its name.
 
         Returns:
             Counts of numbers sent, down, up and besides.
         """
-        index = self._index(lane)
+        index = self._index(entry)
         start, *rounds = self.of(index)
         contacted = [(*r.clients, *r.excluded) for r in rounds]
         n, d = self.population, self.anchors.shape[1]
         first = start.scalars // n
         return ledger(self.traffic[index], contacted, n, d, at_start=first)
 
-    def of(self, lane: int | str) -> tuple[RoundRecord, ...]:
-        """The records of one lane, by index or by name.
+    def of(self, entry: int | str) -> tuple[RoundRecord, ...]:
+        """The records of one entry, by index or by name.
 
         Args:
-            lane: its index or its name.
+            entry: its index or its name.
 
         Returns:
             One record for each round, the start before them.
         """
-        index = self._index(lane)
-        return tuple(record for record in self.records if record.lane == index)
+        index = self._index(entry)
+        return tuple(record for record in self.records if record.entry == index)
 
-    def curve(self, lane: int | str, quantity: str) -> Float64[Array, " points"]:
+    def curve(self, entry: int | str, quantity: str) -> Float64[Array, " points"]:
         """A quantity over rounds: a field of the record, a metric or an observation.
 
         Rounds in which it was not measured are NaN.
 
         Args:
-            lane: its index or its name.
+            entry: its index or its name.
             quantity: such as `objective`, `scalars` or `test_accuracy`.
 
         Returns:
@@ -159,42 +159,42 @@ class Trace:
 
         Raises:
             InvalidInputError: the quantity was never measured, or there is no such
-                lane.
+                entry.
         """
-        values = [_value(record, quantity) for record in self.of(lane)]
+        values = [_value(record, quantity) for record in self.of(entry)]
         if all(value is None for value in values):
-            rule = f"one that was measured: {', '.join(self._measured(lane))}"
+            rule = f"one that was measured: {', '.join(self._measured(entry))}"
             raise invalid("quantity", rule, shown(quantity))
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 
-    def _measured(self, lane: int | str) -> list[str]:
-        """What `curve` knows of a lane, in the order first met."""
-        records = self.of(lane)
+    def _measured(self, entry: int | str) -> list[str]:
+        """What `curve` knows of a entry, in the order first met."""
+        records = self.of(entry)
         own = [k for k in NUMBERS if any(getattr(r, k) is not None for r in records)]
         more = (k for r in records for k in (*r.metrics, *r.observed))
         return list(dict.fromkeys([*own, *more]))
 
-    def _index(self, lane: int | str) -> int:
-        if isinstance(lane, str):
-            if lane not in self.names:
-                raise invalid("lane", f"one of {', '.join(self.names)}", repr(lane))
-            return self.names.index(lane)
-        if not 0 <= lane < len(self.names):
-            raise invalid("lane", f"from 0 to {len(self.names) - 1}", lane)
-        return lane
+    def _index(self, entry: int | str) -> int:
+        if isinstance(entry, str):
+            if entry not in self.names:
+                raise invalid("entry", f"one of {', '.join(self.names)}", repr(entry))
+            return self.names.index(entry)
+        if not 0 <= entry < len(self.names):
+            raise invalid("entry", f"from 0 to {len(self.names) - 1}", entry)
+        return entry
 
     def final(self, quantity: str = "objective") -> dict[str, float]:
-        """The last measured value of a quantity, lane by lane.
+        """The last measured value of a quantity, entry by entry.
 
         Args:
             quantity: as for `curve`.
 
         Returns:
-            One number for each lane, by name.
+            One number for each entry, by name.
         """
         last = {}
-        for lane, name in enumerate(self.names):
-            curve = self.curve(lane, quantity)
+        for entry, name in enumerate(self.names):
+            curve = self.curve(entry, quantity)
             last[name] = float(curve[~np.isnan(curve)][-1])
         return last
 
@@ -210,8 +210,8 @@ def to_line(record: RoundRecord) -> str:
     """One line of JSON; floats keep every bit."""
     # `asdict` copies every weight of every client: a tenth of a run's time
     table = {entry.name: getattr(record, entry.name) for entry in fields(record)}
-    if not record.world:  # as lines were before there were worlds
-        del table["world"]
+    if not record.scenario:  # as lines were before there were scenarios
+        del table["scenario"]
     return json.dumps(table, separators=(",", ":")) + "\n"
 
 
@@ -223,6 +223,6 @@ def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
 def _record(values: dict[str, Any]) -> RoundRecord:
     for name in ("clients", "horizons", "weights", "excluded"):
         values[name] = tuple(values[name])
-    world = values.get("world", {})
-    values["world"] = {key: tuple(value) for key, value in world.items()}
+    scenario = values.get("scenario", {})
+    values["scenario"] = {key: tuple(value) for key, value in scenario.items()}
     return RoundRecord(**values)

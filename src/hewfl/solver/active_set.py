@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.linalg import lapack
 
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
 
 OPTIMALITY = 1e-13
 """τ: a reduced cost below −τ e_i counts as negative; e_i bounds every term in it."""

@@ -17,9 +17,9 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack, qr
 
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
 from hewfl.solver.active_set import OPTIMALITY, seen_from
-from hewfl.solver.columns import Index
+from hewfl.solver.large import Index
 
 FACE = 1e-12
 """An index is on the optimal face when its reduced cost is below this × error scale."""

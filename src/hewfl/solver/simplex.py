@@ -15,24 +15,25 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from hewfl.core.checks import Array, ArrayLike, Ints, invalid
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.native import SOLVER, library
 from hewfl.core.records import SimplexSolution
+from hewfl.core.validation import Array, ArrayLike, Ints, invalid
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import Found, active_set, is_independent
 from hewfl.solver.large import lifted_factor, solve_large
 from hewfl.solver.least_norm import UNIQUE, Faced, settle_ties
 from hewfl.solver.pivoting import block_pivoting
-from hewfl.solver.stack import (
+from hewfl.solver.problem import (
     Stack,
+    WeightProblem,
     check_finite,
     check_gram,
     check_semidefinite,
     check_symmetric,
+    scaled,
     stacked,
 )
-from hewfl.solver.weight_problem import WeightProblem, scaled
 
 SMALL = 256
 """Up to this many clients a problem is solved whole; measured in benchmarks/solvers."""
@@ -121,7 +122,7 @@ def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
     )
 
 
-# ------------------------------------------------------------------ answers
+# ------------------ answers
 
 
 @final
@@ -175,7 +176,7 @@ def accept(problem: Faced, found: Found) -> None:
         raise SolverError(text)
 
 
-# ------------------------------------------------------------------ the three paths
+# ------------------ the three paths
 
 
 def _solve_compiled(stack: Stack) -> _Answer:

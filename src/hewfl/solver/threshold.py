@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from hewfl.core.checks import Array, ArrayLike, as_float64, invalid
 from hewfl.core.records import SimplexSolution
+from hewfl.core.validation import Array, ArrayLike, as_float64, invalid
 
 UNIQUE = "optimal: threshold law, unique minimiser"
 LEAST_NORM = "optimal: threshold law, least-norm split over riskless clients"

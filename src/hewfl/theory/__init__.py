@@ -39,23 +39,31 @@ appendices. All of it broadcasts over configurations; where a statement speaks o
 clients, theirs is the last axis. No function is called like a module.
 """
 
+from hewfl.theory.appendix.absent_clients import propagated_tracking
+from hewfl.theory.appendix.surrogate import surrogate_system, surrogate_under
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certifier import certify
+from hewfl.theory.certify import certify
 from hewfl.theory.comparators import (
     comparator_coefficients,
     comparator_rate,
     comparator_recursion,
 )
-from hewfl.theory.corrected import (
+from hewfl.theory.designer import Design, certified_amplitudes, design
+from hewfl.theory.heterogeneous import (
     corrected_coefficients,
     corrected_rate,
     corrected_recursion,
 )
-from hewfl.theory.counts import communication, round_work
-from hewfl.theory.curves import Curve
-from hewfl.theory.designer import Design, certified_amplitudes, design
-from hewfl.theory.needed import rounds_to
+from hewfl.theory.homogeneous import (
+    PostLocal,
+    is_homogeneous,
+    pathwise_bound,
+    plain_coefficients,
+    plain_pl_rate,
+    plain_rate,
+    plain_recursion,
+)
 from hewfl.theory.noise import best_comparator, noise_optimal
 from hewfl.theory.one_step_bound import (
     advantage,
@@ -63,17 +71,12 @@ from hewfl.theory.one_step_bound import (
     one_step,
     situation,
 )
-from hewfl.theory.participation import propagated_tracking
 from hewfl.theory.pl import pl_rate, safe_amplitude, safe_rate
-from hewfl.theory.plain import (
-    plain_coefficients,
-    plain_pl_rate,
-    plain_rate,
-    plain_recursion,
-)
-from hewfl.theory.post_local import PostLocal, is_homogeneous, pathwise_bound
 from hewfl.theory.recursion import Recursion
+from hewfl.theory.round_costs import communication, round_work
+from hewfl.theory.rounds_to_target import rounds_to
 from hewfl.theory.scalar import linear_rate, scalar_rate
+from hewfl.theory.sensitivity import Improvement, improvements
 from hewfl.theory.similar_hessians import (
     best_iterate_rate,
     higher_order,
@@ -81,12 +84,10 @@ from hewfl.theory.similar_hessians import (
     last_iterate_rate,
 )
 from hewfl.theory.statement import Bound, Hypothesis, Rate
-from hewfl.theory.surrogate import surrogate_system, surrogate_under
 from hewfl.theory.systems import System, system_of
-from hewfl.theory.theorems import THEOREMS, theorem_curve
+from hewfl.theory.theorems import THEOREMS, Curve, theorem_curve
 from hewfl.theory.trajectories import Trajectory
 from hewfl.theory.uniform_controller import uniform_coefficients, uniform_trajectory
-from hewfl.theory.whatif import Improvement, improvements
 
 __all__ = [
     "THEOREMS", "Bound", "Case", "Certificate", "Curve", "Design", "Hypothesis",

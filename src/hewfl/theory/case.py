@@ -5,13 +5,15 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import (
+from hewfl.core.validation import (
+    Nonnegatives,
+    Positives,
     Reals,
     as_float64,
+    check_fields,
     invalid,
 )
-from hewfl.core.fields import Nonnegatives, Positives, check_fields
-from hewfl.theory.post_local import Sampling, is_homogeneous
+from hewfl.theory.homogeneous import Sampling, is_homogeneous
 from hewfl.theory.systems import System
 
 

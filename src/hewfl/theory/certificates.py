@@ -5,11 +5,11 @@ from typing import final
 
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, Mask, Reals
-from hewfl.predictive.certificate import Variant
+from hewfl.control.certificate import Variant
+from hewfl.core.validation import Array, Mask, Reals
 from hewfl.theory.case import Case
-from hewfl.theory.counts import Algorithm
 from hewfl.theory.designer import Design
+from hewfl.theory.round_costs import Algorithm
 from hewfl.theory.statement import Hypothesis, all_hold
 from hewfl.theory.theorems import Form
 

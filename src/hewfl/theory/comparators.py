@@ -12,9 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives
-from hewfl.core.shapes import broadcasting
-from hewfl.predictive.certificate import (
+from hewfl.control.certificate import (
     Situation,
     Variant,
     check_variant,
@@ -22,7 +20,9 @@ from hewfl.predictive.certificate import (
     mean_penalty,
     variance_bound,
 )
-from hewfl.predictive.tracking import predictable_tracking
+from hewfl.control.tracking import predictable_tracking
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives
 from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.recursion import Recursion

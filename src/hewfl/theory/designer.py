@@ -1,18 +1,216 @@
-"""From bounds to decisions: which amplitude certifies a target soonest."""
+"""The search for an amplitude, and for Λ where a rule has one."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, Reals, invalid, positives
-from hewfl.core.shapes import broadcasting
-from hewfl.theory.amplitude_search import Search, search_of
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
 from hewfl.theory.case import Case
-from hewfl.theory.needed import rounds_needed
+from hewfl.theory.homogeneous import PostLocal, above_smoothness
+from hewfl.theory.rounds_to_target import (
+    first_round_at,
+    real_rounds_to,
+    rounds_needed,
+    staged_arrival,
+    tail,
+)
 from hewfl.theory.statement import Hypothesis
-from hewfl.theory.theorems import Form, theorem_curve
+from hewfl.theory.systems import coarser, grouped
+from hewfl.theory.theorems import Curve, Form, Theorem, find_theorem, theorem_curve
+
+SEARCHED = (1e-12, 1.0)
+"""Amplitudes that are searched; no statement holds beyond the upper end (E-03)."""
+_MARGINS = (1e-3, 1.0)
+"""Λ/L − 1 that are searched."""
+_COARSE, _FINE, _ZOOMS, _CUTS = (61, 13), (25, 9), 3, 10
+_POLISHED = 400
+"""Rounds iterated to compare neighbours of the best point."""
+_SEARCHED_KINDS = 128
+"""Kinds of client in a search; the answer is evaluated with all of them."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Scores of points (log ϑ, log(Λ/L − 1)) for one theorem; a given Λ stands.
+
+    `exact` has all kinds of client, `case` few, for the search.
+
+    For a rule with Λ the first coordinate is that of ϑ over the largest amplitude
+    Λϑ ≤ L/2 allows: the best point often lies on this edge, and a grid finds an edge
+    along its axes, not a slanted one.
+    """
+
+    theorem: Theorem
+    exact: Case
+    case: Case
+    curvature: ArrayLike | None
+    variant: Form
+
+    @property
+    def wide(self) -> bool:
+        """Whether Λ is searched."""
+        return self.theorem.has_curvature and self.curvature is None
+
+    def controls(self, x: Array) -> PostLocal:
+        """ϑ and Λ at a point."""
+        free = self.case.system.L * (1 + np.exp(x[1]))
+        Lambda = np.asarray(free if self.curvature is None else self.curvature)
+        theta = np.exp(x[0])
+        if self.theorem.has_curvature:
+            # the factor keeps Λϑ ≤ L/2 in spite of three roundings
+            edge = self.case.system.L / Lambda / 2 * (1 - 2.0**-50)
+            theta = np.maximum(theta * edge, SEARCHED[0])
+        return PostLocal(theta, Lambda)
+
+    def curve(self, controls: PostLocal) -> Curve:
+        """The curve of the theorem, with few kinds of client."""
+        return theorem_curve(self.theorem.label, self.case, controls, self.variant)
+
+    def floors(self, x: Array) -> Array:
+        """The floor, infinite where a hypothesis fails."""
+        curve = self.curve(self.controls(x))
+        rate = curve.rate(self.theorem.least)
+        return np.where(rate.holds, curve.floor_beside(rate), np.inf)
+
+    def rounds(self, x: Array, goal: Array) -> Array:
+        """Rounds to a target as real numbers, infinite where a hypothesis fails."""
+        curve, least = self.curve(self.controls(x)), self.theorem.least
+        holds = curve.rate(least).holds
+        if not holds.any():
+            return np.full(np.broadcast_shapes(holds.shape, x.shape[1:]), np.inf)
+        if curve.law is not None:
+            needed = staged_arrival(curve.law, curve.start, goal)[0]
+        else:
+            needed = real_rounds_to(curve.rate, goal, least)
+        return np.where(holds, needed, np.inf)
+
+    def speaks(self, log_theta: Array) -> Mask:
+        """Whether the theorem holds and says something, at the best Λ for each ϑ."""
+        theta = np.exp(log_theta)
+        if not self.wide:
+            given = 2 * self.case.system.L if self.curvature is None else self.curvature
+            return self._says(PostLocal(theta, given))
+        L = self.case.system.L
+        # Λ = L/(2ϑ) where that is allowed, the largest Λ a ϑ above 1/4 can have, and a
+        # few smaller ones
+        edge = np.minimum(2.0, 0.5 / theta * (1 - 2.0**-50)) - 1
+        met = np.zeros(theta.shape, dtype=np.bool_)
+        for share in (1.0, 0.5, 0.1, 0.01):
+            margin = edge * share
+            Lambda = L * (1 + np.maximum(margin, 2.0**-40))
+            met = met | ((margin > 0) & self._says(PostLocal(theta, Lambda)))
+        return met
+
+    def _says(self, controls: PostLocal) -> Mask:
+        curve = self.curve(controls)
+        rate = curve.rate(self.theorem.least)
+        floor = curve.floor_beside(rate)
+        return np.asarray(rate.holds & (floor < self.case.system.cap))
+
+    def amplitudes(
+        self, shape: tuple[int, ...], lowest: Array | None = None
+    ) -> tuple[Reals, Reals]:
+        """Both ends of the amplitudes at which the theorem says something."""
+        if lowest is None:
+            lowest = self.least(self.floors, shape)
+        middle = np.log(np.asarray(self.controls(lowest).amplitude))[None]
+        outside = np.broadcast_to(tail(np.log(SEARCHED), shape), (2, *shape))
+        inside = np.broadcast_to(middle, (2, *shape))
+        parts = np.arange(1.0, 17.0).reshape(-1, *[1] * outside.ndim) / 16
+        for _ in range(_CUTS):
+            whole = outside - inside
+            met = self.speaks(inside + parts * whole)
+            met = np.logical_and.accumulate(met).mean(0)
+            inside, outside = (
+                inside + met * whole,
+                inside + np.minimum(met + 1 / 16, 1) * whole,
+            )
+        low, high = np.where(self.speaks(middle), np.exp(inside), 0.0)
+        return np.asarray(low), np.asarray(high)
+
+    def least(
+        self,
+        score: Callable[[Array], Array],
+        shape: tuple[int, ...],
+        start: Array | None = None,
+    ) -> Float64[Array, "2 ..."]:
+        """The point of least score, by grids that close in on the best point so far.
+
+        Args:
+            score: of points, coordinates first.
+            shape: of the configurations, each with a search of its own.
+            start: a point to begin with, which stays unless another is better.
+        """
+        box = np.log([SEARCHED, _MARGINS if self.wide else (1.0, 1.0)])
+        low, high = (np.broadcast_to(tail(end, shape), (2, *shape)) for end in box.T)
+        edges, centre = (low, high), start
+        for along, across in (_COARSE, *[_FINE] * _ZOOMS):
+            sizes = np.array([along, across if self.wide else 1])
+            axes = [np.linspace(0, 1, size) for size in sizes]
+            fractions = np.stack(np.meshgrid(*axes)).reshape(2, -1)
+            x = low[:, None] + tail(fractions, shape) * (high - low)[:, None]
+            if centre is not None:
+                x = np.concatenate([centre[:, None], x], axis=1)
+            place = score(x).argmin(0)
+            centre = np.take_along_axis(x, place[None, None], axis=1)[:, 0]
+            # two steps to either side: a valley that runs aslant may leave the cell
+            step = 2 * (high - low) / tail(np.maximum(sizes - 1, 1), shape)
+            low = np.maximum(edges[0], centre - step)
+            high = np.minimum(edges[1], centre + step)
+        assert centre is not None
+        return centre
+
+    def polished(self, x: Array, goal: Array) -> Array:
+        """The point with the fewest whole rounds among neighbours of a point.
+
+        A stage counts as if steps were small. For a target a few dozen rounds away they
+        are not, and the best amplitude of the recursion is another one.
+        """
+        shift = np.linspace(-0.35, 0.35, 15).reshape(-1, *[1] * (x.ndim - 1))
+        first = np.minimum(x[0] + shift, np.log(SEARCHED[1]))
+        near = np.stack([first, np.broadcast_to(x[1], first.shape)])
+        near = np.concatenate([x[:, None], near], axis=1)
+        curve = self.curve(self.controls(near))
+        if curve.law is None:
+            return x
+        holds = curve.rate(self.theorem.least).holds
+        limit = holds * np.float64(_POLISHED)
+        whole = first_round_at(curve.law, curve.start, goal, most=limit)
+        whole = np.where(holds, whole, np.inf)
+        place = whole.argmin(0)  # the point itself where nothing is better
+        return np.take_along_axis(near, place[None, None], axis=1)[:, 0]
+
+
+def search_of(
+    theorem: str, case: Case, curvature: ArrayLike | None, variant: Form
+) -> tuple[Search, tuple[int, ...]]:
+    """The search of a theorem, and the shape of all that is known.
+
+    A search has few kinds of client, none of them better than those they replace; the
+    start keeps its exact tracking error, which is a largest value over clients.
+    """
+    statement, shape = find_theorem(theorem, variant), _shape(case, curvature)
+    exact = replace(case, system=grouped(case.system))
+    few = coarser(exact.system, _SEARCHED_KINDS)
+    sketch = replace(exact, system=few, tracking=exact.start[1])
+    return Search(statement, exact, sketch, curvature, variant), shape
+
+
+def _shape(case: Case, curvature: ArrayLike | None) -> tuple[int, ...]:
+    """The shape of all that is known; a given Λ must be above L."""
+    if curvature is not None:
+        above_smoothness(curvature, case.system.L)
+    known = (case.pl_constant, case.similarity, case.hessian_lipschitz, curvature)
+    shapes = [np.shape(x) for x in (*case.start, *known) if x is not None]
+    return np.broadcast_shapes(case.system.cap.shape, *shapes)
+
+
+# ------------------ From bounds to decisions: which amplitude certifies a target
 
 
 @final
@@ -192,7 +390,7 @@ def _designed(
 
 
 def _below_cap(target: ArrayLike, case: Case) -> Reals:
-    """Checked ε with 0 < ε < f̄."""
+    """Validated ε with 0 < ε < f̄."""
     goal, cap = positives("target", target), case.system.cap
     if (goal >= cap).any():
         high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))

@@ -10,7 +10,8 @@ V₁ is the mean noise of the branches, V₂ the noise of their mean.
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import (
     Array,
     ArrayLike,
     Reals,
@@ -19,7 +20,6 @@ from hewfl.core.checks import (
     invalid,
     nonnegatives,
 )
-from hewfl.core.shapes import broadcasting
 from hewfl.solver.threshold import threshold_weights
 from hewfl.theory.systems import System
 

@@ -2,7 +2,7 @@
 
     E[F(x_{t+1}) − F*] ≤ J = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)
 
-Formulas and constants are those of `hewfl.predictive.certificate`. Beyond their
+Formulas and constants are those of `hewfl.control.certificate`. Beyond their
 hypotheses they are still evaluated: a theorem says where it holds, it does not refuse
 to be computed.
 """
@@ -13,7 +13,10 @@ from typing import final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
+from hewfl.control import certificate
+from hewfl.control.certificate import Situation, Variant, check_variant
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import (
     Array,
     ArrayLike,
     Mask,
@@ -22,9 +25,6 @@ from hewfl.core.checks import (
     invalid,
     nonnegatives,
 )
-from hewfl.core.shapes import broadcasting
-from hewfl.predictive import certificate
-from hewfl.predictive.certificate import Situation, Variant, check_variant
 from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System
 
@@ -35,7 +35,7 @@ LEAST = 2.0**-200
 """Amplitudes below this one are not searched for descent."""
 _HALVINGS = 64
 _SIMPLEX = 1e-9
-"""How far from one the weights may sum, as in `hewfl.predictive.certificate`."""
+"""How far from one the weights may sum, as in `hewfl.control.certificate`."""
 
 
 @broadcasting
@@ -52,7 +52,7 @@ def situation(
             printed only s has it (E-25).
 
     Returns:
-        The state as the formulas of `hewfl.predictive.certificate` take it.
+        The state as the formulas of `hewfl.control.certificate` take it.
     """
     U, Q = nonnegatives("gap", gap), nonnegatives("tracking", tracking)
     np.broadcast_shapes(system.cap.shape, U.shape, Q.shape)  # or say so now
@@ -212,7 +212,7 @@ def largest_descent_amplitude(
 
 
 def _controls(controls: Controls, at: Situation) -> tuple[Array, Array]:
-    """Checked w and θ, one entry per client of each configuration."""
+    """Validated w and θ, one entry per client of each configuration."""
     w = np.atleast_1d(as_float64("weights", controls[0]))
     theta = nonnegatives("amplitudes", controls[1])
     clients = np.broadcast_shapes(theta.shape, at.noise.shape, at.gap.shape)

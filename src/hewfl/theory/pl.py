@@ -11,8 +11,8 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, Reals, positives
-from hewfl.core.shapes import broadcasting
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Reals, positives
 from hewfl.theory.scalar import power
 from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below, rate_to
 from hewfl.theory.trajectories import State, checked_state
@@ -139,7 +139,7 @@ def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
     return Bound("lem:rho-lower", np.asarray(c.a / 4), (*c.hypotheses, slow, weak))
 
 
-# ------------------------------------------------------------------ cor:pl-safe
+# ------------------ cor:pl-safe
 
 
 @broadcasting

@@ -14,8 +14,8 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import Array, ArrayLike, Mask, Reals, invalid, positives
-from hewfl.predictive.tracking import Tracking, tracking_cap
+from hewfl.control.tracking import Tracking, tracking_cap
+from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
 from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
 from hewfl.theory.statement import Hypothesis, Rate, below
 from hewfl.theory.systems import System

@@ -7,7 +7,9 @@ a maximum, everything beyond it is bounded by that maximum.
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
+from hewfl.control.certificate import flow_decrease
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import (
     Array,
     ArrayLike,
     Reals,
@@ -17,12 +19,10 @@ from hewfl.core.checks import (
     positives,
     wholes,
 )
-from hewfl.core.shapes import broadcasting
-from hewfl.predictive.certificate import flow_decrease
 from hewfl.theory.statement import Hypothesis, Rate, at_most, rate_to
 from hewfl.theory.trajectories import Whole, one_whole
 
-# ------------------------------------------------------------------ lem:gap
+# ------------------ lem:gap
 
 
 @broadcasting
@@ -39,7 +39,7 @@ def largest_sq_gradient(gap: ArrayLike, smoothness: ArrayLike) -> Reals:
     return np.asarray(2 * L * f)
 
 
-# ------------------------------------------------------------------ T_a
+# ------------------ T_a
 
 
 @broadcasting
@@ -94,7 +94,7 @@ def telescoped(
     return np.asarray(flow(total_a, nonnegatives("start", start)) + total_b)
 
 
-# ------------------------------------------------------------------ x − ax² + βx + δ
+# ------------------ x − ax² + βx + δ
 
 
 @broadcasting
@@ -222,7 +222,7 @@ def _decayed(y0: Array, a: Array, r: Array, T: Array) -> Array:
     return np.where(T > 0, y, y0)
 
 
-# ------------------------------------------------------------------ (1 − a)x + δ
+# ------------------ (1 − a)x + δ
 
 
 @broadcasting
@@ -273,7 +273,7 @@ def power(a: ArrayLike, rounds: ArrayLike) -> Reals:
     return np.where(T > 0, decay, 1.0)
 
 
-# ------------------------------------------------------------------ lem:cum-gronwall
+# ------------------ lem:cum-gronwall
 
 
 @broadcasting
@@ -296,7 +296,7 @@ def cumulative_gronwall(
     return np.asarray(A * np.exp(step * (B if exponential else np.log1p(B))))
 
 
-# ------------------------------------------------------------------ shared parts
+# ------------------ shared parts
 
 
 def _quadratic(

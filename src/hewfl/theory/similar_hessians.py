@@ -11,9 +11,9 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, Reals, invalid, nonnegatives, wholes
-from hewfl.core.shapes import broadcasting
-from hewfl.predictive.tracking import Tracking
+from hewfl.control.tracking import Tracking
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives, wholes
 from hewfl.theory.recursion import NO_TRACKING, Recursion, only_where
 from hewfl.theory.scalar import scalar_floor
 from hewfl.theory.statement import Bound, Rate, at_most, rate_to

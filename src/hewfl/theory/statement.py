@@ -11,8 +11,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool
 
-from hewfl.core.checks import ArrayLike, Mask, Reals
-from hewfl.core.shapes import broadcasting
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import ArrayLike, Mask, Reals
 
 
 @final

@@ -6,7 +6,9 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from hewfl.core.checks import (
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.records import ClientProfile, ProblemBounds
+from hewfl.core.validation import (
     Array,
     ArrayLike,
     Ints,
@@ -19,8 +21,6 @@ from hewfl.core.checks import (
     positives,
     wholes,
 )
-from hewfl.core.records import ClientProfile, ProblemBounds
-from hewfl.core.shapes import broadcasting
 
 
 @final
@@ -153,7 +153,7 @@ def client_mask(system: System, active: ArrayLike) -> Bool[Mask, "*c n"]:
     return S
 
 
-# ------------------------------------------------------------------ kinds of client
+# ------------------ kinds of client
 
 
 def grouped(system: System) -> System:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from hewfl.core.checks import (
+from hewfl.core.validation import (
     Array,
     ArrayLike,
     Reals,
@@ -60,18 +60,18 @@ def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
 
 
 def checked_state(name: str, state: State) -> tuple[Reals, Reals]:
-    """Checked (u, χ) ≥ 0."""
+    """Validated (u, χ) ≥ 0."""
     return nonnegatives(name, state[0]), nonnegatives(name, state[1])
 
 
 def upper_state(start: State, cap: Reals) -> tuple[Reals, Reals, Hypothesis]:
-    """Checked (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
+    """Validated (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
     u, chi = checked_state("start", start)
     return u, chi, at_most("u₀ ≤ f̄", u, cap)
 
 
 def solver_gaps(value: ArrayLike) -> Reals:
-    """Checked ε ≥ 0, how far a value may be from its minimum (E-18, E-31)."""
+    """Validated ε ≥ 0, how far a value may be from its minimum (E-18, E-31)."""
     return nonnegatives("solver_gap", value)
 
 

@@ -11,11 +11,11 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import Array, ArrayLike, Reals, positives
-from hewfl.core.shapes import broadcasting
-from hewfl.predictive import tracking
-from hewfl.predictive.certificate import Variant, check_variant, horizon_factors
-from hewfl.predictive.tracking import Tracking, predictable_tracking
+from hewfl.control import tracking
+from hewfl.control.certificate import Variant, check_variant, horizon_factors
+from hewfl.control.tracking import Tracking, predictable_tracking
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Reals, positives
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Bound, Hypothesis, at_most, below
 from hewfl.theory.systems import System

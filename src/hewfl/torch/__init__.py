@@ -23,10 +23,10 @@ except ImportError as error:
 import torch.distributed.nn as _early  # noqa: F401 - for its time, not its names
 
 from hewfl.torch.averager import HewAverager
-from hewfl.torch.faults import RankError
 from hewfl.torch.local_sgd import HewLocalSGD
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.quorum import QuorumLocalSGD
+from hewfl.torch.rank_errors import RankError
+from hewfl.torch.torchft_rounds import QuorumLocalSGD
 
 __all__ = [
     "HewAverager",

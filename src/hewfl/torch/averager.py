@@ -9,16 +9,15 @@ import torch
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import invalid
-from hewfl.torch.meetings import Work
-from hewfl.torch.members import Members
-from hewfl.torch.optimizers import mean_rate
+from hewfl.core.validation import invalid
+from hewfl.torch.collectives import group_of
+from hewfl.torch.job import Replica
+from hewfl.torch.job_rule import DEFAULT, rule_of
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.replica import Replica
-from hewfl.torch.rounds import sync
-from hewfl.torch.rules import DEFAULT, rule_of
-from hewfl.torch.state import load_replica_state, replica_state
-from hewfl.torch.wire import group_of
+from hewfl.torch.parameters import Members, mean_rate
+from hewfl.torch.rendezvous import Work
+from hewfl.torch.state_dicts import load_replica_state, replica_state
+from hewfl.torch.sync import sync
 
 _log = logging.getLogger("hewfl.torch")
 
@@ -77,9 +76,11 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if options.overlap:
             text = "False: nothing tells an averager that the job ends"
             raise invalid("options.overlap", text, options.overlap)
-        if options.outer.measure is not None:
+        if options.server_step.measure is not None:
             text = "left out: no loop tells how to measure a loss (use HewLocalSGD)"
-            raise invalid("options.outer.measure", text, options.outer.measure)
+            raise invalid(
+                "options.server_step.measure", text, options.server_step.measure
+            )
         if chosen.demands.variates:
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)
@@ -133,7 +134,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
     def averaged(self) -> AbstractContextManager[None]:
         """Let the parameters hold the averaged model inside the block.
 
-        As in `HewLocalSGD.averaged`; needs `SyncOptions(outer=Outer(average=…))`.
+        As in `HewLocalSGD.averaged`; needs `SyncOptions(server_step=ServerStep(average=…))`.
 
         Returns:
             A context manager.

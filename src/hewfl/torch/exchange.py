@@ -1,7 +1,7 @@
 """What travels between ranks in a round: sketches, one sum, or all entries.
 
     1. each rank sketches its displacement, k numbers in one pass; all get all sketches;
-    2. the rule decides on every rank from the same sketches, or from the roster alone;
+    2. the rule decides on every rank from the same sketches, or from the cohort alone;
     3. one plain all-reduce of w_iΔ_i.
 
 The sum of an all-reduce has the same bits on all ranks. Each rank applies its own
@@ -22,15 +22,15 @@ import torch
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from hewfl.aggregate.rows import as_rows
-from hewfl.aggregate.sketch import CountSketch
-from hewfl.aggregate.spread import OwnPart, Spread
-from hewfl.core.checks import Array, Ints
 from hewfl.core.native import PASSES, library
-from hewfl.torch.faults import RankError
-from hewfl.torch.model import SharedModel, is_finite
-from hewfl.torch.narrow import Narrow
-from hewfl.torch.wire import Wire
+from hewfl.core.validation import Array, Ints
+from hewfl.displacements.count_sketch import CountSketch
+from hewfl.displacements.dense import as_rows
+from hewfl.displacements.sharded import OwnPart, Spread
+from hewfl.torch.collectives import Wire
+from hewfl.torch.compression import Narrow
+from hewfl.torch.rank_errors import RankError
+from hewfl.torch.shared_model import SharedModel, is_finite
 
 ROOM = 2**16
 """Bytes of a sketch: 16,384 numbers of float32, 8,192 of float64."""

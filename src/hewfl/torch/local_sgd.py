@@ -1,32 +1,63 @@
-"""Exact-weight local SGD around a training loop that stays as it is."""
+"""DistributedDataParallel modules inside a block of local steps."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.checks import invalid
-from hewfl.server.state import Lane
-from hewfl.torch import ddp
-from hewfl.torch.conclude import finish
-from hewfl.torch.faults import named
-from hewfl.torch.members import Members
-from hewfl.torch.model import is_finite
-from hewfl.torch.optimizers import is_plain_sgd, several
+from hewfl.core.validation import invalid
+from hewfl.server.state import Entry
+from hewfl.torch.aggregate_step import finish
+from hewfl.torch.collectives import group_of
+from hewfl.torch.hooks import Steps, checked_every
+from hewfl.torch.job import Replica
+from hewfl.torch.job_rule import DEFAULT, rule_of
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.probing import Probe
-from hewfl.torch.replica import Replica
-from hewfl.torch.rounds import sync
-from hewfl.torch.rules import DEFAULT, rule_of
-from hewfl.torch.state import load_replica_state, replica_state
-from hewfl.torch.steps import Steps, checked_every
-from hewfl.torch.wire import group_of
+from hewfl.torch.parameters import Members, is_plain_sgd, several
+from hewfl.torch.probe import Probe
+from hewfl.torch.rank_errors import named
+from hewfl.torch.shared_model import is_finite
+from hewfl.torch.state_dicts import load_replica_state, replica_state
+from hewfl.torch.sync import sync
+
+
+def spanning(model: torch.nn.Module, group: Any) -> list[Any]:
+    """DDP modules anywhere in the model that average over just the ranks of a group."""
+    ranks = dist.get_process_group_ranks
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, DistributedDataParallel)
+        and set(ranks(module.process_group)) == set(ranks(group))
+    ]
+
+
+@contextmanager
+def on_its_own(module: Any) -> Iterator[None]:
+    """No collective in forward and backward.
+
+    `no_sync` leaves one broadcast of buffers to the first forward, which would wait
+    for a rank that does no step: the flag that orders it is cleared as well, as torch
+    itself does from the second forward on.
+    """
+    pending = module.require_forward_param_sync
+    with module.no_sync():
+        module.require_forward_param_sync = False
+        try:
+            yield
+        finally:
+            module.require_forward_param_sync = pending
+
+
+# ------------------ Exact-weight local SGD around a training loop that stays as it
 
 _log = logging.getLogger("hewfl.torch")
 
@@ -72,7 +103,7 @@ class HewLocalSGD:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         sync_every: SupportsIndex | timedelta,
-        rule: str | Algorithm[Any] | Lane = DEFAULT,
+        rule: str | Algorithm[Any] | Entry = DEFAULT,
         process_group: Any = None,
         options: SyncOptions | None = None,
     ) -> None:
@@ -89,7 +120,7 @@ class HewLocalSGD:
                 "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
                 control variates), "equal", "steps", "tokens", "fednova", "agreement",
                 "disagreement", "median", "trust", an algorithm of hewfl or your own,
-                or one with an outer step, such as `FedAvgM(…)`.
+                or one with an server step, such as `FedAvgM(…)`.
             process_group: the ranks; all by default.
             options: the rest.
 
@@ -158,7 +189,7 @@ class HewLocalSGD:
         return report
 
     def probe_with(self, probe: Probe) -> None:
-        """Tell how this rank measures its loss, for `Outer(measure=…)`.
+        """Tell how this rank measures its loss, for `ServerStep(measure=…)`.
 
             def probe(samples):
                 batch = next(fresh)  # of that many samples, not those of the last steps
@@ -208,7 +239,7 @@ class HewLocalSGD:
                 validate(model)
                 torch.save(model.state_dict(), "averaged.pt")
 
-        Needs `SyncOptions(outer=Outer(average=…))`. Afterwards the parameters are what
+        Needs `SyncOptions(server_step=ServerStep(average=…))`. Afterwards the parameters are what
         they were, steps since the last round included; do not train inside.
 
         Returns:
@@ -234,7 +265,7 @@ class HewLocalSGD:
 
         In any order: both may be loaded before construction or after it. A state of
         another rank, or of a job with more or fewer ranks, gives what all ranks share:
-        the common model, the outer step's memory, the server's control variate.
+        the common model, the server step's memory, the server's control variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.
@@ -258,8 +289,8 @@ class HewLocalSGD:
     def __enter__(self) -> "HewLocalSGD":
         """Follow the optimiser's steps."""
         self._open = self._steps.followed(self._replica, self._check, self.sync)
-        for module in ddp.spanning(self._model, self._replica.wire.group):
-            self._open.enter_context(ddp.on_its_own(module))
+        for module in spanning(self._model, self._replica.wire.group):
+            self._open.enter_context(on_its_own(module))
         return self
 
     def __exit__(

@@ -7,10 +7,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, final
 
-from hewfl.aggregate.sketched import Checked
-from hewfl.core.checks import invalid
-from hewfl.server.measure import Measured
-from hewfl.server.outer import Outer
+from hewfl.core.validation import invalid
+from hewfl.displacements.sketched_displacements import Validated
+from hewfl.server.line_search import Measured
+from hewfl.server.server_step import ServerStep
 
 
 @final
@@ -46,7 +46,7 @@ class SyncReport:
     left: tuple[int, ...]
     status: str
     gap: float
-    checked: Checked | None
+    checked: Validated | None
     bytes_sent: int
     ring_bytes: int
     seconds: float
@@ -61,10 +61,10 @@ class SyncOptions:
 
     Attributes:
         smoothness: L for the rules "hom" and "het"; None does without
-            (`hewfl.torch.rules.Rule`).
+            (`hewfl.torch.job_rule.Rule`).
         curvature_ratio: Λ/L for the same rules.
-        outer: step size and momentum on the aggregated step; DiLoCo uses
-            Outer(0.7, 0.9, nesterov=True).
+        server_step: step size and momentum on the aggregated step; DiLoCo uses
+            ServerStep(0.7, 0.9, nesterov=True).
         exact: "sketch" solves for weights from sketches of the displacements, exact
             for models of up to 16,384 parameters, at the cost of an all-reduce. "full"
             exchanges all entries and forms all products. Rules with control variates
@@ -73,9 +73,9 @@ class SyncOptions:
             next round, and steps made since are kept.
         send: "bfloat16" sends sums of float32 models in half the bytes, "int8" in a
             quarter; what is rounded off is added to what is sent next
-            (`hewfl.torch.narrow`). "full" sends them as they are.
+            (`hewfl.torch.compression`). "full" sends them as they are.
         bucket_bytes: what is exchanged at once, at most.
-        anchor_on_host: keep the common model, and what the outer step remembers, in
+        anchor_on_host: keep the common model, and what the server step remembers, in
             main memory while parameters are on a GPU.
         timeout: how long to wait for the other ranks, a time or a number of seconds.
         folder: where the first rank keeps a trace of the job for `hewfl report`; None
@@ -87,15 +87,15 @@ class SyncOptions:
         InvalidInputError: an attribute is out of its range.
 
     Examples:
-        >>> from hewfl import Outer
-        >>> options = SyncOptions(outer=Outer(0.7, 0.9, nesterov=True), timeout=60)
+        >>> from hewfl import ServerStep
+        >>> options = SyncOptions(server_step=ServerStep(0.7, 0.9, nesterov=True), timeout=60)
         >>> options.limit.total_seconds()
         60.0
     """
 
     smoothness: float | None = None
     curvature_ratio: float = 1.25
-    outer: Outer = field(default_factory=Outer)
+    server_step: ServerStep = field(default_factory=ServerStep)
     exact: Literal["sketch", "full"] = "sketch"
     overlap: bool = False
     send: Literal["full", "bfloat16", "int8"] = "full"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hewfl.problems.module.dropout import (
+from hewfl.problems.module.network import (
     DropoutKey,
     KeyedDropout,
     batch_keys,

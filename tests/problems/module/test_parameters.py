@@ -6,7 +6,7 @@ import torch
 from tests.problems.module.small import mlp, nn, points, small
 
 from hewfl import InvalidInputError
-from hewfl.problems.module.parameters import flatten, layout_of, unflatten
+from hewfl.problems.module.network import flatten, layout_of, unflatten
 
 pytestmark = pytest.mark.torch
 

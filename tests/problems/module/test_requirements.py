@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.problems.module.small import data, mlp, nn
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 
 from hewfl import InvalidInputError
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays

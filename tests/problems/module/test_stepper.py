@@ -9,13 +9,20 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.round import LocalPlan, Roster
+from hewfl.core.round import Cohort, LocalPlan
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
-from hewfl.problems.module.stack import Stack, advance, empty_stack, fill, form_of
-from hewfl.problems.module.stepper import Stepper, chunk_size
-from hewfl.problems.module.task import Task
-from hewfl.sim.branches_reference import run_branches_reference
-from hewfl.sim.draws import Draws
+from hewfl.problems.module.stacked import (
+    Stack,
+    Stepper,
+    advance,
+    chunk_size,
+    empty_stack,
+    fill,
+    form_of,
+)
+from hewfl.problems.module.training import Task
+from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.draws import Draws
 
 pytestmark = pytest.mark.torch
 Array = NDArray[Any]
@@ -51,31 +58,31 @@ def problem_of(training: Training, dropout: float = 0.3) -> TorchModule:
     return torch_from_arrays(net(dropout), X, y, shards, **given)
 
 
-def roster_of(problem: TorchModule) -> Roster:
+def cohort_of(problem: TorchModule) -> Cohort:
     clients = np.array([0, 1, 3, 4])
     horizons, batches = np.array([2, 5, 1, 3]), np.array([4, 6, 1, 3])
-    return Roster(clients, horizons, batches, problem.data_sizes[clients], problem.n)
+    return Cohort(clients, horizons, batches, problem.data_sizes[clients], problem.n)
 
 
-def part_of(roster: Roster, some: slice) -> Roster:
+def part_of(cohort: Cohort, some: slice) -> Cohort:
     names = "clients", "horizons", "batch_sizes", "data_sizes"
-    kept = {name: getattr(roster, name)[some] for name in names}
-    return replace(roster, **kept)
+    kept = {name: getattr(cohort, name)[some] for name in names}
+    return replace(cohort, **kept)
 
 
-def samples_of(problem: TorchModule, roster: Roster) -> Array:
+def samples_of(problem: TorchModule, cohort: Cohort) -> Array:
     rng = np.random.default_rng(4)
-    steps, width = int(roster.horizons.max()), int(roster.batch_sizes.max())
-    shape = steps, len(roster.clients), width
-    sizes = roster.data_sizes[:, None]
+    steps, width = int(cohort.horizons.max()), int(cohort.batch_sizes.max())
+    shape = steps, len(cohort.clients), width
+    sizes = cohort.data_sizes[:, None]
     picks: Array = rng.integers(0, 2**30, shape) % sizes
-    return picks + problem.offsets[roster.clients][:, None]
+    return picks + problem.offsets[cohort.clients][:, None]
 
 
-def plans_of(problem: TorchModule, roster: Roster) -> list[LocalPlan]:
+def plans_of(problem: TorchModule, cohort: Cohort) -> list[LocalPlan]:
     rng = np.random.default_rng(3)
-    eta = rng.uniform(0.1, 0.5, len(roster.clients))
-    correction = 0.05 * rng.standard_normal((len(roster.clients), problem.d))
+    eta = rng.uniform(0.1, 0.5, len(cohort.clients))
+    correction = 0.05 * rng.standard_normal((len(cohort.clients), problem.d))
     return [
         LocalPlan(eta),
         LocalPlan(eta, correction),
@@ -110,8 +117,8 @@ CASES = [
 def test_stacked_is_plain(training: Training, chunk: Any) -> None:
     """All kinds of plans in one call, in groups of clients and of lanes."""
     problem = problem_of(training)
-    roster = roster_of(problem)
-    given = roster, plans_of(problem, roster), samples_of(problem, roster)
+    cohort = cohort_of(problem)
+    given = cohort, plans_of(problem, cohort), samples_of(problem, cohort)
     adaptive = training.optimiser == "adamw"  # signs of small numbers come out at η
     narrow = ((np.float32, NARROW),) if chunk == "auto" and not adaptive else ()
     for dtype, tolerance in ((np.float64, LOOSE if adaptive else ROUNDING), *narrow):
@@ -131,13 +138,13 @@ def test_branches_are_those_of_the_engine(route: Any) -> None:
     """One client and one step at a time, from `minibatch_gradients` alone."""
     training = Training(weight_decay=0.1, clip=0.5, route=route)
     problem = problem_of(training)
-    roster = roster_of(problem)
-    plans, samples = plans_of(problem, roster), samples_of(problem, roster)
+    cohort = cohort_of(problem)
+    plans, samples = plans_of(problem, cohort), samples_of(problem, cohort)
     anchors = anchors_of(problem, len(plans))
-    found = problem.branches(anchors, roster, plans, samples)
-    draws = Draws(samples, roster.batch_sizes)
+    found = problem.branches(anchors, cohort, plans, samples)
+    draws = Draws(samples, cohort.batch_sizes)
     for k, plan in enumerate(plans):
-        expected = run_branches_reference(problem, anchors[k], roster, plan, draws)
+        expected = run_branches_reference(problem, anchors[k], cohort, plan, draws)
         assert close(found[k], expected, ROUNDING)
 
 
@@ -147,20 +154,20 @@ def test_branches_are_those_of_torch(route: Any, optimiser: Any) -> None:
     """torch.optim.SGD or AdamW with decay after `clip_grad_norm_`; no dropout."""
     given: Any = {"weight_decay": 0.1, "clip": 0.5, "optimiser": optimiser}
     problem = problem_of(Training(**given, route=route), dropout=0.0)
-    roster = roster_of(problem)
-    samples, x = samples_of(problem, roster), anchors_of(problem, 1)
+    cohort = cohort_of(problem)
+    samples, x = samples_of(problem, cohort), anchors_of(problem, 1)
     eta = np.array([0.1, 0.2, 0.3, 0.4]) / (20 if optimiser == "adamw" else 1)
-    found = problem.branches(x, roster, [LocalPlan(eta)], samples)[0]
+    found = problem.branches(x, cohort, [LocalPlan(eta)], samples)[0]
     make = torch.optim.AdamW if optimiser == "adamw" else torch.optim.SGD
-    for i in range(len(roster.clients)):
+    for i in range(len(cohort.clients)):
         module = copy.deepcopy(problem.module).double()
         module.load_state_dict(
             {k: v.double() for k, v in problem.state_dict(x[0]).items()}
         )
         nn.utils.vector_to_parameters(torch.tensor(x[0]), module.parameters())
         stepper: Any = make(module.parameters(), lr=eta[i], weight_decay=0.1)
-        for step in range(roster.horizons[i]):
-            rows = torch.tensor(samples[step, i, : roster.batch_sizes[i]])
+        for step in range(cohort.horizons[i]):
+            rows = torch.tensor(samples[step, i, : cohort.batch_sizes[i]])
             stepper.zero_grad()
             inputs = (problem.features[rows].double() - 8) / 5
             nn.CrossEntropyLoss()(module(inputs), problem.labels[rows]).backward()
@@ -179,18 +186,18 @@ def test_mean_gradients_are_those_along_the_branch(route: Any, chunk: Any) -> No
     """
     training = Training(0.1, 0.5, "adamw", route=route, client_chunk=chunk)
     problem = problem_of(training)
-    roster = roster_of(problem)
-    samples, x = samples_of(problem, roster), anchors_of(problem, 4)
+    cohort = cohort_of(problem)
+    samples, x = samples_of(problem, cohort), anchors_of(problem, 4)
     plans = [
         replace(plan, step_sizes=1e-13 * plan.step_sizes)
-        for plan in plans_of(problem, roster)
+        for plan in plans_of(problem, cohort)
     ]
-    moved, means = problem.measured_branches(x, roster, plans, samples)
+    moved, means = problem.measured_branches(x, cohort, plans, samples)
     assert moved.shape[0] == 4
     assert means.shape == (2, *moved.shape[1:])
     for mean, anchor in zip(means, x[[1, 3]], strict=True):
         for i, (H, b) in enumerate(
-            zip(roster.horizons, roster.batch_sizes, strict=True)
+            zip(cohort.horizons, cohort.batch_sizes, strict=True)
         ):
             models = np.tile(anchor, (1, H, 1))
             counts = np.full(H, b)
@@ -198,19 +205,19 @@ def test_mean_gradients_are_those_along_the_branch(route: Any, chunk: Any) -> No
             assert close(mean[i], each.mean(axis=0), 1e-9)
     plain = replace(problem, training=replace(training, optimiser="sgd"))
     assert not plain.hides_gradients
-    assert len(plain.measured_branches(x, roster, plans, samples)[1]) == 0
+    assert len(plain.measured_branches(x, cohort, plans, samples)[1]) == 0
 
 
 @pytest.mark.parametrize("route", ["stacked", "loop"])
 def test_padding_and_later_steps_are_ignored(route: Any) -> None:
     problem = problem_of(Training(route=route))
-    roster = roster_of(problem)
-    samples, x = samples_of(problem, roster), anchors_of(problem, 1)
+    cohort = cohort_of(problem)
+    samples, x = samples_of(problem, cohort), anchors_of(problem, 1)
     other = samples.copy()
-    for i, (H, b) in enumerate(zip(roster.horizons, roster.batch_sizes, strict=True)):
+    for i, (H, b) in enumerate(zip(cohort.horizons, cohort.batch_sizes, strict=True)):
         other[H:, i], other[:, i, b:] = 7, 9
-    plan = plans_of(problem, roster)[:1]
-    found = [problem.branches(x, roster, plan, draws) for draws in (samples, other)]
+    plan = plans_of(problem, cohort)[:1]
+    found = [problem.branches(x, cohort, plan, draws) for draws in (samples, other)]
     assert (found[0] == found[1]).all()
 
 
@@ -220,29 +227,29 @@ def test_inputs_are_left_alone_and_rounds_do_not_mix(
     route: Any, optimiser: Any
 ) -> None:
     problem = problem_of(Training(route=route, clip=0.5, optimiser=optimiser))
-    roster = roster_of(problem)
-    samples, x = samples_of(problem, roster), anchors_of(problem, 4)
-    plans = plans_of(problem, roster)
+    cohort = cohort_of(problem)
+    samples, x = samples_of(problem, cohort), anchors_of(problem, 4)
+    plans = plans_of(problem, cohort)
     for array in (samples, x):
         array.flags.writeable = False
-    first = problem.branches(x, roster, plans, samples)
+    first = problem.branches(x, cohort, plans, samples)
     kept = first.copy()
-    few = part_of(roster, slice(0, 2))
+    few = part_of(cohort, slice(0, 2))
     two = [LocalPlan(p.step_sizes[:2], None, p.proximal, p.hold) for p in plans]
     problem.branches(x, few, two, samples[:, :2])
     assert (first == kept).all()
-    assert (problem.branches(x, roster, plans, samples) == kept).all()
+    assert (problem.branches(x, cohort, plans, samples) == kept).all()
 
 
 def test_lanes_and_clients_share_no_more_than_their_draws() -> None:
     """A client's branch is the same alone, in one lane, as among all others."""
     problem = problem_of(Training(clip=0.5, route="stacked"))
-    roster = roster_of(problem)
-    samples, x = samples_of(problem, roster), anchors_of(problem, 4)
-    plans = plans_of(problem, roster)
-    found = problem.branches(x, roster, plans, samples)
+    cohort = cohort_of(problem)
+    samples, x = samples_of(problem, cohort), anchors_of(problem, 4)
+    plans = plans_of(problem, cohort)
+    found = problem.branches(x, cohort, plans, samples)
     one = slice(1, 2)
-    alone = part_of(roster, one)
+    alone = part_of(cohort, one)
     correction = plans[1].correction
     assert correction is not None
     plan = LocalPlan(plans[1].step_sizes[one], correction[one])
@@ -253,19 +260,19 @@ def test_lanes_and_clients_share_no_more_than_their_draws() -> None:
 def test_a_client_with_no_steps_to_go_stays() -> None:
     """Captured steps run more rows than are busy: those must not move."""
     problem = problem_of(Training())
-    roster = roster_of(problem)
-    plans, x = plans_of(problem, roster), torch.tensor(anchors_of(problem, 4))
+    cohort = cohort_of(problem)
+    plans, x = plans_of(problem, cohort), torch.tensor(anchors_of(problem, 4))
     task = problem._task(torch.float64)
     stack = empty_stack(form_of(task, plans, 6, torch.float64), 6, problem.d, "cpu")
-    order = np.argsort(-roster.horizons)
-    fill(stack, x, roster, plans, order)
-    batches = samples_of(problem, roster)
+    order = np.argsort(-cohort.horizons)
+    fill(stack, x, cohort, plans, order)
+    batches = samples_of(problem, cohort)
     for step in range(5):
         before = stack.moved.clone()
         stack.batch[:4, :-1].copy_(torch.tensor(batches[step, order]))
         advance(task, stack, 6)
         moved = (stack.moved != before).any(dim=2).any(dim=1)
-        assert moved.tolist() == [*(roster.horizons[order] > step), False, False]
+        assert moved.tolist() == [*(cohort.horizons[order] > step), False, False]
 
 
 @final
@@ -288,8 +295,8 @@ def test_graphs_are_captured_once_for_each_number_of_rows(
 ) -> None:
     """The bookkeeping around graphs, with steps replayed by hand on the CPU."""
     problem = problem_of(Training(weight_decay=0.1, clip=0.5, route="loop"))
-    roster = Roster(np.arange(5), np.arange(5) + 1, np.full(5, 2), np.ones(5, int), 5)
-    rounds = [replace(roster, horizons=roster.horizons[::-1].copy()), roster]
+    cohort = Cohort(np.arange(5), np.arange(5) + 1, np.full(5, 2), np.ones(5, int), 5)
+    rounds = [replace(cohort, horizons=cohort.horizons[::-1].copy()), cohort]
     log, captured = list[int](), list[int]()
     task = problem._task(torch.float64)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", tuple)
@@ -301,7 +308,7 @@ def test_graphs_are_captured_once_for_each_number_of_rows(
         return Replay(task, stack, rows, log)
 
     monkeypatch.setattr(stepper, "_captured", capture)
-    monkeypatch.setattr("hewfl.problems.module.stepper.bucket", lambda k: k + k % 2)
+    monkeypatch.setattr("hewfl.problems.module.stacked.bucket", lambda k: k + k % 2)
     for each in rounds:
         samples = np.random.default_rng(each.horizons[0]).integers(0, 60, (5, 5, 2))
         found, _ = stepper.branches(x, each, [LocalPlan(eta)], samples)
@@ -313,14 +320,14 @@ def test_graphs_are_captured_once_for_each_number_of_rows(
 
 def test_bfloat16_is_near_and_other() -> None:
     problem = problem_of(Training(clip=0.5))
-    roster = roster_of(problem)
-    samples, x = samples_of(problem, roster), anchors_of(problem, 4, np.float32)
-    plans = plans_of(problem, roster)
-    full = problem.branches(x, roster, plans, samples)
+    cohort = cohort_of(problem)
+    samples, x = samples_of(problem, cohort), anchors_of(problem, 4, np.float32)
+    plans = plans_of(problem, cohort)
+    full = problem.branches(x, cohort, plans, samples)
     for route in ("stacked", "loop"):
         training = Training(clip=0.5, precision="bfloat16", route=route)
         low = replace(problem, training=training)
-        found = low.branches(x, roster, plans, samples)
+        found = low.branches(x, cohort, plans, samples)
         assert found.dtype == np.float32
         assert (found != full).any()
         assert np.linalg.norm(found - full) <= HALF * np.linalg.norm(full)
@@ -329,9 +336,9 @@ def test_bfloat16_is_near_and_other() -> None:
 def test_auto_chunks_fit_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem_of(Training())._task(torch.float32)
     whole = chunk_size(task, 64)
-    monkeypatch.setattr("hewfl.problems.module.stepper.HOST_MEMORY", 2**24)
+    monkeypatch.setattr("hewfl.problems.module.stacked.HOST_MEMORY", 2**24)
     assert 1 < chunk_size(task, 64) < whole / 60
-    monkeypatch.setattr("hewfl.problems.module.stepper.HOST_MEMORY", 1)
+    monkeypatch.setattr("hewfl.problems.module.stacked.HOST_MEMORY", 1)
     assert chunk_size(task, 64) == 1
 
 
@@ -347,13 +354,13 @@ def test_graphs_are_stacked_steps(precision: Any) -> None:
     there = TorchModule(
         here.module, *parts, *ranges, normalise=here.normalise, training=training
     )
-    roster = roster_of(here)
-    samples, x = samples_of(here, roster), anchors_of(here, 4, np.float32)
-    plans = plans_of(here, roster)
-    expected = here.branches(x, roster, plans, samples)
+    cohort = cohort_of(here)
+    samples, x = samples_of(here, cohort), anchors_of(here, 4, np.float32)
+    plans = plans_of(here, cohort)
+    expected = here.branches(x, cohort, plans, samples)
     tolerance = NARROW if precision == "full" else HALF
-    first = there.branches(x, roster, plans, samples)
-    there.branches(2 * x, roster, plans[::-1], samples[:, :, ::-1].copy())
+    first = there.branches(x, cohort, plans, samples)
+    there.branches(2 * x, cohort, plans[::-1], samples[:, :, ::-1].copy())
     assert np.linalg.norm(first - expected) <= tolerance * np.linalg.norm(expected)
-    again = there.branches(x, roster, plans, samples)
+    again = there.branches(x, cohort, plans, samples)
     assert close(again, first, 1e-6)

@@ -23,8 +23,8 @@ from hewfl import (
 from hewfl.data import load
 from hewfl.errors import DataError, SolverError
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
-from hewfl.problems.module.parameters import layout_of, unflatten
-from hewfl.problems.module.routes import choose_route
+from hewfl.problems.module.network import layout_of, unflatten
+from hewfl.problems.module.training import choose_route
 from hewfl.problems.problem import Branching, Problem
 
 pytestmark = pytest.mark.torch

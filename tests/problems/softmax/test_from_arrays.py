@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.problems.softmax.samples import ROUNDING, data, split
-from tests.sim.unchecked import unchecked
+from tests.simulation.unchecked import unchecked
 
 from hewfl import InvalidInputError
 from hewfl.problems import softmax_common_pool, softmax_from_arrays

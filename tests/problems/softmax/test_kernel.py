@@ -7,13 +7,13 @@ import pytest
 
 from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, simulate
 from hewfl.core import native
-from hewfl.core.round import LocalPlan, Roster
+from hewfl.core.round import Cohort, LocalPlan
 from hewfl.problems import Softmax
-from hewfl.problems.softmax.cross_entropy import losses, losses_and_hits
 from hewfl.problems.softmax.kernel import LIBRARY
-from hewfl.sim.branches import run_branches
-from hewfl.sim.branches_reference import run_branches_reference
-from hewfl.sim.draws import Draws, draw
+from hewfl.problems.softmax.passes import losses, losses_and_hits
+from hewfl.simulation.branches import run_branches
+from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.draws import Draws, draw
 
 pytestmark = pytest.mark.skipif(
     LIBRARY is None, reason="the compiled kernels were not built or are switched off"
@@ -40,10 +40,10 @@ def told(rng: np.random.Generator, d: int) -> list[LocalPlan]:
 
 def setting(
     problem: Softmax, batches: list[int], horizons: list[int]
-) -> tuple[Roster, Draws]:
+) -> tuple[Cohort, Draws]:
     federation = Federation(FixedHorizons(horizons), batches)
-    roster = federation.roster(3, 0, problem.data_sizes)
-    return roster, draw(3, 0, roster, problem.offsets)
+    cohort = federation.cohort(3, 0, problem.data_sizes)
+    return cohort, draw(3, 0, cohort, problem.offsets)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -55,13 +55,13 @@ def test_compiled_branches_equal_the_plain_twin(
     p: int, c: int, dtype: str, rng: np.random.Generator
 ) -> None:
     problem = softmax(p, c, dtype)
-    roster, draws = setting(problem, [1, 5, 8, 32, 3, 11], [1, 2, 4, 8, 3, 1])
+    cohort, draws = setting(problem, [1, 5, 8, 32, 3, 11], [1, 2, 4, 8, 3, 1])
     plans = told(rng, problem.d)
     anchors = rng.standard_normal((len(plans), problem.d)).astype(dtype)
-    fast = run_branches(problem, anchors, roster, plans, draws)
+    fast = run_branches(problem, anchors, cohort, plans, draws)
     assert fast.dtype == dtype
     for k, plan in enumerate(plans):
-        slow = run_branches_reference(problem, anchors[k], roster, plan, draws)
+        slow = run_branches_reference(problem, anchors[k], cohort, plan, draws)
         eps = np.finfo(dtype).eps  # scores of size √p are rounded to eps √p
         rounding = 40 * eps * (1 + np.sqrt(p)) * np.abs(slow).max()
         assert np.abs(fast[k] - slow).max() <= rounding
@@ -72,23 +72,23 @@ def test_a_lane_has_the_same_bits_alone_and_among_others(
     rng: np.random.Generator,
 ) -> None:
     problem = softmax(20, 6, "float32")
-    roster, draws = setting(problem, [4] * N, [5, 1, 2, 2, 1, 3])
+    cohort, draws = setting(problem, [4] * N, [5, 1, 2, 2, 1, 3])
     plans = told(rng, problem.d)
     anchors = rng.standard_normal((len(plans), problem.d)).astype(np.float32)
-    together = run_branches(problem, anchors, roster, plans, draws)
+    together = run_branches(problem, anchors, cohort, plans, draws)
     for k, plan in enumerate(plans):
-        alone = run_branches(problem, anchors[k : k + 1], roster, [plan], draws)
+        alone = run_branches(problem, anchors[k : k + 1], cohort, [plan], draws)
         np.testing.assert_array_equal(alone[0], together[k])
 
 
 @pytest.mark.parametrize("spread", [1e-3, 1e3, 1e30])
 def test_scores_of_any_size_give_probabilities(spread: float) -> None:
     problem = softmax(12, 5, "float32")
-    roster, draws = setting(problem, [8] * N, [1] * N)
+    cohort, draws = setting(problem, [8] * N, [1] * N)
     anchor = np.linspace(-spread, spread, problem.d).astype(np.float32)
     plan = LocalPlan(np.full(N, 0.1))
-    fast = run_branches(problem, anchor[None], roster, [plan], draws)[0]
-    slow = run_branches_reference(problem, anchor, roster, plan, draws)
+    fast = run_branches(problem, anchor[None], cohort, [plan], draws)[0]
+    slow = run_branches_reference(problem, anchor, cohort, plan, draws)
     assert np.isfinite(fast).all()
     if spread <= 1e3:  # beyond, rounding of the scores decides which class wins
         assert np.abs(fast - slow).max() <= 1e-5 * max(1, spread) * np.abs(slow).max()
@@ -96,12 +96,12 @@ def test_scores_of_any_size_give_probabilities(spread: float) -> None:
 
 def test_a_model_that_is_not_finite_is_seen(rng: np.random.Generator) -> None:
     problem = softmax(12, 5, "float32")
-    roster, draws = setting(problem, [8] * N, [2] * N)
+    cohort, draws = setting(problem, [8] * N, [2] * N)
     anchors = rng.standard_normal((3, problem.d)).astype(np.float32)
     anchors[1, 7], anchors[2, 0] = np.nan, np.inf
     with np.errstate(all="ignore"):
         found = run_branches(
-            problem, anchors, roster, [LocalPlan(np.full(N, 0.1))] * 3, draws
+            problem, anchors, cohort, [LocalPlan(np.full(N, 0.1))] * 3, draws
         )
     assert np.isfinite(found[0]).all()
     assert not np.isfinite(found[1:]).all(axis=2).any()
@@ -109,12 +109,12 @@ def test_a_model_that_is_not_finite_is_seen(rng: np.random.Generator) -> None:
 
 def test_samples_out_of_range_are_refused() -> None:
     problem = softmax(4, 3, "float64")
-    roster, draws = setting(problem, [2] * N, [1] * N)
+    cohort, draws = setting(problem, [2] * N, [1] * N)
     samples = draws.samples.copy()
     samples[0, 2, 1] = len(problem.labels)
     with pytest.raises(ValueError, match="out of range"):
         problem.branches(
-            np.zeros((1, problem.d)), roster, [LocalPlan(np.full(N, 0.1))], samples
+            np.zeros((1, problem.d)), cohort, [LocalPlan(np.full(N, 0.1))], samples
         )
 
 

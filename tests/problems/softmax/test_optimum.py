@@ -11,8 +11,9 @@ from tests.problems.softmax.samples import data, split
 from hewfl.data import load
 from hewfl.errors import SolverError
 from hewfl.problems import softmax_from_arrays
-from hewfl.problems.softmax import metric, optimum
-from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
+from hewfl.problems.softmax import optimum
+from hewfl.problems.softmax import optimum as metric
+from hewfl.problems.softmax.weighted_losses import WeightedSoftmax
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hewfl.theory.general.closed_forms import (
+from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.convex_flow import ConvexGenerator
-from hewfl.theory.general.drift import Terms
-from hewfl.theory.general.generator import Generator
+from hewfl.theory.appendix.convex_flow import ConvexGenerator
+from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.appendix.master import Terms
 
 Array = NDArray[np.floating[Any]]
 

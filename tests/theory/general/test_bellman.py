@@ -6,16 +6,15 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
-from hewfl.theory.general.bellman import (
+from hewfl.theory.appendix.bellman import (
     bellman_kernel,
     bellman_operator,
     box_selection,
     epsilon_selection,
 )
-from hewfl.theory.general.closed_forms import ExponentialGenerator, QuadraticGenerator
-from hewfl.theory.general.drift import Terms
-from hewfl.theory.general.generator import Generator
-from hewfl.theory.general.master import master_trajectory
+from hewfl.theory.appendix.closed_forms import ExponentialGenerator, QuadraticGenerator
+from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.appendix.master import Terms, master_trajectory
 from hewfl.theory.statement import all_hold
 
 Array = NDArray[np.floating[Any]]

@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 from tests.theory.general.generators import agree, exact, inputs
 
-from hewfl.theory.general.closed_forms import (
+from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.generator import relative_decrease, slope_modulus
+from hewfl.theory.appendix.generator import relative_decrease, slope_modulus
 
 
 @pytest.mark.parametrize("span", [3, 80, 300])

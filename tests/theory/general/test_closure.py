@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
-from hewfl.theory.general.closure import (
+from hewfl.theory.appendix.closure import (
     Envelope,
     GivenYoung,
     PowerYoung,

@@ -4,10 +4,10 @@ import pytest
 from tests.theory.general.generators import NUMERIC, agree, exact, inputs
 
 from hewfl import InvalidInputError
-from hewfl.theory.general import convex_flow
-from hewfl.theory.general.closed_forms import PowerGenerator, QuadraticGenerator
-from hewfl.theory.general.convex_flow import ConvexGenerator
-from hewfl.theory.general.generator import slope_modulus
+from hewfl.theory.appendix import convex_flow
+from hewfl.theory.appendix.closed_forms import PowerGenerator, QuadraticGenerator
+from hewfl.theory.appendix.convex_flow import ConvexGenerator
+from hewfl.theory.appendix.generator import slope_modulus
 
 
 @pytest.mark.parametrize("span", [1, 10, 50])

@@ -7,20 +7,20 @@ import pytest
 from tests.theory.general.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
-from hewfl.theory.general.closed_forms import (
+from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.convex_flow import ConvexGenerator
-from hewfl.theory.general.drift import Terms
-from hewfl.theory.general.floors import (
+from hewfl.theory.appendix.convex_flow import ConvexGenerator
+from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.appendix.master import (
+    Terms,
     evolution,
     floor_hypothesis,
     noisy_contraction,
     noisy_floor,
 )
-from hewfl.theory.general.generator import Generator
 
 
 def test_quadratic_floor_in_high_precision(rng: np.random.Generator) -> None:

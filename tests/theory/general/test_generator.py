@@ -5,13 +5,13 @@ import pytest
 from tests.theory.general.generators import GENERATORS, every_generator
 
 from hewfl import InvalidInputError
-from hewfl.theory.general.closed_forms import (
+from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.convex_flow import ConvexGenerator
-from hewfl.theory.general.generator import (
+from hewfl.theory.appendix.convex_flow import ConvexGenerator
+from hewfl.theory.appendix.generator import (
     Generator,
     generator_hypotheses,
     slope_modulus,

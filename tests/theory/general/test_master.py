@@ -7,20 +7,23 @@ import pytest
 from tests.theory.general.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
-from hewfl.theory.general.closed_forms import (
+from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.general.drift import Terms, noisy_drift
-from hewfl.theory.general.floors import evolution, noisy_contraction, noisy_floor
-from hewfl.theory.general.generator import Generator, relative_decrease, slope_modulus
-from hewfl.theory.general.master import (
+from hewfl.theory.appendix.generator import Generator, relative_decrease, slope_modulus
+from hewfl.theory.appendix.master import (
+    Terms,
+    evolution,
     master_trajectory,
     noiseless_bounds,
     noiseless_coordinate,
     noiseless_rate,
     noisy_bounds,
+    noisy_contraction,
+    noisy_drift,
+    noisy_floor,
     noisy_rate,
 )
 

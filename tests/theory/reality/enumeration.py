@@ -13,10 +13,10 @@ from math import comb
 from typing import final
 
 import numpy as np
-from tests.theory.reality.world import World
+from tests.theory.reality.scenario import Scenario
 
 from hewfl import post_local_weights
-from hewfl.core.checks import Array, ArrayLike
+from hewfl.core.validation import Array, ArrayLike
 from hewfl.theory.systems import System
 
 ROUNDING = 1e-11
@@ -35,13 +35,13 @@ class Cloud:
     variates: Array
     chances: Array
 
-    def gap(self, world: World) -> float:
+    def gap(self, scenario: Scenario) -> float:
         """The expectation g_t."""
-        return float(self.chances @ world.gap(self.anchors))
+        return float(self.chances @ scenario.gap(self.anchors))
 
-    def tracking(self, world: World) -> Array:
+    def tracking(self, scenario: Scenario) -> Array:
         """E‖c_i − ∇F_i(x)‖² of every client."""
-        errors = self.variates - world.gradients(self.anchors)
+        errors = self.variates - scenario.gradients(self.anchors)
         return np.asarray(self.chances @ (errors**2).sum(-1))
 
     @property
@@ -49,10 +49,10 @@ class Cloud:
         return float(np.sqrt((self.anchors**2).sum(-1).max()))
 
 
-def start(world: World, rng: np.random.Generator, error: float) -> Cloud:
+def start(scenario: Scenario, rng: np.random.Generator, error: float) -> Cloud:
     """One anchor, and control variates that miss by about `error` gradients."""
     x = rng.normal(size=(1, 2)) * 10 ** rng.uniform(-1, 0.5)
-    gradients = world.gradients(x)
+    gradients = scenario.gradients(x)
     size = error * np.sqrt((gradients**2).mean())
     variates = gradients + size * rng.normal(size=gradients.shape)
     return Cloud(x, variates, np.ones(1))
@@ -72,13 +72,13 @@ class Work:
     corrected: bool = True
     active: tuple[bool, ...] = (True, True)
 
-    def system(self, world: World, radius: float) -> System:
+    def system(self, scenario: Scenario, radius: float) -> System:
         """What the theorems are told."""
-        L, v2 = world.smoothness, world.variance
+        L, v2 = scenario.smoothness, scenario.variance
         return System(L, radius, self.horizons, self.batches, v2)
 
 
-Rule = Callable[[World, Work, Cloud, Array], Array]
+Rule = Callable[[Scenario, Work, Cloud, Array], Array]
 """Weights from the displacements of every state and joint path, shape (s, j, n)."""
 
 
@@ -106,41 +106,43 @@ class Played:
     after: Cloud
 
 
-def play(world: World, work: Work, cloud: Cloud, rule: Rule) -> Played:
+def play(scenario: Scenario, work: Work, cloud: Cloud, rule: Rule) -> Played:
     """One round, all minibatches walked."""
-    pairs = [_branch(world, work, cloud, i) for i in range(world.n)]
+    pairs = [_branch(scenario, work, cloud, i) for i in range(scenario.n)]
     branches, laws = (tuple(part) for part in zip(*pairs, strict=True))
-    joint = np.indices([len(law) for law in laws]).reshape(world.n, -1)
+    joint = np.indices([len(law) for law in laws]).reshape(scenario.n, -1)
     ends = [y[:, path, -1] for y, path in zip(branches, joint, strict=True)]
     moved = np.stack(ends, axis=2) - cloud.anchors[:, None, None]
     law = np.prod([law[path] for law, path in zip(laws, joint, strict=True)], axis=0)
     chances = cloud.chances[:, None] * law
-    weights = rule(world, work, cloud, moved)
+    weights = rule(scenario, work, cloud, moved)
     server = cloud.variates.mean(1)[:, None, None]
-    slopes = -world.smoothness * moved / work.amplitudes[:, None]
+    slopes = -scenario.smoothness * moved / work.amplitudes[:, None]
     kept = np.broadcast_to(cloud.variates[:, None], moved.shape)
     renewed = np.where(np.array(work.active)[:, None], kept - server + slopes, kept)
     moves = np.einsum("sjn,sjnd->sjd", weights, moved)
     d = moved.shape[-1]
     after = Cloud(
         (cloud.anchors[:, None] + moves).reshape(-1, d),
-        renewed.reshape(-1, world.n, d),
+        renewed.reshape(-1, scenario.n, d),
         chances.ravel(),
     )
     return Played(branches, laws, moved, chances, weights, moves, after)
 
 
 def rounds(
-    world: World, work: Work, cloud: Cloud, rule: Rule, count: int
+    scenario: Scenario, work: Work, cloud: Cloud, rule: Rule, count: int
 ) -> list[Cloud]:
     """The laws of `count` rounds, that of the start first."""
     clouds = [cloud]
     for _ in range(count):
-        clouds.append(play(world, work, clouds[-1], rule).after)
+        clouds.append(play(scenario, work, clouds[-1], rule).after)
     return clouds
 
 
-def _branch(world: World, work: Work, cloud: Cloud, i: int) -> tuple[Array, Array]:
+def _branch(
+    scenario: Scenario, work: Work, cloud: Cloud, i: int
+) -> tuple[Array, Array]:
     """All paths of client i from every state, and their probabilities."""
     if not work.active[i]:
         return cloud.anchors[:, None, None], np.ones(1)
@@ -153,8 +155,11 @@ def _branch(world: World, work: Work, cloud: Cloud, i: int) -> tuple[Array, Arra
         correction = cloud.variates[:, i] - cloud.variates.mean(1)
     y = [np.repeat(cloud.anchors[:, None], len(paths), axis=1)]
     for step in range(H):
-        g = world.gradients(y[-1])[..., i, :] + paths[:, step, :1] * world.shifts[i]
-        eta = work.amplitudes[i] / (world.smoothness * H)
+        g = (
+            scenario.gradients(y[-1])[..., i, :]
+            + paths[:, step, :1] * scenario.shifts[i]
+        )
+        eta = work.amplitudes[i] / (scenario.smoothness * H)
         y.append(y[-1] - eta * (g - correction[:, None]))
     return np.stack(y, axis=2), paths[..., 1].prod(-1)
 
@@ -163,7 +168,7 @@ def _branch(world: World, work: Work, cloud: Cloud, i: int) -> tuple[Array, Arra
 
 
 def fixed(weights: Array) -> Rule:
-    def rule(world: World, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - fixed
+    def rule(scenario: Scenario, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - fixed
         return np.broadcast_to(weights, moved.shape[:-1])
 
     return rule
@@ -172,7 +177,7 @@ def fixed(weights: Array) -> Rule:
 def corrected(curvature: float) -> Rule:
     """Algorithm 2: exact weights against the server's control variate."""
 
-    def rule(world: World, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - c only
+    def rule(scenario: Scenario, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - c only
         server = cloud.variates.mean(1)[:, None]
         return _exact(moved, np.broadcast_to(server, moved[:, :, 0].shape), curvature)
 
@@ -182,15 +187,15 @@ def corrected(curvature: float) -> Rule:
 def plain(curvature: float) -> Rule:
     """Algorithm 3: exact weights against the mean local gradient."""
 
-    def rule(world: World, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - Δ only
-        return _exact(moved, mean_slope(world, work, moved), curvature)
+    def rule(scenario: Scenario, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - Δ only
+        return _exact(moved, mean_slope(scenario, work, moved), curvature)
 
     return rule
 
 
-def mean_slope(world: World, work: Work, moved: Array) -> Array:
+def mean_slope(scenario: Scenario, work: Work, moved: Array) -> Array:
     """The mean local gradient ḡ = −(1/n) Σ_i (L/θ_i)Δ_i."""
-    slopes = -world.smoothness * moved / work.amplitudes[:, None]
+    slopes = -scenario.smoothness * moved / work.amplitudes[:, None]
     return np.asarray(slopes.mean(2))
 
 

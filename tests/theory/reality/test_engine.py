@@ -28,8 +28,8 @@ from hewfl import (
     Scaffold,
     simulate,
 )
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array
 from hewfl.problems import (
     Quadratic,
     Softmax,
@@ -37,8 +37,8 @@ from hewfl.problems import (
     softmax_common_pool,
     softmax_from_arrays,
 )
-from hewfl.sim.audit import control_audit, pathwise_audit
-from hewfl.sim.lanes import Step
+from hewfl.simulation.audit import control_audit, pathwise_audit
+from hewfl.simulation.setting import Step
 from hewfl.theory import (
     PostLocal,
     System,
@@ -51,8 +51,8 @@ from hewfl.theory import (
     uniform_coefficients,
     uniform_trajectory,
 )
+from hewfl.theory.homogeneous import plain_step
 from hewfl.theory.pl import pl_step
-from hewfl.theory.plain import plain_step
 from hewfl.theory.statement import all_hold
 from hewfl.theory.uniform_controller import uniform_step
 
@@ -109,8 +109,8 @@ class Runs:
 
     Attributes:
         system: L, v_i², and R, the largest distance.
-        gap: F(x_t) − F*, shape (seeds, rounds + 1, lanes).
-        observed: by name, shape (seeds, rounds, lanes); NaN where there is nothing.
+        gap: F(x_t) − F*, shape (seeds, rounds + 1, entries).
+        observed: by name, shape (seeds, rounds, entries); NaN where there is nothing.
     """
 
     system: System
@@ -123,19 +123,19 @@ class Runs:
         v2, b = np.asarray(self.system.variance), np.asarray(self.system.batch_size)
         return float(self.gap[0, 0, 0]), float((v2 / b).max())
 
-    def tracking(self, lane: int) -> Array:
+    def tracking(self, entry: int) -> Array:
         """‖c_i − ∇F_i(x_t)‖² before every round, shape (seeds, rounds, n)."""
-        errors = [self.observed[f"error {i}"][..., lane] for i in range(N)]
+        errors = [self.observed[f"error {i}"][..., entry] for i in range(N)]
         return np.stack(errors, axis=-1)
 
-    def before(self, lane: int) -> tuple[Array, Array]:
+    def before(self, entry: int) -> tuple[Array, Array]:
         """(g_t, q_t) that rounds 0 to T − 2 began with, at most."""
-        g, q = high(self.gap[:, :-2, lane]), high(self.tracking(lane)[:, :-1]).max(-1)
+        g, q = high(self.gap[:, :-2, entry]), high(self.tracking(entry)[:, :-1]).max(-1)
         return np.minimum(g, self.system.cap), q
 
-    def after(self, lane: int) -> tuple[Array, Array]:
+    def after(self, entry: int) -> tuple[Array, Array]:
         """(g_t, q_t) that they ended with, at least."""
-        g, q = low(self.gap[:, 1:-1, lane]), low(self.tracking(lane)[:, 1:]).max(-1)
+        g, q = low(self.gap[:, 1:-1, entry]), low(self.tracking(entry)[:, 1:]).max(-1)
         return g, q
 
 
@@ -153,7 +153,7 @@ def play(
     kind: str,
     problem: Quadratic | Softmax,
     horizons: int | Sequence[int],
-    lanes: Sequence[Any],
+    entries: Sequence[Any],
     *observers: Callable[[Step], Mapping[str, float]],
     rounds: int = ROUNDS,
 ) -> Runs:
@@ -168,18 +168,18 @@ def play(
         trace = simulate(
             problem,
             Federation(FixedHorizons(horizons), b),
-            lanes,
+            entries,
             rounds=rounds,
             seed=seed,
             observers=[errors, distance, *observers],
         )
-        every = range(len(lanes))
+        every = range(len(entries))
         gaps.append([trace.curve(k, "objective") - best.objective for k in every])
         notes.append([[r.observed for r in trace.of(k)[1:]] for k in every])
-    names = {name for lane in notes[0] for note in lane for name in note}
+    names = {name for entry in notes[0] for note in entry for name in note}
     observed = {
         name: np.array(
-            [[[n.get(name, np.nan) for n in lane] for lane in run] for run in notes]
+            [[[n.get(name, np.nan) for n in entry] for entry in run] for run in notes]
         ).swapaxes(1, 2)
         for name in names
     }
@@ -198,27 +198,27 @@ AMPLITUDES, RATIO = (0.02, 0.24), 2.0
 def corrected_runs(kind: str) -> Runs:
     problem = problem_of(kind, False)
     L = problem.smoothness
-    lanes = [HewHet(L, theta, RATIO) for theta in AMPLITUDES]
+    entries = [HewHet(L, theta, RATIO) for theta in AMPLITUDES]
     fixed = HewFixed(L, AMPLITUDES[1], power=0.0, corrected=True)
-    return play(kind, problem, UNEQUAL, [*lanes, fixed], pathwise_audit)
+    return play(kind, problem, UNEQUAL, [*entries, fixed], pathwise_audit)
 
 
 @kinds
 @two_variants
-@pytest.mark.parametrize("lane", range(len(AMPLITUDES)))
+@pytest.mark.parametrize("entry", range(len(AMPLITUDES)))
 def test_corrected_runs_stay_below_their_recursion(
-    kind: str, variant: Variant, lane: int
+    kind: str, variant: Variant, entry: int
 ) -> None:
     """th:realized-het-global with unequal horizons."""
     runs = corrected_runs(kind)
-    controls = PostLocal(AMPLITUDES[lane], RATIO * runs.system.L)
+    controls = PostLocal(AMPLITUDES[entry], RATIO * runs.system.L)
     k = corrected_coefficients(runs.system, controls, variant=variant)
     path = corrected_recursion(k, runs.start, ROUNDS)
     assert all_hold(path.hypotheses)
-    assert (low(runs.gap[..., lane]) <= path.gap).all()
-    assert (low(runs.tracking(lane)) <= path.tracking[:-1, None]).all()
-    step = corrected_recursion(k, runs.before(lane), 1)
-    g, q = runs.after(lane)
+    assert (low(runs.gap[..., entry]) <= path.gap).all()
+    assert (low(runs.tracking(entry)) <= path.tracking[:-1, None]).all()
+    step = corrected_recursion(k, runs.before(entry), 1)
+    g, q = runs.after(entry)
     assert (g <= step.gap[1]).all()
     assert (q <= step.tracking[1]).all()
     assert (step.gap[1] < runs.system.cap).any()  # it says something
@@ -229,14 +229,16 @@ def test_corrected_runs_stay_below_their_recursion(
 @variants
 def test_fixed_weights_stay_below_the_surrogate(kind: str, variant: Variant) -> None:
     """th:sur-majorant for uniform weights and one amplitude."""
-    runs, lane = corrected_runs(kind), len(AMPLITUDES)
+    runs, entry = corrected_runs(kind), len(AMPLITUDES)
     controls = np.full(N, 1 / N), np.full(N, AMPLITUDES[1])
     path = surrogate_under(runs.system, controls, runs.start, ROUNDS, variant=variant)
     assert all_hold(path.hypotheses)
-    assert (low(runs.gap[..., lane]) <= path.gap).all()
-    assert (low(runs.tracking(lane)) <= path.tracking[:-1, None]).all()
-    step = surrogate_under(runs.system, controls, runs.before(lane), 1, variant=variant)
-    g, q = runs.after(lane)
+    assert (low(runs.gap[..., entry]) <= path.gap).all()
+    assert (low(runs.tracking(entry)) <= path.tracking[:-1, None]).all()
+    step = surrogate_under(
+        runs.system, controls, runs.before(entry), 1, variant=variant
+    )
+    g, q = runs.after(entry)
     assert (g <= step.gap[1]).all()
     assert (q <= step.tracking[1]).all()
     assert (step.gap[1] < runs.system.cap).any()
@@ -246,8 +248,8 @@ def test_fixed_weights_stay_below_the_surrogate(kind: str, variant: Variant) -> 
 def test_experiments_keep_their_pathwise_certificate(kind: str) -> None:
     """Amplitudes tuned in experiments leave every theorem but this one (E-02)."""
     problem = problem_of(kind, False)
-    lanes = [rule(problem.smoothness, 4.0, 1.1) for rule in (HewHet, HewHom)]
-    runs = play(kind, problem, UNEQUAL, lanes, pathwise_audit, rounds=2)
+    entries = [rule(problem.smoothness, 4.0, 1.1) for rule in (HewHet, HewHom)]
+    runs = play(kind, problem, UNEQUAL, entries, pathwise_audit, rounds=2)
     assert (runs.observed["certificate_violated"] == 0).all()
 
 
@@ -258,26 +260,26 @@ def test_experiments_keep_their_pathwise_certificate(kind: str) -> None:
 def plain_runs(kind: str) -> Runs:
     problem = problem_of(kind, True)
     L = problem.smoothness
-    lanes = [HewHom(L, theta, RATIO) for theta in AMPLITUDES]
+    entries = [HewHom(L, theta, RATIO) for theta in AMPLITUDES]
     fixed = HewFixed(L, AMPLITUDES[1], power=0.0)
-    return play(kind, problem, UNEQUAL, [*lanes, fixed], pathwise_audit)
+    return play(kind, problem, UNEQUAL, [*entries, fixed], pathwise_audit)
 
 
 @kinds
 @two_variants
-@pytest.mark.parametrize("lane", [0, 1, 2])
+@pytest.mark.parametrize("entry", [0, 1, 2])
 def test_plain_runs_stay_below_their_recursion(
-    kind: str, variant: Variant, lane: int
+    kind: str, variant: Variant, entry: int
 ) -> None:
     """th:realized-hom-bellman; its proof compares with uniform weights, the third."""
     runs = plain_runs(kind)
-    controls = PostLocal((*AMPLITUDES, AMPLITUDES[1])[lane], RATIO * runs.system.L)
+    controls = PostLocal((*AMPLITUDES, AMPLITUDES[1])[entry], RATIO * runs.system.L)
     k = plain_coefficients(runs.system, controls, variant=variant)
     assert all_hold(k.hypotheses)
     path = plain_recursion(k, runs.start[0], ROUNDS)
-    assert (low(runs.gap[..., lane]) <= path).all()
-    bound = plain_step(k, high(runs.gap[:, :-1, lane]))
-    assert (low(runs.gap[:, 1:, lane]) <= bound).all()
+    assert (low(runs.gap[..., entry]) <= path).all()
+    bound = plain_step(k, high(runs.gap[:, :-1, entry]))
+    assert (low(runs.gap[:, 1:, entry]) <= bound).all()
     assert (bound < runs.system.cap).any()
     assert np.nansum(runs.observed["certificate_violated"]) == 0
 
@@ -298,26 +300,26 @@ def uniform_runs(kind: str) -> Runs:
 
 @kinds
 @pytest.mark.parametrize(
-    ("variant", "lane"),
+    ("variant", "entry"),
     [("paper", 0), ("paper", 1)] + [(v, k) for v in VARIANTS[1:] for k in range(3)],
 )
 def test_uniform_runs_stay_below_their_recursion(
-    kind: str, variant: Variant, lane: int
+    kind: str, variant: Variant, entry: int
 ) -> None:
     """th:direct-bellman, prop:direct-q and th:pl-global."""
     runs, problem = uniform_runs(kind), problem_of(kind, False)
     mu = problem.l2 if isinstance(problem, Softmax) else problem.strong_convexity
-    k = uniform_coefficients(runs.system, STEPS[lane], variant=variant)
+    k = uniform_coefficients(runs.system, STEPS[entry], variant=variant)
     assert all_hold(k.recursion.hypotheses)
     path = uniform_trajectory(k, runs.start, ROUNDS)
-    assert (low(runs.gap[..., lane]) <= path.gap).all()
-    assert (low(runs.tracking(lane)) <= path.tracking[:-1, None]).all()
+    assert (low(runs.gap[..., entry]) <= path.gap).all()
+    assert (low(runs.tracking(entry)) <= path.tracking[:-1, None]).all()
     rate = pl_rate(k, mu, runs.start, np.arange(ROUNDS + 1))
-    assert (low(runs.gap[..., lane]) <= rate.value).all()
-    (g, q), (bound, track) = runs.after(lane), uniform_step(k, runs.before(lane))
+    assert (low(runs.gap[..., entry]) <= rate.value).all()
+    (g, q), (bound, track) = runs.after(entry), uniform_step(k, runs.before(entry))
     assert (g <= bound).all()
     assert (q <= track).all()
-    assert (g <= pl_step(k, mu, runs.before(lane))).all()
+    assert (g <= pl_step(k, mu, runs.before(entry))).all()
     assert (bound < runs.system.cap).any()
 
 
@@ -339,14 +341,14 @@ def test_the_controller_keeps_its_own_promise(variant: Variant) -> None:
     bounds = ProblemBounds(problem.smoothness, R, 1e-3, 0.3)
     given = bounds, tuple(float(v) for v in v2), variant
     chi = float(v2.max() / BATCH[kind])
-    lanes = [HewControl(*given, "surrogate", chi), HewControl(*given, "oracle")]
+    entries = [HewControl(*given, "surrogate", chi), HewControl(*given, "oracle")]
 
     def upper(step: Step) -> dict[str, float]:
         known = step.state.upper
         return {"U": known.gap, "Q": float(known.tracking.max())}
 
     audit = control_audit(problem)
-    runs = play(kind, problem, UNEQUAL, lanes, upper, audit, rounds=3)
+    runs = play(kind, problem, UNEQUAL, entries, upper, audit, rounds=3)
     assert runs.system.R <= R
     U, Q = (runs.observed[name][..., 0] for name in "UQ")
     assert (np.ptp(U, axis=0) == 0).all()  # a schedule, the same in all runs

@@ -9,10 +9,10 @@ from math import comb
 import numpy as np
 import pytest
 from tests.theory.reality.enumeration import Cloud, Work, fixed, play, rounds
-from tests.theory.reality.world import LINKS, World
+from tests.theory.reality.scenario import LINKS, Scenario
 
 from hewfl import post_local_weights
-from hewfl.predictive.tracking import predictable_tracking
+from hewfl.control.tracking import predictable_tracking
 from hewfl.theory import (
     PostLocal,
     System,
@@ -33,10 +33,10 @@ from hewfl.theory.scalar import printed_scalar_rate
 from hewfl.theory.statement import all_hold
 
 
-def square(n: int, shifts: list[float]) -> World:
+def square(n: int, shifts: list[float]) -> Scenario:
     """F_i = x²/2 for n clients, samples ±shift."""
     shape = np.ones((n, 1, 1)), np.zeros((n, 1))
-    return World(LINKS["quadratic"], *shape, np.array(shifts)[:, None])
+    return Scenario(LINKS["quadratic"], *shape, np.array(shifts)[:, None])
 
 
 # ------------------------------------------------------------------ E-01
@@ -88,12 +88,12 @@ def test_exact_weights_favour_rare_large_moves(
 @pytest.mark.parametrize("theta", [0.5, 1.0, 1.4, 1.5, 2.0, 8.0])
 def test_long_steps_outrun_the_printed_noise_term(theta: float) -> None:
     """From the minimiser with exact c_i, one step: E‖e⁺‖² = (1 + θ)²v² against 6v²."""
-    world = square(1, [0.3])
+    scenario = square(1, [0.3])
     cloud = Cloud(np.zeros((1, 1)), np.zeros((1, 1, 1)), np.ones(1))
     work = Work(np.full(1, theta), (1,), (1,), active=(True,))
-    after = play(world, work, cloud, fixed(np.ones(1))).after
-    truth = after.tracking(world).max()
-    M = world.variance
+    after = play(scenario, work, cloud, fixed(np.ones(1))).after
+    truth = after.tracking(scenario).max()
+    M = scenario.variance
     printed = float(predictable_tracking(theta, M, [1], 1.0).after(0, 0))
     assert (truth > printed) == (theta > np.sqrt(6) - 1)
     if theta <= 1:
@@ -141,12 +141,12 @@ def test_the_appendix_promises_a_negative_gap() -> None:
 
     F_i = x²/2, so μ = L = 1, at ϑ² = 0.9/288.
     """
-    world, theta = square(2, [0.5, 0.5]), np.sqrt(0.9 / 288)
+    scenario, theta = square(2, [0.5, 0.5]), np.sqrt(0.9 / 288)
     work = Work(np.full(2, theta), (1, 1), (1, 1))
     cloud = Cloud(np.full((1, 1), 0.1), np.full((1, 2, 1), 0.1), np.ones(1))
-    clouds = rounds(world, work, cloud, fixed(np.full(2, 0.5)), 5)
-    g = np.array([cloud.gap(world) for cloud in clouds])
-    system = work.system(world, max(cloud.radius for cloud in clouds))
+    clouds = rounds(scenario, work, cloud, fixed(np.full(2, 0.5)), 5)
+    g = np.array([cloud.gap(scenario) for cloud in clouds])
+    system = work.system(scenario, max(cloud.radius for cloud in clouds))
     k = uniform_coefficients(system, theta)
     assert safe_rate(k, 1.0, (g[0], 0.0), 5, printed=True).holds
     c = pl_contraction(k, 1.0)

@@ -19,14 +19,14 @@ from tests.theory.reality.enumeration import (
     slack,
     start,
 )
-from tests.theory.reality.world import LINKS, World, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, drawn
 
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array
 from hewfl.theory import PostLocal, situation, uniform_coefficients
-from hewfl.theory.corrected import comparator_moments
+from hewfl.theory.appendix.radii import RadiusForm, drift_sq_norm, mismatch_sq_norm
+from hewfl.theory.heterogeneous import comparator_moments
 from hewfl.theory.pl import pl_coefficient_bounds
-from hewfl.theory.radii import RadiusForm, drift_sq_norm, mismatch_sq_norm
 from hewfl.theory.statement import Bound, all_hold
 from hewfl.theory.systems import System
 from hewfl.theory.uniform_controller import mean_drift_sq_norm, mean_noise_cost
@@ -44,7 +44,7 @@ class Scene:
     """A round: clients, work, and its parts along every path.
 
     Attributes:
-        world: the clients.
+        scenario: the clients.
         work: what they do.
         cloud: where they stand; one anchor.
         weights: a.
@@ -54,7 +54,7 @@ class Scene:
         chances: of the joint paths.
     """
 
-    world: World
+    scenario: Scenario
     work: Work
     cloud: Cloud
     weights: Array
@@ -65,11 +65,13 @@ class Scene:
 
     @property
     def state(self) -> tuple[float, float]:
-        return self.cloud.gap(self.world), float(self.cloud.tracking(self.world).max())
+        return self.cloud.gap(self.scenario), float(
+            self.cloud.tracking(self.scenario).max()
+        )
 
     @property
     def system(self) -> System:
-        return self.work.system(self.world, self.cloud.radius)
+        return self.work.system(self.scenario, self.cloud.radius)
 
     def mean(self, values: Array) -> Array:
         """Expectation over the joint paths, which come first."""
@@ -81,35 +83,35 @@ def scenes(kind: str, largest: float, *, common: bool) -> list[Scene]:
     """Random rounds; with one H, b and ϑ for both clients if common."""
     rng, found = np.random.default_rng(5), []
     for _ in range(SCENES):
-        world = drawn(rng, kind)
+        scenario = drawn(rng, kind)
         theta = largest * 10 ** np.minimum(rng.uniform(-1, 0.5, 2), 0)
         H, b = rng.integers(1, 4, 2), rng.integers(1, 3, 2)
         if common:
             theta, H, b = theta[[0, 0]], H[[0, 0]], b[[0, 0]]
         work = Work(theta, H.tolist(), b.tolist())
-        cloud = start(world, rng, float(rng.choice([0, 0.3, 2.0])))
+        cloud = start(scenario, rng, float(rng.choice([0, 0.3, 2.0])))
         a = rng.dirichlet([1, 1])
-        found.append(scene(world, work, cloud, a))
+        found.append(scene(scenario, work, cloud, a))
     return found
 
 
-def scene(world: World, work: Work, cloud: Cloud, a: Array) -> Scene:
-    played = play(world, work, cloud, fixed(a))
+def scene(scenario: Scenario, work: Work, cloud: Cloud, a: Array) -> Scene:
+    played = play(scenario, work, cloud, fixed(a))
     moved, chances = played.displacements[0], played.chances[0]
-    slopes = world.gradients(cloud.anchors[0])
+    slopes = scenario.gradients(cloud.anchors[0])
     off = slopes - slopes.mean(0) - (cloud.variates[0] - cloud.variates[0].mean(0))
-    bent = drifts(world, work, played, slopes)
+    bent = drifts(scenario, work, played, slopes)
     noises = moved - np.tensordot(chances, moved, 1)
-    return Scene(world, work, cloud, a, off, bent, noises, chances)
+    return Scene(scenario, work, cloud, a, off, bent, noises, chances)
 
 
-def drifts(world: World, work: Work, played: Played, slopes: Array) -> Array:
+def drifts(scenario: Scenario, work: Work, played: Played, slopes: Array) -> Array:
     """r_i = −η Σ_ℓ (∇F_i(y_ℓ) − ∇F_i(x)) along joint paths, shape (j, n, d)."""
-    joint = np.indices([len(law) for law in played.laws]).reshape(world.n, -1)
+    joint = np.indices([len(law) for law in played.laws]).reshape(scenario.n, -1)
     found = []
     for i, (y, path) in enumerate(zip(played.branches, joint, strict=True)):
-        eta = work.amplitudes[i] / world.smoothness / work.horizons[i]
-        along = world.gradients(y[0, :, :-1])[..., i, :] - slopes[i]
+        eta = work.amplitudes[i] / scenario.smoothness / work.horizons[i]
+        along = scenario.gradients(y[0, :, :-1])[..., i, :] - slopes[i]
         found.append((-eta * along.sum(1))[path])
     return np.stack(found, axis=1)
 
@@ -165,7 +167,7 @@ def test_drift_and_noise_of_the_mean(kind: str, variant: Variant) -> None:
         mean = s.mean(s.drifts).mean(0)
         drift.append((mean_drift_sq_norm(k, s.state), sq(mean)))
         spread = s.mean(sq(s.noises.mean(1)))
-        noise.append((mean_noise_cost(k, s.state), s.world.smoothness / 2 * spread))
+        noise.append((mean_noise_cost(k, s.state), s.scenario.smoothness / 2 * spread))
     check(drift, 1.0)
     check(noise, 0.95 if variant == "paper" else 0.5)
 
@@ -177,7 +179,7 @@ def test_moments_of_a_comparator(kind: str, variant: Variant) -> None:
     mean, noise = [], []
     largest = EDGE if variant == "paper" else 1.0
     for s in scenes(kind, largest, common=True):
-        theta, L = s.work.amplitudes[0], s.world.smoothness
+        theta, L = s.work.amplitudes[0], s.scenario.smoothness
         nu = s.weights @ (s.mean(s.drifts) - theta / L * s.mismatches)
         zeta = s.mean(sq(np.einsum("n,jnd->jd", s.weights, s.noises)))
         bounds = comparator_moments(

@@ -19,14 +19,14 @@ from tests.theory.reality.enumeration import (
     slack,
     start,
 )
-from tests.theory.reality.world import LINKS, World, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, drawn
 
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
-from hewfl.predictive.tracking import predictable_tracking
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.control.tracking import predictable_tracking
+from hewfl.core.validation import Array
 from hewfl.theory import System, one_step, propagated_tracking, situation
+from hewfl.theory.appendix.radii import RadiusForm, branch_sq_radius, plain_sq_radius
 from hewfl.theory.one_step_bound import OneStep
-from hewfl.theory.radii import RadiusForm, branch_sq_radius, plain_sq_radius
 from hewfl.theory.statement import all_hold
 
 pytestmark = pytest.mark.unchecked
@@ -90,28 +90,34 @@ def scenes(
     rng = np.random.default_rng(11)
     rows = []
     for _ in range(SCENES):
-        world = drawn(rng, kind, homogeneous=not corrected)
+        scenario = drawn(rng, kind, homogeneous=not corrected)
         theta = largest * 10 ** np.minimum(rng.uniform(-2, 2 / 3, 2), 0)
         H = rng.integers(1, longest + 1, 2).tolist()
         b = rng.integers(1, 3, 2).tolist()
         work = Work(theta, H, b, corrected, active)
-        cloud = start(world, rng, float(rng.choice([0, 0.01, 0.3])))
+        cloud = start(scenario, rng, float(rng.choice([0, 0.01, 0.3])))
         w = np.where(active, rng.dirichlet([1, 1]), 0)
-        rows.append((world, work, cloud, w / w.sum()))
+        rows.append((scenario, work, cloud, w / w.sum()))
     given = [
-        (world.smoothness, cloud.radius, work.horizons, work.batches, world.variance)
-        for world, work, cloud, _ in rows
+        (
+            scenario.smoothness,
+            cloud.radius,
+            work.horizons,
+            work.batches,
+            scenario.variance,
+        )
+        for scenario, work, cloud, _ in rows
     ]
     system = System(*(np.array(column) for column in zip(*given, strict=True)))
     played = [_scene(*row) for row in rows]
     return Scenes(system, *(np.array(column) for column in zip(*played, strict=True)))
 
 
-def _scene(world: World, work: Work, cloud: Cloud, w: Array) -> tuple[Array, ...]:
-    round_ = play(world, work, cloud, fixed(w))
+def _scene(scenario: Scenario, work: Work, cloud: Cloud, w: Array) -> tuple[Array, ...]:
+    round_ = play(scenario, work, cloud, fixed(w))
     D, p = round_.displacements[0], round_.chances[0]
     m = np.einsum("j,jnd->nd", p, D)
-    slope = world.gradients(cloud.anchors[0]).mean(0)
+    slope = scenario.gradients(cloud.anchors[0]).mean(0)
     moved = [
         (law @ ((y - y[:, :, :1]) ** 2).sum(-1)[0]).max()
         for y, law in zip(round_.branches, round_.laws, strict=True)
@@ -119,11 +125,11 @@ def _scene(world: World, work: Work, cloud: Cloud, w: Array) -> tuple[Array, ...
     return (
         w,
         work.amplitudes,
-        np.asarray(cloud.gap(world)),
-        cloud.tracking(world),
-        np.asarray(round_.after.gap(world)),
-        round_.after.tracking(world),
-        np.asarray(m @ slope + world.smoothness / 2 * (m**2).sum(-1)),
+        np.asarray(cloud.gap(scenario)),
+        cloud.tracking(scenario),
+        np.asarray(round_.after.gap(scenario)),
+        round_.after.tracking(scenario),
+        np.asarray(m @ slope + scenario.smoothness / 2 * (m**2).sum(-1)),
         np.einsum("j,jnd->n", p, (D - m) ** 2),
         np.array(moved),
     )

@@ -22,10 +22,10 @@ from tests.theory.reality.enumeration import (
     slack,
     start,
 )
-from tests.theory.reality.world import LINKS, World, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, drawn
 
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import Variant
+from hewfl.control.certificate import Variant
+from hewfl.core.validation import Array
 from hewfl.theory import (
     PostLocal,
     corrected_coefficients,
@@ -36,8 +36,12 @@ from hewfl.theory import (
     plain_rate,
     plain_recursion,
 )
-from hewfl.theory.plain import plain_slope_error, plain_step
-from hewfl.theory.post_local import plain_advantage, uniform_model_value
+from hewfl.theory.homogeneous import (
+    plain_advantage,
+    plain_slope_error,
+    plain_step,
+    uniform_model_value,
+)
 from hewfl.theory.statement import all_hold
 
 pytestmark = pytest.mark.unchecked
@@ -64,21 +68,21 @@ def test_no_path_breaks_the_certificates(
     """th:realized-het-one-step, th:realized-hom-one-step: any ϑ, any Λ > L (E-02)."""
     rng = np.random.default_rng(3)
     for uses_variates in (True, False):
-        world = drawn(rng, kind)
-        L, cloud = world.smoothness, start(world, rng, 0.3)
+        scenario = drawn(rng, kind)
+        L, cloud = scenario.smoothness, start(scenario, rng, 0.3)
         Lambda = ratio * L
         work = work_of(theta, H, corrected=uses_variates)
         rule = corrected(Lambda) if uses_variates else plain(Lambda)
-        round_ = play(world, work, cloud, rule)
+        round_ = play(scenario, work, cloud, rule)
         d, moved = round_.moves[0], round_.displacements
         c = cloud.variates.mean(1)
         if not uses_variates:
-            c = mean_slope(world, work, moved)[0]
+            c = mean_slope(scenario, work, moved)[0]
         psi = (c * d).sum(-1) + Lambda / 2 * (d**2).sum(-1)
-        slope = world.gradients(cloud.anchors[0]).mean(0)
+        slope = scenario.gradients(cloud.anchors[0]).mean(0)
         mismatch = ((slope - c) ** 2).sum(-1)
-        bound = pathwise_bound(cloud.gap(world), psi, mismatch, Lambda, L)
-        room = slack(bound, world.gap(cloud.anchors + d))
+        bound = pathwise_bound(cloud.gap(scenario), psi, mismatch, Lambda, L)
+        room = slack(bound, scenario.gap(cloud.anchors + d))
         assert room.min() >= -ROUNDING
         assert room.min() < 0.9 or theta > 1
         if not uses_variates:
@@ -95,13 +99,18 @@ def test_no_path_breaks_the_certificates(
 
 
 @cache
-def corrected_run(kind: str, theta: float) -> tuple[World, Work, float, list[Cloud]]:
+def corrected_run(kind: str, theta: float) -> tuple[Scenario, Work, float, list[Cloud]]:
     """Three rounds of unequal horizons; c_i of the start misses."""
     rng = np.random.default_rng(5)
-    world = drawn(rng, kind, noise=0.5)
-    work, cloud = work_of(theta, (1, 2)), start(world, rng, 0.05)
-    Lambda = world.smoothness * min(2.0, 0.5 / theta)
-    return world, work, Lambda, rounds(world, work, cloud, corrected(Lambda), ROUNDS)
+    scenario = drawn(rng, kind, noise=0.5)
+    work, cloud = work_of(theta, (1, 2)), start(scenario, rng, 0.05)
+    Lambda = scenario.smoothness * min(2.0, 0.5 / theta)
+    return (
+        scenario,
+        work,
+        Lambda,
+        rounds(scenario, work, cloud, corrected(Lambda), ROUNDS),
+    )
 
 
 @kinds
@@ -112,10 +121,10 @@ def test_the_corrected_recursion_bounds_gap_and_tracking(
     kind: str, variant: Variant, theta: float, printed: bool
 ) -> None:
     """th:realized-het-global; the printed Q is true for two clients and ϑ² ≤ 1/5."""
-    world, work, Lambda, clouds = corrected_run(kind, theta)
-    g = np.array([cloud.gap(world) for cloud in clouds])
-    q = np.array([cloud.tracking(world).max() for cloud in clouds])
-    system = work.system(world, max(cloud.radius for cloud in clouds))
+    scenario, work, Lambda, clouds = corrected_run(kind, theta)
+    g = np.array([cloud.gap(scenario) for cloud in clouds])
+    q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
+    system = work.system(scenario, max(cloud.radius for cloud in clouds))
     k = corrected_coefficients(
         system, PostLocal(theta, Lambda), variant=variant, printed=printed
     )
@@ -133,10 +142,10 @@ def test_the_corrected_recursion_bounds_gap_and_tracking(
 @variants
 @pytest.mark.parametrize("uniform", [False, True])
 def test_any_comparator_will_do(kind: str, variant: Variant, uniform: bool) -> None:
-    world, work, Lambda, clouds = corrected_run(kind, 0.055)
-    g = np.array([cloud.gap(world) for cloud in clouds])
-    q = np.array([cloud.tracking(world).max() for cloud in clouds])
-    system = work.system(world, max(cloud.radius for cloud in clouds))
+    scenario, work, Lambda, clouds = corrected_run(kind, 0.055)
+    g = np.array([cloud.gap(scenario) for cloud in clouds])
+    q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
+    system = work.system(scenario, max(cloud.radius for cloud in clouds))
     a = [0.5, 0.5] if uniform else [1.0, 0.0]
     k = corrected_coefficients(
         system, PostLocal(0.055, Lambda), comparator=a, variant=variant
@@ -151,21 +160,21 @@ def test_any_comparator_will_do(kind: str, variant: Variant, uniform: bool) -> N
 
 
 @cache
-def plain_run(kind: str, theta: float) -> tuple[World, Work, float, list[Cloud]]:
+def plain_run(kind: str, theta: float) -> tuple[Scenario, Work, float, list[Cloud]]:
     """Three rounds on one objective, with unequal horizons and noise."""
     rng = np.random.default_rng(6)
-    world = drawn(rng, kind, homogeneous=True, noise=0.5)
+    scenario = drawn(rng, kind, homogeneous=True, noise=0.5)
     work = work_of(theta, (1, 2), corrected=False)
-    Lambda = world.smoothness * min(2.0, 0.5 / theta)
-    cloud = start(world, rng, 0.0)
-    return world, work, Lambda, rounds(world, work, cloud, plain(Lambda), ROUNDS)
+    Lambda = scenario.smoothness * min(2.0, 0.5 / theta)
+    cloud = start(scenario, rng, 0.0)
+    return scenario, work, Lambda, rounds(scenario, work, cloud, plain(Lambda), ROUNDS)
 
 
-def pl_constant(world: World, clouds: list[Cloud]) -> float:
+def pl_constant(scenario: Scenario, clouds: list[Cloud]) -> float:
     """The largest μ with ‖∇F‖² ≥ 2μ(F − F*) at every anchor that was reached."""
     x = np.concatenate([cloud.anchors for cloud in clouds])
-    slopes: Array = world.gradients(x).mean(1)
-    return float(((slopes**2).sum(-1) / (2 * world.gap(x))).min())
+    slopes: Array = scenario.gradients(x).mean(1)
+    return float(((slopes**2).sum(-1) / (2 * scenario.gap(x))).min())
 
 
 @kinds
@@ -175,9 +184,9 @@ def test_the_plain_bellman_inequality_holds(
     kind: str, variant: Variant, theta: float
 ) -> None:
     """th:realized-hom-bellman and its two corollaries."""
-    world, work, Lambda, clouds = plain_run(kind, theta)
-    g = np.array([cloud.gap(world) for cloud in clouds])
-    system = work.system(world, max(cloud.radius for cloud in clouds))
+    scenario, work, Lambda, clouds = plain_run(kind, theta)
+    g = np.array([cloud.gap(scenario) for cloud in clouds])
+    system = work.system(scenario, max(cloud.radius for cloud in clouds))
     k = plain_coefficients(system, PostLocal(theta, Lambda), variant=variant)
     assert all_hold(k.hypotheses)
     assert slack(plain_recursion(k, g[0], ROUNDS), g).min() >= -ROUNDING
@@ -187,7 +196,7 @@ def test_the_plain_bellman_inequality_holds(
     rate = plain_rate(k, g[0], np.arange(ROUNDS + 1))
     assert slack(rate.value, g).min() >= -ROUNDING
     # eq:realized-hom-PL-rec, also where β leaves nothing to contract
-    rho = k.contraction(pl_constant(world, clouds))
+    rho = k.contraction(pl_constant(scenario, clouds))
     assert slack((1 - rho) * g[:-1] + k.noise, g[1:]).min() >= -ROUNDING
 
 
@@ -201,16 +210,16 @@ def test_the_mean_local_gradient_is_as_close_as_promised(
     rng = np.random.default_rng(7)
     rooms = []
     for _ in range(30):
-        world = drawn(rng, kind, homogeneous=True)
+        scenario = drawn(rng, kind, homogeneous=True)
         H, b = rng.integers(1, 4, 2).tolist(), rng.integers(1, 3, 2).tolist()
         work = Work(np.full(2, theta), H, b, corrected=False)
-        cloud = start(world, rng, 0.0)
-        round_ = play(world, work, cloud, fixed(np.full(2, 0.5)))
-        slope = world.gradients(cloud.anchors[0])[0]
-        error = mean_slope(world, work, round_.displacements)[0] - slope
+        cloud = start(scenario, rng, 0.0)
+        round_ = play(scenario, work, cloud, fixed(np.full(2, 0.5)))
+        slope = scenario.gradients(cloud.anchors[0])[0]
+        error = mean_slope(scenario, work, round_.displacements)[0] - slope
         truth = round_.chances[0] @ (error**2).sum(-1)
-        system = work.system(world, cloud.radius)
-        bound = plain_slope_error(system, theta, cloud.gap(world), variant=variant)
+        system = work.system(scenario, cloud.radius)
+        bound = plain_slope_error(system, theta, cloud.gap(scenario), variant=variant)
         rooms.append(float(slack(bound, truth)))
     assert min(rooms) >= -ROUNDING
     assert min(rooms) < 0.7

@@ -11,10 +11,10 @@ from tests.theory.reality.enumeration import (
     slack,
     start,
 )
-from tests.theory.reality.world import LINKS, World, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, drawn
 
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array
 from hewfl.theory import (
     comparator_coefficients,
     comparator_rate,
@@ -30,22 +30,22 @@ kinds = pytest.mark.parametrize("kind", list(LINKS))
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def scene(kind: str, seed: int, error: float) -> tuple[World, Cloud]:
+def scene(kind: str, seed: int, error: float) -> tuple[Scenario, Cloud]:
     rng = np.random.default_rng(seed)
-    world = drawn(rng, kind, noise=0.5)
-    return world, start(world, rng, error)
+    scenario = drawn(rng, kind, noise=0.5)
+    return scenario, start(scenario, rng, error)
 
 
 def played(
-    world: World, cloud: Cloud, weights: Array, amplitudes: Array
+    scenario: Scenario, cloud: Cloud, weights: Array, amplitudes: Array
 ) -> tuple[Array, Array, float]:
     """g_t, q_t and the radius under a schedule, rounds first."""
     clouds = [cloud]
     for w, theta in zip(weights, amplitudes, strict=True):
         work = Work(theta, HORIZONS, BATCHES)
-        clouds.append(play(world, work, clouds[-1], fixed(w)).after)
-    g = np.array([cloud.gap(world) for cloud in clouds])
-    q = np.array([cloud.tracking(world).max() for cloud in clouds])
+        clouds.append(play(scenario, work, clouds[-1], fixed(w)).after)
+    g = np.array([cloud.gap(scenario) for cloud in clouds])
+    q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
     return g, q, max(cloud.radius for cloud in clouds)
 
 
@@ -56,13 +56,13 @@ def test_the_optimal_schedule_is_bounded_by_its_own_system(
     kind: str, variant: Variant, end: float
 ) -> None:
     """th:sur-system, in a ball that the run computed for it does not leave."""
-    world, cloud = scene(kind, 12, 0.001)
-    first = (cloud.gap(world), float(cloud.tracking(world).max()))
+    scenario, cloud = scene(kind, 12, 0.001)
+    first = (cloud.gap(scenario), float(cloud.tracking(scenario).max()))
     R = 1.5 * cloud.radius
-    system = Work(np.ones(2), HORIZONS, BATCHES).system(world, R)
+    system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     run = surrogate_system(system, (1e-4, end), first, ROUNDS, variant=variant)
     assert all_hold(run.hypotheses)
-    g, q, reached = played(world, cloud, run.weights, run.amplitudes)
+    g, q, reached = played(scenario, cloud, run.weights, run.amplitudes)
     assert reached <= R
     assert slack(run.gap, g).min() >= -ROUNDING
     assert slack(run.tracking, q).min() >= -ROUNDING
@@ -78,11 +78,11 @@ def test_any_schedule_is_bounded_by_its_system(
 ) -> None:
     """th:sur-majorant: the controls need not be the best, only fixed beforehand."""
     rng = np.random.default_rng(13)
-    world, cloud = scene(kind, 14, 0.1)
+    scenario, cloud = scene(kind, 14, 0.1)
     w = rng.dirichlet([1, 1], ROUNDS)
     theta = largest * rng.uniform(0.1, 1, (ROUNDS, 2))
-    g, q, R = played(world, cloud, w, theta)
-    system = Work(np.ones(2), HORIZONS, BATCHES).system(world, R)
+    g, q, R = played(scenario, cloud, w, theta)
+    system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     path = surrogate_under(system, (w, theta), (g[0], q[0]), variant=variant)
     assert all_hold(path.hypotheses)
     assert slack(path.gap, g).min() >= -ROUNDING
@@ -99,11 +99,11 @@ def test_any_schedule_is_bounded_by_its_system(
 @variants
 def test_comparators_bound_what_they_play(kind: str, variant: Variant) -> None:
     """def:cvx-comp and th:sur-cvx hold for the comparator's own run as well."""
-    world, cloud = scene(kind, 15, 0.01)
+    scenario, cloud = scene(kind, 15, 0.01)
     w, theta = np.array([0.3, 0.7]), np.array([0.01, 0.03])
     steady = np.broadcast_to(w, (ROUNDS, 2)), np.broadcast_to(theta, (ROUNDS, 2))
-    g, q, R = played(world, cloud, *steady)
-    system = Work(np.ones(2), HORIZONS, BATCHES).system(world, R)
+    g, q, R = played(scenario, cloud, *steady)
+    system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     k = comparator_coefficients(system, w, theta, variant=variant)
     path = comparator_recursion(k, (g[0], q[0]), ROUNDS)
     assert all_hold(path.hypotheses)

@@ -20,10 +20,10 @@ from tests.theory.reality.enumeration import (
     slack,
     start,
 )
-from tests.theory.reality.world import LINKS, World, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, drawn
 
-from hewfl.core.checks import Array
-from hewfl.predictive.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.validation import Array
 from hewfl.theory import (
     best_iterate_rate,
     higher_order,
@@ -58,7 +58,7 @@ class Run:
     """A run and its expectations.
 
     Attributes:
-        world: the clients.
+        scenario: the clients.
         work: what they do.
         clouds: the laws of all rounds, the start first.
         played: the rounds.
@@ -67,7 +67,7 @@ class Run:
         pl_constant: μ with ‖∇F‖² ≥ 2μ(F − F*) at every anchor reached.
     """
 
-    world: World
+    scenario: Scenario
     work: Work
     clouds: list[Cloud]
     played: list[Played]
@@ -78,7 +78,7 @@ class Run:
     def controller(self, variant: Variant, radius: float | None = None) -> Uniform:
         """By default R is the largest distance of an anchor."""
         R = max(cloud.radius for cloud in self.clouds) if radius is None else radius
-        system = self.work.system(self.world, R)
+        system = self.work.system(self.scenario, R)
         return uniform_coefficients(system, self.work.amplitudes[0], variant=variant)
 
     @property
@@ -90,25 +90,25 @@ class Run:
         return self.gap[:-1], self.tracking[:-1]
 
 
-def run_of(world: World, work: Work, cloud: Cloud, T: int) -> Run:
+def run_of(scenario: Scenario, work: Work, cloud: Cloud, T: int) -> Run:
     clouds, played = [cloud], []
     for _ in range(T):
-        played.append(play(world, work, clouds[-1], fixed(np.full(2, 0.5))))
+        played.append(play(scenario, work, clouds[-1], fixed(np.full(2, 0.5))))
         clouds.append(played[-1].after)
     x = np.concatenate([cloud.anchors for cloud in clouds])
-    slopes: Array = world.gradients(x).mean(1)
-    mu = ((slopes**2).sum(-1) / (2 * world.gap(x))).min()
-    g = np.array([cloud.gap(world) for cloud in clouds])
-    q = np.array([cloud.tracking(world).max() for cloud in clouds])
-    return Run(world, work, clouds, played, g, q, float(mu))
+    slopes: Array = scenario.gradients(x).mean(1)
+    mu = ((slopes**2).sum(-1) / (2 * scenario.gap(x))).min()
+    g = np.array([cloud.gap(scenario) for cloud in clouds])
+    q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
+    return Run(scenario, work, clouds, played, g, q, float(mu))
 
 
 @cache
 def run(kind: str, theta: float, H: int, b: int, T: int) -> Run:
     rng = np.random.default_rng(8)
-    world = drawn(rng, kind)
+    scenario = drawn(rng, kind)
     work = Work(np.full(2, theta), (H, H), (b, b))
-    return run_of(world, work, start(world, rng, 0.1), T)
+    return run_of(scenario, work, start(scenario, rng, 0.1), T)
 
 
 # ------------------------------------------------------------------ convex
@@ -167,11 +167,11 @@ def test_the_safe_regime_contracts_as_it_says(noise: float) -> None:
     """cor:pl-safe with the constants of its proof (E-16)."""
     rng = np.random.default_rng(9)
     for _ in range(10):
-        world = drawn(rng, "quadratic", noise=noise)
-        mu = float(np.linalg.eigvalsh(world.hessians.mean(0)).min())
-        theta = float(safe_amplitude(world.smoothness, mu))
+        scenario = drawn(rng, "quadratic", noise=noise)
+        mu = float(np.linalg.eigvalsh(scenario.hessians.mean(0)).min())
+        theta = float(safe_amplitude(scenario.smoothness, mu))
         work = Work(np.full(2, theta), (1, 1), (1, 1))
-        done = run_of(world, work, start(world, rng, 0.1), 5)
+        done = run_of(scenario, work, start(scenario, rng, 0.1), 5)
         k = done.controller("paper")
         rate = safe_rate(k, mu, done.first, np.arange(6))
         assert rate.holds.all()
@@ -186,11 +186,11 @@ def test_the_safe_regime_contracts_as_it_says(noise: float) -> None:
 def similar_run(kind: str, theta: float, common: bool) -> Run:
     """Two rounds of two steps; with common rows quadratics have one Hessian."""
     rng = np.random.default_rng(10)
-    world = drawn(rng, kind)
+    scenario = drawn(rng, kind)
     if common:
-        world = replace(world, rows=world.rows[[0, 0]])
+        scenario = replace(scenario, rows=scenario.rows[[0, 0]])
     work = Work(np.full(2, theta), (2, 2), (1, 1))
-    return run_of(world, work, start(world, rng, 0.1), 2)
+    return run_of(scenario, work, start(scenario, rng, 0.1), 2)
 
 
 def similarity(done: Run) -> tuple[float, float, float]:
@@ -199,11 +199,11 @@ def similarity(done: Run) -> tuple[float, float, float]:
     ‖∇²F_i(x) − ∇²F_i(y)‖ ≤ M‖x − y‖ with M = c Σ_k ‖a_ik‖³ if ℓ'' is c-Lipschitz, so
     Hessians that differ by S_0 at x* differ by at most S_0 + 2MR on the ball.
     """
-    world, points = done.world, [y for r in done.played for y in r.branches]
+    scenario, points = done.scenario, [y for r in done.played for y in r.branches]
     R = max(float(np.sqrt((y**2).sum(-1).max())) for y in points)
-    sizes = np.linalg.norm(world.rows, axis=-1) ** 3
-    M = world.link.bend_lipschitz * float(sizes.sum(-1).max())
-    away = world.hessians - world.hessians.mean(0)
+    sizes = np.linalg.norm(scenario.rows, axis=-1) ** 3
+    M = scenario.link.bend_lipschitz * float(sizes.sum(-1).max())
+    away = scenario.hessians - scenario.hessians.mean(0)
     return R, float(np.linalg.norm(away, 2, (-2, -1)).max()) + 2 * M * R, M
 
 

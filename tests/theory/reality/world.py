@@ -16,7 +16,7 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
 
 
 @final
@@ -49,7 +49,7 @@ LINKS = {
 
 @final
 @dataclass(frozen=True)  # no slots: L and t are kept once known
-class World:
+class Scenario:
     """The clients above; x* = 0.
 
     Attributes:
@@ -106,11 +106,11 @@ class World:
 
 def drawn(
     rng: np.random.Generator, kind: str, *, homogeneous: bool = False, noise: float = 1
-) -> World:
+) -> Scenario:
     """Two clients in the plane at a random scale; one objective if homogeneous."""
     rows = rng.normal(size=(2, 3, 2)) * 10 ** rng.uniform(-0.5, 0.5)
     offsets = 0.7 * rng.normal(size=(2, 3))
     if homogeneous:
         rows, offsets = rows[[0, 0]], offsets[[0, 0]]
     shifts = noise * rng.normal(size=(2, 2)) * 10 ** rng.uniform(-2, 0, (2, 1))
-    return World(LINKS[kind], rows, offsets, shifts)
+    return Scenario(LINKS[kind], rows, offsets, shifts)

@@ -8,7 +8,7 @@ network is our choice.
 
 from typing import Any
 
-from hewfl.problems.module.backend import torch
+from hewfl.problems.module.network import torch
 
 
 def medium_cnn(seed: int, dropout: float = 0.15) -> Any:

@@ -5,10 +5,9 @@ from typing import Any, final
 
 from jaxtyping import Bool, Float, Float64
 
-from hewfl.core.checks import Array, Mask
-from hewfl.problems.module.backend import torch
-from hewfl.problems.module.network import Network
-from hewfl.problems.module.task import Task, as_inputs
+from hewfl.core.validation import Array, Mask
+from hewfl.problems.module.network import Network, torch
+from hewfl.problems.module.training import Task, as_inputs
 
 BLOCK, DEVICE_BLOCK = 2**22, 2**28
 """Numbers that a block of samples keeps in a forward pass: in cache, and on a GPU."""

@@ -17,21 +17,38 @@ from typing import Any, Never, final
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
-from hewfl.core.checks import Array, Ints, invalid, shown
-from hewfl.core.round import LocalPlan, Roster
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.core.validation import Array, ArrayLike, Ints, invalid, shown
+from hewfl.displacements.backend import to_host
 from hewfl.errors import SolverError
-from hewfl.problems.arrays import check_ranges, conform, two_means
-from hewfl.problems.module.backend import torch
-from hewfl.problems.module.dropout import batch_keys
-from hewfl.problems.module.loop import branches_in_loop, clipped_gradient
-from hewfl.problems.module.network import Loss, Network, cross_entropy, network_of
-from hewfl.problems.module.parameters import flatten, layout_of, unflatten
-from hewfl.problems.module.requirements import check_norms, check_pass, check_tensors
-from hewfl.problems.module.routes import choose_route
+from hewfl.problems.arrays import (
+    check_pair,
+    check_ranges,
+    conform,
+    shards_of,
+    two_means,
+)
+from hewfl.problems.module.loop_branches import branches_in_loop, clipped_gradient
+from hewfl.problems.module.module_validation import (
+    check_device,
+    check_norms,
+    check_pass,
+    check_tensors,
+)
+from hewfl.problems.module.network import (
+    Loss,
+    Network,
+    batch_keys,
+    cross_entropy,
+    flatten,
+    layout_of,
+    network_of,
+    torch,
+    unflatten,
+)
 from hewfl.problems.module.scoring import Scores, mean_gradient, scores
-from hewfl.problems.module.stepper import Stepper, on_host
-from hewfl.problems.module.task import Task
-from hewfl.problems.module.training import Training
+from hewfl.problems.module.stacked import Stepper, on_host
+from hewfl.problems.module.training import Task, Training, choose_route
 
 
 @final
@@ -143,7 +160,9 @@ class TorchModule:
         """
         given = self.labels
         if given.ndim != 1 or given.dtype.is_floating_point:
-            rule = "classes, one whole number a sample, where a world gets them wrong"
+            rule = (
+                "classes, one whole number a sample, where a scenario gets them wrong"
+            )
             raise invalid(
                 "labels", rule, f"{given.dtype} of shape {tuple(given.shape)}"
             )
@@ -181,12 +200,12 @@ class TorchModule:
     def branches(
         self,
         anchors: Float[Array, "lanes d"],
-        roster: Roster,
+        cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"]:
         """Displacements of whole local branches, by the route of `training`."""
-        return self.measured_branches(anchors, roster, plans, samples)[0]
+        return self.measured_branches(anchors, cohort, plans, samples)[0]
 
     @property
     def hides_gradients(self) -> bool:
@@ -196,7 +215,7 @@ class TorchModule:
     def measured_branches(
         self,
         anchors: Float[Array, "lanes d"],
-        roster: Roster,
+        cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> tuple[Float[Array, "lanes s d"], Float[Array, "measured s d"]]:
@@ -210,11 +229,11 @@ class TorchModule:
         task = self._task(x.dtype)
         route = choose_route(task, len(plans) * samples.shape[1], samples.shape[2])
         if route == "loop":
-            moved, means = branches_in_loop(task, x, roster, plans, samples)
+            moved, means = branches_in_loop(task, x, cohort, plans, samples)
             return on_host(moved), on_host(means)
         if (x.dtype, route) not in self._steppers:
             self._steppers[x.dtype, route] = Stepper(task, graphs=route == "graph")
-        return self._steppers[x.dtype, route].branches(x, roster, plans, samples)
+        return self._steppers[x.dtype, route].branches(x, cohort, plans, samples)
 
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
         """∇F_i(x), exact and not clipped, for every client."""
@@ -330,3 +349,91 @@ class TorchModule:
         found = scores(self._task(x.dtype), x, self.features, self.labels)
         self._last[:] = [(x.clone(), found)]
         return found
+
+
+# ------------------ Federated modules from arrays and a partition of their rows
+
+
+def torch_from_arrays(  # noqa: PLR0913 - the public door: all but four are optional
+    module: Any,
+    X: Any,
+    y: Any,
+    partition: Sequence[ArrayLike],
+    *,
+    parts: Mapping[str, tuple[Any, Any]] | None = None,
+    loss: Loss = cross_entropy,
+    normalise: tuple[float, float] | None = None,
+    training: Training | None = None,
+    device: Any = "cpu",
+) -> TorchModule:
+    """The module trained by clients that hold given rows of X.
+
+    Rows are copied client by client; a row in no shard is left out, a row in two is
+    copied twice. Features keep their type, so that bytes and halves stay small.
+
+    Args:
+        module: see `TorchModule`.
+        X: samples, shape (m, …); NumPy or torch.
+        y: labels, shape (m, …).
+        partition: rows of each client, nonempty.
+        parts: features and labels to evaluate on, by name.
+        loss: one number per sample, from outputs and labels.
+        normalise: mean and deviation taken off features on the fly.
+        training: settings of local training.
+        device: where everything is to run, such as "cuda".
+
+    Returns:
+        The problem.
+
+    Raises:
+        InvalidInputError: rows, shapes, the module or the device break a rule.
+
+    >>> X = np.arange(8, dtype=np.float32).reshape(4, 2)
+    >>> layer = torch.nn.Linear(2, 3)
+    >>> problem = torch_from_arrays(layer, X, [0, 1, 2, 1], [[0, 1], [2, 3]])
+    >>> problem.n, problem.d
+    (2, 9)
+    """
+    check_norms(module)
+    check_device(device)
+    features, labels = _tensors("", X, y, "cpu")
+    check_tensors("", features, labels, normalise)
+    shards = shards_of(partition, len(features))
+    order = torch.tensor(np.concatenate(shards))
+    sizes = np.array([len(rows) for rows in shards])
+    return TorchModule(
+        module,
+        features[order].to(device),
+        labels[order].to(device),
+        offsets=np.cumsum(sizes) - sizes,
+        data_sizes=sizes,
+        loss=loss,
+        parts={} if parts is None else _parts(parts, device),
+        normalise=normalise,
+        training=Training() if training is None else training,
+    )
+
+
+def _tensors(kind: str, X: Any, y: Any, device: Any) -> tuple[Any, Any]:
+    """Tensors of their own, there; whole numbers among the labels as int64."""
+    features = _tensor(f"{kind}features", X, device)
+    labels = _tensor(f"{kind}labels", y, device)
+    return features, labels if labels.is_floating_point() else labels.long()
+
+
+def _tensor(name: str, array: Any, device: Any) -> Any:
+    try:
+        return torch.tensor(to_host(array), device=device)
+    except (TypeError, ValueError, AttributeError) as error:  # texts; ragged; no array
+        raise invalid(name, "an array of numbers", shown(array)) from error
+
+
+def _parts(given: object, device: Any) -> dict[str, tuple[Any, Any]]:
+    if not isinstance(given, Mapping):
+        rule = "features and labels by name"
+        raise invalid("parts", rule, type(given).__name__)
+    found = {}
+    for name, part in given.items():
+        check_pair(f"parts[{name!r}]", part)
+        found[name] = _tensors(f"{name} ", part[0], part[1], device)
+    return found

@@ -2,7 +2,7 @@
  * samples of which few entries differ from the least of their column.
  *
  * A branch is one client, one lane, all its steps in cache. The Python twins are
- * hewfl.sim.branches with Softmax.minibatch_gradients, cross_entropy.losses, and the
+ * hewfl.simulation.branches with Softmax.minibatch_gradients, cross_entropy.losses, and the
  * products of NumPy; tests tie them. Everything else about branches, who steps with what,
  * stays in Python.
  */

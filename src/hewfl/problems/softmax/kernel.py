@@ -1,7 +1,7 @@
 """Calls of the compiled module `_softmax`: whole branches, and losses from scores.
 
 Both are optional and equal, to rounding, to their twins in Python: branches to
-`hewfl.sim.branches_reference`, losses to `cross_entropy.losses`. The kernel of branches
+`hewfl.simulation.branches_reference`, losses to `cross_entropy.losses`. The kernel of branches
 reads samples where they lie and keeps a client's model in cache for all its steps.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from hewfl.core import native
-from hewfl.core.checks import Array, Ints
-from hewfl.core.round import LocalPlan, Roster
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.core.validation import Array, Ints
 
 LIBRARY = native.load("hewfl.problems.softmax._softmax")
 """The compiled module, or None where it was not built or is switched off."""
@@ -86,7 +86,7 @@ def takes_samples(features: Any, labels: Any, dtype: np.dtype[Any]) -> bool:
 def compiled_branches(
     data: tuple[Float[Array, "m p"], Int64[Ints, " m"], int, float],
     anchors: Float[Array, "lanes d"],
-    roster: Roster,
+    cohort: Cohort,
     plans: Sequence[LocalPlan],
     samples: Int64[Ints, "steps s b"],
 ) -> Float[Array, "lanes s d"]:
@@ -95,7 +95,7 @@ def compiled_branches(
     Args:
         data: features and labels such that `takes_samples`; c; λ.
         anchors: x of each lane.
-        roster: the clients, common to all lanes.
+        cohort: the clients, common to all lanes.
         plans: what each lane tells them.
         samples: rows of the features for each step and client.
 
@@ -108,8 +108,8 @@ def compiled_branches(
     assert LIBRARY is not None
     features, labels, classes, l2 = data
     kind, lanes, d = anchors.dtype, len(plans), anchors.shape[1]
-    moved = np.empty((lanes, len(roster.clients), d), dtype=kind)
-    steps = int(roster.horizons.max())
+    moved = np.empty((lanes, len(cohort.clients), d), dtype=kind)
+    steps = int(cohort.horizons.max())
     corrections = [
         None if p.correction is None else np.ascontiguousarray(p.correction, kind)
         for p in plans
@@ -122,8 +122,8 @@ def compiled_branches(
         features,
         labels,
         np.ascontiguousarray(samples[:steps]),
-        np.ascontiguousarray(roster.batch_sizes, np.int64),
-        np.ascontiguousarray(roster.horizons, np.int64),
+        np.ascontiguousarray(cohort.batch_sizes, np.int64),
+        np.ascontiguousarray(cohort.horizons, np.int64),
         np.ascontiguousarray(anchors),
         np.stack([p.step_sizes for p in plans]).astype(np.float64, copy=False),
         np.array([p.proximal for p in plans], dtype=np.float64),

@@ -1,24 +1,116 @@
-"""Passes over the pooled samples: losses, gradients and variances of ranges of rows.
+"""The cross-entropy of samples as a function of their scores.
 
-Samples are taken a block at a time, and one product serves all lanes. A range of rows
-is what a client holds; clients that hold the same one share its result. Everywhere
+    ℓ(s, y) = log Σ_k exp s_k − s_y,     ∇ℓ(s, y) = softmax(s) − e_y
 
-    W      models, one matrix of classes × features per lane
-    X, y   samples a_j as rows, and their labels
-    spans  ranges of rows; results come in their order
+The class is the second last axis and the sample the last, so that every reduction runs
+over whole contiguous rows of samples.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 import array_api_compat as compat
-from jaxtyping import Float, Float64, Int
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Int
 
-from hewfl.core.checks import Array
+from hewfl.core.validation import Array
+from hewfl.displacements.backend import to_host
 from hewfl.problems.arrays import conform
-from hewfl.problems.softmax.cross_entropy import losses, losses_and_hits, residuals
+from hewfl.problems.softmax.kernel import compiled_losses, takes_scores
 
+
+def residuals(
+    scores: Float[Any, "*batch c b"], labels: Int[Any, "*clients b"]
+) -> Float[Any, "*batch c b"]:
+    """R = softmax(s) − e_y: the gradient of the cross-entropy in the scores."""
+    xp = compat.array_namespace(scores)
+    # exp overflows at 89 in float32; after the shift the largest exponent is 0
+    r = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
+    r /= xp.sum(r, axis=-2, keepdims=True)
+    classes = xp.arange(scores.shape[-2], device=compat.device(scores))
+    r -= xp.astype(labels[..., None, :] == classes[:, None], r.dtype)
+    return r
+
+
+def losses(
+    scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
+) -> Float64[Any, "lanes b"]:
+    """ℓ = log Σ_k exp s_k − s_y of every lane and sample.
+
+    Float64 from the scores on, whatever their type: losses are summed over all samples
+    and compared between rounds. Compiled where the kernel takes the scores.
+    """
+    if takes_scores(scores):
+        return compiled_losses(scores, labels)
+    xp = compat.array_namespace(scores)
+    s = xp.astype(scores, xp.float64, copy=False)
+    top = xp.max(s, axis=1)
+    log_sum = xp.log(xp.sum(xp.exp(s - top[:, None, :]), axis=1))
+    columns = xp.arange(s.shape[2], device=compat.device(s))
+    # top − s_y first: it is small where the model is right, and keeps its digits
+    return log_sum + (top - s[:, labels, columns])
+
+
+def losses_and_hits(
+    scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
+) -> tuple[Float64[Any, "lanes b"], Bool[Any, "lanes b"]]:
+    """Cross-entropy, and whether the label is the first of the largest scores."""
+    if takes_scores(scores):
+        hits = np.empty((scores.shape[0], scores.shape[2]), dtype=bool)
+        return compiled_losses(scores, labels, hits), hits
+    xp = compat.array_namespace(scores)
+    return losses(scores, labels), xp.argmax(scores, axis=1) == labels
+
+
+# ------------------ Norms and second moment of samples, from which the constants of
+
+POWER_TOLERANCE, POWER_STEPS = 1e-6, 5000
+"""Residual ‖Mv − θv‖/θ of the power iteration; θ is off by about its square."""
 BLOCK = 2**20
+"""Numbers that are widened to float64 at a time: a copy of all need not fit."""
+
+
+def squared_norms(features: Float[Any, "m p"]) -> Float64[Array, " m"]:
+    """‖a_j‖² of every sample, in float64 and on the host."""
+    return np.concatenate([(A**2).sum(axis=1) for A in _wide_parts(features)])
+
+
+def second_moment(features: Float[Any, "m p"]) -> Float64[Array, "p p"]:
+    """(1/m) Σ_j a_j a_jᵀ, in float64 and on the host."""
+    total = sum(A.T @ A for A in _wide_parts(features))
+    return np.asarray(total / features.shape[0])
+
+
+def largest_eigenvalue(M: Float64[Array, "p p"]) -> float:
+    """θ of a positive semidefinite matrix by power iteration, approached from below."""
+    v = np.random.default_rng(0).standard_normal(len(M))  # generic but fixed
+    top = 0.0
+    for _ in range(POWER_STEPS):
+        v /= np.linalg.norm(v)
+        w = M @ v
+        top = float(v @ w)
+        if np.linalg.norm(w - top * v) <= POWER_TOLERANCE * top:
+            break
+        v = w
+    return top
+
+
+def _wide_parts(features: Float[Any, "m p"]) -> Any:
+    X = to_host(features)
+    parts = np.array_split(X, -(-X.size // BLOCK))
+    return (A.astype(np.float64) for A in parts)
+
+
+# ------------------ Passes over the pooled samples: losses, gradients and variances
+
+# Samples are taken a block at a time, and one product serves all lanes. A range of rows
+# is what a client holds; clients that hold the same one share its result. Everywhere
+#
+#     W      models, one matrix of classes × features per lane
+#     X, y   samples a_j as rows, and their labels
+#     spans  ranges of rows; results come in their order
+
+PASS_BLOCK = 2**20
 """Numbers, samples and scores together, of one product of a pass: they stay in cache,
 and the product is large enough for full speed."""
 
@@ -106,7 +198,7 @@ def score_blocks(
     xp = compat.array_namespace(W)
     lanes, c, p = W.shape
     flat = xp.reshape(W, (lanes * c, p))
-    rows = max(1, BLOCK // (p + lanes * c))
+    rows = max(1, PASS_BLOCK // (p + lanes * c))
     for start in range(lo, hi, rows):
         at = slice(start, min(start + rows, hi))
         A = xp.astype(X[at, :], W.dtype, copy=False)

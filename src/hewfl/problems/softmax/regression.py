@@ -1,12 +1,4 @@
-"""Softmax regression with an l2 penalty, over clients' samples, and its constants.
-
-    φ_j(W) = log Σ_k exp(w_k·a_j) − w_{y_j}·a_j + (λ/2)‖W‖²
-    ∇φ_j(W) = (p_j − e_{y_j}) a_jᵀ + λW,      p_j = softmax(W a_j)
-
-W has one row per class; a model is W row by row, d = classes × features. In this order
-scores, residuals and gradients of all lanes are matrix products of the models as they
-lie in memory, without a copy.
-"""
+"""Features and labels of a softmax regression: conversion and checks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,36 +9,149 @@ import array_api_compat as compat
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
-from hewfl.aggregate.memory import to_host
-from hewfl.core.checks import Array, Ints, invalid, nonnegative, whole
-from hewfl.core.round import LocalPlan, Roster
+from hewfl.core.round import Cohort, LocalPlan
+from hewfl.core.validation import (
+    Array,
+    ArrayLike,
+    Ints,
+    invalid,
+    nonnegative,
+    shown,
+    whole,
+)
+from hewfl.displacements.backend import to_host
 from hewfl.problems.arrays import (
+    check_pair,
     check_ranges,
     conform,
     gather,
     score,
+    shards_of,
     shares,
     spread,
     two_means,
 )
 from hewfl.problems.problem import Optimum
-from hewfl.problems.softmax.cross_entropy import residuals
 from hewfl.problems.softmax.kernel import compiled_branches, takes_samples
-from hewfl.problems.softmax.moments import (
-    largest_eigenvalue,
-    second_moment,
-    squared_norms,
-)
 from hewfl.problems.softmax.optimum import minimise
 from hewfl.problems.softmax.passes import (
     accuracy_and_loss,
+    largest_eigenvalue,
     mean_gradients,
     mean_losses,
+    residuals,
+    second_moment,
+    squared_norms,
     variances,
 )
-from hewfl.problems.softmax.samples import check_samples
 from hewfl.problems.softmax.sparse import sparse_rows
-from hewfl.problems.softmax.weighted_sum import WeightedSoftmax
+from hewfl.problems.softmax.weighted_losses import WeightedSoftmax
+
+Samples = tuple[Any, Any]
+"""Features (m, p) and labels (m,), both of one array library."""
+
+
+def check_samples(kind: str, features: Any, labels: Any, classes: int) -> None:
+    """Require finite features (m, p) and labels (m,) from 0 to classes − 1.
+
+    Args:
+        kind: what precedes the names in an error: empty, or "test ".
+        features: a_j as rows, float32 or float64.
+        labels: y_j, whole numbers of the same array library.
+        classes: c.
+
+    Raises:
+        InvalidInputError: naming `kind` features or `kind` labels.
+    """
+    names = f"{kind}features", f"{kind}labels"
+    if features.ndim != 2 or 0 in features.shape:
+        raise invalid(names[0], "of shape (m, p) with m, p ≥ 1", tuple(features.shape))
+    if not str(features.dtype).endswith(("float32", "float64")):
+        raise invalid(names[0], "float32 or float64", features.dtype)
+    if tuple(labels.shape) != (features.shape[0],):
+        rule = f"of shape ({features.shape[0]},), one per sample"
+        raise invalid(names[1], rule, tuple(labels.shape))
+    xp = compat.array_namespace(features)
+    if compat.array_namespace(labels) is not xp:
+        rule = f"of the array library of `{names[0]}`"
+        raise invalid(names[1], rule, type(labels).__name__)
+    if not xp.isdtype(labels.dtype, "integral"):
+        raise invalid(names[1], "whole numbers", f"dtype {labels.dtype}")
+    if not bool(xp.all(xp.isfinite(features))):
+        raise invalid(names[0], "finite", "NaN or infinite entries")
+    low, high = int(xp.min(labels)), int(xp.max(labels))
+    if low < 0 or high >= classes:
+        raise invalid(names[1], f"from 0 to {classes - 1}", low if low < 0 else high)
+
+
+def converted(
+    X: Any, y: Any, test: Samples | None, dtype: Any
+) -> tuple[Any, Any, int, Samples | None]:
+    """Features, labels, number of classes c and test part from what a user gave.
+
+    Args:
+        X: samples; NumPy, array-like, or torch on any device.
+        y: labels, whole numbers from 0; the largest, here or in `test`, sets c.
+        test: features and labels held out, or None.
+        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
+
+    Returns:
+        All arrays in the library and on the device of X, features in one precision.
+
+    Raises:
+        InvalidInputError: shapes, types or labels break a rule.
+    """
+    if test is not None:
+        check_pair("test", test)
+    sets = [("", X, y)] if test is None else [("", X, y), ("test ", *test)]
+    library = X if compat.is_array_api_obj(X) else np.zeros(0)
+    found: list[Samples] = []
+    for kind, given, given_labels in sets:
+        features = _features(f"{kind}features", given, dtype)
+        labels = _array(f"{kind}labels", given_labels)
+        if labels.ndim != 1 or 0 in labels.shape:
+            rule = "a nonempty vector"
+            raise invalid(f"{kind}labels", rule, f"shape {tuple(labels.shape)}")
+        found.append((conform(features, library), conform(labels, library)))
+    classes = max(2, *(int(labels.max()) + 1 for _, labels in found))
+    for (kind, *_), (features, labels) in zip(sets, found, strict=True):
+        check_samples(kind, features, labels, classes)
+    return (*found[0], classes, found[1] if test is not None else None)
+
+
+def _array(name: str, value: Any) -> Any:
+    if compat.is_array_api_obj(value):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # ragged
+        raise invalid(name, "an array", repr(value)[:80]) from error
+
+
+def _features(name: str, value: Any, dtype: Any) -> Any:
+    array = _array(name, value)
+    xp = compat.array_namespace(array)
+    if dtype is None:
+        kept = str(array.dtype).endswith(("float32", "float64"))
+        wanted = array.dtype if kept else xp.float64
+    else:
+        known = str(dtype).rpartition(".")[2].rstrip("'>")
+        if known not in ("float32", "float64"):
+            raise invalid("dtype", '"float32" or "float64"', shown(dtype))
+        wanted = getattr(xp, known)
+    if not xp.isdtype(array.dtype, ("bool", "real floating", "integral")):
+        raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
+    return xp.astype(array, wanted, copy=False)
+
+
+# ------------------ Softmax regression with an l2 penalty, over clients' samples,
+
+# φ_j(W) = log Σ_k exp(w_k·a_j) − w_{y_j}·a_j + (λ/2)‖W‖²
+#     ∇φ_j(W) = (p_j − e_{y_j}) a_jᵀ + λW,      p_j = softmax(W a_j)
+#
+# W has one row per class; a model is W row by row, d = classes × features. In this order
+# scores, residuals and gradients of all lanes are matrix products of the models as they
+# lie in memory, without a copy.
 
 
 @final
@@ -186,7 +291,7 @@ class Softmax:
     def branches(
         self,
         anchors: Float[Array, "lanes d"],
-        roster: Roster,
+        cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
     ) -> Float[Array, "lanes s d"] | None:
@@ -194,7 +299,7 @@ class Softmax:
         if not takes_samples(self.features, self.labels, anchors.dtype):
             return None
         data = (self.features, self.labels, self.classes, self.l2)
-        return compiled_branches(data, anchors, roster, plans, samples)
+        return compiled_branches(data, anchors, cohort, plans, samples)
 
     def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
         """∇F_i(W) = (1/m_i) Σ_j (p_j − e_{y_j}) a_jᵀ + λW for every client."""
@@ -304,3 +409,93 @@ class Softmax:
     @cached_property
     def _sq_norms(self) -> Float64[Array, " m"]:
         return squared_norms(self.features)
+
+
+# ------------------ Softmax regressions from arrays and a partition of their rows
+
+
+def softmax_from_arrays(
+    X: Any,
+    y: Any,
+    partition: Sequence[ArrayLike],
+    *,
+    l2: float,
+    test: Samples | None = None,
+    dtype: Any = None,
+) -> Softmax:
+    """The softmax regression of clients that hold given rows of X.
+
+    Rows are copied client by client; a row in no shard is left out, a row in two is
+    copied twice. A bias is a column of ones in X.
+
+    Args:
+        X: samples, shape (m, p); NumPy, array-like, or torch on any device.
+        y: labels, whole numbers from 0; the largest, here or in `test`, sets c.
+        partition: rows of each client, nonempty.
+        l2: λ ≥ 0.
+        test: features and labels held out.
+        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
+
+    Returns:
+        The problem, in the array library and on the device of X.
+
+    Raises:
+        InvalidInputError: shapes, labels or rows break a rule above.
+
+    Examples:
+        >>> problem = softmax_from_arrays(
+        ...     [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0]], [0, 1, 1], [[0, 1], [2]], l2=0.1
+        ... )
+        >>> problem.n, problem.d, problem.smoothness
+        (2, 4, 2.6)
+    """
+    features, labels, classes, held_out = converted(X, y, test, dtype)
+    shards = shards_of(partition, len(features))
+    order = conform(np.concatenate(shards), features)
+    sizes = np.array([len(rows) for rows in shards])
+    xp = compat.array_namespace(features)
+    return Softmax(
+        features=xp.take(features, order, axis=0),
+        labels=xp.take(labels, order, axis=0),
+        offsets=np.cumsum(sizes) - sizes,
+        data_sizes=sizes,
+        classes=classes,
+        l2=nonnegative("l2", l2),
+        test=held_out,
+    )
+
+
+def softmax_common_pool(
+    X: Any,
+    y: Any,
+    n: int,
+    *,
+    l2: float,
+    test: Samples | None = None,
+    dtype: Any = None,
+) -> Softmax:
+    """Clients that all draw from all of X: F_i = F, the homogeneous case proper.
+
+    A pool shuffled and split once is not homogeneous, as its shards stay different from
+    round to round (erratum E-14). The rows are stored once.
+
+    Args:
+        X: samples, as for `softmax_from_arrays`.
+        y: labels, likewise.
+        n: clients.
+        l2: λ ≥ 0.
+        test: features and labels held out.
+        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
+
+    Returns:
+        The problem, in the array library and on the device of X.
+
+    Raises:
+        InvalidInputError: an argument breaks its rule.
+    """
+    n = whole("n", n, least=1)
+    features, labels, classes, held_out = converted(X, y, test, dtype)
+    zeros = np.zeros(n, dtype=np.int64)
+    sizes = np.full(n, len(features))
+    penalty = nonnegative("l2", l2)
+    return Softmax(features, labels, zeros, sizes, classes, penalty, held_out)

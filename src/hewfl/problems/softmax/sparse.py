@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float, Int32, Int64
 
-from hewfl.core.checks import Array, Ints
+from hewfl.core.validation import Array, Ints
 from hewfl.problems.softmax.kernel import LIBRARY, takes_features
 
 LEAST_SIZE = 2**22

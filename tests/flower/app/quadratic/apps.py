@@ -7,10 +7,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from hewfl import FixedHorizons, HewHet, HewHom, Roster, Scaffold
-from hewfl.flower import AlgorithmStrategy, Local, Moment, client_app
+from hewfl import Cohort, FixedHorizons, HewHet, HewHom, Scaffold
+from hewfl.flower import AlgorithmStrategy, ClientObjective, StepContext, client_app
 from hewfl.problems import random_quadratic
-from hewfl.sim.draws import draw
+from hewfl.simulation.draws import draw
 
 D, BATCH, HORIZONS = 5, 3, (1, 2, 4, 3, 2, 1, 4, 2)
 
@@ -28,21 +28,21 @@ def method_of(name: str, smoothness: float) -> Any:
     return methods[name]
 
 
-def build(context: Context) -> Local:
+def build(context: Context) -> ClientObjective:
     config = context.run_config
     n, seed, pause = int(config["clients"]), int(config["seed"]), config["pause"]
     problem, i = problem_of(n), int(context.node_config["partition-id"])
     sizes, one = problem.data_sizes, np.ones(1, dtype=np.int64)
-    roster = Roster(one * i, one, one * BATCH, sizes[i : i + 1], n)
+    cohort = Cohort(one * i, one, one * BATCH, sizes[i : i + 1], n)
 
-    def gradient(x: Any, moment: Moment) -> Any:
+    def gradient(x: Any, moment: StepContext) -> Any:
         time.sleep(float(pause))
         steps = moment.step + 1
-        drawn = draw(seed, moment.round, roster, problem.offsets, steps)
+        drawn = draw(seed, moment.round, cohort, problem.offsets, steps)
         samples = drawn.samples[moment.step]
         return problem.minibatch_gradients(x[None, None], samples, drawn.counts)[0, 0]
 
-    return Local(gradient, int(sizes[i]), BATCH)
+    return ClientObjective(gradient, int(sizes[i]), BATCH)
 
 
 client = client_app(build)

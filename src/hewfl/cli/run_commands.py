@@ -1,0 +1,154 @@
+"""`hewfl run`, `tune`, `resume`, `spec`, `report`: experiments from a file."""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hewfl.cli.error_messages import as_change, one_line_errors
+from hewfl.cli.execute import execute, show_verdicts, tune_one
+from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
+from hewfl.core.validation import invalid
+from hewfl.experiments.run_folder import folder_for, open_folder
+from hewfl.experiments.spec import (
+    Spec,
+    overridden,
+    read_toml,
+    spec_from_table,
+    template,
+)
+from hewfl.experiments.spec_lint import refuse_unused_fields
+from hewfl.report.page import write_report
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a field, as in --set clients.n=10. Repeatable."),
+]
+File = Annotated[Path, typer.Argument(help="A spec in TOML; `hewfl spec` prints one.")]
+
+
+def run(
+    file: File,
+    *,
+    root: Root = ROOT,
+    jobs: Jobs = None,
+    cluster: Address = None,
+    change: Changes = None,
+    client_chunk: Chunk = None,
+) -> None:
+    """Tune and run an experiment; one that was begun goes on where it stopped."""
+    with one_line_errors(as_change):
+        spec = chunked(read(file, change or []), client_chunk)
+        folder, console = folder_for(spec, root), Console()
+        execute([folder], jobs, console, cluster=cluster)
+        show_verdicts(folder, console)
+
+
+def tune(
+    file: File,
+    *,
+    root: Root = ROOT,
+    jobs: Jobs = None,
+    cluster: Address = None,
+    change: Changes = None,
+    client_chunk: Chunk = None,
+) -> None:
+    """Choose the hyper-parameters that a spec leaves open as grids, and stop there."""
+    console = Console()
+    with one_line_errors(as_change):
+        spec = chunked(read(file, change or []), client_chunk)
+        folder = folder_for(spec, root)
+        tune_one(folder, jobs, console, cluster=cluster)
+        if folder.spec.is_tuned:
+            console.print("nothing to tune: no method of the spec has a grid")
+        else:
+            tuned = folder.path / "tuned.toml"
+            console.print(f"chosen: {tuned}", highlight=False, soft_wrap=True)
+            next_ = f"run it: hewfl resume {folder.path}"
+            console.print(next_, highlight=False, soft_wrap=True)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    *,
+    jobs: Jobs = None,
+    cluster: Address = None,
+) -> None:
+    """Go on with a run that was stopped."""
+    with one_line_errors():
+        run, console = open_folder(folder), Console()
+        execute([run], jobs, console, cluster=cluster)
+        show_verdicts(run, console)
+
+
+def spec() -> None:
+    """Print a spec with every field, its default and what it means."""
+    # Bytes, as TOML is UTF-8 whatever the console is.
+    typer.echo(template().encode(), nl=False)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="What to reach, as in test_accuracy=0.8. Repeatable."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it again until the runs are done.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two writes of --watch.")
+    ] = 10.0,
+) -> None:
+    """Write one self-contained HTML page about runs, finished or not.
+
+    Of a run that goes on the page has what there is by now; with --watch it is written
+    again, and loads itself again, until the run is done.
+    """
+    with one_line_errors():
+        if output.is_dir():
+            raise invalid("--output", "a file", f"the folder {output}")
+        targets = dict(map(_target, target or []))
+        runs = [open_folder(folder) for folder in folders]
+        again = every if watch else None
+        is_done = write_report(runs, output, targets=targets, refresh=again)
+        typer.echo(f"wrote {output}" + ("" if is_done else ", of what there is so far"))
+        try:
+            while watch and not is_done:
+                time.sleep(every)
+                is_done = write_report(runs, output, targets=targets, refresh=again)
+        except KeyboardInterrupt as error:
+            typer.echo(f"stopped watching; {output} is as of now", err=True)
+            raise typer.Exit(130) from error
+    if watch:
+        typer.echo("all runs are done")
+
+
+def _target(text: str) -> tuple[str, float]:
+    """A quantity and the value that is to be reached."""
+    name, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise invalid("--target", "a quantity and a number, as a=1", repr(text))
+    return name, number
+
+
+def read(file: Path, changes: Sequence[str]) -> Spec:
+    """Read the spec in a file, with changes from the command line.
+
+    Raises:
+        DataError: the file cannot be read or is not TOML.
+        InvalidInputError: a field breaks a rule, or has no effect.
+    """
+    spec = spec_from_table(overridden(read_toml(file), changes), file.parent)
+    refuse_unused_fields(spec)
+    return spec

@@ -1,0 +1,88 @@
+"""`hewfl ls`: the runs in a folder and how far they are."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hewfl.cli.error_messages import one_line_errors
+from hewfl.cli.options import ROOT
+from hewfl.core.atomic import read_json
+from hewfl.core.validation import invalid
+from hewfl.errors import HewError
+from hewfl.experiments.run import rounds_done
+from hewfl.experiments.run_folder import Folder, holder_of, open_folder
+
+COLUMNS = ("run", "data", "methods", "seeds", "rounds")
+"""Of `hewfl ls`, before the state."""
+STATE = 24
+"""Least width of the state, the column that is wrapped; a narrower terminal cuts
+lines itself."""
+
+
+def ls(
+    root: Annotated[Path, typer.Argument(help="Folder that holds runs.")] = ROOT,
+) -> None:
+    """List the runs in a folder and how far they are.
+
+    Specs, summaries, checkpoints' manifests and constants are read, traces are not.
+    """
+    with one_line_errors():
+        if root != ROOT and not root.is_dir():
+            raise invalid("root", "a folder that holds runs", repr(str(root)))
+    rows = [_row(file.parent) for file in sorted(root.glob("*/spec.toml"))]
+    if not rows:
+        typer.echo(f"no runs in {root}")
+        return
+    table = Table(title=f"runs in {escape(str(root))}", title_justify="left")
+    table.add_column("run", no_wrap=True)  # whole: `hewfl resume` wants it
+    for name in COLUMNS[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
+    for cells, state in rows:
+        table.add_row(*map(escape, cells), state)
+    columns = zip(COLUMNS, *(cells for cells, _ in rows), strict=True)
+    widths = [3 + max(map(cell_len, column)) for column in columns]
+    console = Console()
+    Console(width=max(console.width, sum(widths) + STATE)).print(table)
+
+
+def _row(path: Path) -> tuple[tuple[str, ...], str]:
+    """A run's cells, and its state or what is wrong with it."""
+    try:
+        folder = open_folder(path)
+        spec, state = folder.spec, _state(folder)
+    except (HewError, OSError) as error:
+        return (path.name, *("-",) * 4), f"[red]{escape(str(error))}[/]"
+    numbers = (len(spec.methods), len(spec.seeds), spec.rounds)
+    return (path.name, Path(spec.data.name).name, *map(str, numbers)), state
+
+
+def _state(folder: Folder) -> str:
+    """What is done of a run and who is at it."""
+    for seed in folder.spec.seeds:
+        read_json(folder.of_seed(seed) / "constants.json", missing=True)
+    if folder.is_done:
+        how_far(folder)
+        _ = folder.summary  # raises if it is damaged
+        return "[green]done[/]"
+    holder = holder_of(folder.path)
+    running = "" if holder is None else f", {escape(holder)} is at it"
+    return how_far(folder) + running
+
+
+def how_far(folder: Folder) -> str:
+    """What is done of a run, in words."""
+    if folder.tuned is None:
+        how = folder.spec.tune
+        total = len(how.seeds) + (len(how.screen_seeds) if how.screen_rounds else 0)
+        done = sum(1 for _ in folder.trials.glob("*.json"))
+        of = "" if how.search == "climb" else f" of {total}"  # nobody knows beforehand
+        return f"to be tuned, {done}{of} trials done" if done else "to be tuned"
+    total = folder.spec.rounds * len(folder.spec.seeds)
+    done = sum(rounds_done(folder.of_seed(seed)) for seed in folder.spec.seeds)
+    return f"{100 * done // total} % of the rounds"

@@ -1,0 +1,238 @@
+"""Code of the user's own that a spec names: rules, problems, partitions, laws.
+
+Three forms of a name are known:
+
+    my_rules:Krum           a module: a file beside the spec, else one that Python finds
+    rules/mine.py:Krum      a file
+    Krum2                   an entry point of an installed package
+
+**Loading such a name runs the code.** Nothing here is loaded when a spec is read or a
+finished run is reported, only when something is to be computed.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hewfl.core.toml_records import check_names, from_table, one_of, path
+from hewfl.core.validation import invalid
+from hewfl.errors import HewError
+
+_EMPTY = inspect.Parameter.empty
+
+
+def is_own(name: object, group: str) -> bool:
+    """Whether a name of a spec stands for code that is not part of hewfl."""
+    return isinstance(name, str) and (":" in name or name in entry_points(group))
+
+
+@cache
+def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
+    """What installed packages offer under a group, by name; nothing is imported."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+
+
+def short_name(name: str) -> str:
+    """What tables call a thing of the user's own: the name behind the colon.
+
+    >>> short_name("rules/mine.py:Krum"), short_name("FedAvg")
+    ('Krum', 'FedAvg')
+    """
+    return name.rpartition(":")[2]
+
+
+def located(name: Any, folder: Path) -> Any:
+    """The name with the whole path of its file, where that lies in a folder.
+
+    A run keeps this form, so that it can go on from anywhere. Names that are no text,
+    of hewfl's own things, and of modules that do not lie there stay as they are.
+    """
+    if not isinstance(name, str) or ":" not in name:
+        return name
+    module, _, inside = name.rpartition(":")
+    is_file = module.endswith(".py")
+    file = folder / (module if is_file else f"{module.replace('.', '/')}.py")
+    return f"{file.resolve()}:{inside}" if is_file or file.is_file() else name
+
+
+def load(name: str, group: str, where: str) -> Any:
+    """The object that a name stands for; its code is run.
+
+    Args:
+        name: of code of the user's own, see `is_own`.
+        group: of entry points.
+        where: the field of the spec, for errors.
+
+    Raises:
+        InvalidInputError: there is no such code, or it cannot be run.
+    """
+    points = entry_points(group)
+    module, _, inside = name.rpartition(":")
+    try:
+        if name in points:
+            return points[name].load()
+        found: Any = _module(module)
+        for part in inside.split("."):
+            found = getattr(found, part)
+    # A script without a main guard may even leave Python.
+    except (Exception, SystemExit) as error:
+        rule = "code that can be imported"
+        raise invalid(where, rule, f"{name!r}: {told(error)}") from error
+    if not callable(found):
+        raise invalid(where, "a class or a function", f"{name!r}, {found!r:.60}")
+    return found
+
+
+def checked_name(name: object, known: tuple[str, ...], group: str, where: str) -> None:
+    """Require a known name, or the form of one of the user's own; nothing is loaded."""
+    if name in known:
+        return
+    if not is_own(name, group):
+        rule = one_of((*known, "your own `file:Name`", *entry_points(group)), name)
+        raise invalid(where, rule, repr(name))
+    module, _, inside = str(name).rpartition(":")
+    parts = inside.split(".") if module else []
+    if ":" in str(name) and not (parts and all(p.isidentifier() for p in parts)):
+        rule = 'a module and a name in it, such as "my_rules:Krum"'
+        raise invalid(where, rule, repr(name))
+
+
+def told(error: BaseException) -> str:
+    """An exception of the user's code in one line: where, what kind, which text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).parents[2])  # hewfl and its command
+    rest = (ours, sys.prefix, sys.base_prefix, "<")
+    theirs = [f for f in frames if not f.filename.startswith(rest)]
+    place = f"{theirs[-1].filename}, line {theirs[-1].lineno}: " if theirs else ""
+    text = " ".join(str(error).split())[:200]
+    return f"{place}{type(error).__name__}" + (f": {text}" if text else "")
+
+
+def parameters_of(thing: Any) -> tuple[str, ...]:
+    """Names of what a class or a function of the user's own takes; its fields."""
+    if dataclasses.is_dataclass(thing):
+        return tuple(field.name for field in dataclasses.fields(thing) if field.init)
+    try:
+        known = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):  # written in C, without a signature
+        return ()
+    return tuple(
+        p.name for p in known if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    )
+
+
+def make(
+    thing: Any, given: Mapping[str, Any], offered: Mapping[str, Any], where: str
+) -> Any:
+    """Call a class or a function of the user's own.
+
+    Args:
+        thing: what `load` found.
+        given: what the spec says; fields of a dataclass are converted and checked.
+        offered: what hewfl knows; only what `thing` names is passed on.
+        where: path of the table in the spec, for errors.
+
+    Raises:
+        InvalidInputError: a field is unknown, missing or wrong, or the code fails.
+    """
+    known = parameters_of(thing)
+    check_names(given, [name for name in known if name not in offered], where)
+    values = {**given, **{k: v for k, v in offered.items() if k in known}}
+    try:
+        if dataclasses.is_dataclass(thing) and isinstance(thing, type):
+            return from_table(thing, values, where)
+        _check_given(thing, values, where)
+        return thing(**values)
+    except HewError:
+        raise
+    except Exception as error:
+        name = getattr(thing, "__name__", "the code")
+        raise invalid(where, f"what {name} takes", told(error)) from error
+
+
+def _check_given(thing: Any, values: Mapping[str, Any], where: str) -> None:
+    for name in parameters_of(thing):
+        parameter = inspect.signature(thing).parameters[name]
+        if name not in values and parameter.default is _EMPTY:
+            raise invalid(path(where, name), "given", "nothing")
+
+
+def code_files(name: str, group: str) -> tuple[Path, ...]:
+    """The files whose change would change what a name stands for.
+
+    These are the file of the module and those beside it that it imports, directly or
+    not. Of installed packages only the module itself is looked at.
+    """
+    points = entry_points(group)
+    module = points[name].module if name in points else name.rpartition(":")[0]
+    if module.endswith(".py"):
+        return _with_neighbours(Path(module))
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # a parent that is none, or a broken one
+        found = None
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        return ()
+    return (Path(found.origin),)
+
+
+def _with_neighbours(file: Path) -> tuple[Path, ...]:
+    found, left = [], [file]
+    while left:
+        here = left.pop()
+        if here in found or not here.is_file():
+            continue
+        found.append(here)
+        left += [here.parent / f"{name}.py" for name in _imported(here)]
+    return tuple(sorted(found))
+
+
+def _imported(file: Path) -> list[str]:
+    """First parts of the names that a file imports, wherever in it."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):  # running it will tell
+        return []
+    plain = [
+        a.name for node in nodes if isinstance(node, ast.Import) for a in node.names
+    ]
+    froms = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return [name.partition(".")[0] for name in (*plain, *froms) if name]
+
+
+def _module(name: str) -> ModuleType:
+    """A module by its name, or from its file, which is run once for its content."""
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    file = Path(name)
+    content = file.read_bytes()
+    # The name holds the content: an edited file is another module, also in a notebook
+    # that has run the one before.
+    key = hashlib.sha256(str(file).encode() + content).hexdigest()[:12]
+    known = f"{file.stem}_{key}"
+    if known in sys.modules:
+        return sys.modules[known]
+    spec = importlib.util.spec_from_file_location(known, file)
+    assert spec is not None, "a name that ends in .py has a loader"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.parent)
+    if folder not in sys.path:  # it may import files beside it
+        sys.path.append(folder)
+    sys.modules[known] = module  # dataclasses look up their module by its name
+    try:
+        exec(compile(content, str(file), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[known]
+        raise
+    return module

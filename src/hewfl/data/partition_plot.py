@@ -1,0 +1,49 @@
+"""A partition as a picture: one bar per client, cut by class."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from hewfl.core.validation import Ints
+from hewfl.plotting import COLOURS, legend, plain_text, require_canvas, save_as
+
+LISTED = 30
+"""Classes that the legend names; of more a few, evenly spaced."""
+
+
+def draw_partition(
+    counts: Int64[Ints, "n c"], classes: tuple[str, ...], title: str, path: Path
+) -> None:
+    """Save a picture of who holds how much of what, as PNG, PDF or SVG.
+
+    Raises:
+        InvalidInputError: the path has another ending.
+        MissingExtraError: matplotlib is not installed.
+    """
+    require_canvas("output", path)
+    n, c = counts.shape
+    inks = [light for light, _ in COLOURS.values()]
+    if c > len(inks):
+        maps: Any = importlib.import_module("matplotlib").colormaps
+        inks = list(maps["turbo"].resampled(c)(np.arange(c)))
+    named = set(np.linspace(0, c - 1, min(c, LISTED)).round().astype(int).tolist())
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        left = np.zeros(n)
+        for k, name in enumerate(classes):
+            text = plain_text(name) if k in named else None
+            bar = {"left": left, "color": inks[k], "label": text, "height": 0.82}
+            axes.barh(np.arange(n), counts[:, k], linewidth=0, **bar)
+            left += counts[:, k]
+        axes.set(xlabel="samples", ylabel="client", title=plain_text(title))
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.invert_yaxis()
+        axes.margins(y=0.01)
+        axes.grid(visible=False, axis="y")
+        legend(figure, [axes], columns=min(8, c))
+
+    save_as(draw, (7.0, 1.7 + 0.2 * min(n, 100) + 0.16 * (len(named) // 8)), path)

@@ -1,0 +1,788 @@
+/* Passes over the displacements, compiled: twins of gram.py, post_local.py, sketch.py and variates.py,
+ * for speed only. Callers go through hewfl.core.native.library(); every entry point checks
+ * that its buffers are as long as it will read or write.
+ */
+#include "../core/_kernels.h"
+
+#define LONGEST ((Py_ssize_t)1 << 40)
+#define LINED __attribute__((aligned(64))) /* stores across cache lines take twice as long */
+
+/* y <- y + alpha x with one rounding: g + curvature r may cancel (gram.slope_at) */
+MULTIARCH static void add_scaled_exactly(double alpha, const double *x, double *y, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        y[i] = fma(alpha, x[i], y[i]);
+}
+
+enum { FLOAT32, FLOAT64, BFLOAT16, ZEROS }; /* ZEROS: a row of zeros that nobody stores */
+enum { CHUNK = 256, FLUSH = 256, PIECE = 4096 }; /* numbers that fit a cache; see flush */
+static const Py_ssize_t SIZE[] = {4, 8, 2, 0};
+
+typedef struct {
+    Py_ssize_t n;
+    Py_buffer *buffers;
+    int *types;
+} Rows;
+
+static const char *at(const Rows *rows, Py_ssize_t i, Py_ssize_t lo)
+{
+    return (const char *)rows->buffers[i].buf + lo * SIZE[rows->types[i]];
+}
+
+/* A bfloat16 is the upper half of a float32. */
+static inline double wide(uint16_t half)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } x = {.bits = (uint32_t)half << 16};
+    return (double)x.value;
+}
+
+/* out[0..n) <- row - r in double precision */
+MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double *restrict r,
+                           double *restrict out)
+{
+    const float *x = (const float *)row;
+    const double *y = (const double *)row;
+    const uint16_t *z = (const uint16_t *)row;
+    if (type == FLOAT32)
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = (double)x[i] - r[i];
+    else if (type == FLOAT64)
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = y[i] - r[i];
+    else if (type == BFLOAT16)
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = wide(z[i]) - r[i];
+    else
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = 0.0 - r[i];
+}
+
+/* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */
+typedef struct {
+    const Rows *rows;
+    Py_ssize_t next, row;
+    const char *line, *end;
+} Fetch;
+
+static inline void fetch(Fetch *f)
+{
+    if (f->line < f->end) {
+        __builtin_prefetch(f->line, 0, 2);
+        f->line += 64;
+    } else if (f->row < f->rows->n) {
+        f->line = at(f->rows, f->row, f->next);
+        f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
+        f->row++;
+    }
+}
+
+/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart. Four of the
+ * lanes and two of the columns at a time: the sums fit the sixteen registers of AVX2, and a vector
+ * wider than the processor's would be kept in memory. */
+MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums,
+                                  const Rows *rows, Py_ssize_t next)
+{
+    Fetch f = {.rows = rows, .next = next};
+    for (Py_ssize_t I = 0; I < blocks; I++)
+        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8)
+            for (int part = 0; part < 4; part++) {
+                int lane = 4 * (part & 1), k = part & 2;
+                const double *a = X + I * 4 * CHUNK + lane, *b = X + (J * 4 + k) * CHUNK + lane;
+                v4 s00, s01, s10, s11, s20, s21, s30, s31;
+                s00 = s01 = s10 = s11 = s20 = s21 = s30 = s31 = (v4){0};
+                for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
+                    if (!k)
+                        fetch(&f);
+                    v4 b0 = *(const v4 *)(b + l), b1 = *(const v4 *)(b + l + CHUNK);
+#define A(i) (*(const v4 *)(a + l + i * CHUNK))
+                    s00 += A(0) * b0, s01 += A(0) * b1, s10 += A(1) * b0, s11 += A(1) * b1;
+                    s20 += A(2) * b0, s21 += A(2) * b1, s30 += A(3) * b0, s31 += A(3) * b1;
+#undef A
+                }
+                v4 *out = (v4 *)(sums + k * 8 + lane); /* pair (i, j) has 2 v4 at 8 i + 2 j */
+                out[0] += s00, out[2] += s01, out[8] += s10, out[10] += s11;
+                out[16] += s20, out[18] += s21, out[24] += s30, out[26] += s31;
+            }
+}
+
+/* A[m x m] += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
+ * rounds once for each of them, a single running sum would round for each chunk at the size
+ * of the whole, and lose digits as d grows. */
+static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
+{
+    for (Py_ssize_t I = 0; I < blocks; I++)
+        for (Py_ssize_t J = I; J < blocks; J++)
+            for (int p = 0; p < 4; p++)
+                for (int q = 0; q < 4; q++, sums += 8) {
+                    Py_ssize_t i = I * 4 + p, j = J * 4 + q;
+                    double s = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                               ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+                    memset(sums, 0, 8 * sizeof(double));
+                    if (i < m && j < m && i <= j)
+                        A[i * m + j] += s;
+                }
+}
+
+static void drop_rows(Rows *rows)
+{
+    for (Py_ssize_t i = 0; i < rows->n; i++)
+        PyBuffer_Release(&rows->buffers[i]);
+    free(rows->buffers);
+    free(rows->types);
+}
+
+/* rows: a list of contiguous buffers; types: bytes, one code per row */
+static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t count,
+                     Py_ssize_t d)
+{
+    rows->n = 0;
+    rows->buffers = NULL, rows->types = NULL;
+    if (d > LONGEST) { /* rows of zeros have no buffer that would say so */
+        PyErr_SetString(PyExc_ValueError, "the rows are too long");
+        return 0;
+    }
+    rows->buffers = malloc((size_t)count * sizeof(Py_buffer) + 1);
+    rows->types = malloc((size_t)count * sizeof(int) + 1);
+    if (!rows->buffers || !rows->types) {
+        PyErr_NoMemory();
+        drop_rows(rows);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *row = PySequence_GetItem(list, i);
+        int failed = !row || PyObject_GetBuffer(row, &rows->buffers[i], PyBUF_SIMPLE) < 0;
+        Py_XDECREF(row);
+        if (failed) {
+            drop_rows(rows);
+            return 0;
+        }
+        rows->types[i] = types[i];
+        rows->n = i + 1;
+        if (types[i] < 0 || types[i] > ZEROS ||
+            !fits(&rows->buffers[i], d, SIZE[(int)types[i]])) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "unknown type of row");
+            drop_rows(rows);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Where rows are measured from: a vector of d numbers, or nothing for zero. */
+typedef struct {
+    Py_buffer buffer;
+    int type;
+} Base;
+
+/* The base of a call, whose buffer may be None; drop_base releases it. */
+static int hold_base(Base *base, Py_ssize_t d)
+{
+    if (!base->buffer.buf)
+        base->type = ZEROS;
+    if (base->type < 0 || base->type > ZEROS) {
+        PyErr_SetString(PyExc_ValueError, "unknown type of row");
+        return 0;
+    }
+    return fits(&base->buffer, d, SIZE[base->type]);
+}
+
+static void drop_base(Base *base)
+{
+    if (base->buffer.obj)
+        PyBuffer_Release(&base->buffer);
+}
+
+static const char *base_at(const Base *base, Py_ssize_t lo)
+{
+    return (const char *)base->buffer.buf + lo * SIZE[base->type];
+}
+
+/* gram(rows, types, d, curvature, scale, slope_scale, A, offset, base=None, base_type=0)
+ *
+ * The first row is the origin y_0, the last the reference g; those between are columns y_i.
+ * With x the base, r = y_0 - x, c_i = scale (y_i - y_0), h = slope_scale (g + curvature r),
+ * adds to the upper triangle of A the inner products of c_1, ..., c_m, h, and to offset
+ * (g, r) and (r, r): a vector may be given in pieces, one call for each.
+ */
+static PyObject *native_gram(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, out, offset;
+    Base base = {0};
+    Py_ssize_t d;
+    double curvature, scale, slope_scale;
+    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*|z*i", &list, &types, &d, &curvature, &scale,
+                          &slope_scale, &out, &offset, &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t width = types.len - 1;
+    int held = width >= 1 && fits(&out, width * width, 8) && fits(&offset, 2, 8) &&
+               hold_base(&base, d) && hold_rows(&rows, list, types.buf, types.len, d);
+    int ok = held;
+    if (!held && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "an origin and a reference are needed");
+    if (held) {
+        Py_ssize_t m = rows.n - 1, blocks = (m + 3) / 4, pairs = blocks * (blocks + 1) / 2;
+        size_t used = (size_t)(4 * blocks + 4) * CHUNK * sizeof(double);
+        size_t size = used + (size_t)pairs * 128 * sizeof(double);
+        double *raw = malloc(size + 64);
+        ok = raw != NULL;
+        if (ok) {
+            Py_BEGIN_ALLOW_THREADS
+            double *X = (double *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+            memset(X, 0, size);
+            double *r = X + 4 * blocks * CHUNK, *zero = r + CHUNK, *y = zero + CHUNK;
+            double *x = y + CHUNK, *sums = x + CHUNK;
+            double *h = X + (m - 1) * CHUNK;
+            double *A = out.buf, *o = offset.buf, gr = 0.0, rr = 0.0;
+            Py_ssize_t since = 0;
+            for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
+                Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
+                if (len < CHUNK)
+                    memset(X, 0, used);
+                load(at(&rows, 0, lo), rows.types[0], len, zero, y);
+                load(base_at(&base, lo), base.type, len, zero, x);
+                load((const char *)y, FLOAT64, len, x, r);
+                for (Py_ssize_t i = 1; i < m; i++)
+                    load(at(&rows, i, lo), rows.types[i], len, y, X + (i - 1) * CHUNK);
+                if (scale != 1.0)
+                    scale_by(X, scale, (m - 1) * CHUNK);
+                load(at(&rows, m, lo), rows.types[m], len, zero, h);
+                gr += dot(h, r, CHUNK) * scale * slope_scale;
+                add_scaled_exactly(curvature, r, h, CHUNK);
+                scale_by(h, slope_scale, CHUNK);
+                scale_by(r, scale, CHUNK);
+                rr += dot(r, r, CHUNK);
+                rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
+                if (++since == FLUSH) {
+                    flush(sums, blocks, m, A);
+                    since = 0;
+                }
+            }
+            flush(sums, blocks, m, A);
+            o[0] += gr, o[1] += rr;
+            Py_END_ALLOW_THREADS
+        } else
+            PyErr_NoMemory();
+        free(raw);
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&offset);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* shifted(rows, types, lo, count, origin, scale, stride, out): for every row i,
+ * out[i stride + l] = scale (row_i - row_origin)[lo + l], l < count */
+static PyObject *native_shifted(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, out;
+    Py_ssize_t lo, count, origin, stride;
+    double scale;
+    if (!PyArg_ParseTuple(args, "Oy*nnndnw*", &list, &types, &lo, &count, &origin, &scale,
+                          &stride, &out))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len;
+    int held = lo >= 0 && lo <= LONGEST && count >= 0 && count <= stride && origin >= 0 && origin < n &&
+               fits(&out, times(n, stride, 1), 8) && hold_rows(&rows, list, types.buf, n, lo + count);
+    if (!held && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "a range or the origin is outside the rows");
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        double zero[CHUNK] = {0}, y[CHUNK];
+        for (Py_ssize_t at_ = 0; at_ < count; at_ += CHUNK) {
+            Py_ssize_t len = count - at_ < CHUNK ? count - at_ : CHUNK;
+            load(at(&rows, origin, lo + at_), rows.types[origin], len, zero, y);
+            for (Py_ssize_t i = 0; i < n; i++) {
+                double *to = (double *)out.buf + i * stride + at_;
+                load(at(&rows, i, lo + at_), rows.types[i], len, y, to);
+                if (scale != 1.0)
+                    scale_by(to, scale, len);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* sum[0..n) += sum over eight rows of float32 of w_i row_i, from element lo on */
+MULTIARCH static void add_eight(const Rows *rows, Py_ssize_t first, Py_ssize_t lo, Py_ssize_t n,
+                                const double *w, double *restrict sum)
+{
+    const float *r[8];
+    double v[8];
+    for (int k = 0; k < 8; k++)
+        r[k] = (const float *)at(rows, first + k, lo), v[k] = w[first + k];
+    const float *restrict a = r[0], *restrict b = r[1], *restrict c = r[2], *restrict e = r[3];
+    const float *restrict f = r[4], *restrict g = r[5], *restrict h = r[6], *restrict k = r[7];
+    for (Py_ssize_t l = 0; l < n; l++)
+        sum[l] += ((v[0] * (double)a[l] + v[1] * (double)b[l]) +
+                   (v[2] * (double)c[l] + v[3] * (double)e[l])) +
+                  ((v[4] * (double)f[l] + v[5] * (double)g[l]) +
+                   (v[6] * (double)h[l] + v[7] * (double)k[l]));
+}
+
+static int are_float32(const Rows *rows, Py_ssize_t first, Py_ssize_t count)
+{
+    int plain = first + count <= rows->n;
+    for (Py_ssize_t i = first; plain && i < first + count; i++)
+        plain = rows->types[i] == FLOAT32;
+    return plain;
+}
+
+/* sum[0..n) += sum over (up to) four rows of w_i row_i, from element lo on */
+MULTIARCH static void add_rows(const Rows *rows, Py_ssize_t first, Py_ssize_t lo, Py_ssize_t n,
+                               const double *w, double *restrict sum)
+{
+    Py_ssize_t last = first + 4 < rows->n ? first + 4 : rows->n;
+    if (are_float32(rows, first, 4)) {
+        const float *restrict a = (const float *)at(rows, first, lo);
+        const float *restrict b = (const float *)at(rows, first + 1, lo);
+        const float *restrict c = (const float *)at(rows, first + 2, lo);
+        const float *restrict e = (const float *)at(rows, first + 3, lo);
+        double wa = w[first], wb = w[first + 1], wc = w[first + 2], we = w[first + 3];
+        for (Py_ssize_t l = 0; l < n; l++)
+            sum[l] += wa * (double)a[l] + wb * (double)b[l] + wc * (double)c[l] + we * (double)e[l];
+        return;
+    }
+    for (Py_ssize_t i = first; i < last; i++) {
+        const char *row = at(rows, i, lo);
+        if (rows->types[i] == FLOAT32)
+            for (Py_ssize_t l = 0; l < n; l++)
+                sum[l] += w[i] * (double)((const float *)row)[l];
+        else if (rows->types[i] == FLOAT64)
+            for (Py_ssize_t l = 0; l < n; l++)
+                sum[l] += w[i] * ((const double *)row)[l];
+        else if (rows->types[i] == BFLOAT16)
+            for (Py_ssize_t l = 0; l < n; l++)
+                sum[l] += w[i] * wide(((const uint16_t *)row)[l]);
+    }
+}
+
+/* sum[0..n) <- sum_i w_i (row_i - x) from element lo on; x may be NULL for zero */
+static void add_all(const Rows *rows, Py_ssize_t lo, Py_ssize_t n, const double *w,
+                    const double *x, double *restrict sum)
+{
+    double all = 0.0;
+    for (Py_ssize_t i = 0; i < rows->n; i++)
+        all += w[i];
+    memset(sum, 0, (size_t)n * sizeof(double));
+    if (x)
+        axpy(-all, x, sum, n);
+    Py_ssize_t i = 0;
+    for (; are_float32(rows, i, 8); i += 8)
+        add_eight(rows, i, lo, n, w, sum);
+    for (; i < rows->n; i += 4)
+        add_rows(rows, i, lo, n, w, sum);
+}
+
+static inline double total(const double *lanes)
+{
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+           ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+/* (a - x, s) for a of float32: widened on the way, for what is stored has to be read again */
+MULTIARCH static double dot_less(const float *a, const double *x, const double *s, Py_ssize_t n)
+{
+    double lanes[8] = {0};
+    Py_ssize_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++)
+            lanes[l] += ((double)a[i + l] - x[i + l]) * s[i + l];
+    for (; i < n; i++)
+        lanes[0] += ((double)a[i] - x[i]) * s[i];
+    return total(lanes);
+}
+
+/* (a - x, a - x) likewise */
+MULTIARCH static double square_less(const float *a, const double *x, Py_ssize_t n)
+{
+    double lanes[8] = {0};
+    Py_ssize_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++) {
+            double c = (double)a[i + l] - x[i + l];
+            lanes[l] += c * c;
+        }
+    for (; i < n; i++)
+        lanes[0] += ((double)a[i] - x[i]) * ((double)a[i] - x[i]);
+    return total(lanes);
+}
+
+/* against_sum(rows, types, d, weights, out, base=None, base_type=0)
+ *
+ * With c_i = row_i - base adds (c_i, sum_j w_j c_j) to out_i: a product of the Gram matrix in one
+ * pass and n d multiplications. The sum of a few columns is formed, and used while in cache.
+ * Without weights adds (c_i, c_i).
+ */
+static PyObject *native_against_sum(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, weights, out;
+    Base base = {0};
+    Py_ssize_t d;
+    if (!PyArg_ParseTuple(args, "Oy*nz*w*|z*i", &list, &types, &d, &weights, &out, &base.buffer,
+                          &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len;
+    int held = (!weights.buf || fits(&weights, n, 8)) && fits(&out, n, 8) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        enum { FEW = 1024 }; /* numbers of which sum, base and a row fit the first cache */
+        LINED double space[FEW], x[FEW], c[FEW], zero[FEW] = {0};
+        const double *w = weights.buf, *sum = w ? space : NULL;
+        double *p = out.buf;
+        /* A float32 that differs from x at all does so by far more than x's rounding in float64:
+         * x may be taken from the sum. Numbers of float64 must be subtracted one by one. */
+        int quick = are_float32(&rows, 0, n);
+        for (Py_ssize_t lo = 0; lo < d; lo += FEW) {
+            Py_ssize_t len = d - lo < FEW ? d - lo : FEW;
+            load(base_at(&base, lo), base.type, len, zero, x);
+            if (w && quick)
+                add_all(&rows, lo, len, w, base.type == ZEROS ? NULL : x, space);
+            else
+                memset(space, 0, sizeof(space));
+            for (Py_ssize_t i = 0; w && !quick && i < n; i++) {
+                load(at(&rows, i, lo), rows.types[i], len, x, c);
+                axpy(w[i], c, space, len);
+            }
+            for (Py_ssize_t i = 0; i < n; i++) {
+                const float *row = (const float *)at(&rows, i, lo);
+                if (quick) {
+                    p[i] += w ? dot_less(row, x, sum, len) : square_less(row, x, len);
+                    continue;
+                }
+                load(at(&rows, i, lo), rows.types[i], len, x, c);
+                p[i] += dot(c, w ? sum : c, len);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    if (weights.obj)
+        PyBuffer_Release(&weights);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+MULTIARCH static void narrow(const double *sum, float *out, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        out[i] = (float)sum[i];
+}
+
+/* combine(rows, types, d, weights, out, out_type, base=None, base_type=0)
+ *
+ * out = sum_i w_i row_i - (sum_i w_i) base, rounded once; several sums at once where weights
+ * and out hold several vectors, one after the other.
+ */
+static PyObject *native_combine(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, weights, out;
+    Base base = {0};
+    Py_ssize_t d;
+    int out_type;
+    if (!PyArg_ParseTuple(args, "Oy*ny*w*i|z*i", &list, &types, &d, &weights, &out, &out_type,
+                          &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len, sums = n > 0 ? weights.len / (n * 8) : 0;
+    Py_ssize_t size = out_type == FLOAT64 ? 8 : 4;
+    int held = fits(&weights, n, 8) && fits(&out, d, size) &&
+               fits(&out, times(sums, d, 1), size) &&
+               hold_base(&base, d) && hold_rows(&rows, list, types.buf, n, d);
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double sum[PIECE], x[PIECE], zero[PIECE] = {0};
+        for (Py_ssize_t lo = 0; lo < d; lo += PIECE) {
+            Py_ssize_t len = d - lo < PIECE ? d - lo : PIECE;
+            load(base_at(&base, lo), base.type, len, zero, x);
+            for (Py_ssize_t k = 0; k < sums; k++) {
+                const double *w = (const double *)weights.buf + k * n;
+                add_all(&rows, lo, len, w, base.type == ZEROS ? NULL : x, sum);
+                if (out_type == FLOAT64)
+                    memcpy((double *)out.buf + k * d + lo, sum, (size_t)len * sizeof(double));
+                else
+                    narrow(sum, (float *)out.buf + k * d + lo, len);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&weights);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* own += -c - y (variates.py); y is a product rounded before, so that the same bits come out
+ * where there is no fused multiply-add */
+MULTIARCH static void follow(const double *restrict y, const double *restrict c, Py_ssize_t n,
+                             double *restrict own)
+{
+    for (Py_ssize_t l = 0; l < n; l++)
+        own[l] += -c[l] - y[l];
+}
+
+/* out <- factor (y - x) */
+MULTIARCH static void scaled_difference(const float *restrict y, const float *restrict x,
+                                        double factor, Py_ssize_t n, double *restrict out)
+{
+    for (Py_ssize_t l = 0; l < n; l++)
+        out[l] = factor * ((double)y[l] - (double)x[l]);
+}
+
+/* advance(rows, types, d, rate, server, clients, base=None, base_type=0)
+ *
+ * c_i += -c - rate_i (row_i - base) for clients c_i, a list of writable buffers of d numbers
+ * of float64, one for each row. One client after the other: the variates are the most of
+ * what is read, and long stretches of them are read fastest.
+ */
+static PyObject *native_advance(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list, *owners;
+    Py_buffer types, rate, server;
+    Base base = {0};
+    Py_ssize_t d;
+    if (!PyArg_ParseTuple(args, "Oy*ny*y*O|z*i", &list, &types, &d, &rate, &server, &owners,
+                          &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len, got = 0;
+    Py_buffer *own = malloc((size_t)n * sizeof(Py_buffer) + 1);
+    int held = own && fits(&rate, n, 8) && fits(&server, d, 8) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    int ok = held;
+    for (Py_ssize_t i = 0; ok && i < n; i++) {
+        PyObject *owner = PySequence_GetItem(owners, i);
+        ok = owner && PyObject_GetBuffer(owner, &own[i], PyBUF_WRITABLE) == 0;
+        Py_XDECREF(owner);
+        got += ok;
+        ok = ok && fits(&own[i], d, 8);
+    }
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double x[CHUNK], y[CHUNK], zero[CHUNK] = {0};
+        for (Py_ssize_t i = 0; i < n; i++)
+            for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
+                Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
+                const char *row = at(&rows, i, lo), *from = base_at(&base, lo);
+                double factor = ((const double *)rate.buf)[i];
+                if (rows.types[i] == FLOAT32 && base.type == FLOAT32)
+                    scaled_difference((const float *)row, (const float *)from, factor, len, y);
+                else {
+                    load(from, base.type, len, zero, x);
+                    load(row, rows.types[i], len, x, y);
+                    scale_by(y, factor, len);
+                }
+                follow(y, (const double *)server.buf + lo, len, (double *)own[i].buf + lo);
+            }
+        Py_END_ALLOW_THREADS
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < got; i++)
+        PyBuffer_Release(&own[i]);
+    free(own);
+    if (held)
+        drop_rows(&rows);
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&rate);
+    PyBuffer_Release(&server);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* sum[0..n) += b h (x - y), in single precision */
+MULTIARCH static void add_signed(float b, const float *h, const float *x, const float *y,
+                                 float *restrict sum, Py_ssize_t n)
+{
+    if (y)
+        for (Py_ssize_t i = 0; i < n; i++)
+            sum[i] += b * h[i] * (x[i] - y[i]);
+    else
+        for (Py_ssize_t i = 0; i < n; i++)
+            sum[i] += b * h[i] * x[i];
+}
+
+/* sketch(pieces, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
+ * a vector of float32, given as a list of pieces, less those of the base unless it is empty, go
+ * into the sketch `total` of k doubles. Rows are added in single precision; after every 32 the
+ * sum goes into `total`, so that rounding stays that of a few additions (sketch.py). */
+static PyObject *native_sketch(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer y, signs, shifts, table, total;
+    Py_ssize_t begin, k, got = 0, n = 0, rows = 0;
+    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*w*", &PyList_Type, &list, &y, &begin, &k, &signs,
+                          &shifts, &table, &total))
+        return NULL;
+    Py_ssize_t pieces = PyList_Size(list);
+    Py_buffer *x = malloc((size_t)pieces * sizeof(Py_buffer) + 1);
+    int ok = x != NULL;
+    for (; ok && got < pieces; got += ok) {
+        ok = PyObject_GetBuffer(PyList_GetItem(list, got), &x[got], PyBUF_SIMPLE) == 0;
+        n += ok ? x[got].len / 4 : 0;
+    }
+    if (ok && (begin < 0 || begin > PY_SSIZE_T_MAX - n || k <= 0)) {
+        PyErr_SetString(PyExc_ValueError, "a sketch has a size, and entries a place");
+        ok = 0;
+    }
+    if (ok) {
+        rows = n ? (begin + n - 1) / k - begin / k + 1 : 0;
+        ok = (y.len == 0 || fits(&y, n, 4)) && fits(&signs, rows, 8) && fits(&shifts, rows, 8) &&
+             fits(&total, k, 8);
+    }
+    const int64_t *b = signs.buf, *s = shifts.buf;
+    for (Py_ssize_t r = 0; ok && r < rows; r++)
+        if (s[r] < 0 || s[r] > table.len / 4 - k) {
+            PyErr_SetString(PyExc_ValueError, "a shift is outside the table of signs");
+            ok = 0;
+        }
+    float *sum = ok ? calloc((size_t)k, 4) : NULL;
+    ok = sum != NULL;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        Py_ssize_t j = 0, c = begin % k, piece = 0, at = 0;
+        for (Py_ssize_t r = 0; r < rows; r++, c = 0) {
+            while (c < k && j < n) { /* what one piece has of the row */
+                Py_ssize_t left = x[piece].len / 4 - at, len = k - c < left ? k - c : left;
+                add_signed((float)b[r], (const float *)table.buf + s[r] + c,
+                           (const float *)x[piece].buf + at,
+                           y.len ? (const float *)y.buf + j : NULL, sum + c, len);
+                j += len, c += len, at += len;
+                if (len == left)
+                    piece++, at = 0;
+            }
+            if (r % 32 == 31 || r == rows - 1)
+                for (Py_ssize_t i = 0; i < k; i++) {
+                    ((double *)total.buf)[i] += (double)sum[i];
+                    sum[i] = 0.0f;
+                }
+        }
+        Py_END_ALLOW_THREADS
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    free(sum);
+    for (Py_ssize_t i = 0; i < got; i++)
+        PyBuffer_Release(&x[i]);
+    free(x);
+    PyBuffer_Release(&y);
+    PyBuffer_Release(&signs);
+    PyBuffer_Release(&shifts);
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&total);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* s <- x + s; adds (s, y - x) to `product` unless y is NULL, and the bits of the largest |x + s|
+ * to `far`: among floats without a sign they are in the order of the numbers, NaN the last. */
+MULTIARCH static void move(float *restrict s, const float *x, const float *y, Py_ssize_t n,
+                           double *product, uint32_t *far)
+{
+    double lanes[8] = {0};
+    uint32_t most = *far;
+    if (y) {
+        Py_ssize_t i = 0;
+        for (; i + 8 <= n; i += 8)
+            for (int l = 0; l < 8; l++)
+                lanes[l] += (double)s[i + l] * (double)(y[i + l] - x[i + l]);
+        for (; i < n; i++)
+            lanes[0] += (double)s[i] * (double)(y[i] - x[i]);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        union {
+            float value;
+            uint32_t bits;
+        } moved = {.value = s[i] + x[i]};
+        s[i] = moved.value;
+        uint32_t size = moved.bits & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    for (int l = 0; l < 8; l++)
+        *product += lanes[l];
+    *far = most;
+}
+
+/* moved(step, x, y): x + step in place of the step, all of float32; returns (step, y - x), zero
+ * if y is None, and the largest |x + step|, which is not finite if an entry is not. */
+static PyObject *native_moved(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer s, x, y;
+    if (!PyArg_ParseTuple(args, "w*y*z*", &s, &x, &y))
+        return NULL;
+    Py_ssize_t n = s.len / 4;
+    int ok = fits(&x, n, 4) && (!y.buf || fits(&y, n, 4));
+    double product = 0.0;
+    union {
+        uint32_t bits;
+        float value;
+    } far = {.bits = 0};
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t lo = 0; lo < n; lo += PIECE) /* the second loop finds it in cache */
+            move((float *)s.buf + lo, (const float *)x.buf + lo,
+                 y.buf ? (const float *)y.buf + lo : NULL, n - lo < PIECE ? n - lo : PIECE,
+                 &product, &far.bits);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&s);
+    PyBuffer_Release(&x);
+    if (y.obj)
+        PyBuffer_Release(&y);
+    return ok ? Py_BuildValue("dd", product, (double)far.value) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
+    {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
+    {"against_sum", native_against_sum, METH_VARARGS, "Gram matrix times a vector."},
+    {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
+    {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
+    {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
+    {"sketch", native_sketch, METH_VARARGS, "The sketch of a long vector in one pass."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_passes", "Compiled twins of hewfl.displacements.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__passes(void) { return PyModule_Create(&module); }

@@ -1,0 +1,256 @@
+"""Displacements that one process holds: a matrix or a list of vectors, any library.
+
+The matrix of a simulation, and whatever arrays a user gives. Nothing here copies the
+data: blocks of a few columns are widened to float64 at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import array_api_compat as compat
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from hewfl.core.displacements import LinearCombination, RoundProducts
+from hewfl.core.round import Cohort, LocalPlan, Round
+from hewfl.core.validation import Array, invalid
+from hewfl.displacements.backend import (
+    Span,
+    as_wide,
+    host_rows,
+    is_host,
+    on_gpu,
+    to_host,
+)
+from hewfl.displacements.gram import own_products, round_products
+from hewfl.displacements.weighted_sum import products_with, weighted_sum
+
+_HOST_BLOCK = 2**18
+_DEVICE_BLOCK = 2**24
+"""Entries of one float64 block: 2 MiB stay in cache, an accelerator wants more."""
+_CACHEFUL = 2**16
+"""Numbers of float64 that are summed before the next are widened."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """n vectors of d numbers, in one array library.
+
+    Attributes:
+        data: a matrix with one row per client, or a list of vectors.
+        xp: array namespace of the data.
+        n: number of clients.
+        d: number of parameters.
+    """
+
+    data: Any
+    xp: Any
+    n: int
+    d: int
+
+    def row(self, i: int) -> Any:
+        """The i-th vector, in its own array library."""
+        return self.data[i] if isinstance(self.data, list) else self.data[i, ...]
+
+    def take(self, members: NDArray[np.int64]) -> "Rows":
+        """The vectors of some clients, in that order, without a copy."""
+        count = len(members)
+        lo = int(members[0]) if count else 0
+        span = slice(lo, lo + count)
+        if not (members == np.arange(lo, lo + count)).all():
+            rows = [self.row(int(i)) for i in members]
+        else:
+            listed = isinstance(self.data, list)
+            rows = self.data[span] if listed else self.data[span, ...]
+        return Rows(rows, self.xp, count, self.d)
+
+    def spans(self) -> list[Span] | None:
+        """All of the data as one span, None where the kernels cannot read it."""
+        lent = host_rows([self.row(i) for i in range(self.n)])
+        return None if lent is None else [Span(0, self.d, *lent, None)]
+
+    def largest(self) -> float:
+        """A bound on all entries."""
+        tops = [np.abs(to_host(self.block(lo, hi))).max() for lo, hi in self.ranges()]
+        return float(max(tops))
+
+    def block(self, lo: int, hi: int) -> Any:
+        """Columns lo to hi in float64, shape (n, hi − lo)."""
+        if isinstance(self.data, list):
+            part = self.xp.stack([row[lo:hi] for row in self.data])
+        else:
+            part = self.data[:, lo:hi]
+        return as_wide(self.xp, part)
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Ranges of columns whose float64 block is of moderate size."""
+        size = _HOST_BLOCK if is_host(self.row(0)) else _DEVICE_BLOCK
+        step = max(1, min(self.d, size // self.n))
+        for lo in range(0, self.d, step):
+            yield lo, min(lo + step, self.d)
+
+    def column_chunks(self) -> Iterator[tuple[slice, "Rows"]]:
+        """Ranges of entries to work on one after the other: all at once."""
+        yield slice(None), self
+
+    def sample(self) -> NDArray[np.float64]:
+        """Up to 2048 columns spread over the data, on the host."""
+        if self.d <= 2048:
+            return to_host(self.block(0, self.d))
+        starts = np.linspace(0, self.d - 512, 4).astype(np.int64)
+        parts = [to_host(self.block(int(lo), int(lo) + 512)) for lo in starts]
+        return np.concatenate(parts, axis=1)
+
+    # ------------------------------------------------ what a rule may do with them
+
+    def gram(self) -> Float64[Array, "n n"]:
+        """All pairwise products ⟨Δ_i, Δ_j⟩."""
+        return self.products().plain()
+
+    def inner(self, vector: Any) -> Float64[Array, " n"]:
+        """⟨Δ_i, v⟩."""
+        return products_with(self, vector)
+
+    def combine(self, weights: Float64[Array, " n"]) -> Any:
+        """Σ_i w_iΔ_i in float64 and in client order."""
+        if not isinstance(self.data, np.ndarray):
+            return weighted_sum(self, weights)
+        if self.data.dtype == np.float64:
+            return np.asarray(weights @ self.data)
+        # Widening all of a float32 matrix would write n·d numbers to memory: a block
+        # that stays in cache costs no more than reading the data.
+        total, width = np.empty(self.d), max(1, _CACHEFUL // self.n)
+        for lo in range(0, self.d, width):
+            block = self.data[:, lo : lo + width].astype(np.float64)
+            np.matmul(weights, block, out=total[lo : lo + width])
+        return total
+
+    def blocks(self) -> Iterator[Float64[Array, "n k"]]:
+        """Columns in float64, some at a time."""
+        for lo, hi in self.ranges():
+            yield to_host(self.block(lo, hi))
+
+    def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
+        """The weight problem of a reference g and Λ."""
+        gpu = on_gpu(self.data)
+        found: RoundProducts | None
+        if isinstance(reference, LinearCombination):
+            if gpu is not None:
+                found = gpu.round_products(self.data, None, 1.0)
+                if found is not None:
+                    return found.against_sum(reference.weights, curvature)
+            found = own_products(self, reference, curvature)
+            if found is not None:
+                return found
+            reference = weighted_sum(self, reference.weights)
+        if gpu is not None:
+            found = gpu.round_products(self.data, reference, curvature)
+            if found is not None:
+                return found
+        return round_products(self, reference, curvature)
+
+    def dot(self, u: Any, v: Any) -> float:
+        """⟨u, v⟩."""
+        if self.xp is np or isinstance(u, np.ndarray) or isinstance(v, np.ndarray):
+            return float(np.dot(to_host(u), to_host(v)))  # a rule may keep host vectors
+        return float(self.xp.vecdot(u, v))
+
+    def append_zero(self) -> "Rows":
+        """The vectors and Δ = 0 after them."""
+        null = self.xp.zeros_like(self.row(0))
+        if isinstance(self.data, list):
+            return Rows([*self.data, null], self.xp, self.n + 1, self.d)
+        whole = self.xp.concat([self.data, null[None, :]], axis=0)
+        return Rows(whole, self.xp, self.n + 1, self.d)
+
+    def from_matrix(self, rows: Float64[Array, "m d"]) -> "Rows":
+        """Other vectors of the same length."""
+        return Rows(rows, np, len(rows), self.d)
+
+    def matrix(self) -> Float64[Array, "n d"]:
+        """All vectors in float64; the data itself where it is such a matrix."""
+        if isinstance(self.data, np.ndarray):
+            return self.data.astype(np.float64, copy=False)
+        return to_host(self.block(0, self.d))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """The matrix as it is stored, for rules that treat it as an array."""
+        rows = self.data
+        if isinstance(rows, list):
+            rows = self.xp.stack(rows)
+        return np.array(to_host(rows), dtype=dtype, copy=copy)
+
+
+def as_rows(name: str, value: Any) -> Rows:
+    """Check shape and kind; accept a matrix or a sequence of vectors.
+
+    Raises:
+        InvalidInputError: not arrays, not real, ragged or empty.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        rows = [_vector(name, row) for row in value]
+        if not rows:
+            raise invalid(name, "at least one vector", "an empty sequence")
+        lengths = sorted({int(row.shape[0]) for row in rows})
+        if len(lengths) > 1 or lengths[0] == 0:
+            raise invalid(name, "vectors of one positive length", f"lengths {lengths}")
+        for row in rows:
+            _require_real(name, row)
+        try:
+            xp = compat.array_namespace(*rows)
+        except TypeError as error:
+            kinds = sorted({type(row).__module__ for row in rows})
+            raise invalid(name, "vectors of one array library", kinds) from error
+        return Rows(rows, xp, len(rows), lengths[0])
+    matrix = _detached(value if compat.is_array_api_obj(value) else np.asarray(value))
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise invalid(name, "of shape (n, d) with n, d ≥ 1", tuple(matrix.shape))
+    _require_real(name, matrix)
+    n, d = (int(k) for k in matrix.shape)
+    return Rows(matrix, compat.array_namespace(matrix), n, d)
+
+
+def _vector(name: str, row: Any) -> Any:
+    try:
+        vector = _detached(row if compat.is_array_api_obj(row) else np.asarray(row))
+    except ValueError as error:
+        raise invalid(name, "a sequence of vectors", repr(row)[:80]) from error
+    if vector.ndim != 1:
+        raise invalid(name, "a sequence of vectors", f"an item of shape {vector.shape}")
+    return vector
+
+
+def _require_real(name: str, array: Any) -> None:
+    kind = array.dtype.name if isinstance(array, np.ndarray) else str(array.dtype)
+    if not any(word in kind for word in ("float", "int", "bool")):
+        raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
+
+
+def _detached(array: Any) -> Any:
+    return array.detach() if compat.is_torch_array(array) else array
+
+
+def matrix_round(
+    anchor: Float64[Array, " d"],
+    displacements: Any,
+    cohort: Cohort,
+    plan: LocalPlan,
+    losses: Float64[Array, " s"] | None = None,
+) -> Round:
+    """A round whose displacements are given as a matrix or a list of vectors.
+
+    Args:
+        anchor: x_t.
+        displacements: Δ, shape (s, d), or s vectors; any array library.
+        cohort: who they are.
+        plan: what they were told.
+        losses: F_i(x_t), for rules that demand them.
+
+    Raises:
+        InvalidInputError: displacements are not real, ragged or empty.
+    """
+    rows = as_rows("displacements", displacements)
+    return Round(anchor, rows, cohort, plan, losses)

@@ -1,0 +1,332 @@
+"""The weight problem of a round from the data, in one pass and in float64.
+
+The formulas are those of `hewfl.core.displacements.RoundProducts`: products around r,
+one of the shortest data. The shift by r keeps the digits that a common part of
+all displacements, or one very long one, would take from the Gram matrix.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
+
+from hewfl.core.displacements import LinearCombination, RoundProducts
+from hewfl.core.native import PASSES, library
+from hewfl.core.validation import Array, invalid
+from hewfl.displacements.backend import (
+    ZEROS,
+    Readable,
+    Span,
+    as_wide,
+    host_rows,
+    to_host,
+)
+
+FEW_CLIENTS = 100
+"""Up to so many clients the compiled kernel is as fast as BLAS or faster, for ten of
+them three times; beyond, BLAS is up to five times as fast. Measured with AVX2:
+`benchmarks/aggregate.py --routes` has both on any processor."""
+STACK = 2**17
+"""Entries of the float64 block that BLAS is given: 1 MiB, which stays in cache."""
+OUTLYING = 1e-4
+"""Squared distances below this share betray an origin far outside."""
+ORIGINS = 3
+"""Passes spent on a better origin; one is enough unless several rows are long."""
+_SAFE = (1e-70, 1e70)
+"""Sizes whose squares and products stay well inside the range of float64."""
+
+
+def round_products(data: Readable, reference: Any, curvature: float) -> RoundProducts:
+    """Read the data once; a second time only where squares would overflow.
+
+    Args:
+        data: the data.
+        reference: g, a vector in the library and on the device of the data; None for 0.
+        curvature: Λ.
+
+    Raises:
+        InvalidInputError: a displacement or the reference is not finite.
+    """
+    sample = data.sample()
+    with np.errstate(all="ignore"):
+        slope = 0.0
+        if reference is not None:
+            begin = as_wide(data.xp, reference[: min(2048, data.d)])
+            slope = float(np.abs(to_host(begin)).max())
+        found, origin = _from_best_origin(data, reference, curvature, sample, slope)
+    if _is_trusted(found, sample):
+        return found
+    sizes = _true_sizes(data, reference)
+    if sizes[0] == 0:
+        return found
+    return _products(data, reference, curvature, origin, sizes)
+
+
+def own_products(
+    data: Readable, reference: LinearCombination, curvature: float
+) -> RoundProducts | None:
+    """Products for g = Σ u_jΔ_j, which is not formed.
+
+    None where numbers are so large or small that g has to be looked at.
+    """
+    sample = data.sample()
+    with np.errstate(all="ignore"):
+        found, _ = _from_best_origin(data, None, 1.0, sample, 0.0)
+        whole = found.against_sum(reference.weights, curvature)
+    return whole if _is_trusted(whole, sample) else None
+
+
+def vector_products(data: Readable, origin: int) -> RoundProducts:
+    """Inner products of some vectors, or of one part of their entries, in one pass.
+
+        gram_ij = ⟨v_i − v_o, v_j − v_o⟩,   linear_i = ⟨v_i − v_o, v_o⟩,
+        offset = ⟨v_o, v_o⟩
+
+    Those of several parts add up to those of the whole. A vector that is not finite
+    spoils its own row and column only, unless it is v_o.
+
+    Args:
+        data: the vectors; numbers of float32 cannot overflow these products.
+        origin: o, best one of the shortest.
+    """
+    with np.errstate(all="ignore"):
+        return _products(data, data.row(origin), 0.0, origin, (1.0, 1.0))
+
+
+def weight_problem(found: RoundProducts, n: int, curvature: float) -> RoundProducts:
+    """The weight problem from plain products of n vectors, and of g after them if any.
+
+    With r = v_o the origin, ⟨c_i, g⟩ = ⟨c_i, g − r⟩ + ⟨c_i, r⟩ and likewise for ⟨g, r⟩;
+    without g it is zero.
+
+    Args:
+        found: as `vector_products` gives them.
+        n: displacements among the vectors; one more vector is the reference g.
+        curvature: Λ.
+    """
+    G, cr, rr = found.gram[:n, :n], found.linear[:n], found.offset
+    linear, offset = curvature * cr, 0.5 * curvature * rr
+    if len(found.linear) > n:
+        linear = linear + (found.gram[:n, n] + cr)
+        offset += float(found.linear[n]) + rr
+    return RoundProducts(G, linear, offset, found.exponent)
+
+
+def _is_trusted(found: RoundProducts, sample: Float64[Array, "n k"]) -> bool:
+    """Whether nothing is out of range, and no product was lost to underflow.
+
+    One client, or equal ones, have no differences at all: there a sample of moderate
+    size shows that zeros are true zeros.
+    """
+    held = (found.gram, found.linear, found.offset)
+    if not all(np.isfinite(numbers).all() for numbers in held):
+        return False
+    seen = float(np.diagonal(found.gram).max()) > 1e-200 or found.exponent != 0
+    return seen or float(np.abs(sample).max()) > _SAFE[0]
+
+
+def _from_best_origin(
+    data: Readable,
+    reference: Any,
+    curvature: float,
+    sample: Float64[Array, "n k"],
+    slope: float,
+) -> tuple[RoundProducts, int]:
+    """Products around a short row, and which one it is."""
+    size = float(np.abs(sample).max())
+    shrunk = np.ldexp(sample, -_exponent(size))
+    origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
+    found = _products(data, reference, curvature, origin, (size, slope))
+    for _ in range(ORIGINS):
+        nearer = nearer_origin(found.gram, origin)
+        if nearer is None:
+            break
+        origin = nearer
+        found = _products(data, reference, curvature, origin, (size, slope))
+    return found, origin
+
+
+def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
+    """Another origin where this one lies far outside the others, None where not.
+
+    The sample may have missed what makes a row long. Then all differences to it are
+    long and alike: the row nearest to it is much nearer to the rest.
+    """
+    lengths = np.diagonal(G)
+    if len(G) < 3 or not np.isfinite(G).all():
+        return None
+    others = np.flatnonzero(np.arange(len(G)) != origin)
+    nearest = int(others[np.argmin(lengths[others])])
+    rest = others[others != nearest]
+    apart = lengths[rest] + lengths[nearest] - 2 * G[rest, nearest]
+    return nearest if np.median(apart) < OUTLYING * np.median(lengths[rest]) else None
+
+
+def slope_at(g: Any, curvature: float, r: Any) -> Any:
+    """The slope g + Λr, Λr's rounding error added back for when the two cancel.
+
+    Dekker's product: both factors are split in halves whose products are exact.
+    """
+    product = curvature * r
+    top = _halves(curvature)
+    high = r * 134217729.0
+    high = high - (high - r)
+    low = r - high
+    error = ((top[0] * high - product) + top[0] * low + top[1] * high) + top[1] * low
+    return (g + product) + error
+
+
+def _halves(number: float) -> tuple[float, float]:
+    high = number * 134217729.0  # 2²⁷ + 1
+    high = high - (high - number)
+    return high, number - high
+
+
+def _exponent(size: float) -> int:
+    """Power of two to divide by; zero where no harm can come."""
+    if size == 0 or not np.isfinite(size) or _SAFE[0] < size < _SAFE[1]:
+        return 0
+    return int(np.clip(np.frexp(size)[1], -1000, 1000))
+
+
+def _true_sizes(data: Readable, reference: Any) -> tuple[float, float]:
+    """Largest entries of all data; the place to find what is not finite."""
+    for i in range(data.n):
+        row = to_host(as_wide(data.xp, data.row(i)))
+        if not np.isfinite(row).all():
+            bad = row[~np.isfinite(row)][0]
+            raise invalid("displacements", "finite", f"{bad} for client {i}")
+    slope = np.zeros(1)
+    if reference is not None:
+        slope = np.abs(to_host(as_wide(data.xp, reference)))
+    if not np.isfinite(slope).all():
+        bad = slope[~np.isfinite(slope)][0]
+        raise invalid("reference", "finite", bad)
+    largest = max(
+        float(np.abs(to_host(data.block(lo, hi))).max()) for lo, hi in data.ranges()
+    )
+    return largest, float(slope.max())
+
+
+def _products(
+    data: Readable,
+    reference: Any,
+    curvature: float,
+    origin: int,
+    sizes: tuple[float, float],
+) -> RoundProducts:
+    """Products of c_i 2^−a and h 2^−b, brought to the common factor 2^−2a.
+
+    A reference of None counts as zero.
+    """
+    a = _exponent(sizes[0])
+    b = _exponent(max(sizes[1], curvature * sizes[0]))
+    n, native = data.n, library(PASSES)
+    spans = None if native is None else data.spans()
+    zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
+    g = zeros if reference is None else host_rows([reference])
+    if native is None or spans is None or g is None:
+        products, gr, rr = _portable(data, reference, curvature, origin, (a, b))
+    else:
+        by = _compiled if n <= FEW_CLIENTS else _stacked
+        lent = (g[0][0], g[1])
+        products, gr, rr = by(native, list(spans), lent, curvature, origin, (a, b))
+    with np.errstate(over="ignore"):
+        linear = np.ldexp(products[:n, n], b - a)
+        offset = float(np.ldexp(gr, b - a) + 0.5 * curvature * rr)
+    return RoundProducts(products[:n, :n], linear, offset, 2 * a)
+
+
+def _compiled(
+    native: Any,
+    spans: list[Span],
+    reference: tuple[NDArray[Any], bytes],
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """Products by the compiled kernel; the origin's own zero row is put back after."""
+    g, code = reference
+    n = len(spans[0].rows)
+    order = [origin, *(i for i in range(n) if i != origin)]
+    upper, offset = np.zeros((n, n)), np.zeros(2)
+    factors = (2.0 ** -scales[0], 2.0 ** -scales[1])
+    for span in spans:
+        rows = [*(span.rows[i] for i in order), g[span.lo : span.hi]]
+        codes = bytes(span.codes[i] for i in order) + code
+        length = span.hi - span.lo
+        given = (rows, codes, length, curvature, *factors, upper, offset)
+        native.gram(*given, *span.lent_base)
+    products = np.zeros((n + 1, n + 1))
+    kept = np.array([*order[1:], n])
+    products[np.ix_(kept, kept)] = upper + np.triu(upper, 1).T
+    return products, float(offset[0]), float(offset[1])
+
+
+def _stacked(
+    native: Any,
+    spans: list[Span],
+    reference: tuple[NDArray[Any], bytes],
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """Products by BLAS, block by block onto one triangle; blocks go across spans."""
+    n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
+    width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
+    stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")
+    g_all = Span(0, d, [reference[0]], reference[1], None)
+    factor, slope_factor = 2.0 ** -scales[0], 2.0 ** -scales[1]
+    for span in spans:
+        lo = span.lo
+        while lo < span.hi:
+            at = lo % width
+            hi = min(span.hi, lo - at + width)
+            where = (lo - span.lo, hi - lo, origin, factor, width)
+            native.shifted(span.rows, span.codes, *where, stack.ravel()[at:])
+            r = span.wide(origin, lo - span.lo, hi - span.lo)
+            scaled = r * factor
+            rr += float(np.dot(scaled, scaled))
+            h = curvature * r  # all of the slope where g = 0: nothing cancels
+            if len(reference[0]):
+                g = g_all.wide(0, lo, hi)
+                h = slope_at(g, curvature, r)
+                gr += float(np.dot(g * slope_factor, scaled))
+            stack[n, at : at + hi - lo] = h * slope_factor
+            if hi == d:
+                stack[:, at + hi - lo :] = 0.0
+            if hi == d or hi % width == 0:
+                products = dsyrk(1.0, stack.T, 1.0, products, trans=1, overwrite_c=1)
+            lo = hi
+    return np.triu(products) + np.triu(products, 1).T, gr, rr
+
+
+def _portable(
+    data: Readable,
+    reference: Any,
+    curvature: float,
+    origin: int,
+    scales: tuple[int, int],
+) -> tuple[Float64[Array, "m m"], float, float]:
+    """Inner products of c_1, …, c_n, h in the array library of the data."""
+    xp, n = data.xp, data.n
+    products = np.zeros((n + 1, n + 1))
+    gr = rr = 0.0
+    for lo, hi in data.ranges():
+        X = data.block(lo, hi)
+        if isinstance(X, np.ndarray):
+            xp = np
+        r = X[origin, :]
+        g = xp.zeros_like(r)
+        if reference is not None:
+            g = xp.asarray(as_wide(data.xp, reference[lo:hi]))
+        c = (X - r[None, :]) * 2.0 ** -scales[0]
+        h = slope_at(g, curvature, r) * 2.0 ** -scales[1]
+        stack = xp.concat([c, h[None, :]], axis=0)
+        products += to_host(xp.matmul(stack, xp.matrix_transpose(stack)))
+        r = r * 2.0 ** -scales[0]
+        gr += float(xp.vecdot(g * 2.0 ** -scales[1], r))
+        rr += float(xp.vecdot(r, r))
+    return products, gr, rr

@@ -1,0 +1,151 @@
+"""Many clients, few parameters: solve from the data, never form the n × n matrix.
+
+    H = Λ C Cᵀ 2^−k,     C: n × d, rows c_i = Δ_i − r,     n ≫ d
+
+Columns are generated a batch at a time; pricing all clients is one pass over the data
+and is the certificate. The optimal face is settled from its factor's d + 1 columns.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.records import SimplexSolution
+from hewfl.core.validation import Array, invalid
+from hewfl.displacements.backend import as_wide, to_host
+from hewfl.displacements.dense import Rows
+from hewfl.displacements.gram import slope_at
+from hewfl.solver.active_set import error_scale
+from hewfl.solver.large import Index, column_generation
+from hewfl.solver.least_norm import row_space_of_factor, settle_ties
+from hewfl.solver.simplex import accept
+
+_ROWS = 1024
+
+
+@final
+@dataclass(frozen=True)
+class DataColumns:
+    """The quadratic of a round, met through its data."""
+
+    data: Rows
+    origin: Float64[Array, " d"]
+    slope: Float64[Array, " d"]  # g + Λ r
+    curvature: float
+    exponent: int
+    """Units: rows are c_i · 2^−exponent."""
+
+    def rows(self, members: Index) -> Float64[Array, "k d"]:
+        """Shifted rows in float64."""
+        part = self.data.take(members)
+        wide = to_host(part.block(0, part.d))
+        return np.ldexp(wide - self.origin, -self.exponent)
+
+    def times(self, vector: Float64[Array, " d"]) -> Float64[Array, " n"]:
+        """⟨c_i, vector⟩ for all clients, a block of rows at a time."""
+        parts = [self.rows(members) @ vector for members in self._row_blocks()]
+        return np.concatenate(parts)
+
+    def _row_blocks(self) -> list[Index]:
+        every = np.arange(self.data.n)
+        return [every[lo : lo + _ROWS] for lo in range(0, self.data.n, _ROWS)]
+
+    @cached_property
+    def diagonal(self) -> Float64[Array, " n"]:
+        """H_ii."""
+        blocks = [self.rows(members) for members in self._row_blocks()]
+        return self.curvature * np.concatenate(
+            [np.einsum("ij,ij->i", rows, rows) for rows in blocks]
+        )
+
+    @cached_property
+    def linear(self) -> Float64[Array, " n"]:
+        """The linear term, counted from the best single client."""
+        q = self.times(self.slope)
+        centred: Array = q - q[int(np.argmin(0.5 * self.diagonal + q))]
+        return centred
+
+    def block(self, rows: Index, columns: Index) -> Float64[Array, "k m"]:
+        """H restricted to rows × columns."""
+        product: Array = self.rows(rows) @ self.rows(columns).T
+        return self.curvature * product
+
+    def gradient(self, members: Index, weights: Array) -> Float64[Array, " n"]:
+        """H w + c for w supported on `members`."""
+        x = weights @ self.rows(members)
+        return self.times(self.curvature * x) + self.linear
+
+    @property
+    def size(self) -> float:
+        """Magnitude of the objective over the simplex."""
+        return float(self.diagonal.max() + np.ptp(self.linear))
+
+    def reduced_costs(
+        self, w: Float64[Array, " n"]
+    ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
+        """∇_i − ⟨w, ∇⟩ and the error scale e_i."""
+        S = np.flatnonzero(w)
+        gradient = self.gradient(S, w[S])
+        shift = self.linear[np.argmax(w)]
+        scale = error_scale(np.sqrt(self.diagonal), self.linear - shift, w)
+        return gradient - w @ gradient, scale
+
+    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+        """Left as it is: rows of one size need no more."""
+        return w
+
+    def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
+        """Row space of the columns on a face."""
+        return row_space_of_factor(np.sqrt(self.curvature) * self.rows(members))
+
+
+def solve_low_rank(data: Rows, reference: Any, curvature: float) -> SimplexSolution:
+    """Exact weights for n ≫ d without the Gram matrix."""
+    problem = _columns(data, reference, curvature)
+    found = column_generation(problem, int(np.clip(data.d // 4, 16, 128)))
+    accept(problem, found)
+    w, note = settle_ties(problem, found.weights, independent=found.independent)
+    S = np.flatnonzero(w)
+    x = np.ldexp(w[S] @ problem.rows(S), problem.exponent)
+    gradient = problem.gradient(S, w[S])
+    multipliers = gradient - gradient.min()
+    step = problem.origin + x
+    g = to_host(as_wide(data.xp, reference))
+    k = 2 * problem.exponent
+    return SimplexSolution(
+        weights=w,
+        value=np.asarray(g @ step + 0.5 * curvature * (step @ step)),
+        gap=np.asarray(np.ldexp(w @ multipliers, k)),
+        multipliers=np.ldexp(multipliers, k),
+        support=w > 0,
+        iterations=np.asarray(found.pivots, dtype=np.int64),
+        status=note,
+    )
+
+
+def _columns(data: Rows, reference: Any, curvature: float) -> DataColumns:
+    """Origin at the shortest row; units so that squares neither over- nor underflow."""
+    g = to_host(as_wide(data.xp, reference))
+    if not np.isfinite(g).all():
+        raise invalid("reference", "finite", g[~np.isfinite(g)][0])
+    size, shortest, origin = 0.0, np.inf, np.zeros(data.d)
+    for lo in range(0, data.n, _ROWS):
+        members = np.arange(lo, min(lo + _ROWS, data.n))
+        part = data.take(members)
+        rows = to_host(part.block(0, data.d))
+        peaks = np.abs(rows).max(axis=1)
+        if not np.isfinite(peaks).all():
+            i = int(np.flatnonzero(~np.isfinite(peaks))[0])
+            raise invalid("displacements", "finite", f"{peaks[i]} for client {lo + i}")
+        size = max(size, float(peaks.max()))
+        unit = rows / np.where(peaks > 0, peaks, 1.0)[:, None]
+        lengths = peaks * np.sqrt(np.einsum("ij,ij->i", unit, unit))
+        if lengths.min() < shortest:
+            shortest = float(lengths.min())
+            origin = rows[int(np.argmin(lengths))].copy()
+    exponent = int(np.frexp(size)[1]) if size > 0 else 0
+    slope = np.ldexp(slope_at(g, curvature, origin), -exponent)
+    return DataColumns(data, origin, slope, curvature, exponent)

@@ -1,0 +1,261 @@
+"""Weights of a round from its displacements, and the step they make.
+
+    w* = argmin over w ∈ Δ(S) of  ⟨g, Σw_iΔ_i⟩ + (Λ/2)‖Σw_iΔ_i‖²
+                                                (Alg. 2, l. 16 and Alg. 3, l. 10)
+
+The data is read once for the weights and once, only where the weight is positive, for
+the step: the weights depend on all of the data, and the step on the weights. Very many
+clients of few parameters are read more often instead of forming their Gram matrix.
+"""
+
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+
+from hewfl.core.displacements import Displacements, LinearCombination
+from hewfl.core.records import SimplexSolution
+from hewfl.core.validation import Array, ArrayLike, Ints, as_float64, invalid, positive
+from hewfl.displacements.backend import as_wide, on_gpu, to_host
+from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.dense import Rows, as_rows
+from hewfl.displacements.low_rank import solve_low_rank
+from hewfl.displacements.weighted_sum import weighted_sum
+from hewfl.solver.simplex import SMALL, solve_gram
+
+__all__ = ["LinearCombination", "combine", "data_gap", "post_local_weights"]
+
+
+def as_displacements(name: str, value: Any) -> Displacements:
+    """Displacements as they are, or arrays of any library as `Rows`.
+
+    Raises:
+        InvalidInputError: arrays are not real, ragged or empty.
+    """
+    return value if isinstance(value, Displacements) else as_rows(name, value)
+
+
+def post_local_weights(
+    displacements: Any,
+    reference: Any,
+    curvature: float,
+    *,
+    active: ArrayLike | None = None,
+) -> SimplexSolution:
+    """Exact weights of a post-local round: Gram matrix, slope and solve in one call.
+
+        min over w ∈ Δ_n, w_i = 0 off S, of  ⟨g, d(w)⟩ + (Λ/2)‖d(w)‖²,  d(w) = Σw_iΔ_i
+
+    Works on NumPy arrays, torch tensors and other arrays of the array API standard, on
+    their device; float32 and bfloat16 data is accumulated in float64 block by block.
+
+    Args:
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or anything after
+            the protocol `Displacements`.
+        reference: g, shape (d,): the server control variate c_t (Algorithm 2) or the
+            mean local gradient (Algorithm 3); the latter better as `LinearCombination`. None
+            stands for zero: the point of least norm.
+        curvature: Λ > 0.
+        active: S, a mask or a list of indices; all clients by default.
+
+    Returns:
+        Weights over all n clients; zero weight and zero multiplier off S.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above, or S is empty.
+    """
+    data = as_displacements("displacements", displacements)
+    lam = positive("curvature", curvature)
+    members = _active(active, data.n)  # Alg. 2, l. 15
+    part = data if len(members) == data.n else data.take(members)
+    slope = reference_at(reference, data, whole=part is data)
+    if isinstance(part, Rows | Pieces) and part.n > max(SMALL, 2 * part.d):
+        solution = _from_rows(part, slope, lam)
+    else:
+        products = part.products(slope, lam)
+        solution = solve_gram(products, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
+    return _spread(solution, members, data.n)
+
+
+def _from_rows(part: Rows | Pieces, slope: Any, lam: float) -> SimplexSolution:
+    """Very many clients of few parameters: rows are read, no Gram matrix is formed."""
+    rows = part if isinstance(part, Rows) else as_rows("displacements", part.matrix())
+    if isinstance(slope, LinearCombination):
+        slope = part.combine(slope.weights)
+    elif slope is None:
+        slope = rows.xp.zeros_like(rows.row(0))
+    return solve_low_rank(rows, slope, lam)
+
+
+def reference_at(reference: Any, data: Displacements, *, whole: bool = True) -> Any:
+    """The reference where the data is; a sum is formed unless it is over all of it.
+
+    Args:
+        reference: g, a vector of any array library, an `LinearCombination`, or None for zero.
+        data: the displacements.
+        whole: whether a sum over all of the data may stay one.
+
+    Raises:
+        InvalidInputError: it has another length.
+    """
+    if isinstance(reference, LinearCombination):
+        u = as_float64("reference", reference.weights)
+        if u.shape != (data.n,):
+            raise invalid("reference", f"a sum of {data.n} displacements", u.shape)
+        return LinearCombination(u) if whole else data.combine(u)
+    if reference is None or not isinstance(data, Rows | Pieces):
+        return reference  # zero, or a vector as the transport itself keeps it
+    vector = as_rows("reference", [reference])
+    if vector.d != data.d:
+        raise invalid("reference", f"of shape ({data.d},)", f"({vector.d},)")
+    row = vector.row(0)
+    if isinstance(data, Pieces):
+        return to_host(as_wide(vector.xp, row))
+    if vector.xp is not data.xp:
+        row = data.xp.asarray(to_host(as_wide(vector.xp, row)))
+    return compat.to_device(row, compat.device(data.row(0)))
+
+
+def _active(active: ArrayLike | None, n: int) -> Int64[Ints, " k"]:
+    if active is None:
+        return np.arange(n)
+    given = np.asarray(active)
+    if given.dtype == np.bool_:
+        if given.shape != (n,):
+            raise invalid("active", f"a mask of shape ({n},)", f"shape {given.shape}")
+        members = np.flatnonzero(given)
+    else:
+        members = _indices(given, n)
+    if len(members) == 0:
+        raise invalid("active", "a nonempty set of clients", "an empty one")
+    return members
+
+
+def _indices(given: NDArray[Any], n: int) -> Int64[Ints, " k"]:
+    if given.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise invalid("active", "a mask or a list of indices", f"{given!r}"[:80])
+    if given.min() < 0 or given.max() >= n:
+        bad = given[(given < 0) | (given >= n)][0]
+        raise invalid("active", f"indices from 0 to {n - 1}", bad)
+    members = np.unique(given).astype(np.int64)
+    if len(members) != len(given):
+        raise invalid("active", "indices without repetition", given.tolist())
+    return members
+
+
+def _spread(
+    solution: SimplexSolution, members: Int64[Ints, " k"], n: int
+) -> SimplexSolution:
+    if len(members) == n:
+        return solution
+
+    def over_all(values: NDArray[Any]) -> NDArray[Any]:
+        full = np.zeros(n, dtype=values.dtype)
+        full[members] = values
+        return full
+
+    return SimplexSolution(
+        weights=over_all(solution.weights),
+        value=solution.value,
+        gap=solution.gap,
+        multipliers=over_all(solution.multipliers),
+        support=over_all(solution.support),
+        iterations=solution.iterations,
+        status=solution.status,
+    )
+
+
+def combine(
+    displacements: Any,
+    weights: ArrayLike,
+    *,
+    wide: bool = False,
+    out: Float64[Array, "..."] | None = None,
+) -> Any:
+    """The aggregated step d(w) = Σ_i w_iΔ_i, summed in float64 and rounded once.
+
+    Args:
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or `Pieces`.
+        weights: w, shape (n,), or (k, n) for k sums in one pass; clients of weight zero
+            are not read.
+        wide: leave the sum in float64; that of `Pieces` always is.
+        out: where to put sums in float64, if they are in main memory.
+
+    Returns:
+        A vector of the displacements' library and device, and of their precision; k of
+        them as a matrix.
+
+    Raises:
+        InvalidInputError: shapes do not fit or a weight is not finite.
+    """
+    data = as_displacements("displacements", displacements)
+    w = as_float64("weights", weights)
+    if w.ndim not in (1, 2) or w.shape[-1] != data.n:
+        raise invalid("weights", f"of shape ({data.n},) or (k, {data.n})", w.shape)
+    if not isinstance(data, Rows | Pieces):
+        return data.combine(w)
+    gpu = on_gpu(data.data) if isinstance(data, Rows) and not wide else None
+    if isinstance(data, Rows) and gpu is not None and out is None:
+        found = gpu.weighted_sum(data.data, w)  # vectors of weight zero are not read
+        return data.xp.astype(found, data.data.dtype)
+    members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
+    if len(members) == 0:
+        members = np.arange(1)
+    part, w = data.take(members), np.ascontiguousarray(w[..., members])
+    kind = None
+    if isinstance(part, Rows) and not wide:
+        rows = part.data if isinstance(part.data, list) else [part.data]
+        kind = part.xp.result_type(*{row.dtype for row in rows})
+        kind = kind if "float" in str(kind) else None
+    return weighted_sum(part, w, kind=kind, out=out)
+
+
+def data_gap(
+    displacements: Any, reference: Any, curvature: float, weights: ArrayLike
+) -> float:
+    """The certificate of any weights, from the data itself, in one pass.
+
+        x = d(w),  h = g + Λx,   gap = max_i ⟨h, x − Δ_i⟩ ≥ Ψ(w) − min Ψ
+
+    It owes nothing to a Gram matrix, so it also audits the Gram matrix's rounding.
+
+    Args:
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or `Pieces`.
+        reference: g, shape (d,), or an `LinearCombination`; None for zero.
+        curvature: Λ > 0.
+        weights: w on the simplex, shape (n,).
+
+    Returns:
+        A bound on Ψ(w) − min Ψ.
+
+    Raises:
+        InvalidInputError: shapes do not fit, weights are not on the simplex, or the
+            data is not finite.
+    """
+    data = displacements
+    if not isinstance(data, Rows | Pieces):
+        data = as_rows("displacements", displacements)
+    slope = reference_at(reference, data)
+    if isinstance(slope, LinearCombination):
+        slope = combine(data, slope.weights, wide=True)
+    elif slope is None:
+        slope = np.zeros(data.d)
+    lam, w = positive("curvature", curvature), as_float64("weights", weights)
+    if w.shape != (data.n,):
+        raise invalid("weights", f"of shape ({data.n},)", w.shape)
+    if w.min() < 0 or abs(w.sum() - 1) > 1e-9:
+        raise invalid("weights", "on the simplex", f"a sum of {w.sum()}")
+    terms = np.zeros(data.n)
+    for lo, hi in data.ranges():
+        X = to_host(data.block(lo, hi))
+        x = w @ X
+        h = to_host(as_wide(data.xp, slope[lo:hi])) + lam * x
+        with np.errstate(invalid="ignore"):
+            terms += (x - X) @ h
+    if not np.isfinite(terms).all():
+        raise invalid("displacements", "finite", "NaN or infinite entries")
+    return float(terms.max())

@@ -1,0 +1,231 @@
+"""The problem and the clients that a spec and a seed stand for."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Float64, Int64
+
+from hewfl.core.plugins import load as load_code
+from hewfl.core.plugins import make, told
+from hewfl.core.toml_records import errors_naming
+from hewfl.core.validation import Array, Ints, invalid, shown
+from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
+from hewfl.errors import HewError, MissingExtraError, RuleError
+from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.spec_sections import (
+    PROBLEMS_GROUP,
+    DataSpec,
+    check_horizons,
+    check_participation,
+    check_scenario,
+)
+from hewfl.experiments.user_code import own_names
+from hewfl.federation.federation import Federation
+from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.server.state import Entry
+
+NAMES = {
+    "name": "data.name",
+    "split": "data.split",
+    "subsample": "data.subsample",
+    "test_fraction": "data.test_fraction",
+    "n": "clients.n",
+    "alpha": "clients.alpha",
+    "minimum": "clients.minimum",
+    "per_client": "clients.per_client",
+    "partition": "clients.partition",
+}
+"""What loaders and partitions call the fields of a spec."""
+
+
+def build_federation(spec: Spec) -> Federation:
+    """Who takes part, with how many steps of which size."""
+    clients = spec.clients
+    return Federation(
+        check_horizons(clients.horizons),
+        clients.batch_size,
+        check_participation(clients.participation),
+        check_scenario(clients.scenario),
+    )
+
+
+def build_problem(spec: Spec, seed: int) -> Any:
+    """The problem on the data of the spec, split and shared out by the seed."""
+    if spec.is_record:
+        rule = "one that can be simulated"
+        raise invalid("clients.partition", rule, '"nodes", the record of a federation')
+    with errors_naming(NAMES):
+        if spec.problem.is_module:
+            return import_module("hewfl.experiments.build_torch_problem").build_module(
+                spec, seed
+            )
+        return _softmax(spec, seed) if spec.problem.make is None else _own(spec, seed)
+
+
+def entries_of(
+    spec: Spec,
+    methods: Sequence[MethodSpec],
+    smoothness: float,
+    rounds: int | None = None,
+) -> list[Entry]:
+    """The entries of methods under a spec; `rounds` where a trial has others than it."""
+    steps, T = spec.problem.reference_steps, spec.rounds if rounds is None else rounds
+    return [method.entry(smoothness, steps, T) for method in methods]
+
+
+@contextmanager
+def naming_run(spec: Spec, seed: int) -> Iterator[None]:
+    """Let errors of the user's own code name the run and the seed.
+
+    Raises:
+        RuleError: of a rule, with its entry and round; or whatever else such code raised
+            in a law or a problem.
+    """
+    try:
+        yield
+    except RuleError as error:
+        raise RuleError(f"{spec.name}, seed {seed}, {error}") from error
+    except (HewError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not own_names(spec):  # a bug of ours keeps its traceback
+            raise
+        text = f"{spec.name}, seed {seed}: code of your own failed: {told(error)}"
+        raise RuleError(text) from error
+
+
+def start_of(problem: Any) -> Float64[Array, " d"] | None:
+    """Where a run starts: at a module's own parameters, else at zero."""
+    found: Float64[Array, " d"] | None = getattr(problem, "start", None)
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ProblemData:
+    """What a problem of the user's own is made from.
+
+    Attributes:
+        features: one row per training sample, prepared as `data` of the spec says.
+        labels: their classes, whole numbers from 0.
+        shards: rows of each client.
+        test: features and labels of the test part.
+        classes: names of the classes.
+        seed: of the run.
+    """
+
+    features: Float[Array, "m p"]
+    labels: Int64[Ints, " m"]
+    shards: Partition
+    test: tuple[Float[Array, "k p"], Int64[Ints, " k"]]
+    classes: tuple[str, ...]
+    seed: int
+
+
+def _softmax(spec: Spec, seed: int) -> Softmax:
+    """The last problem if it was the same: regimes with other horizons share it."""
+    if own_names(spec):  # code may have changed under its name
+        return _new_softmax(spec, seed)
+    sharing = (spec.problem.l2, spec.clients.sharing, spec.device)
+    key = f"{samples_of(spec, seed)} {sharing!r}"
+    if key not in _built:
+        _built.clear()  # before another one takes as much memory
+        _built[key] = _new_softmax(spec, seed)
+    return _built[key]
+
+
+_built: dict[str, Softmax] = {}
+
+
+def _new_softmax(spec: Spec, seed: int) -> Softmax:
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    clients, l2 = spec.clients, spec.problem.l2
+    X, y = _on_device(spec, prepared.features), _on_device(spec, prepared.labels)
+    test = tuple(_on_device(spec, part) for part in prepared.test)
+    if clients.partition == "pool":
+        return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
+    return softmax_from_arrays(X, y, shards_of(spec, seed), l2=l2, test=test)
+
+
+def shards_of(spec: Spec, seed: int) -> Partition:
+    """Rows of the prepared training part that each client holds."""
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    rows = Rows(prepared.labels, prepared.features, prepared.clients)
+    return share_out(rows, spec.clients.sharing, seed)
+
+
+def _own(spec: Spec, seed: int) -> Problem:
+    """A problem of the user's own, on the prepared data."""
+    asked = spec.problem
+    assert asked.make is not None
+    if spec.clients.partition == "pool":
+        rule = "one with shards: a problem of your own has no common pool"
+        raise invalid("clients.partition", rule, "pool")
+    prepared, _ = prepared_data(spec.data, seed, spec.dtype)
+    data = ProblemData(
+        prepared.features,
+        prepared.labels,
+        shards_of(spec, seed),
+        (prepared.test_features, prepared.test_labels),
+        prepared.classes,
+        seed,
+    )
+    call = load_code(asked.make, PROBLEMS_GROUP, "problem.make")
+    found = make(call, asked.options, {"data": data}, "problem.options")
+    if not isinstance(found, Problem) or found.n != spec.clients.n:
+        n = getattr(found, "n", None)
+        rule = f"a hewfl.problems.Problem with n = {spec.clients.n} clients"
+        got = f"{asked.make!r}, which makes {shown(found)} with n = {n}"
+        raise invalid("problem.make", rule, got)
+    return found
+
+
+def _on_device(spec: Spec, array: Any) -> Any:
+    """Move an array to where the spec wants it."""
+    if spec.device == "numpy":
+        return array
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        text = f"device = '{spec.device}' needs PyTorch: install hewfl's extra torch"
+        raise MissingExtraError(text) from error
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+    return torch.as_tensor(array, device=spec.device)
+
+
+def samples_of(spec: Spec, seed: int) -> str:
+    """A name for the samples of a seed, the same for runs that share them."""
+    return f"{spec.data!r} {spec.dtype} {seed:09d}"
+
+
+@lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
+def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
+    """The prepared samples and a digest of the bytes they were made from."""
+    dataset = load(data.name, label=data.label, client=data.client)
+    digest = hashlib.blake2b(digest_size=16)
+    parts = [
+        (dataset.features, dataset.labels),
+        *([dataset.test] if dataset.test else []),
+    ]
+    for features, labels in parts:
+        digest.update(np.ascontiguousarray(features).data)
+        digest.update(np.ascontiguousarray(labels).data)
+    prepared = prepare(
+        dataset,
+        seed,
+        test_fraction=data.test_fraction,
+        split=data.split,
+        subsample=data.subsample,
+        standardise=data.standardise,
+        bias=data.bias,
+        dtype=dtype,
+    )
+    return prepared, digest.hexdigest()

@@ -1,0 +1,125 @@
+"""Federated problems of torch modules from a spec; imported only where one is asked."""
+
+from typing import Any
+
+import numpy as np
+
+from hewfl.core.plugins import load as load_code
+from hewfl.core.plugins import make
+from hewfl.core.validation import invalid, shown
+from hewfl.data import Rows, load, row_clients, row_labels, share_out, split_rows
+from hewfl.data.dataset import Dataset
+from hewfl.data.prepare import feature_rows
+from hewfl.experiments.spec import Spec
+from hewfl.experiments.spec_sections import MODELS, MODELS_GROUP
+from hewfl.problems.module.models import classifier_head, medium_cnn
+from hewfl.problems.module.network import torch
+from hewfl.problems.module.torch_module import TorchModule
+from hewfl.problems.module.training import Training
+
+SHAPES = {"medium_cnn": (784, 10), "classifier_head": (768, 4)}
+"""Features and classes that the models are made for."""
+
+
+def build_module(spec: Spec, seed: int) -> TorchModule:
+    """The module of a spec on its data, with validation and test parts.
+
+    Images stay bytes and are normalised on the fly, by mean and deviation of all
+    training pixels; features of an encoder are taken as they are; those for a module of
+    the user's own are standardised one by one, if `data.standardise` says so.
+    """
+    data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+    dataset = load(data.name, label=data.label, client=data.client)
+    _check_fit(spec, dataset)
+    rows, test_rows = split_rows(
+        dataset,
+        seed,
+        test_fraction=data.test_fraction,
+        split=data.split,
+        subsample=data.subsample,
+    )
+    held_out = round(data.validation_fraction * len(rows))
+    if data.validation_fraction and not 0 < held_out < len(rows):
+        rule = f"0, or hold out at least one of {len(rows)} rows and leave one"
+        raise invalid("data.validation_fraction", rule, data.validation_fraction)
+    validation, training = rows[:held_out], rows[held_out:]
+    if spec.clients.partition == "pool":
+        raise invalid("clients.partition", "one with shards for a module", "pool")
+    table, labels_ = feature_rows(dataset, training), row_labels(dataset, training)
+    known = Rows(labels_, table, row_clients(dataset, training))
+    shards = share_out(known, spec.clients.sharing, seed)
+    order = training[np.concatenate(shards)]
+    sizes = np.array([len(shard) for shard in shards])
+    mean, deviation = 0.0, 1.0
+    is_own = spec.problem.model not in MODELS
+    if is_own and data.standardise and table.dtype != np.uint8:
+        mean, deviation = table.mean(axis=0), table.std(axis=0)
+        deviation[deviation == 0] = 1.0  # a constant feature becomes zero
+
+    def part(chosen: Any) -> tuple[Any, Any]:
+        features = feature_rows(dataset, chosen)
+        if is_own and features.dtype != np.uint8:
+            features = (features - mean) / deviation
+        labels = torch.as_tensor(row_labels(dataset, chosen))
+        return torch.as_tensor(features).to(device), labels.to(device)
+
+    X, y = part(order)
+    parts = {"test": part(test_rows)}
+    if held_out:
+        parts["validation"] = part(validation)
+    normalise = None
+    if X.dtype == torch.uint8:
+        wide = X.double()
+        normalise = (float(wide.mean()), float(wide.std()))
+    wanted = spec.problem
+    return TorchModule(
+        _module(spec, seed, dataset),
+        X,
+        y,
+        np.cumsum(sizes) - sizes,
+        sizes,
+        parts=parts,
+        normalise=normalise,
+        training=Training(
+            weight_decay=wanted.weight_decay,
+            clip=wanted.clip,
+            optimiser=wanted.optimiser,
+            precision=wanted.precision,
+            client_chunk=wanted.client_chunk,
+        ),
+    )
+
+
+def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
+    """One of the paper's modules, or the user's own; torch's generator stays as is."""
+    wanted = spec.problem
+    if wanted.model in MODELS:
+        known = medium_cnn if wanted.model == "medium_cnn" else classifier_head
+        return known(seed, wanted.dropout)
+    call = load_code(wanted.model, MODELS_GROUP, "problem.model")
+    offered = {
+        "features": dataset.features.shape[1],
+        "classes": len(dataset.classes),
+        "seed": seed,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = make(call, wanted.options, offered, "problem.options")
+    if not isinstance(found, torch.nn.Module):
+        raise invalid("problem.model", "one that makes a torch module", shown(found))
+    return found
+
+
+def _check_fit(spec: Spec, dataset: Dataset) -> None:
+    """Require data of the shape that a module of the paper is made for."""
+    if spec.problem.model not in MODELS:
+        return
+    features, classes = SHAPES[spec.problem.model]
+    found = (dataset.features.shape[1], len(dataset.classes))
+    if found[0] != features or found[1] > classes:
+        has = f"{dataset.name} has {found[0]} features and {found[1]} classes"
+        wants = f"{spec.problem.model} is for {features} and at most {classes}"
+        rule = f"one for data.name = {spec.data.name!r} ({has}; {wants})"
+        raise invalid("problem.model", rule, f'"{spec.problem.model}"')

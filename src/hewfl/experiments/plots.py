@@ -1,0 +1,335 @@
+"""Curves of a run's quantities on axes of matplotlib: the leaders, and the rest.
+
+Lines are means over seeds; a line ends where one of its seeds diverged. The leaders,
+HEW and its best rival, have bands of one standard deviation of the seeds to each side
+and their names at the ends of their lines; the others are thin lines.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.validation import Array, invalid
+from hewfl.experiments.results import (
+    AXES,
+    GAPS,
+    Axis,
+    Group,
+    Results,
+    places,
+    positions,
+)
+from hewfl.experiments.statistics import final_of, half_width
+from hewfl.experiments.styles import ADAPTIVE, MARKERS, Style, styles_of
+from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.plotting import legend, name_ends, plain_text, save
+from hewfl.server.trace import AVERAGED
+
+QUANTITIES = {
+    "gap": "training gap",
+    "objective": "training objective",
+    "pooled_gap": "pooled training gap",
+    "pooled": "pooled training objective",
+    "test_accuracy": "test accuracy",
+    "test_loss": "test loss",
+    "validation_accuracy": "validation accuracy",
+    "validation_loss": "validation loss",
+}
+QUANTITIES |= {f"{AVERAGED}{k}": f"{name}, averaged" for k, name in QUANTITIES.items()}
+"""What a page and its figures call them, in the order in which they are offered."""
+HEADROOM = 3.0
+"""Lines that rise above this many times the common start leave the panel."""
+WARM_UP = 0.2
+"""Share of the rounds that need not fit in: there all methods are far from the end."""
+FENCE = 3.0
+"""A line that ends so many quartile distances behind the others leaves the panel."""
+FEW = 5
+"""Lines up to here all stay in the panel."""
+
+
+def leaders(results: Results, quantity: str) -> list[str]:
+    """The best method with exact weights and the best without, by their last means."""
+    adaptive = {m.label for m in results.spec.methods if m.method in ADAPTIVE}
+    sign = -1 if quantity in LARGER_IS_BETTER else 1
+    ends = {k: sign * final_of(results, k, quantity).mean() for k in results.labels}
+    ends = {k: end for k, end in ends.items() if np.isfinite(end)}
+    sides = ([k for k in ends if (k in adaptive) is own] for own in (True, False))
+    return [min(side, key=ends.__getitem__) for side in sides if side]
+
+
+def draw_curves(
+    axes: Any,
+    results: Results,
+    quantity: str,
+    *,
+    axis: Axis = "scalars",
+    styles: Mapping[str, Style] | None = None,
+    focus: Sequence[str] | None = None,
+) -> None:
+    """Draw a quantity of each method on axes of matplotlib.
+
+    Gaps are on a logarithmic scale. Where participation is random, seeds differ in what
+    they send, and a point is at the mean of that.
+
+    Args:
+        axes: to draw on.
+        results: of a run.
+        quantity: what `Results.curve` knows.
+        axis: what runs from left to right.
+        styles: of the methods, where several panels are to agree.
+        focus: methods with a band and a name at their line; `leaders` by default.
+    """
+    styles = styles or styles_of(results.spec.methods)
+    focus = leaders(results, quantity) if focus is None else focus
+    means, ends = {}, {}
+    drawn = [label for label in results.labels if results.measures(label, quantity)]
+    if not drawn:
+        raise invalid("quantity", "one that was measured", repr(quantity))
+    for label in drawn:
+        x = positions(results, label, axis)
+        mean, spread = mean_and_spread(results.curve(label, quantity))
+        if quantity in GAPS:  # rounding may put an optimal method below the optimum
+            mean = np.where(mean > 0, mean, np.nan)
+        means[label] = mean
+        is_leader = label in focus
+        _draw_line(axes, x, mean, (label, styles[label]), is_leader=is_leader)
+        if is_leader:
+            ink = styles[label].ink
+            low, high = mean - spread, mean + spread
+            axes.fill_between(x, low, high, color=ink, alpha=0.18, linewidth=0)
+            known = np.flatnonzero(np.isfinite(mean))
+            if known.size:
+                ends[label] = (float(x[known[-1]]), float(mean[known[-1]]), ink)
+    axes.set(xlabel=AXES[axis], ylabel=QUANTITIES.get(quantity, quantity))
+    if quantity in GAPS:
+        axes.set_yscale("log", nonpositive="clip")  # a band may reach below zero
+    axes.set_ylim(*_limits(means, results, quantity, focus))
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
+    name_ends(axes, ends)
+
+
+def draw_difference(
+    axes: Any,
+    results: Results,
+    pair: tuple[str, str],
+    quantity: str,
+    *,
+    axis: Axis = "scalars",
+    ink: str,
+) -> None:
+    """Draw one method less another over an axis, with its 95 % interval.
+
+    Differences are paired by seed and taken at equal amounts of the axis, between two
+    evaluations by a straight line; the axis ends where the thriftier of the two does.
+
+    Args:
+        axes: to draw on.
+        results: of a run.
+        pair: labels of the two.
+        quantity: of the model by which each is judged.
+        axis: what runs from left to right, and is equal.
+        ink: colour of the line.
+    """
+    at = [places(results, label, axis) for label in pair]
+    values = [results.values(k, results.judged(k, quantity)) for k in pair]
+    ends = np.min([sent[:, -1] for sent in at], axis=0)
+    share = np.linspace(0.0, 1.0, 2 * len(results.rounds) - 1)
+    curves = (
+        [np.interp(share * end, *own) for end, *own in zip(ends, x, y, strict=True)]
+        for x, y in zip(at, values, strict=True)
+    )
+    first, second = (np.array(curve) for curve in curves)
+    found, x = first - second, share * ends.mean()
+    mean = found.mean(axis=0)
+    if len(found) > 1:
+        half = np.array([half_width(column) for column in found.T])
+        axes.fill_between(x, mean - half, mean + half, color=ink, alpha=0.2, lw=0)
+    axes.plot(x, mean, color=ink, linewidth=1.6)
+    axes.axhline(0.0, color="0.25", linewidth=0.8)
+    late = share >= WARM_UP  # the first rounds differ much, and say little
+    shown = mean[late & np.isfinite(mean)]
+    if shown.size and np.ptp(shown) > 0:
+        low, high = min(0.0, shown.min()), max(0.0, shown.max())
+        axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
+    axes.set(xlabel=AXES[axis])
+    axes.ticklabel_format(axis="both", style="sci", scilimits=(-3, 4))
+
+
+def measured(results: Results, quantities: Iterable[str]) -> list[str]:
+    """Those of some quantities that a run has, of at least one of its methods."""
+    labels = results.labels
+    return [q for q in quantities if any(results.measures(k, q) for k in labels)]
+
+
+def mean_and_spread(
+    values: Float64[Array, "seeds points"],
+) -> tuple[Float64[Array, " points"], Float64[Array, " points"]]:
+    """Mean and standard deviation over seeds; NaN where a seed has no finite value."""
+    kept = np.where(np.isfinite(values).all(axis=0), values, np.nan)
+    if len(kept) == 1:
+        return kept[0], np.zeros(kept.shape[1])
+    return kept.mean(axis=0), kept.std(axis=0, ddof=1)
+
+
+def _draw_line(
+    axes: Any,
+    x: Float64[Array, " points"],
+    mean: Float64[Array, " points"],
+    named: tuple[str, Style],
+    *,
+    is_leader: bool,
+) -> None:
+    label, style = named
+    axes.plot(
+        x,
+        mean,
+        color=style.ink,
+        linestyle=(0, style.dash) if style.dash else "-",
+        linewidth=style.width if is_leader else 0.8,
+        marker=MARKERS[style.marker],
+        markersize=3,
+        markevery=max(1, len(x) // 6),
+        alpha=1.0 if is_leader else 0.8,
+        zorder=3 if is_leader else 2,
+        label=plain_text(label),
+    )
+
+
+def _limits(
+    means: Mapping[str, Float64[Array, " points"]],
+    results: Results,
+    quantity: str,
+    focus: Sequence[str],
+) -> tuple[float | None, float | None]:
+    """Ends of the vertical axis: what differs fits in, what is far behind does not."""
+    every = np.stack(list(means.values()))
+    is_log, sign = quantity in GAPS, -1 if quantity in LARGER_IS_BETTER else 1
+    start = np.nanmax(every[:, 0], initial=-np.inf)
+    every = every[:, results.rounds >= WARM_UP * results.spec.rounds]
+    ends = sign * (np.log(every[:, -1]) if is_log else every[:, -1])
+    if np.isfinite(ends).sum() > FEW:
+        middle, high = np.nanquantile(ends, [0.5, 0.75])
+        near = ends <= middle + FENCE * max(high - middle, 1e-3)
+        every = every[near | [label in focus for label in means]]
+    if start > 0 and sign > 0:
+        every = np.where(every > HEADROOM * start, np.nan, every)
+    seen = every[np.isfinite(every) & ((every > 0) | (not is_log))]
+    if seen.size == 0 or seen.min() == seen.max():
+        return None, None
+    low, high = float(seen.min()), float(seen.max())
+    if is_log:
+        margin = (high / low) ** 0.04
+        return low / margin, high * margin
+    margin = 0.04 * (high - low)
+    return low - margin, high + margin
+
+
+# ------------------ Final weights by local work, and any run on one sheet
+
+MOST_TICKS = 10
+"""Horizons that are named below a panel; of more every second or third."""
+
+
+def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
+    """Draw any run on one sheet: training, accuracy, and final weights by horizon.
+
+    Where methods keep averaged models, these have panels of their own.
+    """
+    kinds = (
+        ("gap", "objective"),
+        ("averaged_gap", "averaged_objective"),
+        ("test_accuracy", "test_loss"),
+        ("averaged_test_accuracy", "averaged_test_loss"),
+    )
+    offered = [measured(results, kind)[:1] for kind in kinds]
+    quantities = [found[0] for found in offered if found]
+
+    def draw(figure: Any) -> None:
+        grid = figure.add_gridspec(2, len(quantities) + 1)
+        ways: tuple[Axis, Axis] = ("rounds", "scalars")
+        for i, axis in enumerate(ways):
+            for j, quantity in enumerate(quantities):
+                panel = figure.add_subplot(grid[i, j])
+                draw_curves(panel, results, quantity, axis=axis)
+        _draw_weight_map(figure.add_subplot(grid[:, -1]), results)
+        figure.suptitle(plain_text(results.spec.name))
+        legend(figure, figure.axes[:1], columns=5)
+
+    height = 4.6 + 0.16 * (len(results.labels) // 5)
+    return save(draw, (3.1 * len(quantities) + 3.3, height), path)
+
+
+def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
+    """Bars of the weight of each horizon, seeds, and what equal weights would give."""
+    mass, share = results.mass(label), _share_of_clients(results, label)
+    at = np.arange(len(mass))
+    means = [seeds.mean() for seeds in mass.values()]
+    axes.bar(at, means, 0.62, color=ink, alpha=0.55, label="mean over seeds")
+    for k, seeds in enumerate(mass.values()):
+        x = k + np.linspace(-0.18, 0.18, len(seeds))  # side by side, none hidden
+        name = "one seed" if k == 0 else None
+        axes.scatter(x, seeds, s=7, color=ink, linewidths=0, label=name)
+    marks = [share[h] for h in mass]
+    axes.hlines(
+        marks, at - 0.36, at + 0.36, color="black", linewidth=1.4, label="equal weights"
+    )
+    _name_horizons(axes, results, list(mass))
+    axes.grid(visible=False, axis="x")
+
+
+def _draw_weight_map(axes: Any, results: Results) -> None:
+    """Final weights as a map: methods by horizons, the mean over seeds in each cell."""
+    mass = {label: results.mass(label) for label in results.labels}
+    horizons = sorted({h for found in mass.values() for h in found})
+    rows = [
+        [float(found[h].mean()) if h in found else np.nan for h in horizons]
+        for found in mass.values()
+    ]
+    shares = [_share_of_clients(results, label) for label in results.labels]
+    equal = {h: value for found in shares for h, value in found.items()}
+    values = np.array([[equal[h] for h in horizons], *rows])
+    image = axes.imshow(values, cmap="Blues", vmin=0, aspect="auto")
+    axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, label="weight")
+    dark = 0.6 * np.nanmax(values, initial=0.0)
+    if len(horizons) <= 6:  # more do not leave room for numbers
+        for (i, j), value in np.ndenumerate(values):
+            ink = "white" if value > dark else "black"
+            text = f"{value:.2f}" if np.isfinite(value) else ""
+            axes.text(j, i, text, ha="center", va="center", fontsize=7, color=ink)
+    axes.axhline(0.5, color="white", linewidth=3)
+    _name_horizons(axes, results, horizons)
+    axes.set_yticks(
+        range(len(values)), ["(equal weights)", *map(_short, results.labels)]
+    )
+    axes.set_title("weight by horizon, last round")
+    axes.grid(visible=False)
+
+
+def _share_of_clients(results: Results, label: str) -> dict[Group, float]:
+    """Share of the clients with each horizon in the last round, mean over seeds."""
+    entry = results.labels.index(label)
+    last = [
+        results.groups(k, by_entry[entry][-1])
+        for k, by_entry in enumerate(results.records)
+    ]
+    kept = [horizons for horizons in last if len(horizons)]
+    found = sorted({h for horizons in kept for h in horizons})
+    return {
+        h: float(np.mean([np.mean(np.array(horizons) == h) for horizons in kept]))
+        for h in found
+    }
+
+
+def _name_horizons(axes: Any, results: Results, horizons: Sequence[Group]) -> None:
+    """Ticks at horizons, as many as have room."""
+    step = -(-len(horizons) // MOST_TICKS)
+    at = range(0, len(horizons), step)
+    axes.set_xticks(at, [str(horizons[k]) for k in at])
+    axes.set_xlabel("local epochs H" if results.counts_epochs else "local steps H")
+
+
+def _short(name: str) -> str:
+    return plain_text(name if len(name) <= 26 else f"{name[:25]}…")

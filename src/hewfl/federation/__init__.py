@@ -1,0 +1,1 @@
+"""Who takes part and how: client sampling, local steps, faults, random streams."""

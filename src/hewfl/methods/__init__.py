@@ -1,0 +1,1 @@
+"""Methods: local work, an aggregator and a server step; the registry of names."""

@@ -1,0 +1,134 @@
+"""Runs as one HTML page: who wins, curves, comparisons, weights, tuning, spec.
+
+The page needs nothing but itself: style, script and data are inside, and a content
+policy keeps it from loading or running anything else. Tables are plain HTML and remain
+without JavaScript. The same runs give the same bytes.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import string
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from hewfl.core.atomic import write_text
+from hewfl.core.validation import invalid
+from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.partial_results import results_so_far
+from hewfl.experiments.plots import measured
+from hewfl.experiments.results import Results
+from hewfl.experiments.run_folder import Folder
+from hewfl.experiments.statistics import stand
+from hewfl.experiments.styles import page_style, styles_of
+from hewfl.experiments.summary import summarise
+from hewfl.report.page_data import Html, PageRun, page_data, tag, warning
+from hewfl.report.page_sections import article, navigation, overview
+from hewfl.version import __version__
+
+SCRIPTS = ("elements", "numbers", "plot", "curves", "weights", "export", "start")
+"""Of the page, in the order in which they build on each other."""
+JUDGED = ("objective", "pooled", "validation_accuracy", "test_accuracy")
+"""Quantities on which there are winners."""
+
+
+def write_report(
+    folders: Sequence[Folder],
+    path: Path,
+    *,
+    targets: Mapping[str, float] | None = None,
+    refresh: float | None = None,
+) -> bool:
+    """Write the page of one or several runs, finished or not.
+
+    Args:
+        folders: of the runs, in the order of the page.
+        path: of the file.
+        targets: values to be reached, by quantity; others are chosen.
+        refresh: seconds after which an unfinished page loads itself again.
+
+    Returns:
+        Whether all of the runs are finished.
+
+    Raises:
+        InvalidInputError: no run is given, or a target is of no known quantity.
+        DataError: files of a run are damaged.
+    """
+    if not folders:
+        raise invalid("folders", "at least one run", "none")
+    for quantity in targets or {}:
+        if quantity not in JUDGED:
+            raise invalid("targets", f"of {', '.join(JUDGED)}", repr(quantity))
+    is_done = all(folder.is_done for folder in folders)
+    found = [(f, f.results if f.is_done else results_so_far(f)) for f in folders]
+    begun = [(folder, results) for folder, results in found if results is not None]
+    methods: dict[str, MethodSpec] = {}
+    for _, results in begun:  # one look for a label on the whole page
+        methods |= {m.label: m for m in results.spec.methods if m.label not in methods}
+    styles = styles_of(tuple(methods.values()))
+    runs = []
+    for k, (folder, results) in enumerate(begun):
+        summary = folder.summary if folder.is_done else summarise(results)
+        standings = {q: stand(results, q) for q in _judged(results)}
+        runs.append(PageRun(folder, results, summary, styles, standings, k))
+    waiting = [_waiting(folder) for folder, results in found if results is None]
+    body = [article(run, targets or {}) for run in runs]
+    if len(runs) > 1:
+        body.insert(0, overview(runs))
+    _write(path, runs, [*waiting, *body], None if is_done else refresh)
+    return is_done
+
+
+def _judged(results: Results) -> list[str]:
+    """Quantities with winners; the pooled objective only where it is another one."""
+    found = measured(results, JUDGED)
+    pairs = [
+        (results.values(k, "objective"), results.values(k, "pooled"))
+        for k in results.labels
+    ]
+    if all(abs(a[:, -1] - b[:, -1]).max() <= 1e-9 for a, b in pairs):
+        return [q for q in found if q != "pooled"]
+    return found
+
+
+def _waiting(folder: Folder) -> Html:
+    """A run of which there is nothing to show yet."""
+    what = "It is being tuned." if folder.tuned is None else "Its rounds have begun."
+    name = tag("h2", folder.spec.name)
+    return tag("article", name, warning(f"Not finished: nothing to show yet. {what}"))
+
+
+def _write(
+    path: Path, runs: Sequence[PageRun], body: Sequence[str], refresh: float | None
+) -> None:
+    """Fill the page."""
+    page = resources.files("hewfl.report") / "page"
+    css = page_style()
+    js = "\n".join((page / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
+    given = [page_data(run.results, run.styles) for run in runs]
+    data = json.dumps(given, separators=(",", ":"), allow_nan=False)
+    names = ", ".join(run.results.spec.name for run in runs)
+    template = string.Template((page / "report.html").read_text("utf-8"))
+    filled = template.substitute(
+        title=html.escape(f"Report: {names}" if names else "Report"),
+        policy=_policy(css, js),
+        css=css,
+        js=js,
+        refresh="" if refresh is None else f"{refresh:g}",
+        navigation=navigation(runs) if runs else "",
+        body="\n".join(body),
+        data=data.replace("<", "\\u003c"),  # no text can close the script element
+        version=html.escape(__version__),
+    )
+    write_text(path, filled)
+
+
+def _policy(css: str, js: str) -> str:
+    """Run and style by exactly what is here; load nothing."""
+    parts = ["default-src 'none'", "img-src data:"]
+    for kind, text in (("script-src", js), ("style-src", css)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        parts.append(f"{kind} 'sha256-{digest}'")
+    return "; ".join(parts)

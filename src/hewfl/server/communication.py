@@ -1,0 +1,154 @@
+"""What travels: numbers sent up, down and besides, in both conventions.
+
+Broadcast counts once. `scalars` is what hewfl sends; `paper_scalars` is the paper's
+count, in which corrected methods also upload Δc_i (erratum E-17). A round in which
+nobody is contacted costs nothing (E-06).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64
+
+from hewfl.core.algorithm import Demands, Traffic
+from hewfl.core.validation import Ints
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One round of one method.
+
+    Attributes:
+        down: numbers broadcast.
+        up: numbers sent by the clients together.
+        extra: scalars besides, both ways.
+        paper_up: `up` in the paper's count.
+        up_per_client: numbers each active client sends, extras included.
+    """
+
+    down: int = 0
+    up: int = 0
+    extra: int = 0
+    paper_up: int = 0
+    up_per_client: int = 0
+
+    @property
+    def scalars(self) -> int:
+        """All numbers sent."""
+        return self.down + self.up + self.extra
+
+    @property
+    def paper_scalars(self) -> int:
+        """All numbers as the paper counts them."""
+        return self.down + self.paper_up + self.extra
+
+
+def with_gradients(traffic: Traffic) -> Traffic:
+    """What a method with control variates sends under an adaptive local optimiser.
+
+    Each active client sends the mean gradient of its branch beside its displacement.
+    The paper, which sends Δc_i along, counts that vector anyway.
+
+    >>> with_gradients(Traffic(down=2, up=1, paper_up=2))  # doctest: +ELLIPSIS
+    Traffic(down=2, up=2, paper_up=2, ..., samples=0)
+    """
+    up = traffic.up + 1
+    return replace(traffic, up=up, paper_up=max(up, traffic.paper_up))
+
+
+def charge(traffic: Traffic, active: int, d: int) -> Charge:
+    """The cost of a round with `active` clients and d parameters."""
+    if active == 0:
+        return Charge()
+    extra = active * (traffic.down_scalars + traffic.up_scalars)
+    return Charge(
+        down=traffic.down * d,
+        up=traffic.up * d * active,
+        extra=extra + traffic.common_scalars,
+        paper_up=traffic.paper_up * d * active,
+        up_per_client=traffic.up * d + traffic.up_scalars,
+    )
+
+
+def node_charge(
+    demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
+) -> tuple[Charge, Charge]:
+    """The cost of a round whose messages go to each client by itself, and the paper's.
+
+    Corrections are then a vector for each client, and not one that is broadcast.
+
+    Args:
+        demands: of the method.
+        active: clients asked.
+        d: number of parameters.
+        means: whether clients sent mean gradients besides.
+        more: numbers that each client sent besides, such as a sketch.
+    """
+    own = demands.traffic
+    sent = with_gradients(own) if means else own
+    if demands.variates:
+        sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
+    sent = replace(sent, up_scalars=sent.up_scalars + more)
+    return charge(sent, active, d), charge(own, active, d)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ledger:
+    """What one method sent in a whole run.
+
+    Attributes:
+        total: the sum of its rounds' charges; `up_per_client` is the largest so far.
+        sent: numbers each client sent.
+        paper_sent: numbers each client sent, in the paper's count.
+        received: numbers each client received, broadcasts included.
+        samples: on which each client measured losses, beside its local steps.
+    """
+
+    total: Charge
+    sent: Int64[Ints, " n"]
+    paper_sent: Int64[Ints, " n"]
+    received: Int64[Ints, " n"]
+    samples: Int64[Ints, " n"]
+
+
+def ledger(
+    traffic: Traffic,
+    contacted: Iterable[Sequence[int]],
+    n: int,
+    d: int,
+    *,
+    at_start: int = 0,
+) -> Ledger:
+    """The account of a run.
+
+    Args:
+        traffic: what the method sends in a round.
+        contacted: the clients of each round, those not heard included.
+        n: number of clients.
+        d: number of parameters.
+        at_start: numbers each client sent before the first round (E-29).
+    """
+    rounds = np.zeros(n, dtype=np.int64)
+    bills = [Charge(up=n * at_start, paper_up=n * at_start)]
+    for clients in contacted:
+        rounds[list(clients)] += 1
+        bills.append(charge(traffic, len(clients), d))
+    total = Charge(
+        down=sum(bill.down for bill in bills),
+        up=sum(bill.up for bill in bills),
+        extra=sum(bill.extra for bill in bills),
+        paper_up=sum(bill.paper_up for bill in bills),
+        up_per_client=max(bill.up_per_client for bill in bills),
+    )
+    got = traffic.down * d + traffic.down_scalars + traffic.common_scalars
+    return Ledger(
+        total,
+        at_start + rounds * (traffic.up * d + traffic.up_scalars),
+        at_start + rounds * (traffic.paper_up * d + traffic.up_scalars),
+        rounds * got,
+        rounds * traffic.samples,
+    )

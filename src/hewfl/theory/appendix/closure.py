@@ -1,0 +1,208 @@
+"""Fenchel-Young closure: product terms of a one-step bound split into separate ones.
+
+    a·b ≤ φ*(a) + φ(b),     φ*(α) = sup over β ≥ 0 of αβ − φ(β)
+
+so that a bound with products of what the control sets (a) and what the state is (b)
+becomes a kernel in which the two stand apart (ass:raw, thm:FY_closure).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float64
+
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import (
+    Array,
+    ArrayLike,
+    Reals,
+    as_float64,
+    broadcast,
+    invalid,
+    nonnegatives,
+    positives,
+)
+from hewfl.theory.statement import Hypothesis, at_most
+
+
+@runtime_checkable
+class YoungPair(Protocol):
+    """A proper convex φ on [0, ∞) and its conjugate φ*."""
+
+    def primal(self, level: ArrayLike) -> Reals:
+        """φ(β) for β ≥ 0.
+
+        Args:
+            level: β.
+
+        Returns:
+            φ(β), of the same shape.
+        """
+
+    def conjugate(self, gain: ArrayLike) -> Reals:
+        """φ*(α) for α ≥ 0.
+
+        Args:
+            gain: α.
+
+        Returns:
+            φ*(α), of the same shape.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PowerYoung:
+    """φ(β) = cβ^q/q and φ*(α) = c(α/c)^{q'}/q', 1/q + 1/q' = 1.
+
+    Attributes:
+        exponent: q > 1; 2 is the quadratic pair cβ²/2, α²/(2c).
+        weight: c > 0; αβ is met exactly at c = α/β^{q−1}.
+    """
+
+    exponent: ArrayLike = 2.0
+    weight: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse q ≤ 1, c ≤ 0 and shapes that do not fit."""
+        q, c = as_float64("exponent", self.exponent), positives("weight", self.weight)
+        if not (q > 1).all():
+            raise invalid("exponent", "above 1", q[~(q > 1)].flat[0])
+        broadcast({"exponent": q, "weight": c})
+        object.__setattr__(self, "exponent", q)
+        object.__setattr__(self, "weight", c)
+
+    def primal(self, level: ArrayLike) -> Reals:
+        """φ(β) = cβ^q/q."""
+        beta = nonnegatives("level", level)
+        c, q = np.asarray(self.weight), np.asarray(self.exponent)
+        return np.asarray(c * beta ** (q - 1) / q * beta)
+
+    def conjugate(self, gain: ArrayLike) -> Reals:
+        """φ*(α) = α (α/c)^{1/(q−1)} (1 − 1/q)."""
+        alpha = nonnegatives("gain", gain)
+        c, q = np.asarray(self.weight), np.asarray(self.exponent)
+        return np.asarray((alpha / c) ** (1 / (q - 1)) * ((q - 1) / q) * alpha)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenYoung:
+    """Any conjugate pair as two elementwise functions; `young_hypothesis` tests it.
+
+    Attributes:
+        phi: φ.
+        phi_star: φ*, or any upper bound of it.
+    """
+
+    phi: Callable[..., Any]
+    phi_star: Callable[..., Any]
+
+    def primal(self, level: ArrayLike) -> Reals:
+        """φ(β)."""
+        return np.asarray(self.phi(nonnegatives("level", level)), dtype=np.float64)
+
+    def conjugate(self, gain: ArrayLike) -> Reals:
+        """φ*(α)."""
+        return np.asarray(self.phi_star(nonnegatives("gain", gain)), dtype=np.float64)
+
+
+@broadcasting
+def young_hypothesis(
+    pair: YoungPair, gains: ArrayLike, levels: ArrayLike
+) -> Hypothesis:
+    """αβ ≤ φ*(α) + φ(β) for each given (α, β), up to rounding."""
+    alpha, beta = nonnegatives("gains", gains), nonnegatives("levels", levels)
+    bound = (pair.conjugate(alpha) + pair.primal(beta)) * (1 + 1e-14)
+    return at_most("αβ ≤ φ*(α) + φ(β)", alpha * beta, bound)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """One product term a(y, u)·b(y) and the pair that splits it.
+
+    Attributes:
+        gain: a(y, u) ≥ 0, the factor in which the control enters.
+        level: b(y) ≥ 0.
+        pair: φ and φ*.
+    """
+
+    gain: Callable[..., Any]
+    level: Callable[..., Any]
+    pair: YoungPair
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Envelope:
+    """The raw one-step bound of one coordinate: A(y, u) + Σ_j a_j(y, u) b_j(y).
+
+    Attributes:
+        base: A(y, u) ≥ 0.
+        products: the terms of the sum, possibly none.
+    """
+
+    base: Callable[..., Any]
+    products: tuple[Product, ...] = ()
+
+
+@broadcasting
+def raw_kernel(
+    envelopes: Sequence[Envelope], state: ArrayLike, control: Any
+) -> Float64[Array, "*c coordinates"]:
+    """The bounds as they come, products and all (eq:raw0, eq:rawi).
+
+    Args:
+        envelopes: one per coordinate of the state.
+        state: y ≥ 0, coordinates last: (D_h, z_1, ..., z_m).
+        control: u, handed on to the envelopes as it is.
+    """
+    y = _state(envelopes, state)
+    return _stacked(envelopes, y, control, lambda _pair, a, b: a * b)
+
+
+@broadcasting
+def closed_kernel(
+    envelopes: Sequence[Envelope], state: ArrayLike, control: Any
+) -> Float64[Array, "*c coordinates"]:
+    """The kernel B(y, u) = (U_0, ..., U_m) (thm:FY_closure, eq:FY_upperized).
+
+        U_i = A_i(y, u) + Σ_j φ*_ij(a_ij(y, u)) + Σ_j φ_ij(b_ij(y))
+
+    Never below `raw_kernel`, coordinate by coordinate.
+    """
+    y = _state(envelopes, state)
+    return _stacked(envelopes, y, control, _split)
+
+
+def _split(pair: YoungPair, a: Reals, b: Reals) -> Reals:
+    return np.asarray(pair.conjugate(a) + pair.primal(b))
+
+
+def _stacked(
+    envelopes: Sequence[Envelope],
+    y: Float64[Array, "*c coordinates"],
+    control: Any,
+    term: Callable[..., Any],
+) -> Float64[Array, "*c coordinates"]:
+    rows = []
+    for envelope in envelopes:
+        row = nonnegatives("base", envelope.base(y, control))
+        for product in envelope.products:
+            a = nonnegatives("gain", product.gain(y, control))
+            row = row + term(product.pair, a, nonnegatives("level", product.level(y)))
+        rows.append(row)
+    return np.stack(np.broadcast_arrays(*rows), axis=-1)
+
+
+def _state(
+    envelopes: Sequence[Envelope], state: ArrayLike
+) -> Float64[Array, "*c coordinates"]:
+    y = nonnegatives("state", state)
+    if y.ndim == 0 or y.shape[-1] != len(envelopes):
+        rule = f"of shape (*c, {len(envelopes)}), one entry per envelope"
+        raise invalid("state", rule, f"shape {y.shape}")
+    return y

@@ -1,0 +1,298 @@
+"""When a recursion reaches a target: exactly by iterating it, or by bounded stages.
+
+The closed rates leave the tracking error q at the cap it has for the largest gap. The
+recursion itself lets q fall with the gap, and arrives earlier, often many times. Both
+answers below are rounds after which g ≤ ε for certain.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import final
+
+import numpy as np
+
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Reals, positives, wholes
+from hewfl.theory.recursion import Recursion
+from hewfl.theory.statement import Rate
+from hewfl.theory.theorems import Curve
+from hewfl.theory.trajectories import State, one_whole, upper_state
+
+MOST_STEPS = 100_000
+"""Recursions are iterated one by one so far; what takes longer is bounded by stages."""
+_REST = 256
+"""A bound that is the same so many rounds later counts as at rest."""
+_LEVELS = 48
+"""Stages on each of two scales: ratios of the gap, and distances to the target."""
+
+
+@broadcasting
+def staged_arrival(
+    law: Recursion, start: State, target: ArrayLike
+) -> tuple[Reals, Reals]:
+    """Rounds to a target in stages: from one level of the gap to the next.
+
+    At level G > G' with q ≤ Q, every gap between them falls in a round by at least
+    φ(g) = g − D(g) − βg − γQ − δ, and φ grows with g. So N ≥ ∫ dg/φ(g) over [G', G]
+    rounds lead to G', and meanwhile
+
+        q ≤ q* + C^N (Q − q*)₊,     q* = (A + BG)/(1 − C).
+
+    1/φ is convex, so that the trapezoid rule errs upwards. A gap that has reached G'
+    stays below it, since φ(G') ≥ 0. Where the first stage does not fall because q₀ is
+    too large, q is given time to fall to q* with the gap at its cap.
+
+    Returns:
+        The sum of all N as real numbers, smooth in the coefficients, which a search
+        can compare; and the sum of all N rounded up, which is certified. Both are 0
+        where the start meets the target, infinite where a stage does not fall.
+
+    Raises:
+        InvalidInputError: ε ≤ 0 or a negative start.
+    """
+    goal = positives("target", target)
+    u, q, _ = upper_state(start, law.cap)
+    shape = np.broadcast_shapes(*(x.shape for x in (*law.numbers, u, q, goal)))
+    u, q, goal, cap = (np.broadcast_to(x, shape) for x in (u, q, goal, law.cap))
+    u = np.asarray(np.minimum(u, cap))
+    found = _stages(law, u, q, goal)
+    rest = _rest(law, cap)
+    stuck = np.isinf(found[0]) & (q > _rest(law, u))
+    if stuck.any():
+        wait = _wait(law, q, rest)
+        late = _stages(
+            law, cap, np.asarray(np.minimum(1.001 * rest, np.maximum(q, rest))), goal
+        )
+        found = (
+            np.where(stuck, wait + late[0], found[0]),
+            np.where(stuck, np.ceil(wait) + late[1], found[1]),
+        )
+    met = u <= goal
+    return np.where(met, 0.0, found[0]), np.where(met, 0.0, found[1])
+
+
+@broadcasting
+def first_round_at(
+    law: Recursion, start: State, target: ArrayLike, *, most: ArrayLike = MOST_STEPS
+) -> Reals:
+    """The first round whose bound is at most a target, by iterating the recursion.
+
+    Args:
+        law: the recursion.
+        start: (g₀, q₀).
+        target: ε > 0.
+        most: give up after so many rounds, shape (*c).
+
+    Returns:
+        Whole numbers; infinite where the target is not met within `most` rounds.
+
+    Raises:
+        InvalidInputError: ε ≤ 0 or a negative start.
+    """
+    goal = positives("target", target)
+    u, q, _ = upper_state(start, law.cap)
+    *lanes, limit = np.broadcast_arrays(*law.numbers, u, q, goal, wholes("most", most))
+    found = np.full(limit.shape, np.inf)
+    for c in np.ndindex(found.shape):
+        found[c] = _iterate([float(x[c]) for x in lanes], law.flows, int(limit[c]))
+    return found
+
+
+def single_path(law: Recursion, start: State, rounds: int) -> list[float]:
+    """Bounds of rounds 0 to T of one configuration, faster than its `trajectory`."""
+    u, q, _ = upper_state(start, law.cap)
+    lane = [float(x) for x in (*law.numbers, u, q)]
+    return list(islice(_gaps(lane, law.flows), rounds + 1))
+
+
+def _iterate(lane: list[float], flows: bool, most: int) -> float:
+    """The first round at the target of one configuration."""
+    *numbers, goal = lane
+    last = np.inf
+    for t, u in enumerate(islice(_gaps(numbers, flows), most + 1)):
+        if u <= goal:
+            return float(t)
+        if u == last and t % _REST == 0:  # at rest above the target
+            break
+        last = u if t % _REST == 0 else last
+    return np.inf
+
+
+def _gaps(lane: list[float], flows: bool) -> Iterator[float]:
+    """The bounds of all rounds, on Python's numbers.
+
+    For single values these are several times as fast as NumPy's.
+    """
+    a, beta, gamma, delta, cap, A, B, C, u, q = lane
+    while True:
+        yield u
+        u = min(u, cap)
+        x, stale = a * u, gamma * q if gamma else 0.0
+        if not flows:
+            moved = u + (beta * u - a * u * u)
+        else:
+            moved = (1 / a / (1 + 1 / x) if x > 1 else u / (1 + x)) + beta * u
+        u, q = min(cap, moved + stale + delta), A + B * u + C * q
+
+
+def _stages(law: Recursion, u: Array, q: Array, goal: Array) -> tuple[Array, Array]:
+    real, whole = np.zeros(u.shape), np.zeros(u.shape)
+    gamma = law.staleness
+    C = np.where(gamma > 0, law.tracking.tracking, 0.0)
+    levels = _levels(np.asarray(np.maximum(u, goal)), goal)
+    wide, rests = np.asarray(levels[:-1] - levels[1:]), _rest(law, levels)
+    with np.errstate(all="ignore"):  # a stage that does not fall takes for ever
+        falls = law.decrease(levels, np.zeros(()))  # what Q costs is taken off below
+        for k, rest in enumerate(rests[:-1]):
+            cost = gamma * np.maximum(q, rest)
+            last = falls[k + 1] - cost
+            N = wide[k] / 2 * (1 / (falls[k] - cost) + 1 / last)
+            N = np.where(wide[k] > 0, np.where((last > 0) & (C < 1), N, np.inf), 0.0)
+            real, whole = real + N, whole + np.ceil(N)
+            q = rest + np.where(np.isinf(N), 1.0, C**N) * np.maximum(q - rest, 0)
+    return np.asarray(real), np.asarray(whole)
+
+
+def _levels(high: Array, goal: Array) -> Array:
+    """Falling levels from the start to the target: even in log g, and ever closer.
+
+    Ratios alone would end in a stage of some percent, too coarse for a target just
+    above the floor; distances alone would be too coarse far above the target.
+    """
+    share = np.linspace(0, 1, _LEVELS).reshape(-1, *[1] * high.ndim)
+    even = high * (goal / high) ** share
+    close = goal + (high - goal) * 1e-6**share
+    levels = np.sort(np.concatenate([even, close, goal[None]]), axis=0)[::-1]
+    return np.asarray(np.clip(levels, goal, high))
+
+
+def _rest(law: Recursion, gap: Array) -> Array:
+    """q* = (A + B g)/(1 − C), where the tracking error rests at a gap g."""
+    track = law.tracking
+    with np.errstate(all="ignore"):
+        level = (track.noise + track.gap * gap) / (1 - track.tracking)
+    return np.where((law.staleness > 0) & (track.tracking < 1), level, 0.0)
+
+
+def _wait(law: Recursion, q: Array, rest: Array) -> Array:
+    """Rounds until the excess of q over its rest is a thousandth of the rest."""
+    C = law.tracking.tracking
+    with np.errstate(all="ignore"):
+        rounds = np.log(0.001 * rest / (q - rest)) / np.log(C)
+    far = q > 1.001 * rest
+    return np.where(far, np.where(rounds > 0, rounds, np.inf), 0.0)
+
+
+# ------------------ Rounds to a target: a closed bound inverted exactly, a
+
+MOST_ROUNDS = 2.0**48
+"""More rounds than this count as infinitely many."""
+_DIP = 2000
+"""Rounds iterated where the stages certify nothing."""
+
+
+@broadcasting
+def rounds_to(
+    rate: Callable[[ArrayLike], Rate], target: ArrayLike, *, least: int = 0
+) -> Reals:
+    """The fewest rounds after which a bound is at most a target.
+
+    The bound must not rise with the rounds. The last number of rounds with the bound
+    still above the target is found digit by digit, to the base 16, so that the answer
+    was itself evaluated.
+
+    Args:
+        rate: the bound; hypotheses are not looked at.
+        target: ε > 0, shape (*c).
+        least: the fewest rounds the bound is defined for.
+
+    Returns:
+        Whole numbers; infinite where the floor is not below the target, or where
+        `MOST_ROUNDS` do not suffice.
+
+    Examples:
+        >>> from hewfl.theory import linear_rate
+        >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
+        4.0
+
+    Raises:
+        InvalidInputError: ε ≤ 0, or what the bound itself refuses.
+    """
+    goal, least = positives("target", target), one_whole("least", least)
+    first = rate(least).value
+    shape = np.broadcast_shapes(first.shape, goal.shape)
+    powers, digits = 16.0 ** np.arange(12, -1, -1), tail(np.arange(1.0, 16.0), shape)
+    reached = rate(least + tail(powers, shape)).value <= goal
+    late = np.full(shape, float(least))
+    for power, soon in zip(powers, reached, strict=True):
+        if (reached[0] & ~soon).any():  # else this digit is zero, or does not matter
+            late = late + power * (rate(late + power * digits).value > goal).sum(0)
+    found = np.where(reached[0], late + 1, np.inf)
+    return np.where(first <= goal, float(least), found)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Needed:
+    """Rounds to a target by the two roads, and by the better one.
+
+    Attributes:
+        fewest: the least of all that follow.
+        closed: by the closed rate.
+        iterated: by the recursion, iterated as far as `arrival.MOST_STEPS` and bounded
+            in stages beyond; infinite where there is no recursion.
+    """
+
+    fewest: Reals
+    closed: Reals
+    iterated: Reals
+
+
+@broadcasting
+def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> Needed:
+    """The fewest rounds to a target that a theorem certifies, by whichever road.
+
+    Args:
+        curve: of one theorem.
+        target: ε > 0, shape (*c).
+        least: the fewest rounds the closed bound is defined for.
+
+    Returns:
+        Whole numbers; 0 where the start meets the target, infinite for never, and where
+        a hypothesis fails.
+
+    Raises:
+        InvalidInputError: ε ≤ 0.
+    """
+    goal, holds = positives("target", target), curve.rate(least).holds
+    closed = rounds_to(curve.rate, goal, least=least)
+    met = (
+        np.asarray(curve.start[0]) <= goal
+    )  # no round is needed, whatever the bound says
+    closed = np.where(holds, np.where(met, 0.0, closed), np.inf)
+    iterated = np.full(closed.shape, np.inf)
+    if curve.law is not None:
+        staged = staged_arrival(curve.law, curve.start, goal)[1]
+        # no more rounds than the stages certify; a transient dip may be found below a
+        # floor, where they certify nothing
+        most = np.where(np.isfinite(staged), np.minimum(staged, MOST_STEPS), _DIP)
+        exact = first_round_at(curve.law, curve.start, goal, most=holds * most)
+        iterated = np.where(holds, np.minimum(staged, exact), np.inf)
+    return Needed(np.asarray(np.minimum(closed, iterated)), closed, iterated)
+
+
+def real_rounds_to(rate: Callable[[ArrayLike], Rate], goal: Array, least: int) -> Reals:
+    """`rounds_to` as a real number, on a line between two rounds, for a search."""
+    whole = rounds_to(rate, goal, least=least)
+    last = np.where(np.isfinite(whole), whole, least + 1.0)
+    before, after = rate(np.maximum(last - 1, least)).value, rate(last).value
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (goal - after) / (before - after)
+    inside = np.where((whole > least) & (share > 0) & (share < 1), share, 0.0)
+    return np.asarray(whole - inside)
+
+
+def tail(values: Array, shape: tuple[int, ...]) -> Array:
+    """The values with an axis of length one for each of the configurations'."""
+    return values.reshape(*values.shape, *[1] * len(shape))

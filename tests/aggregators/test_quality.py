@@ -1,0 +1,239 @@
+"""Weights by disagreement and by agreement: cases worked by hand, and their limits."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.conformance.rounds import decide, make_cohort, step_of
+
+from hewfl.aggregators import Agreement, Disagreement, Sieve
+from hewfl.aggregators.agreement import mean_cosines
+from hewfl.displacements.chunked import Pieces
+from hewfl.errors import InvalidInputError
+
+ROUNDING = 1e-14
+THREE = make_cohort([1] * 3)
+
+
+# ------------------------------------------------------------------ disagreement
+
+
+def test_disagreement_by_hand() -> None:
+    # numbers 0, 1, 3: squared distances 1, 9, 4; n − 2 = 1, so r = 10, 5, 13 and
+    # Σr/4 = 7: σ² = 3, max(−2, 10⁻³ · 28/3), 6
+    decision, _ = decide(Disagreement(1.0, 1.0), THREE, [[0.0], [1.0], [3.0]])
+    inverse = np.array([1 / 3, 3 / 0.028, 1 / 6])
+    np.testing.assert_allclose(decision.weights, inverse / inverse.sum(), rtol=1e-13)
+
+
+def test_disagreement_finds_variances_that_are_there_exactly() -> None:
+    # orthogonal noises of squared length σ²: ‖Δ_i − Δ_j‖² = σ_i² + σ_j² to the digit
+    variances = np.array([1.0, 2.0, 4.0, 8.0])
+    moved = np.hstack([np.full((4, 1), 5.0), np.diag(np.sqrt(variances))])
+    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * 4), moved)
+    expected = np.array([8.0, 4.0, 2.0, 1.0]) / 15
+    np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
+
+
+def test_disagreement_keeps_its_digits_beside_a_large_common_part() -> None:
+    # around a short vector; in the plain products 10¹² would leave no digit of 1
+    variances = np.array([1.0, 2.0, 4.0, 8.0])
+    moved = np.hstack([np.full((4, 1), 1e12), np.diag(np.sqrt(variances))])
+    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * 4), moved)
+    expected = np.array([8.0, 4.0, 2.0, 1.0]) / 15
+    np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("d", [1, 40])
+def test_disagreement_has_neither_scale_nor_origin(n: int, d: int) -> None:
+    """Floored variances included, which one dimension has in every round of three."""
+    rng = np.random.default_rng(n)
+    moved, rule = rng.standard_normal((n, d)), Disagreement(1.0, 1.0)
+    known, _ = decide(rule, make_cohort([1] * n), moved)
+    other = 1e-7 * (moved @ np.linalg.qr(rng.standard_normal((d, d)))[0] - 3.0)
+    found, _ = decide(rule, make_cohort([1] * n), other)
+    np.testing.assert_allclose(found.weights, known.weights, rtol=1e-9)
+    if (n, d) == (3, 1):  # the one between the two others
+        assert known.weights[np.argsort(moved[:, 0])[1]] > 0.98
+
+
+@pytest.mark.parametrize("moved", [[[7.0]], [[1.0], [-5.0]], [[2.0], [2.0], [2.0]]])
+def test_disagreement_without_variances_is_equal(moved: list[list[float]]) -> None:
+    n = len(moved)
+    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * n), moved)
+    np.testing.assert_array_equal(decision.weights, np.full(n, 1 / n))
+    assert decision.status.startswith("equal weights")
+
+
+def test_disagreement_damps_a_far_client_but_does_not_drop_it() -> None:
+    # n = 5, R → ∞: σ² = R² of the far one, all others at the floor
+    # 10⁻³ · 2 (n − 1) R²/(n (n − 2)) = 8R²/15000: w = 8/15000 over 4 + 8/15000
+    moved = np.vstack([np.eye(4), np.full((1, 4), 1e8)])
+    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * 5), moved)
+    share = 8 / 15000
+    np.testing.assert_allclose(decision.weights[4], share / (4 + share), rtol=1e-6)
+    np.testing.assert_allclose(decision.weights[:4], 1 / (4 + share), rtol=1e-6)
+
+
+# ------------------------------------------------------------------ agreement
+
+
+def test_agreement_by_hand() -> None:
+    # angles 0, 60°, 180°: cosines ½ (1, 2), −1 (1, 3), −½ (2, 3);
+    # a = −¼, 0, −¾: nobody agrees
+    half = math.sqrt(0.75)
+    moved = [[1.0, 0.0], [0.5, half], [-1.0, 0.0]]
+    decision, _ = decide(Agreement(1.0, 1.0), THREE, moved)
+    np.testing.assert_array_equal(decision.weights, np.full(3, 1 / 3))
+    assert "no client agrees" in decision.status
+    # angles 0, 60°, 90°: cosines ½, 0, ½√3; a = ¼, (1 + √3)/4, √3/4
+    moved = [[3.0, 0.0], [0.5, half], [0.0, 7.0]]
+    agreed = np.array([1.0, 1 + math.sqrt(3), math.sqrt(3)])
+    for power in (0.5, 1.0, 2.0):
+        decision, _ = decide(Agreement(1.0, 1.0, power), THREE, moved)
+        expected = agreed**power / (agreed**power).sum()
+        np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
+
+
+def test_agreement_gives_nothing_to_a_flipped_client(rng: np.random.Generator) -> None:
+    moved = np.ones((6, 8)) + 0.1 * rng.standard_normal((6, 8))
+    moved[2] *= -20
+    decision, _ = decide(Agreement(1.0, 1.0), make_cohort([1] * 6), moved)
+    assert decision.weights[2] == 0
+    np.testing.assert_allclose(np.delete(decision.weights, 2), 0.2, rtol=0.02)
+
+
+def test_agreement_does_not_see_lengths(rng: np.random.Generator) -> None:
+    moved = 1 + rng.standard_normal((5, 6))
+    lengths = 10.0 ** rng.integers(-6, 6, (5, 1))
+    cohort = make_cohort([1] * 5)
+    one, _ = decide(Agreement(1.0, 1.0), cohort, moved)
+    other, _ = decide(Agreement(1.0, 1.0), cohort, moved * lengths)
+    np.testing.assert_allclose(other.weights, one.weights, rtol=1e-9)
+
+
+def test_agreement_judges_by_the_others_alone() -> None:
+    # a client orthogonal to all others has cosine 1 with itself, and no weight
+    moved = [[1.0, 0.0], [1.0, 0.0], [0.0, 100.0]]
+    decision, _ = decide(Agreement(1.0, 1.0), THREE, moved)
+    np.testing.assert_allclose(decision.weights, [0.5, 0.5, 0.0], atol=ROUNDING)
+
+
+def test_agreement_survives_large_powers_and_clients_at_rest() -> None:
+    moved = [[1.0, 0.0], [0.9, 0.1], [0.8, 0.3], [0.0, 0.0]]
+    decision, _ = decide(Agreement(1.0, 1.0, 5000.0), make_cohort([1] * 4), moved)
+    np.testing.assert_allclose(decision.weights, [0.0, 1.0, 0.0, 0.0], atol=1e-6)
+    still = np.zeros((2, 3))
+    decision, _ = decide(Agreement(1.0, 1.0), make_cohort([1] * 2), still)
+    np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
+    decision, _ = decide(Agreement(1.0, 1.0), make_cohort([1]), [[-3.0]])
+    np.testing.assert_array_equal(decision.weights, [1.0])
+
+
+def test_mean_cosines_need_no_common_scale() -> None:
+    from hewfl.displacements.dense import as_rows  # noqa: PLC0415 - this test alone
+
+    moved = np.array([[1.0, 0.0], [1.0, 1.0]])
+    for scale in (1e-200, 1.0, 1e200):
+        found, _ = mean_cosines(as_rows("moved", scale * moved))
+        np.testing.assert_allclose(found, math.sqrt(0.5), rtol=1e-12)
+
+
+# ------------------------------------------------------------------ both
+
+
+@pytest.mark.parametrize("algorithm", [Disagreement(1.0, 1.0), Agreement(1.0, 1.0)])
+@pytest.mark.parametrize("scale", [1e-160, 1e-9, 1e9, 1e160])
+def test_weights_have_no_unit(
+    algorithm: Disagreement | Agreement, scale: float, rng: np.random.Generator
+) -> None:
+    moved = 1 + rng.standard_normal((6, 5))
+    cohort = make_cohort([1] * 6)
+    one, _ = decide(algorithm, cohort, moved)
+    other, _ = decide(algorithm, cohort, scale * moved)
+    np.testing.assert_allclose(other.weights, one.weights, rtol=1e-9)
+    step = step_of(other, scale * moved)
+    np.testing.assert_allclose(step, scale * step_of(one, moved), rtol=1e-9)
+
+
+# ------------------------------------------------------------------ sieve
+
+SIZES = replace(make_cohort([1] * 4), data_sizes=np.array([5, 1, 2, 7]))
+
+
+def test_a_sieve_is_fedavg_where_nobody_turns_back() -> None:
+    moved = np.array([[1.0, 0.0], [0.8, 0.1], [0.9, -0.2], [1.0, 0.1]])
+    decision, _ = decide(Sieve(1.0, 1.0), SIZES, moved)
+    np.testing.assert_allclose(decision.weights, np.array([5, 1, 2, 7]) / 15)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "kept"),
+    [(0.0, 0.0), (0.5, 0.0), (2.0, 0.5), (1e9, 1.0), (None, 0.0)],
+)
+def test_a_client_that_turns_back_loses_weight_by_its_cosine(
+    tolerance: float | None, kept: float
+) -> None:
+    moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    decision, _ = decide(Sieve(1.0, 1.0, tolerance), SIZES, moved)
+    sizes = np.array([5, 1, 2, 7 * kept])
+    np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
+
+
+def test_a_step_longer_than_the_clip_counts_as_one_of_that_length() -> None:
+    moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [20.0, 0.0]])
+    decision, _ = decide(Sieve(1.0, 1.0, clip=2.0), make_cohort([1] * 4), moved)
+    np.testing.assert_allclose(decision.weights, [1 / 4, 1 / 4, 1 / 4, 0.1 / 4])
+
+
+def test_a_sieve_that_leaves_nobody_is_fedavg() -> None:
+    two = replace(make_cohort([1] * 2), data_sizes=np.array([1, 3]))
+    for moved in ([[1.0], [-1.0]], [[0.0], [0.0]]):
+        decision, _ = decide(Sieve(1.0, 1.0, 0.2), two, moved)
+        np.testing.assert_allclose(decision.weights, [0.25, 0.75])
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_steps_that_cancel_keep_fedavgs_weights(n: int) -> None:
+    """At the end of a training: the corners of a simplex around its centre."""
+    sizes = np.arange(1, n + 1)
+    cohort = replace(make_cohort([1] * n), data_sizes=sizes)
+    decision, _ = decide(Sieve(1.0, 1.0), cohort, np.eye(n) - 1 / n)
+    np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
+    one_apart, _ = decide(Sieve(1.0, 1.0), cohort, np.eye(n) - 0.9 / n)
+    assert one_apart.weights.min() > 0.9 / sizes.sum()
+
+
+def test_a_tolerance_is_checked() -> None:
+    with pytest.raises(InvalidInputError, match="tolerance"):
+        Sieve(1.0, 1.0, tolerance=-0.1)
+
+
+# ------------------------------------------------------------------ known lengths
+
+
+def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
+    x = rng.standard_normal(300).astype(np.float32)
+    common = rng.standard_normal(300)
+    ends = x + 0.1 * (common + 3.0 * rng.standard_normal((6, 300)))
+    ends[4] = x - 0.3 * common  # turns back
+    ends = ends.astype(np.float32)
+    ends[2] = x  # did not move
+    data = Pieces((tuple(ends),), x)
+    known, lengths = mean_cosines(data)
+    measured = replace(data, sq_lengths=lengths**2)
+
+    def refused(*_: object) -> None:
+        pytest.fail("the Gram matrix was formed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pieces, "products", refused)
+        found, same = mean_cosines(measured)
+    np.testing.assert_allclose(found, known, atol=1e-12)
+    np.testing.assert_allclose(same, lengths, rtol=1e-15)
+    assert found[2] == 0
+    some = np.array([0, 4, 5])
+    part = mean_cosines(measured.take(some))[0]
+    np.testing.assert_allclose(part, mean_cosines(data.take(some))[0], atol=1e-12)

@@ -1,0 +1,362 @@
+"""The knob without units, and slopes from the other clients."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl import (
+    Cohort,
+    FedAvg,
+    FedMGDAPlus,
+    FixedHorizons,
+    HewHet,
+    HewHom,
+    HewMean,
+    InvalidInputError,
+    LocalPlan,
+    OnlineCurvature,
+    Round,
+    StepWeighted,
+    UniformLocalSGD,
+    simulate,
+    solve_simplex_qp,
+)
+from hewfl.algorithms.quadratic_model import others
+from hewfl.displacements.control_variates import ControlVariates
+from hewfl.displacements.dense import as_rows, matrix_round
+from hewfl.experiments.method_spec import method_from_table
+from hewfl.federation.federation import Federation
+from hewfl.problems.quadratic import random_quadratic
+from hewfl.simulation.audit import pathwise_audit
+from tests.simulation.unchecked import unchecked
+from tests.tolerances import WEIGHTS
+
+N, D = 5, 9
+
+
+def round_of(rows: Any, plan: LocalPlan, horizons: Any = None, t: int = 0) -> Round:
+    n = len(rows)
+    H = np.full(n, 3) if horizons is None else np.asarray(horizons)
+    sizes = 10 * (1 + np.arange(n))
+    cohort = Cohort(np.arange(n), H, np.ones(n, dtype=np.int64), sizes, n, t)
+    return matrix_round(np.zeros(rows.shape[1]), rows, cohort, plan)
+
+
+def equal_ground(rows: Any, s: float = 0.2) -> Round:
+    return round_of(rows, LocalPlan(np.full(len(rows), s / 3)))
+
+
+def weights(rule: Any, round_: Round, state: Any = None) -> Any:
+    return rule.decide(round_, state)[0].weights
+
+
+def common(rng: np.random.Generator) -> Any:
+    """Displacements with something in common, as descents have."""
+    return -1.0 + rng.standard_normal((N, D))
+
+
+# ------------------------------------------------------------------ what kappa means
+
+
+def test_one_gives_equal_weights(rng: np.random.Generator) -> None:
+    rule = HewHom(kappa=1.0, amplitude=0.2)
+    found = weights(rule, equal_ground(common(rng)))
+    assert found == pytest.approx(np.full(N, 1 / N), abs=WEIGHTS)
+
+
+def test_a_large_one_gives_what_fedmgda_gives_of_unit_updates(
+    rng: np.random.Generator,
+) -> None:
+    rows = common(rng)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    round_ = equal_ground(rows)
+    least = weights(FedMGDAPlus(1.0, 0.1), round_)
+    assert weights(HewHom(kappa=1e12, amplitude=0.2), round_) == pytest.approx(least)
+    assert weights(HewMean(1.0, 0.1, 1e12), round_) == pytest.approx(least)
+    assert weights(HewHom(kappa=2.0, amplitude=0.2), round_) != pytest.approx(least)
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.3, 4.0])
+def test_the_step_is_the_projection_of_the_mean_over_kappa(
+    kappa: float, rng: np.random.Generator
+) -> None:
+    """‖d − z‖ is least on the hull where ⟨d − z, Δ_i − d⟩ ≥ 0 for all i."""
+    rows = common(rng)
+    w = weights(HewHom(kappa=kappa, amplitude=0.2), equal_ground(rows))
+    step = w @ rows
+    away = step - rows.mean(axis=0) / kappa
+    assert ((rows - step) @ away).min() > -1e-10
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_weights_have_no_units(scale: float, rng: np.random.Generator) -> None:
+    """Neither the length of displacements matters nor that of steps."""
+    rule, rows, H = HewHom(kappa=2.0, amplitude=0.2), common(rng), [1, 2, 3, 4, 5]
+    one = round_of(rows, LocalPlan(np.full(N, 0.1)), H)
+    other = round_of(scale * rows, LocalPlan(np.full(N, 7.0)), H)
+    assert weights(rule, one) == pytest.approx(weights(rule, other), abs=WEIGHTS)
+
+
+def test_with_unequal_ground_lambda_is_kappa_times_the_curvature_of_the_mean(
+    rng: np.random.Generator,
+) -> None:
+    rows, H = common(rng), np.array([1, 2, 3, 4, 5])
+    round_, s = round_of(rows, LocalPlan(np.full(N, 0.1)), H), 0.1 * H
+    g, m = -(rows / s[:, None]).mean(axis=0), rows.mean(axis=0)
+    model = HewHom(kappa=3.0, amplitude=0.2).model(round_, None)
+    assert model.curvature == pytest.approx(3.0 * -(g @ m) / (m @ m))
+    assert model.smoothness is None
+    least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=model.curvature)
+    found = weights(HewHom(kappa=3.0, amplitude=0.2), round_)
+    assert found == pytest.approx(least.weights, abs=WEIGHTS)
+
+
+def test_algorithm_2_takes_it_about_its_control_variate(
+    rng: np.random.Generator,
+) -> None:
+    rows = common(rng)
+    c, own = -rows.mean(axis=0) + 0.1 * rng.standard_normal(D), np.zeros((N, D))
+    m, state = rows.mean(axis=0), ControlVariates(c, own)
+    rule, round_ = HewHet(kappa=2.0, amplitude=0.2), equal_ground(rows)
+    lam = 2.0 * -(c @ m) / (m @ m)
+    least = solve_simplex_qp(rows @ rows.T, rows @ c, curvature=lam)
+    assert weights(rule, round_, state) == pytest.approx(least.weights, abs=WEIGHTS)
+
+
+@pytest.mark.parametrize("uphill", [0.0, 1.0])
+def test_without_descent_along_the_mean_the_shortest_step_is_taken(
+    uphill: float, rng: np.random.Generator
+) -> None:
+    """A control variate of zero, and one that calls the mean a step uphill."""
+    rows = common(rng)
+    state = ControlVariates(uphill * rows.mean(axis=0), np.zeros((N, D)))
+    least = solve_simplex_qp(rows @ rows.T, np.zeros(N)).weights
+    found = weights(HewHet(kappa=1.0, amplitude=0.2), equal_ground(rows), state)
+    assert found == pytest.approx(least, abs=WEIGHTS)
+
+
+def test_a_mean_of_zero_gives_a_step_of_zero(rng: np.random.Generator) -> None:
+    v = rng.standard_normal(D)
+    rows, H = np.stack([v, -v]), [1, 4]
+    for round_ in (equal_ground(rows), round_of(rows, LocalPlan(np.full(2, 0.1)), H)):
+        w = weights(HewHom(kappa=1.5, amplitude=0.2), round_)
+        assert np.abs(w @ rows).max() < 1e-12
+
+
+# ------------------------------------------------------------------ around the mean
+
+
+def test_around_the_mean_one_is_averaging_itself(rng: np.random.Generator) -> None:
+    rows, H = common(rng), [1, 2, 3, 4, 5]
+    round_ = round_of(rows, LocalPlan(np.full(N, 0.1)), H)
+    known = {"size": FedAvg, "uniform": UniformLocalSGD, "steps": StepWeighted}
+    for by, average in known.items():
+        rule: Any = HewMean(1.0, 0.1, by=by)  # type: ignore[arg-type]  # a key
+        expected = weights(average(1.0, 0.1), round_)
+        np.testing.assert_array_equal(weights(rule, round_), expected)
+        near: Any = HewMean(1.0, 0.1, 1 + 1e-9, by=by)  # type: ignore[arg-type]  # a key
+        assert weights(near, round_) == pytest.approx(expected, abs=1e-6)
+
+
+def test_around_an_equal_mean_it_is_algorithm_3(rng: np.random.Generator) -> None:
+    round_ = equal_ground(common(rng))
+    for kappa, fit in ((1.7, False), (1.0, True), (1.7, True)):
+        mean = HewMean(1.0, 0.1, kappa, by="uniform", cross_fit=fit)
+        plain = HewHom(kappa=kappa, amplitude=0.2, cross_fit=fit)
+        expected = weights(plain, round_)
+        assert weights(mean, round_) == pytest.approx(expected, abs=WEIGHTS)
+
+
+def test_by_length_every_client_is_one_direction(rng: np.random.Generator) -> None:
+    """Whatever step sizes are said to be, and however long somebody went."""
+    rows, rule = common(rng), HewHom(kappa=1.5, amplitude=0.2, by="length")
+    plan, H = LocalPlan(rng.uniform(0.1, 3.0, N)), [1, 9, 2, 7, 5]
+    lengths = np.linalg.norm(rows, axis=1)
+    g, m = -(rows / lengths[:, None]).mean(axis=0), rows.mean(axis=0)
+    lam = 1.5 * -(g @ m) / (m @ m)
+    least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=lam).weights
+    found = weights(rule, round_of(rows, plan, H))
+    assert found == pytest.approx(least, abs=WEIGHTS)
+    with pytest.raises(InvalidInputError, match='`by` must be "rate" without'):
+        HewHom(1.0, 0.2, by="length")
+
+
+# ------------------------------------------------------------------ cross-fitting
+
+
+def test_the_cross_fitted_slope_is_that_of_the_others(
+    rng: np.random.Generator,
+) -> None:
+    rows, H = common(rng), np.array([1, 2, 3, 4, 5])
+    round_, s, G = round_of(rows, LocalPlan(np.full(N, 0.1)), H), 0.1 * H, rows @ rows.T
+    q = [-sum(G[i, j] / s[j] for j in range(N) if j != i) / (N - 1) for i in range(N)]
+    rule = HewHom(2.0, 0.4, cross_fit=True)
+    least = solve_simplex_qp(G, q, curvature=2.5).weights
+    assert weights(rule, round_) == pytest.approx(least, abs=WEIGHTS)
+    p = 10.0 * (1 + np.arange(N))
+    q = [-sum(p[j] * G[i, j] for j in range(N) if j != i) for i in range(N)]
+    least = solve_simplex_qp(G, q / (p.sum() - p), curvature=1.5).weights
+    rule_mean = HewMean(1.0, 0.1, 1.5, cross_fit=True)
+    assert weights(rule_mean, round_) == pytest.approx(least, abs=WEIGHTS)
+
+
+def expected_value(rows_of: Any, judges: Any, w: Any) -> tuple[float, float]:
+    """Means over all signs of the noises: of what is minimised, of the true error."""
+    n = len(w)
+    found, error = 0.0, 0.0
+    for signs in itertools.product([-1.0, 1.0], repeat=n):
+        rows, mean = rows_of(np.array(signs))
+        P = as_rows("rows", rows).products().judged_by(judges, 1.0)
+        found += float(w @ P.linear + 0.5 * w @ P.gram @ w + P.offset) / 2**n
+        away = w @ rows - mean
+        error += 0.5 * float(away @ away) / 2**n
+    return found, error
+
+
+def test_what_is_minimised_is_unbiased(rng: np.random.Generator) -> None:
+    """Over all outcomes of the noise, at any weights; the plain slope is not."""
+    n, mean = 4, rng.standard_normal(D)
+    noise = rng.standard_normal((n, D)) * np.array([0.1, 1.0, 3.0, 0.5])[:, None]
+    w, p = rng.dirichlet(np.ones(n)), rng.dirichlet(np.ones(n))
+
+    def rows_of(signs: Any) -> tuple[Any, Any]:
+        return mean + signs[:, None] * noise, mean
+
+    fitted, error = expected_value(rows_of, -others(p), w)
+    assert fitted + 0.5 * mean @ mean == pytest.approx(error, rel=1e-12)
+    plain, _ = expected_value(rows_of, -np.tile(p, (n, 1)), w)
+    reward = float((w * p) @ (noise**2).sum(axis=1))  # Σ w_i p_i ‖noise_i‖²
+    assert plain + 0.5 * mean @ mean == pytest.approx(error - reward, rel=1e-12)
+
+
+def test_a_noisy_client_gains_by_its_own_noise_unless_cross_fitted() -> None:
+    """Noises orthogonal to all else: equal weights, then inverse variances."""
+    rows = np.zeros((4, 6))
+    rows[:, 0] = 1.0
+    rows[np.arange(4), 1 + np.arange(4)] = [0.1, 0.1, 0.1, 2.0]
+    round_ = equal_ground(rows)
+    plain = weights(HewHom(kappa=1.0, amplitude=0.2), round_)
+    fitted = weights(HewHom(kappa=1.0, amplitude=0.2, cross_fit=True), round_)
+    assert plain == pytest.approx(np.full(4, 0.25), abs=WEIGHTS)
+    worth = 1 / np.array([0.01, 0.01, 0.01, 4.0])
+    assert fitted == pytest.approx(worth / worth.sum(), abs=WEIGHTS)
+
+
+# ------------------------------------------------------------------ two ways, one error
+
+
+@dataclass(frozen=True)
+class Growing:
+    first: float
+
+    def __call__(self, t: int) -> float:
+        return self.first * (1 + t)
+
+
+def test_kappa_may_change_with_the_round(rng: np.random.Generator) -> None:
+    rows, plan = common(rng), LocalPlan(np.full(N, 0.2 / 3))
+    for t in (0, 3):
+        fixed = weights(HewHom(kappa=1.0 + t, amplitude=0.2), equal_ground(rows))
+        rule = HewHom(kappa=Growing(1.0), amplitude=0.2)
+        assert weights(rule, round_of(rows, plan, t=t)) == pytest.approx(fixed)
+        around = HewMean(1.0, 0.1, Growing(1.0), by="uniform")
+        found = weights(around, round_of(rows, plan, t=t))
+        assert found == pytest.approx(fixed, abs=WEIGHTS)
+    with pytest.raises(
+        InvalidInputError, match="`kappa of round 0` must be a positive"
+    ):
+        weights(HewHom(kappa=Growing(-1.0), amplitude=0.2), equal_ground(rows))
+
+
+def test_without_an_l_the_amplitude_is_the_ground() -> None:
+    ones = np.ones(2, dtype=np.int64)
+    cohort = Cohort(np.arange(2), np.array([1, 4]), ones, ones, 2)
+    plan = HewHom(kappa=2.0, amplitude=0.2).plan(cohort, None)
+    assert plan.step_sizes == pytest.approx([0.2, 0.05])
+
+
+@pytest.mark.parametrize("kind", [HewHom, HewHet])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"amplitude": 1.0}, "`smoothness` must be given, or `kappa` instead of it"),
+        ({"kappa": 1.0}, "`amplitude` must be given; got nothing"),
+        (
+            {"kappa": 1.0, "amplitude": 1.0, "smoothness": 2.0},
+            "`smoothness` must be left out where `kappa` is given.*; got 2.0",
+        ),
+        (
+            {"kappa": 1.0, "amplitude": 1.0, "curvature_ratio": 2.0},
+            "`curvature_ratio` must be left out where `kappa` is given.*; got 2.0",
+        ),
+        ({"kappa": -1.0, "amplitude": 1.0}, "`kappa` must be a positive.*; got -1.0"),
+        ({"kappa": 1.0, "amplitude": 0.0}, "`amplitude` must be a positive.*; got 0"),
+        ({"smoothness": "1", "amplitude": 1.0}, "`smoothness` must be a positive"),
+    ],
+)
+def test_one_of_two_ways(kind: Any, given: Any, text: str) -> None:
+    with unchecked(), pytest.raises(InvalidInputError, match=text):
+        kind(**given)
+
+
+def test_shares_and_kappa_of_the_mean_are_checked() -> None:
+    with (
+        unchecked(),
+        pytest.raises(InvalidInputError, match="`by` must be one of size"),
+    ):
+        HewMean(1.0, 1.0, by="data")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(InvalidInputError, match="`kappa` must be a positive"):
+        HewMean(1.0, 1.0, 0.0)
+
+
+def test_an_online_curvature_needs_a_guess() -> None:
+    with pytest.raises(
+        InvalidInputError, match="`rule` must be one with a `smoothness`"
+    ):
+        OnlineCurvature(HewHom(kappa=1.0, amplitude=0.2))
+
+
+def test_old_runs_know_the_method_still() -> None:
+    known = "HewHom(smoothness=1.0, amplitude=0.8, curvature_ratio=1.25, "
+    assert repr(HewHom(1.0, 0.8)) == known + "null_endpoint=False)"
+    assert "kappa=2.0, cross_fit=True" in repr(
+        HewHom(kappa=2.0, amplitude=0.1, cross_fit=True)
+    )
+
+
+def test_no_l_no_certificate() -> None:
+    """Traces carry no terms of a bound, and the audit has nothing to say."""
+    problem = random_quadratic(4, 3, 5)
+    entries = [HewHom(kappa=2.0, amplitude=0.1), HewHom(problem.smoothness, 0.1)]
+    entries.append(HewHom(problem.smoothness, 0.1, cross_fit=True))
+    federation = Federation(FixedHorizons(2), 2)
+    trace = simulate(
+        problem, federation, entries, rounds=2, seed=1, observers=[pathwise_audit]
+    )
+    last = [record for record in trace.records if record.round == 2]
+    assert not last[0].observed
+    for record in last[1:]:
+        assert record.observed["certificate_violated"] == 0.0
+
+
+def test_a_spec_may_have_a_grid_of_it_in_units_of_the_data() -> None:
+    table = {"method": "HewHom", "amplitude": 0.5, "grid": {"kappa": [1, 2.0]}}
+    entries = [
+        method.entry(4.0) for method in method_from_table(table, "m").candidates()
+    ]
+    known = [HewHom(kappa=kappa, amplitude=0.125) for kappa in (1.0, 2.0)]
+    assert [entry.algorithm for entry in entries] == known
+    for wrong, text in (
+        ({"curvature_ratio": 2.0}, "`methods.HewHom.curvature_ratio` must be left out"),
+        ({"curvature": "online"}, "rule` must be one with a `smoothness`"),
+        ({"amplitude": "x"}, "HewHom.amplitude` must be a .*number; got 'x'"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            method_from_table(table | wrong, "m")
+    with pytest.raises(
+        InvalidInputError, match="amplitude` must be given; got nothing"
+    ):
+        method_from_table({"method": "HewHet", "kappa": 2.0}, "m")

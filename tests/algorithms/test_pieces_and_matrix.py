@@ -1,0 +1,79 @@
+"""Rules that leave displacements where they lie decide as on a matrix of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hewfl import FedNova, HewFixed, HewHet, HewHom, Scaffold
+from hewfl.core.round import Cohort, LocalPlan, Round
+from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.control_variates import kept, settled
+from hewfl.displacements.dense import matrix_round
+
+METHODS = [
+    HewHom(2.0, 0.5),
+    HewHom(2.0, 0.5, null_endpoint=True),
+    HewHet(2.0, 0.5, start="zero"),
+    HewHet(2.0, 0.5, null_endpoint=True),
+    HewFixed(2.0, 0.5),
+    HewFixed(2.0, 0.5, corrected=True),
+    FedNova(2.0, 0.5),
+    FedNova(2.0, 0.5, by_size=False),
+    Scaffold(2.0, 0.5, server_step=0.7),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_pieces_and_matrix(
+    method: Any, in_place: bool, rng: np.random.Generator
+) -> None:
+    n, d = 6, 700
+    x = rng.standard_normal(d).astype(np.float32)
+    ends = (x - 0.1 - 0.1 * rng.standard_normal((n, d))).astype(np.float32)
+    parts = tuple(
+        tuple(np.ascontiguousarray(row) for row in part)
+        for part in np.split(ends, [13, 500], axis=1)
+    )
+    ones = np.ones(n, dtype=np.int64)
+    cohort = Cohort(np.arange(1, n + 1), 1 + np.arange(n), ones, ones, n + 2)
+    plan = LocalPlan(0.25 / (1 + np.arange(n)))
+    matrix = ends.astype(np.float64) - x
+    state = method.init(n + 2, d, rng.standard_normal((n + 2, d)))
+    anchor = x.astype(np.float64)
+    decision, following = method.decide(
+        matrix_round(anchor, matrix, cohort, plan), state
+    )
+    round_ = Round(anchor, Pieces(parts, x), cohort, plan)
+    held = kept(state) if in_place else state
+    found, put_off = method.decide(round_, held)
+    np.testing.assert_allclose(found.weights, decision.weights, atol=1e-10)
+    assert found.status == decision.status
+    if in_place and state is not None:  # nothing happens before the round is accepted
+        before = state.clients.copy()
+        assert np.array_equal(put_off.clients, before)
+    after = settled(put_off)
+    if following is None:
+        assert after is None
+        return
+    assert (after.clients is state.clients) == in_place
+    np.testing.assert_allclose(after.server, following.server, atol=1e-12)
+    np.testing.assert_allclose(after.clients, following.clients, atol=1e-12)
+
+
+@pytest.mark.parametrize("null", [False, True])
+@pytest.mark.parametrize("kind", [HewHom, HewHet])
+def test_the_value_is_that_of_the_model(
+    kind: Any, null: bool, rng: np.random.Generator
+) -> None:
+    method = kind(2.0, 0.5, null_endpoint=null)
+    delta = -0.1 - 0.1 * rng.standard_normal((4, 30))
+    ones = np.ones(4, dtype=np.int64)
+    cohort = Cohort(np.arange(4), ones, ones, ones, 4)
+    round_ = matrix_round(np.zeros(30), delta, cohort, LocalPlan(np.full(4, 0.25)))
+    state = method.init(4, 30, rng.standard_normal((4, 30)))
+    decision, _ = method.decide(round_, state)
+    g = -delta.mean(axis=0) / 0.25 if kind is HewHom else state.server
+    step = decision.weights @ delta
+    assert decision.value == pytest.approx(g @ step + 1.25 * (step @ step), rel=1e-12)
