@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import final
 
-from jaxtyping import Bool, Float64
-
 from hewfl.control.certificate import Variant
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.validation import Array, Mask, Reals
 from hewfl.theory.case import Case
 from hewfl.theory.designer import Design
