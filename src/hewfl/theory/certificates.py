@@ -11,9 +11,9 @@ from functools import reduce
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
 from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, as_float64, invalid
 from hewfl.theory.case import Case
