@@ -21,7 +21,8 @@ from hewfl.core.round import LocalPlan
 from hewfl.server.communication import charge
 from hewfl.simulation.branches_reference import run_branches_reference
 from hewfl.simulation.draws import draw
-from hewfl.theory.round_costs import Algorithm, communication, round_work
+from hewfl.theory.appendix.round_arithmetic import round_work
+from hewfl.theory.round_costs import Algorithm, communication
 from hewfl.theory.systems import System
 
 BOUNDS = ProblemBounds(2.0, 1.0, 0.1, 0.5)
