@@ -17,8 +17,8 @@ from hewfl import (
     ServerStep,
 )
 from hewfl.core.round import Cohort, Round
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.control_variates import in_place
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.finish_round import RANGE_ERROR, conclude
 from hewfl.server.initial_state import first_state
@@ -86,10 +86,12 @@ def test_a_model_out_of_range_leaves_everything_as_it_was(
 ) -> None:
     round_, rows = a_round(rng)
     parts = (tuple(np.ascontiguousarray(row) for row in rows),)
-    round_ = Round(round_.anchor, Pieces(parts), round_.cohort, round_.plan)
+    round_ = Round(
+        round_.anchor, ChunkedDisplacements(parts), round_.cohort, round_.plan
+    )
     entry = Entry(HewHet(2.0, 0.5))
     state = started(entry, round_.anchor, rng)
-    state = ServerState(state.anchor, state.memory, kept(state.algorithm), 0, 0)
+    state = ServerState(state.anchor, state.memory, in_place(state.algorithm), 0, 0)
     before = state.algorithm.clients.copy()
     came = conclude(entry, state, round_, fits=lambda _: False)
     assert (came.decision, came.status) == (None, RANGE_ERROR)

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, whole
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.control_variates import in_place
 from hewfl.federation import federation as scenario
 from hewfl.flower import client as say
 from hewfl.flower.arrays import layout_of, record_of, wide
@@ -90,7 +90,7 @@ class AlgorithmStrategy(HewStrategy):
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
         given = given if rule.demands.gradients else None
         first = first_state(rule, anchor, n, given, server_step=self.server_step)
-        return replace(first, algorithm=kept(first.algorithm))
+        return replace(first, algorithm=in_place(first.algorithm))
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """One minibatch gradient of every client at x_0, where they are demanded."""

@@ -17,13 +17,11 @@ import numpy as np
 
 from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import LinearCombination
+from hewfl.core.displacements import Displacements, LinearCombination
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.control_variates import KeptVariates, settled
-from hewfl.displacements.dense import Rows
-from hewfl.displacements.weighted_sum import weighted_sum
+from hewfl.displacements.control_variates import InPlaceVariates, commit
+from hewfl.displacements.post_local import combine
 from hewfl.errors import HewError, RuleError
 from hewfl.server.line_search import Ask, Measured, asked_points, fitted, lengthened
 from hewfl.server.rule_contract import check_form, check_weights, fault
@@ -105,7 +103,7 @@ def conclude(  # noqa: PLR0913 - five are switches
             spoiled = whole_state and _has_nan(following)
             if spoiled or not fits(moved.anchor):
                 return Outcome(state, RANGE_ERROR)
-            following = settled(following)
+            following = commit(following)
         except RuleError as error:
             if strict:
                 when = f"round {round_.cohort.round + 1}, decide"
@@ -162,7 +160,7 @@ def _has_nan(state: Any) -> bool:
         return bool(state.dtype.kind == "f" and np.isnan(state).any())
     if isinstance(state, tuple):
         return any(map(_has_nan, state))
-    if isinstance(state, KeptVariates) or not is_dataclass(state):
+    if isinstance(state, InPlaceVariates) or not is_dataclass(state):
         return False
     return any(_has_nan(getattr(state, f.name)) for f in fields(state))
 
@@ -208,7 +206,6 @@ def stepped(
     (Λ/2)‖d‖². What nobody can measure here, ‖∇F(x) − g‖² and F(x), is not among them.
     """
     d, data = len(state.anchor), round_.displacements
-    assert isinstance(data, Rows | Pieces), "a server holds what clients send"
     is_plain, remembers = server_step.is_plain, len(server_step.memory) > 0
     anchor = np.empty(d)
     memory = np.empty_like(state.memory) if remembers else state.memory
@@ -257,11 +254,11 @@ def stepped(
 
 
 def _reference(
-    model: RoundModel, part: Rows | Pieces, here: slice
+    model: RoundModel, part: Displacements, here: slice
 ) -> Float64[Array, " k"]:
     """A range of the reference g; None stands for zero."""
     if model.reference is None:
         return np.zeros(part.d)
     if isinstance(model.reference, LinearCombination):
-        return np.asarray(weighted_sum(part, model.reference.weights))
+        return np.asarray(combine(part, model.reference.weights, wide=True))
     return np.asarray(model.reference[here], dtype=np.float64)

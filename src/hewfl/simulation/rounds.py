@@ -11,7 +11,7 @@ from hewfl.core.array_types import Float, Float64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array
-from hewfl.displacements.dense import Rows
+from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
 from hewfl.federation.participation import FullParticipation
 from hewfl.problems.problem import Adaptive, Probed, Problem
@@ -273,8 +273,12 @@ def _heard(
         )
         losses = None if losses is None else losses[heard]
         gradients = None if gradients is None else gradients[heard]
-    rows = Rows(displacements, np, *displacements.shape)
-    sent = None if gradients is None else Rows(gradients, np, *gradients.shape)
+    rows = DenseDisplacements(displacements, np, *displacements.shape)
+    sent = (
+        None
+        if gradients is None
+        else DenseDisplacements(gradients, np, *gradients.shape)
+    )
     return Round(anchor, rows, cohort, plan, losses, sent)
 
 

@@ -20,7 +20,7 @@ from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.sketched_displacements import (
     NeedsEntriesError,
     NeedsProductsError,
-    Sketches,
+    SketchedDisplacements,
 )
 from hewfl.server.finish_round import decided
 from hewfl.server.line_search import Measured
@@ -74,7 +74,7 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
         rows = exchange.sketches(table)
         heard = heard[np.asarray(np.isfinite(rows).all(axis=1))[heard]]
         rows = rows if len(heard) == len(rows) else rows[heard]
-    sketches = Sketches(len(heard), replica.model.layout.parameters, rows)
+    sketches = SketchedDisplacements(len(heard), replica.model.layout.parameters, rows)
     round_ = _round_of(replica, NoAnchor(), sketches, heard, arrivals)
     decision, following = decided(replica.algorithm, round_, replica.state)
     if decision.step is not None:

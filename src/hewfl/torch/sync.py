@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.validation import invalid
-from hewfl.displacements.sketched_displacements import Validated, checked
+from hewfl.displacements.sketched_displacements import (
+    SketchCheck,
+    check_sketched_weights,
+)
 from hewfl.torch.aggregate_step import Outcome, concluded, finish
 from hewfl.torch.collectives import ring_bytes
 from hewfl.torch.job import Replica, Want
@@ -105,14 +108,14 @@ def _start(replica: Replica, arrivals: Arrivals) -> None:
         replica.trace.charge(len(heard) * replica.model.layout.parameters)
 
 
-def _checked(replica: Replica, arrivals: Arrivals) -> Validated | None:
+def _checked(replica: Replica, arrivals: Arrivals) -> SketchCheck | None:
     """What the data says of the weights of the last round."""
     solved, replica.solved = replica.solved, None
     if solved is None:
         return None
     heard, weights, model, rows = solved
     products = arrivals.rows["product"][heard]
-    return checked(replica.rounds, model, weights, rows, products)
+    return check_sketched_weights(replica.rounds, model, weights, rows, products)
 
 
 def _report(
@@ -120,7 +123,7 @@ def _report(
     arrivals: Arrivals,
     outcome: Outcome,
     used: tuple[int, float, float],
-    before: Validated | None,
+    before: SketchCheck | None,
 ) -> SyncReport:
     heard, ranks = outcome.cohort.clients, range(replica.wire.ranks)
     active, found = set(arrivals.active.tolist()), set(heard.tolist())
