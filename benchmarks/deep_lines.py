@@ -191,7 +191,7 @@ def _left(folder: Folder) -> str:
     if folder.tuned is not None:
         return "tuned"
     count = sum(map(len, candidates_of(folder.spec)))
-    climbs = folder.spec.tune.search == "climb"
+    climbs = folder.spec.tune.local_search
     return f"{count} candidates to try{', of which it climbs to some' * climbs}"
 
 

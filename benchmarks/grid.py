@@ -4,7 +4,7 @@
 
 Every finished trial and seed is kept in the folder of runs and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
-on. `hewfl paper all`, `wide` and `extended` with the same `--root` then publish. Exit
+on. `hewfl paper all`, `wide` and `extended` with the same folder as `--runs-dir` then publish. Exit
 status 0: all is done; 3: the time was up.
 """
 

@@ -10,11 +10,11 @@ from rich.markup import escape
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.cli.execute import execute
 from hewfl.cli.options import (
-    ROOT,
+    RUNS_DIR,
     Address,
     Chunk,
     Jobs,
-    Root,
+    RunsDir,
     chunked,
     command,
     cores,
@@ -36,7 +36,7 @@ QUICK = "-quick"
 def paper(  # noqa: PLR0913 - the options of a command
     figure: Annotated[Part, typer.Argument(help="Which part of the paper.")],
     *,
-    root: Root = ROOT,
+    runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
     output: Annotated[
@@ -78,7 +78,7 @@ def paper(  # noqa: PLR0913 - the options of a command
         "--client-chunk": client_chunk,
         "--jobs": jobs,
         "--cluster": cluster,
-        "--root": None if root == ROOT else root,
+        "--runs-dir": None if runs_dir == RUNS_DIR else runs_dir,
         "--output": output,
     }
     again = command(["hewfl", "paper", figure.value], asked, small=small)
@@ -93,7 +93,7 @@ def paper(  # noqa: PLR0913 - the options of a command
             key: chunked(on_device(spec, device), client_chunk)
             for key, spec in specs_of(figure, is_quick=small).items()
         }
-        folders = {key: folder_for(spec, root) for key, spec in specs.items()}
+        folders = {key: folder_for(spec, runs_dir) for key, spec in specs.items()}
         require_extras(figure, list(specs.values()))
         runs = list(folders.values())
         execute(runs, jobs, console, cluster=cluster, again=again)
@@ -124,7 +124,7 @@ def quality(  # noqa: PLR0913 - the options of a command
         StudyPart | None, typer.Argument(help="One half of the study; both if absent.")
     ] = None,
     *,
-    root: Root = ROOT,
+    runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
     output: Annotated[
@@ -153,9 +153,9 @@ def quality(  # noqa: PLR0913 - the options of a command
             specs = quality_specs(part, is_quick=small).values()
             # the convex panels have kernels of the host
             there = [on_device(s, device) if s.problem.is_module else s for s in specs]
-            folders = [folder_for(spec, root) for spec in there]
+            folders = [folder_for(spec, runs_dir) for spec in there]
             asked = {
-                "--root": root,
+                "--runs-dir": runs_dir,
                 "--jobs": jobs,
                 "--cluster": cluster,
                 "--device": device,

@@ -31,7 +31,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
     if device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
-    dataset = load(data.name, label=data.label, client=data.client)
+    dataset = load(data.name, label=data.label_column, client=data.client_column)
     _check_fit(spec, dataset)
     rows, test_rows = split_rows(
         dataset,
