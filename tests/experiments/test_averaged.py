@@ -59,7 +59,7 @@ def test_a_share_of_the_rounds_is_told_by_their_number() -> None:
         with pytest.raises(InvalidInputError, match="average_share` must be left out"):
             method_from_table(FEDAVG | more, "methods[0]")
     with pytest.raises(
-        InvalidInputError, match=r"`methods.FedAvg.apply_server_step` must be"
+        InvalidInputError, match=r"`methods.FedAvg.server_learning_rate` must be"
     ):
         method_from_table(FEDAVG | {"server_learning_rate": -1.0}, "methods[0]")
 
