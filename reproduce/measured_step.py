@@ -143,7 +143,7 @@ def network(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]
         module,
         X[train],
         data.labels[train],
-        dirichlet_partition(data.labels[train], 10, 0.3, seed, minimum=8),
+        dirichlet_partition(data.labels[train], 10, 0.3, seed, min_samples=8),
         parts={"test": (X[test], data.labels[test])},
         training=Training(),
         device="cpu",

@@ -135,7 +135,7 @@ class Words(torch.nn.Module):  # type: ignore[misc]  # checked without torch
 
 def shared(X: Any, y: Any, test: Any, n: int, seed: int) -> Data:
     """Samples shared out by a Dirichlet law over classes."""
-    shards = dirichlet_partition(y, n, 0.3, seed, minimum=8)
+    shards = dirichlet_partition(y, n, 0.3, seed, min_samples=8)
     held = tuple((torch.tensor(X[s]), torch.tensor(y[s])) for s in shards)
     tested = torch.tensor(test[0]), torch.tensor(test[1])
     return Data(held, tested, int(y.max()) + 1)
