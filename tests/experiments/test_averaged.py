@@ -28,7 +28,7 @@ FEDAVG = {"method": "FedAvg", "step_scale": 0.2}
 def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     lists: dict[str, Any] = {
         "momentum": [0.0, 0.5],
-        "apply_server_step": [0.01, 0.1],
+        "server_learning_rate": [0.01, 0.1],
         "adapt": ["none", "adam", "yogi"],
         "average": ["none", "ema"],
     }
@@ -61,9 +61,9 @@ def test_a_share_of_the_rounds_is_told_by_their_number() -> None:
         with pytest.raises(InvalidInputError, match="average_share` must be left out"):
             method_from_table(FEDAVG | more, "methods[0]")
     with pytest.raises(
-        InvalidInputError, match=r"`methods.FedAvg.apply_server_step` must be"
+        InvalidInputError, match=r"`methods.FedAvg.server_learning_rate` must be"
     ):
-        method_from_table(FEDAVG | {"apply_server_step": -1.0}, "methods[0]")
+        method_from_table(FEDAVG | {"server_learning_rate": -1.0}, "methods[0]")
 
 
 def averaged_spec(judge: str) -> Spec:

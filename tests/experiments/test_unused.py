@@ -7,7 +7,7 @@ import pytest
 from hewfl.errors import InvalidInputError
 from hewfl.experiments.run import Progress, tune_all
 from hewfl.experiments.run_folder import folder_for
-from hewfl.experiments.spec import with_overrides, read_spec, spec_from_table
+from hewfl.experiments.spec import read_spec, spec_from_table, with_overrides
 from hewfl.experiments.spec_lint import refuse_unused_fields
 from tests.experiments.runs import small, table
 

@@ -21,8 +21,7 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
 from hewfl import HewMean
-from hewfl.flower import HewStrategy
-from hewfl.flower import sketched
+from hewfl.flower import HewStrategy, sketched
 from hewfl.flower.secure_aggregation import TOGETHER
 from tests.flower.federation import StubGrid
 from tests.flower.stock import vector
@@ -146,7 +145,10 @@ def test_the_server_holds_few_updates_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Peak memory of the second phase does not grow with the number of clients."""
-    for module in ("phases", "strategy"):  # sketches are short beside a real model
+    for module in (
+        "secure_aggregation",
+        "strategy",
+    ):  # sketches are short beside a real model
         monkeypatch.setattr(f"hewfl.flower.{module}.WIDTH", 64)
     peaks = []
     for n in (12, 36):

@@ -1,8 +1,8 @@
 """Means of the middle values of every coordinate, and whose values they were."""
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.validation import Array, PerClient
 

@@ -7,8 +7,8 @@ squared into every entry and takes the digits of their differences.
 """
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, PerClient
 
 

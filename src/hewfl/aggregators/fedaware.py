@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
 from hewfl.aggregators.one_step_size import PlainBranches
 from hewfl.core.algorithm import FirstGradients
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Mask, Positive, Share
 from hewfl.displacements.post_local import post_local_weights

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.aggregators.one_step_size import Memoryless
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Nonnegative, Positive

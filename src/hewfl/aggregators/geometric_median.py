@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.aggregators.distances import central_distance, sq_distances, sq_distances_to
 from hewfl.aggregators.one_step_size import Memoryless
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Count, PerClient, Positive
 

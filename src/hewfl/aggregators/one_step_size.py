@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.algorithm import Demands, FirstGradients
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Positive, Validated
 

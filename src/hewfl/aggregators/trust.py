@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from hewfl.aggregators.distances import central_distance, sq_distances, sq_distances_to
 from hewfl.aggregators.geometric_median import RESOLVED, weiszfeld
 from hewfl.aggregators.one_step_size import EqualGroundBranches
 from hewfl.core.algorithm import FirstGradients
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, BelowOne, Ints, PerClient, Positive
 

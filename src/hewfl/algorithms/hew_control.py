@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from hewfl.algorithms.fixed import check_per_client
 from hewfl.control.certificate import (
@@ -20,6 +19,7 @@ from hewfl.control.certificate import (
 from hewfl.control.joint_problem import predictive_control
 from hewfl.control.tracking import Played, ball_tracking, propagated_bounds
 from hewfl.core.algorithm import Demands, FirstGradients, Traffic
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.algorithms.quadratic_model import (
     RATIO,
@@ -18,6 +17,7 @@ from hewfl.algorithms.quadratic_model import (
     unit_lengths,
 )
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.provenance import shown_record
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.algorithms.quadratic_model import least_cross_fitted, least_model, others
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Positive, Schedule, Validated, at_round

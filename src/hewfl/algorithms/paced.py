@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.algorithm import Algorithm, Corrected, Demands, FirstGradients
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Positive, check_fields, invalid
 

@@ -135,7 +135,7 @@ def _outer_parameters() -> tuple[Parameter, ...]:
     """The server's own step, which every method can be given."""
     found = _parameters(ServerStep)
     return tuple(
-        dataclasses.replace(one, name="apply_server_step")
+        dataclasses.replace(one, name="server_learning_rate")
         if one.name == "step"
         else one
         for one in found

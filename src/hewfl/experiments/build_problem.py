@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
 
+from hewfl.core.array_types import Float, Float64, Int64
 from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make, told
 from hewfl.core.toml_records import errors_naming
 from hewfl.core.validation import Array, Ints, invalid, shown
-from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
+from hewfl.data import Partition, Prepared, TrainingRows, load, partition, prepare
 from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
@@ -38,10 +38,9 @@ NAMES = {
     "test_fraction": "data.test_fraction",
     "n": "clients.n",
     "alpha": "clients.alpha",
-    "minimum": "clients.min_samples",
     "min_samples": "clients.min_samples",
-    "per_client": "clients.classes_per_client",
     "classes_per_client": "clients.classes_per_client",
+    "shards_per_client": "clients.classes_per_client",
     "partition": "clients.partition",
 }
 """What loaders and partitions call the fields of a spec."""
@@ -159,10 +158,10 @@ def _new_softmax(spec: Spec, seed: int) -> Softmax:
 
 
 def shards_of(spec: Spec, seed: int) -> Partition:
-    """Rows of the prepared training part that each client holds."""
+    """TrainingRows of the prepared training part that each client holds."""
     prepared, _ = prepared_data(spec.data, seed, spec.dtype)
-    rows = Rows(prepared.labels, prepared.features, prepared.clients)
-    return share_out(rows, spec.clients.sharing, seed)
+    rows = TrainingRows(prepared.labels, prepared.features, prepared.clients)
+    return partition(rows, spec.clients.sharing, seed)
 
 
 def _own(spec: Spec, seed: int) -> Problem:
@@ -213,7 +212,9 @@ def samples_of(spec: Spec, seed: int) -> str:
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
 def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
     """The prepared samples and a digest of the bytes they were made from."""
-    dataset = load(data.name, label=data.label_column, client=data.client_column)
+    dataset = load(
+        data.name, label_column=data.label_column, client_column=data.client_column
+    )
     digest = hashlib.blake2b(digest_size=16)
     parts = [
         (dataset.features, dataset.labels),

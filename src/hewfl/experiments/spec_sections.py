@@ -23,7 +23,7 @@ from hewfl.core.validation import (
     invalid,
     shown,
 )
-from hewfl.data.partition import GROUP, KINDS, Sharing
+from hewfl.data.partition import GROUP, KINDS, PartitionSpec
 from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
@@ -237,7 +237,7 @@ class ClientsSpec:
             column `data.client_column`; `pool` lets every client draw from all
             samples, which alone is homogeneous in the sense of the theory (erratum
             E-14); or a function of your own, as "my_parts:by_age"
-            (`hewfl.data.Sharing`). The record of a real federation says `nodes`.
+            (`hewfl.data.PartitionSpec`). The record of a real federation says `nodes`.
         alpha: concentration of `dirichlet`, `quantity` and `features`.
         min_samples: least number of samples of a client under these.
         classes_per_client: classes, or shards, of each client.
@@ -294,9 +294,9 @@ class ClientsSpec:
         )
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> PartitionSpec:
         """The partition of the samples."""
-        return Sharing(
+        return PartitionSpec(
             self.partition,
             self.n,
             self.alpha,
@@ -309,7 +309,7 @@ class ClientsSpec:
     def partition_text(self) -> str:
         """The partition in words."""
         words = {"pool": "one pool for all", "nodes": "data as the nodes hold them"}
-        return words.get(self.partition) or self.sharing.words
+        return words.get(self.partition) or self.sharing.description
 
 
 @final

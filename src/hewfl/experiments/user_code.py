@@ -57,7 +57,9 @@ def _counted(spec: Spec) -> Spec:
     if data.client_column is None:
         rule = 'given: clients.partition = "natural" goes by that column'
         raise invalid("data.client_column", rule, "nothing")
-    found = load_data(data.name, label=data.label_column, client=data.client_column)
+    found = load_data(
+        data.name, label_column=data.label_column, client_column=data.client_column
+    )
     clients = replace(spec.clients, n=len(found.client_names))
     clients.check_number()
     return replace(spec, clients=clients)
