@@ -166,7 +166,7 @@ def robustness(
                 small=small,
             )
             execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
-        judged = publish_robustness(finished_runs(root, is_quick=small), output)
+        judged = publish_robustness(finished_runs(runs_dir, is_quick=small), output)
     for verdict in judged:
         line = f"  {escape(verdict.statement)}: [bold]{verdict.answer}[/]"
         console.print(line, soft_wrap=True)
