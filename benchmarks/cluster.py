@@ -48,7 +48,7 @@ optimum = false
 n = 20
 partition = "dirichlet"
 alpha = 0.3
-horizons = { kind = "ChoiceHorizons", choices = [1, 2, 4, 8] }
+horizons = { kind = "ChoiceSteps", choices = [1, 2, 4, 8] }
 [[methods]]
 method = "HewHom"
 amplitude = 0.5

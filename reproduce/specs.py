@@ -25,8 +25,8 @@ from hewfl.experiments.spec_sections import (
 DATA = ("covertype", "mnist")
 REGIMES: dict[str, tuple[str, Any]] = {
     "hom-equal": ("iid", 4),
-    "hom-random": ("iid", {"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]}),
-    "het-random": ("dirichlet", {"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]}),
+    "hom-random": ("iid", {"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]}),
+    "het-random": ("dirichlet", {"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]}),
     "het-equal": ("dirichlet", 4),
 }
 """Partition and horizons; the paper's figure shows the first three."""
@@ -298,7 +298,7 @@ def _cnn(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             alpha=0.5,
             minimum=100,
             batch_size=64,
-            horizons={"kind": "EpochHorizons", **EPOCHS},
+            horizons={"kind": "EpochSteps", **EPOCHS},
             participation=10,
         ),
         tune=_tune(160, (46, 47), screen_rounds=40, screen_seeds=(46, 47), keep=2),
@@ -363,7 +363,7 @@ def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             alpha=0.3,
             minimum=64,
             batch_size=16,
-            horizons={"kind": "PoissonHorizons", "clipped": True},
+            horizons={"kind": "PoissonSteps", "clipped": True},
             participation=10,
         ),
         tune=_tune(8, (42, 43), screen_rounds=4, screen_seeds=(42,), keep=3),

@@ -21,7 +21,7 @@ partition = "dirichlet"
 alpha = 0.5
 minimum = 4
 batch_size = 4
-horizons = { kind = "ChoiceHorizons", choices = [1, 2, 4] }
+horizons = { kind = "ChoiceSteps", choices = [1, 2, 4] }
 
 [tune]
 rounds = 3

@@ -114,19 +114,19 @@ def test_the_digest_sees_every_change() -> None:
             "`clients.horizons` must be one number for each of the 5 clients; got 2",
         ),
         (
-            'clients.horizons={kind="FixedHorizons", steps=[1, 2]}',
+            'clients.horizons={kind="FixedSteps", steps=[1, 2]}',
             "`clients.horizons.steps` must be one number for each of the 5 clients",
         ),
         (
-            'clients.horizons={kind="TimedHorizons", budget=1, speeds=[1]}',
+            'clients.horizons={kind="TimedSteps", budget=1, speeds=[1]}',
             "`clients.horizons.speeds` must be one number for each of the 5 clients",
         ),
         (
-            'clients.horizons={kind="ChoiceHorizons", choices=[0]}',
+            'clients.horizons={kind="ChoiceSteps", choices=[0]}',
             "`clients.horizons.choices` must be a list of ",
         ),
         (
-            'clients.horizons={kind="EpochHorizons", epochs=[]}',
+            'clients.horizons={kind="EpochSteps", epochs=[]}',
             "`clients.horizons.epochs` must be a list with something in it",
         ),
         ('clients.horizons={kind="X"}', "`clients.horizons.kind` must be one of"),

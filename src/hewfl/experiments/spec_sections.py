@@ -36,18 +36,18 @@ from hewfl.federation.attacks import (
     StaleUpdates,
 )
 from hewfl.federation.federation import (
-    ChoiceHorizons,
-    EpochHorizons,
-    FixedHorizons,
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
     FullParticipation,
-    Horizons,
     Law,
-    PoissonHorizons,
+    LocalSteps,
+    PoissonSteps,
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
     Scenario,
-    TimedHorizons,
+    TimedSteps,
 )
 
 
@@ -55,9 +55,7 @@ def _by_name(*laws: type[Any]) -> dict[str, type[Any]]:
     return {law.__name__: law for law in laws}
 
 
-HORIZONS = _by_name(
-    *(FixedHorizons, ChoiceHorizons, PoissonHorizons, EpochHorizons, TimedHorizons)
-)
+HORIZONS = _by_name(*(FixedSteps, ChoiceSteps, PoissonSteps, EpochSteps, TimedSteps))
 PARTICIPATION = _by_name(
     *(FullParticipation, SampledParticipation, RandomParticipation),
     RotatingParticipation,
@@ -93,11 +91,11 @@ def check_scenario(given: Any) -> Scenario:
         return Scenario(tuple(faults), objective)
 
 
-def check_horizons(given: Any) -> Horizons:
+def check_horizons(given: Any) -> LocalSteps:
     """Make the law of local steps that a spec asks for."""
     where = "clients.horizons"
     if isinstance(given, Mapping) or is_own(given, HORIZONS_GROUP):
-        law: Horizons = _law(HORIZONS, given, where, HORIZONS_GROUP, Horizons)
+        law: LocalSteps = _law(HORIZONS, given, where, HORIZONS_GROUP, LocalSteps)
         return law
     if isinstance(given, list | tuple):
         steps: Any = from_list(int, given, where)
@@ -106,7 +104,7 @@ def check_horizons(given: Any) -> Horizons:
     else:
         raise invalid(where, "a whole number, a list of them or a table", repr(given))
     with errors_naming({"steps": where}):
-        return FixedHorizons(steps)
+        return FixedSteps(steps)
 
 
 def check_participation(given: Any) -> Law:
@@ -350,8 +348,8 @@ class ClientsSpec:
         options: what a partition of your own is called with besides.
         batch_size: samples of a local step.
         horizons: local steps: a number, a list with one per client, or a table with
-            `kind` = "FixedHorizons", "ChoiceHorizons", "PoissonHorizons",
-            "EpochHorizons" or "TimedHorizons" and that law's own fields, listed in
+            `kind` = "FixedSteps", "ChoiceSteps", "PoissonSteps",
+            "EpochSteps" or "TimedSteps" and that law's own fields, listed in
             docs/experiments.md, or a law of your own, as kind = "my_laws:Weekdays".
         participation: "full", a number of clients sampled each round, or a table with
             `kind` and that law's own fields.

@@ -13,7 +13,7 @@ from hewfl.core.validation import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.replies import KINDS, Exclusion, log, weighed
 from hewfl.server.finish_round import Outcome
-from hewfl.server.trace import round_note
+from hewfl.server.trace import decision_fields
 
 
 def described(
@@ -23,7 +23,7 @@ def described(
     counts = {f"excluded-{k}": sum(e.kind == k for e in excluded) for k in KINDS}
     note: dict[str, Any] = {"status": outcome.status}
     if outcome.decision is not None:
-        note = round_note(cohort, outcome.decision, outcome.status)
+        note = decision_fields(cohort, outcome.decision, outcome.status)
     out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
     seen = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
     ours = {
