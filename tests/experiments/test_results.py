@@ -24,7 +24,7 @@ SIZES, BATCH, EPOCHS = np.array([5, 7, 13]), 4, (0.5, 1.0, 2.0, 3.0)
 def groups(horizons: list[int], sizes: list[int]) -> tuple[float, ...]:
     spec = small()
     law = {"kind": "EpochSteps", "epochs": list(EPOCHS)}
-    clients = replace(spec.clients, horizons=law, batch_size=BATCH)
+    clients = replace(spec.clients, local_steps=law, batch_size=BATCH)
     known = ({"samples": sizes},)
     results = Results(replace(spec, clients=clients), np.array([0]), (), known)
     everybody = tuple(range(len(sizes)))

@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.algorithm import Demands, Traffic
+from hewfl.core.algorithm import Traffic
 from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 
@@ -71,28 +71,6 @@ def round_communication(traffic: Traffic, active: int, d: int) -> RoundCommunica
         paper_up=traffic.paper_up * d * active,
         up_per_client=traffic.up * d + traffic.up_scalars,
     )
-
-
-def unicast_communication(
-    demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
-) -> tuple[RoundCommunication, RoundCommunication]:
-    """The cost of a round of point-to-point messages, and the paper's count.
-
-    The correction is then one vector for each client, not one broadcast vector.
-
-    Args:
-        demands: of the method.
-        active: clients asked.
-        d: number of parameters.
-        means: whether clients sent mean gradients besides.
-        more: numbers that each client sent besides, such as a sketch.
-    """
-    plain = demands.traffic
-    sent = add_mean_gradients(plain) if means else plain
-    if demands.variates:
-        sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
-    sent = replace(sent, up_scalars=sent.up_scalars + more)
-    return round_communication(sent, active, d), round_communication(plain, active, d)
 
 
 @final
