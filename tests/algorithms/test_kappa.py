@@ -11,7 +11,7 @@ from hewfl import (
     Cohort,
     FedAvg,
     FedMGDAPlus,
-    FixedHorizons,
+    FixedSteps,
     HewHet,
     HewHom,
     HewMean,
@@ -332,7 +332,7 @@ def test_no_l_no_certificate() -> None:
     problem = random_quadratic(4, 3, 5)
     entries = [HewHom(kappa=2.0, amplitude=0.1), HewHom(problem.smoothness, 0.1)]
     entries.append(HewHom(problem.smoothness, 0.1, cross_fit=True))
-    federation = Federation(FixedHorizons(2), 2)
+    federation = Federation(FixedSteps(2), 2)
     trace = simulate(
         problem, federation, entries, rounds=2, seed=1, observers=[pathwise_audit]
     )

@@ -118,7 +118,7 @@ class Rule:
             return self.choice
         return NAMED[self.choice](self.smoothness, self.curvature_ratio)
 
-    def first_state(self, ranks: int, entries: int, kept: Any) -> Any:
+    def initial_state(self, ranks: int, entries: int, kept: Any) -> Any:
         """The rule's state before the first round, on one rank.
 
         Args:

@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 
 from hewfl.core.validation import invalid
 from hewfl.displacements.sketched_displacements import SketchCheck
-from hewfl.server.line_search import Measured
+from hewfl.server.line_search import LineSearchResult
 from hewfl.server.server_step import ServerStep
 
 
@@ -51,7 +51,7 @@ class SyncReport:
     ring_bytes: int
     seconds: float
     waited: float
-    measured: Measured | None = None
+    measured: LineSearchResult | None = None
 
 
 @final

@@ -76,7 +76,7 @@ class RankVariates:
         """Let c be the mean of the gradients taken; a collective call.
 
         A rank without a finite one starts at that mean, as everywhere in hewfl
-        (`hewfl.server.initial_state`).
+        (`hewfl.server.state`).
 
         Args:
             heard: ranks with a finite gradient.

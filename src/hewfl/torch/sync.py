@@ -38,9 +38,14 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         RankError: ranks are missing or disagree, none came back finite, or the new
             model would not be; the model is then as it was.
     """
-    if replica.options.server_step.measure is not None and replica.probe is None:
+    if (
+        replica.options.server_step.line_search_samples is not None
+        and replica.probe is None
+    ):
         rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
-        raise invalid("the job", rule, "an server step with `measure` alone")
+        raise invalid(
+            "the job", rule, "an server step with `line_search_samples` alone"
+        )
     finish(replica)
     began, sent = time.perf_counter(), replica.wire.bytes_sent
     last, meanwhile = (replica.product, replica.told), partial(_meanwhile, replica)
@@ -68,7 +73,7 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
     if replica.trace is not None:
         replica.trace.add(report, found.cohort, noted, replica.scale)
     if found.measured is not None:
-        replica.scale *= found.measured.factor
+        replica.scale *= found.measured.step_size_factor
     return report
 
 
