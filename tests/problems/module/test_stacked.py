@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
 from hewfl.problems.module.stacked import (
-    Stack,
-    Stepper,
+    ModelStack,
+    StackedBranches,
     advance,
     chunk_size,
     empty_stack,
     fill,
     form_of,
 )
-from hewfl.problems.module.training import Task
+from hewfl.problems.module.training import LocalTask
 from hewfl.simulation.branches_reference import run_branches_reference
 from hewfl.simulation.draws import Draws
 
@@ -280,8 +280,8 @@ def test_a_client_with_no_steps_to_go_stays() -> None:
 class Replay:
     """What a captured graph does, by hand."""
 
-    task: Task
-    stack: Stack
+    task: LocalTask
+    stack: ModelStack
     rows: int
     log: list[int]
 
@@ -290,7 +290,7 @@ class Replay:
         advance(self.task, self.stack, self.rows)
 
 
-def test_graphs_are_captured_once_for_each_number_of_rows(
+def test_graphs_are_capture_once_for_each_number_of_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bookkeeping around graphs, with steps replayed by hand on the CPU."""
@@ -300,14 +300,14 @@ def test_graphs_are_captured_once_for_each_number_of_rows(
     log, captured = list[int](), list[int]()
     task = problem._task(torch.float64)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", tuple)
-    stepper = Stepper(task, graphs=True)
+    stepper = StackedBranches(task, graphs=True)
     x, eta = torch.tensor(anchors_of(problem, 1)), np.full(5, 0.2)
 
-    def capture(stack: Stack, rows: int) -> Replay:
+    def capture(stack: ModelStack, rows: int) -> Replay:
         captured.append(rows)
         return Replay(task, stack, rows, log)
 
-    monkeypatch.setattr(stepper, "_captured", capture)
+    monkeypatch.setattr(stepper, "_capture", capture)
     monkeypatch.setattr("hewfl.problems.module.stacked.bucket", lambda k: k + k % 2)
     for each in rounds:
         samples = np.random.default_rng(each.horizons[0]).integers(0, 60, (5, 5, 2))
