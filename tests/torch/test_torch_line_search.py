@@ -44,7 +44,7 @@ def make(rank: int, asked: list[int]) -> tuple[Any, Any, HewLocalSGD]:
         asked.append(samples)
         return module  # its loss has no samples: exact
 
-    local.probe_with(probe)
+    local.set_probe(probe)
     return module, optimizer, local
 
 
@@ -103,7 +103,7 @@ def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
         table = [[loss(rank, x + a * s) for a in points] for rank in range(2)]
         found = fitted(OUTER, w, np.array(table))
         for rank in told:
-            measured = rank.reports[t].measured
+            measured = rank.reports[t].line_search
             assert measured.length == pytest.approx(found.length)
             assert measured.decrease == pytest.approx(found.decrease)
             assert (measured.low, measured.high) == pytest.approx(
@@ -132,5 +132,5 @@ def refusals(rank: int, _: int) -> list[str]:
 
 def test_a_job_that_cannot_measure_says_so(pool: Pool) -> None:
     averager, silent = pool.run(refusals, 2)[0]
-    assert "`options.server_step.measure` must be left out: no loop tells" in averager
-    assert "must be told how to measure a loss (`HewLocalSGD.probe_with`)" in silent
+    assert "`options.server_step.measure` must be left out" in averager
+    assert "set_probe" in silent
