@@ -34,13 +34,13 @@ from hewfl.methods.registry import METHODS
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, check_algorithm
 
-STEP, SHARE = "apply_server_step", "average_share"
+STEP, SHARE = "server_learning_rate", "average_share"
 OUTER = (
     *(f.name if f.name != "step" else STEP for f in dataclasses.fields(ServerStep)),
     SHARE,
 )
 """Fields of the server optimiser, for any method: those of `ServerStep`, whose `step` is
-called `apply_server_step`, and `average_share`, the last part of the rounds that a tail
+called `server_learning_rate`, and `average_share`, the last part of the rounds that a tail
 average is taken over."""
 RATE = "rate_scale"
 """A multiplier of the learning rate, for any method: it is given L over this."""

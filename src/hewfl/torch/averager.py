@@ -77,10 +77,10 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if options.overlap:
             text = "False: an averager does not see the end of the job"
             raise invalid("options.overlap", text, options.overlap)
-        measure = options.server_step.measure
+        measure = options.server_step.line_search_samples
         if measure is not None:
             text = "left out: an averager has no loss to measure (use HewLocalSGD)"
-            raise invalid("options.server_step.measure", text, measure)
+            raise invalid("options.server_step.line_search_samples", text, measure)
         if chosen.demands.variates:
             text = "one without control variates (use HewLocalSGD)"
             raise invalid("rule", text, rule)

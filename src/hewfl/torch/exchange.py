@@ -25,8 +25,8 @@ from hewfl.core.array_types import Float64, Int64
 from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
-from hewfl.displacements.dense import as_rows
-from hewfl.displacements.sharded import OwnPart, Spread
+from hewfl.displacements.dense import as_dense
+from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
 from hewfl.torch.collectives import Communicator, RankError
 from hewfl.torch.parameters import Bucket
 from hewfl.torch.shared_model import SharedModel, is_finite
@@ -146,7 +146,7 @@ class Exchange:
 
     def exchange_shards(
         self, active: Int64[Ints, " s"], total_steps: Float64[Array, " n"]
-    ) -> tuple[Int64[Ints, " k"], Spread]:
+    ) -> tuple[Int64[Ints, " k"], ShardedDisplacements]:
         """All displacements on this rank's entries: a collective call.
 
         Args:
@@ -177,11 +177,11 @@ class Exchange:
             raise RankError("no rank's model was finite")
         origin = int(np.argmin(total_steps[participants]))
         is_all = len(participants) == n
-        data = as_rows("displacements", rows if is_all else rows[participants])
+        data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
-        return participants, Spread(data, self._comm.sum, d, origin)
+        return participants, ShardedDisplacements(data, self._comm.sum, d, origin)
 
-    def own_part(self, wholes: Sequence[torch.Tensor]) -> OwnPart:
+    def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""
         first = self._comm.rank * self.entries
         last = first + self.entries
@@ -190,11 +190,11 @@ class Exchange:
             lo, hi = (max(end - bucket.begin, 0) for end in (first, last))
             parts.append(whole[lo:hi].to(self._comm.device))
         part = torch.cat(parts)
-        return OwnPart(torch.nn.functional.pad(part, (0, self.entries - len(part))))
+        return VectorShard(torch.nn.functional.pad(part, (0, self.entries - len(part))))
 
     def gather_shards(self, shard: Any) -> list[torch.Tensor]:
         """A whole vector, bucket by bucket, from the shards of all ranks."""
-        is_part = isinstance(shard, OwnPart)
+        is_part = isinstance(shard, VectorShard)
         part = shard.data if is_part else torch.from_numpy(np.array(shard))
         part, whole = part.to(self._comm.device, self._dtype), self._shard_buffers[0]
         self._comm.wait(self._comm.start_all_gather(part, whole))

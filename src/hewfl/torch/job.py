@@ -199,7 +199,7 @@ class Job:
         variates = None
         if self.variates is not None:
             variates = SpreadVariates(self.variates, self.exchange)
-        return self.rule.first_state(self.comm.ranks, self.exchange.entries, variates)
+        return self.rule.initial_state(self.comm.ranks, self.exchange.entries, variates)
 
 
 def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> bool:

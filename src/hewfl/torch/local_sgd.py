@@ -164,7 +164,7 @@ class HewLocalSGD:
         return report
 
     def set_probe(self, probe: Probe) -> None:
-        """Set the function that measures this rank's loss, for `ServerStep(measure=…)`.
+        """Set the function that measures this rank's loss, for `ServerStep(line_search_samples=…)`.
 
             def probe(samples):
                 batch = next(fresh)  # of that many samples, not those of the last steps

@@ -60,7 +60,7 @@ class StepCounter:
         """
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if job.options.server_step.measure is not None:
+            if job.options.server_step.line_search_samples is not None:
                 self._scale_rates(optimizer, job.scale)
             if job.variates is not None:
                 refuse_closure(optimizer, args, kwargs)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, SupportsFloat, final
 
 from hewfl.core.validation import invalid
-from hewfl.displacements.sketched_displacements import Validated
-from hewfl.server.line_search import Measured
+from hewfl.displacements.sketched_displacements import SketchCheck
+from hewfl.server.line_search import LineSearchResult
 from hewfl.server.server_step import ServerStep
 
 Loss = Callable[[], SupportsFloat]
@@ -51,12 +51,12 @@ class SyncReport:
     finished: tuple[int, ...]
     status: str
     gap: float
-    sketch_check: Validated | None
+    sketch_check: SketchCheck | None
     bytes_sent: int
     ring_bytes: int
     seconds: float
     wait_seconds: float
-    line_search: Measured | None = None
+    line_search: LineSearchResult | None = None
 
 
 @final

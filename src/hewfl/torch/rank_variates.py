@@ -12,7 +12,7 @@ import torch
 from hewfl.core.array_types import Int64
 from hewfl.core.round import Round
 from hewfl.core.validation import Ints, invalid
-from hewfl.displacements.sharded import OwnPart
+from hewfl.displacements.sharded import VectorShard
 from hewfl.torch.collectives import Communicator, RankError
 from hewfl.torch.exchange import Exchange
 from hewfl.torch.parameters import Bucket
@@ -79,7 +79,7 @@ class RankVariates:
         """Set c to the mean of the first gradients; a collective call.
 
         A rank without a finite gradient starts at that mean, as everywhere in hewfl
-        (`hewfl.server.initial_state`).
+        (`hewfl.server.state`).
 
         Args:
             participants: ranks with a finite gradient.
@@ -182,7 +182,7 @@ class SpreadVariates:
     """They are saved with the ranks, not with the algorithm's state."""
 
     @property
-    def server(self) -> OwnPart:
+    def server(self) -> VectorShard:
         """The server's, c."""
         return self.exchange.own_part(self.variates.server)
 

@@ -10,9 +10,9 @@ import torch
 from hewfl.core.native import PASSES, library
 from hewfl.server.server_step import (
     ServerStep,
+    add_iterate,
     apply_server_step,
     average_weight,
-    averaged,
 )
 from hewfl.torch.parameters import Layout
 
@@ -209,7 +209,7 @@ class SharedModel:
             self._swap_in(b, x, memory)
             if self.average:
                 mean = self.average[b]
-                mean.copy_(averaged(p, mean, self.anchor[b]))
+                mean.copy_(add_iterate(p, mean, self.anchor[b]))
             if self._captured:
                 ahead = x.to(self.device, bucket.dtype) - self._captured[b]
                 torch._foreach_add_(y, bucket.split(ahead))

@@ -26,12 +26,12 @@ from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.sketched_displacements import (
     NeedsEntriesError,
     NeedsProductsError,
-    Sketches,
-    Validated,
-    checked,
+    SketchCheck,
+    SketchedDisplacements,
+    check_sketched_weights,
 )
-from hewfl.server.finish_round import decided
-from hewfl.server.line_search import Measured, asked_points, fitted
+from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_lengths
+from hewfl.server.state import checked_decision
 from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
 from hewfl.torch.job import Access, Job, are_same
 from hewfl.torch.options import SyncReport
@@ -58,7 +58,7 @@ class RoundOutcome:
     cohort: Cohort
     decision: Decision
     state: Any
-    line_search: Measured | None = None
+    line_search: LineSearchResult | None = None
 
 
 def sync(job: Job, work: LocalWork) -> SyncReport | None:
@@ -71,9 +71,13 @@ def sync(job: Job, work: LocalWork) -> SyncReport | None:
         RankError: ranks are missing or disagree, no displacement is finite, or the new
             model would not be; the model is then as it was.
     """
-    if job.options.server_step.measure is not None and job.probe is None:
+    if job.options.server_step.line_search_samples is not None and job.probe is None:
         rule = "followed by `HewLocalSGD.set_probe`, which measures a loss"
-        raise invalid("server_step.measure", rule, job.options.server_step.measure)
+        raise invalid(
+            "server_step.line_search_samples",
+            rule,
+            job.options.server_step.line_search_samples,
+        )
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
     last = job.product, job.weights_digest
@@ -110,7 +114,7 @@ def sync(job: Job, work: LocalWork) -> SyncReport | None:
     if job.trace is not None:
         job.trace.add(report, outcome.cohort, outcome.decision, job.scale)
     if outcome.line_search is not None:
-        job.scale *= outcome.line_search.factor
+        job.scale *= outcome.line_search.step_size_factor
     return report
 
 
@@ -179,9 +183,11 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
         finite = np.asarray(np.isfinite(rows).all(axis=1))
         participants = participants[finite[participants]]
         rows = rows if len(participants) == len(rows) else rows[participants]
-    sketches = Sketches(len(participants), job.model.layout.parameters, rows)
+    sketches = SketchedDisplacements(
+        len(participants), job.model.layout.parameters, rows
+    )
     round_ = _make_round(job, NoAnchor(), sketches, participants, records)
-    decision, state = decided(job.algorithm, round_, job.state)
+    decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
     weights = np.zeros(job.comm.ranks)
@@ -231,7 +237,7 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     if not isinstance(job.rule.choice, str):
         anchor = np.asarray(exchange.own_part(job.model.anchor))
     round_ = _make_round(job, anchor, shards, participants, records)
-    decision, state = decided(job.algorithm, round_, job.state)
+    decision, state = checked_decision(job.algorithm, round_, job.state)
     shard = decision.step
     shard = shards.combine(decision.weights) if shard is None else shard
     step = exchange.gather_shards(shard)
@@ -281,9 +287,9 @@ def _search_line(
     steps: Iterable[torch.Tensor],
     decision: Decision,
     participants: Int64[Ints, " s"],
-) -> tuple[Iterable[torch.Tensor], Measured | None]:
+) -> tuple[Iterable[torch.Tensor], LineSearchResult | None]:
     """The step, of the length that the ranks' losses suggest, if there is a probe."""
-    if job.probe is None or job.options.server_step.measure is None:
+    if job.probe is None or job.options.server_step.line_search_samples is None:
         return steps, None
     steps = list(steps)
     if not all(map(is_finite, steps)):
@@ -297,7 +303,7 @@ def measure_losses(
     steps: Sequence[torch.Tensor],
     participants: Int64[Ints, " s"],
     weights: Float64[Array, " s"],
-) -> Measured:
+) -> LineSearchResult:
     """Measure the losses of all ranks at x + a s: a collective call.
 
     Ranks that do not participate, or have weight zero, measure too; their losses do not
@@ -313,11 +319,11 @@ def measure_losses(
         The length of the step and the losses: the same on all ranks.
     """
     model, comm, server_step = job.model, job.comm, job.model.server_step
-    assert server_step.measure is not None
+    assert server_step.line_search_samples is not None
     assert job.probe is not None
-    loss, losses = job.probe(server_step.measure), []
+    loss, losses = job.probe(server_step.line_search_samples), []
     with model.restore_parameters(), torch.no_grad():
-        for a in asked_points(server_step):
+        for a in trial_lengths(server_step):
             pairs = zip(model.anchor, steps, strict=True)
             model.set_parameters([x + a * s.to(x) for x, s in pairs])
             losses.append(float(loss()))
@@ -325,7 +331,7 @@ def measure_losses(
     table[comm.rank] = losses
     # A sum with zeros is exact, and a loss that is not finite stays in its own row.
     table = comm.sum(table.reshape(-1)).reshape(table.shape)
-    return fitted(server_step, weights, table[participants])
+    return fit_line_search(server_step, weights, table[participants])
 
 
 def _advance(
@@ -398,14 +404,14 @@ class NoAnchor:
 # -------------------------------------------------------------------------- the report
 
 
-def _check_last(job: Job, records: RankRecords) -> Validated | None:
+def _check_last(job: Job, records: RankRecords) -> SketchCheck | None:
     """The weights of the last round, checked on the data."""
     unchecked, job.unchecked = job.unchecked, None
     if unchecked is None:
         return None
     participants, weights, model, rows = unchecked
     products = records.rows["product"][participants]
-    return checked(job.rounds, model, weights, rows, products)
+    return check_sketched_weights(job.rounds, model, weights, rows, products)
 
 
 def _note_zero_weights(job: Job, outcome: RoundOutcome) -> Decision:
