@@ -185,7 +185,7 @@ def _check_sizes(variates: Held, round_: Round) -> None:
             rate = _readable(sent).largest()
         else:
             name = "Δ_i/(η_i H_i) and c"
-            rate = _readable(round_.displacements).largest() / round_.ground.min()
+            rate = _readable(round_.displacements).largest() / round_.total_step.min()
         top = max(variates.server.max(), -variates.server.min(), rate)
     if not top < LARGE:
         raise invalid(name, f"below {LARGE:g} in size", top)
@@ -201,7 +201,7 @@ def _advance(variates: Held, round_: Round) -> None:
         _take(variates, round_.cohort, _readable(round_.gradients))
         return
     cohort, data = round_.cohort, _readable(round_.displacements)
-    rate = 1 / round_.ground
+    rate = 1 / round_.total_step
     own = [variates.clients[i] for i in cohort.clients]
     _advance_clients(own, variates.server, data, rate)
     share, u = len(rate) / cohort.population, -rate / cohort.population

@@ -45,6 +45,23 @@ class Entry:
         return self.algorithm.name + self.server_step.words
 
 
+def as_entry(value: Any, label: str | None = None) -> Entry:
+    """A method as an entry of a comparison; a `Method` brings its own server step.
+
+    Args:
+        value: a method, or an entry, which is returned unchanged.
+        label: what tables call it.
+
+    Returns:
+        The entry.
+    """
+    if isinstance(value, Entry):
+        return value
+    own = getattr(value, "server_step", None)
+    step = own if isinstance(own, ServerStep) else ServerStep()
+    return Entry(value, step, value.name if label is None and own else label)
+
+
 def delivered(state: "ServerState") -> Float64[Array, " d"]:
     """The model that a run hands out: the average where one is kept, else x_t."""
     return state.anchor if state.average is None else state.average.model
@@ -57,7 +74,9 @@ def check_algorithm(name: str, value: object, also: str = "") -> None:
         got = shown(value)
         if "decide" not in missing and not isinstance(value, type):
             got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
-        rule = f"an algorithm, such as FedAvg(L, 0.1){also}"
+        rule = f"a method, such as FedAvg(0.1){also}"
+        if hasattr(value, "needs") and not isinstance(value, type):
+            got += ", an aggregator: give it local work, Method(LocalSGD(0.1), …)"
         raise invalid(name, rule, got)
 
 
