@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Literal, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.validation import Array, Ints
 from hewfl.experiments.results import Axis, Group, Results
 from hewfl.experiments.statistics import Comparison, compare, compare_finals, pair

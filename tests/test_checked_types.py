@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from beartype import beartype
 from jaxtyping import TypeCheckError
 
+from hewfl.displacements.gram import nearer_origin
 from hewfl.plotting import plain_text
 from tests import checked_types
 from tests.checked_types import FIRST, ONE_OF, begin_test, checked_at_times
@@ -35,6 +37,12 @@ def refused(function: Callable[[int], int], calls: int) -> list[int]:
 def test_functions_of_hewfl_are_checked() -> None:
     with pytest.raises(TypeCheckError, match="plain_text"):
         plain_text(3)  # type: ignore[arg-type]
+
+
+def test_shapes_of_arrays_are_checked() -> None:
+    nearer_origin(np.eye(3), 0)
+    with pytest.raises(TypeCheckError, match="nearer_origin"):
+        nearer_origin(np.zeros((3, 2)), 0)
 
 
 def test_the_first_calls_and_then_one_of_many() -> None:

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.statistics import holm, paired_p
 from reproduce.quality.quality_specs import (

@@ -21,8 +21,7 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
 from hewfl import HewMean
-from hewfl.flower import HewStrategy
-from hewfl.flower import sketched
+from hewfl.flower import HewStrategy, sketched
 from hewfl.flower.secure_aggregation import TOGETHER
 from tests.flower.federation import StubGrid
 from tests.flower.stock import vector

@@ -34,8 +34,9 @@ ERRATA = [f"E-{k:02d}" for k in range(1, 34)] + [
 ]
 
 SPAN = re.compile(r"`([^`]+)`")
-SYMBOL = re.compile(r"`(hewfl(?:\.\w+)+)`")
-SYMBOL_LIST = r"`hewfl(?:\.\w+)+`(?:, `hewfl(?:\.\w+)+`)*"
+PATH = r"(?:hewfl|reproduce)(?:\.\w+)+"
+SYMBOL = re.compile(rf"`({PATH})`")
+SYMBOL_LIST = rf"`{PATH}`(?:, `{PATH}`)*"
 PENDING = r"issue pending(?:\. [^`]+)?"
 NOT_CODE = r"not code: \S+(?: \S+){0,7}"
 CELL = re.compile(rf"{SYMBOL_LIST}(?:; {PENDING})?|{PENDING}|{NOT_CODE}")
@@ -166,7 +167,7 @@ def test_rows_say_where_their_code_is() -> None:
 
 
 def test_symbols_exist() -> None:
-    symbols = {span for span in SPAN.findall(PAGE) if span.startswith("hewfl.")}
+    symbols = set(SYMBOL.findall(PAGE))
     assert symbols
     assert_none(symbol for symbol in sorted(symbols) if resolve(symbol) is None)
 

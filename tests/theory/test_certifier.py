@@ -5,8 +5,7 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.theory.case import Case
-from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certify import MOST_ITERATED, certify
+from hewfl.theory.certificates import MOST_ITERATED, Certificate, Promise, certify
 from hewfl.theory.heterogeneous import (
     corrected_coefficients,
     corrected_rate,

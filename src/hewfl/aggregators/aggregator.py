@@ -21,7 +21,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from hewfl.core.array_types import Int64
 
 from hewfl.core.algorithm import Need
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
+from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.core.algorithm import Need

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from hewfl.core.array_types import Bool, Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.averaging import client_shares, weighting_needs

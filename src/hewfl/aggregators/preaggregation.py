@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64
+from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.core.algorithm import Need

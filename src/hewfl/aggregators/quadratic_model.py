@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from hewfl.core.array_types import Float64
 
 from hewfl.core.algorithm import Need, RoundModel
 from hewfl.core.displacements import Displacements, LinearCombination

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from hewfl.core.array_types import Float64, Int64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.averaging import Weighting, client_shares, weighting_needs

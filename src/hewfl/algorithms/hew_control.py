@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from hewfl.core.array_types import Float64, Int64
 
 from hewfl.aggregators.averaging import check_per_client
 from hewfl.control.certificate import (

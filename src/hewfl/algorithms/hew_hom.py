@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.aggregators.quadratic_model import (
     RATIO,
@@ -15,6 +14,7 @@ from hewfl.aggregators.quadratic_model import (
     step_sizes,
 )
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Positive, Schedule, check_fields, invalid

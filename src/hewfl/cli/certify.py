@@ -21,7 +21,7 @@ from hewfl.core.validation import invalid
 from hewfl.plotting import require_canvas
 from hewfl.theory.case import Case
 from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certify import certify as evaluate
+from hewfl.theory.certificates import certify as evaluate
 from hewfl.theory.sensitivity import Improvement, improvements
 from hewfl.theory.systems import System, grouped
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.plotting import COLOURS, legend, name_ends, save_as
 from hewfl.theory.certificates import Certificate, Promise

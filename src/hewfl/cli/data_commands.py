@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import rich.progress
 import typer
-from jaxtyping import Int64
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hewfl.cli.error_messages import as_option, one_line_errors
+from hewfl.core.array_types import Int64
 from hewfl.core.plugins import located
 from hewfl.core.toml_records import errors_naming
 from hewfl.core.validation import Ints, invalid

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
 from hewfl.control.certificate import Variant, check_variant, horizon_factors
+from hewfl.core.array_types import Bool, Float64, Int64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.records import ProblemBounds
 from hewfl.core.validation import (

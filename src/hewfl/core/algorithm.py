@@ -9,8 +9,7 @@ the small protocols below. A rule written by a user has every right that ours ha
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
-from jaxtyping import Float64, Int64
-
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, PerClient

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, PerClient
 
 

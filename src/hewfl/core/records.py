@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
+from hewfl.core.array_types import Bool, Float64, Int64
 from hewfl.core.validation import (
     Array,
     ArrayLike,

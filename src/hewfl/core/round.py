@@ -9,8 +9,7 @@ decision server                  weights on displacements, with a certificate
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from jaxtyping import Float64, Int64
-
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.displacements import Displacements
 from hewfl.core.validation import Array, Ints
 

@@ -18,8 +18,8 @@ from typing import (
 )
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.errors import InvalidInputError
 
 if TYPE_CHECKING:

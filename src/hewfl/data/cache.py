@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Int64
 
+from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 from hewfl.data.dataset import Samples
 from hewfl.data.paths import cache_root, file_sha256, warn_of_cache

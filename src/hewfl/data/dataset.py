@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from jaxtyping import Int64, Num
 
+from hewfl.core.array_types import Int64, Num
 from hewfl.core.validation import Ints
 from hewfl.errors import DataError
 

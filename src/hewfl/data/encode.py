@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from jaxtyping import Float32
 
+from hewfl.core.array_types import Float32
 from hewfl.core.atomic import replacing
 from hewfl.core.validation import Array, invalid, wholes
 from hewfl.data.encoder import Encoder, Options, digest, encode_block, load_encoder

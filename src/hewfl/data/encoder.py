@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float32
 
+from hewfl.core.array_types import Float32
 from hewfl.core.validation import Array, invalid
 from hewfl.data.paths import file_sha256
 from hewfl.errors import DataError, MissingExtraError

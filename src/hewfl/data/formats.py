@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64, UInt8
 
+from hewfl.core.array_types import Int64, UInt8
 from hewfl.core.validation import Ints
 from hewfl.data.catalogue import DIGITS_SHA256
 from hewfl.data.dataset import Numbers, Samples

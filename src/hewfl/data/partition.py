@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Float64, Int64, Num
 
+from hewfl.core.array_types import Float64, Int64, Num
 from hewfl.core.plugins import checked_name, is_own, load, make, short_name
 from hewfl.core.validation import (
     Array,

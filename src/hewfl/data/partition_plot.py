@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 
+from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 from hewfl.plotting import COLOURS, legend, plain_text, require_canvas, save_as
 

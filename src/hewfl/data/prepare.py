@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64, Num
 
+from hewfl.core.array_types import Float, Float64, Int64, Num
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.data.dataset import Dataset, Numbers, Samples
 from hewfl.data.partition import stream

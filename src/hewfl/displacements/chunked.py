@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float64
 from numpy.typing import DTypeLike, NDArray
 
+from hewfl.core.array_types import Float, Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import CODES, Span

@@ -21,8 +21,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.native import PASSES, library
 from hewfl.core.round import Cohort, Round

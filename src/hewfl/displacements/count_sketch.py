@@ -20,9 +20,9 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Int64
 from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.backend import FLOAT32, FLOAT64, host_rows

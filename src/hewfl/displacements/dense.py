@@ -10,9 +10,9 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, invalid

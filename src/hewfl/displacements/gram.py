@@ -8,10 +8,10 @@ all displacements, or one very long one, would take from the Gram matrix.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.linalg.blas import dsyrk
 
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
 from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array, invalid

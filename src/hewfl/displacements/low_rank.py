@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import as_wide, to_host

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from hewfl.core.array_types import Float64
 from numpy.typing import NDArray
 
 from hewfl.core.displacements import Displacements, LinearCombination, RoundProducts

@@ -12,9 +12,9 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.displacements import Displacements, LinearCombination
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, ArrayLike, Ints, as_float64, invalid, positive

@@ -11,10 +11,10 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float64
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
 from hewfl.core.validation import Array
 from hewfl.displacements.backend import as_wide, on_gpu, to_host

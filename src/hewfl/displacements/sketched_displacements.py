@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from hewfl.core.algorithm import RoundModel
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
 from hewfl.core.validation import Array
 from hewfl.displacements.dense import Rows

@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64
 from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array
 from hewfl.displacements.backend import (

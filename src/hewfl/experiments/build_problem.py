@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
 
+from hewfl.core.array_types import Float, Float64, Int64
 from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make, told
 from hewfl.core.toml_records import errors_naming

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json, write_bytes, write_json
 from hewfl.core.validation import Array
 from hewfl.data.paths import cache_root, warn_of_cache

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.errors import DataError, MissingExtraError

@@ -25,8 +25,8 @@ from hewfl.experiments.executor import Crew, Processes, Task
 from hewfl.experiments.local_search import Climb, beyond, joined
 from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.results import Results
-from hewfl.experiments.run_folder import CHECKSUMS
 from hewfl.experiments.run_folder import (
+    CHECKSUMS,
     Folder,
     Stopwatch,
     environment,

@@ -8,8 +8,8 @@ from typing import Literal, final
 
 import numpy as np
 import scipy.special
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, ArrayLike, invalid
 from hewfl.experiments.results import Axis, Results, places
 from hewfl.experiments.tune import LARGER_IS_BETTER

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.results import Results
 from hewfl.experiments.statistics import compare_finals, final_of

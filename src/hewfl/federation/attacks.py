@@ -13,8 +13,8 @@ from functools import partial
 from typing import Annotated, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64
 
+from hewfl.core.array_types import Float, Int64
 from hewfl.core.validation import (
     Array,
     BelowOne,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
+from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import Ints, invalid, shown
 from hewfl.federation.local_steps import (

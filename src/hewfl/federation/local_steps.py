@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64, Int64, Num
 
+from hewfl.core.array_types import Float64, Int64, Num
 from hewfl.core.provenance import shown_record
 from hewfl.core.validation import (
     Array,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
 
+from hewfl.core.array_types import Int64
 from hewfl.core.validation import Count, Ints, Validated, as_float64, invalid, shown
 from hewfl.federation.rng import ROSTER, generator
 

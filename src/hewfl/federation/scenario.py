@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64
 
+from hewfl.core.array_types import Float, Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import Array, Ints, PerClient, check_fields, invalid, shown
 from hewfl.federation.attacks import (

@@ -9,9 +9,9 @@ from typing import Any, final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from jaxtyping import Float
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float
 from hewfl.core.validation import Array as Vector
 from hewfl.core.validation import invalid
 

@@ -22,9 +22,9 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.chunked import Pieces

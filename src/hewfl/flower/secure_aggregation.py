@@ -23,10 +23,10 @@ from flwr.common import FitIns, Parameters, parameters_to_ndarrays
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid
-from jaxtyping import Bool, Float64
 
 from hewfl.aggregators.uniform import UniformLocalSGD
 from hewfl.core.algorithm import Modelled
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Round
 from hewfl.core.validation import Array, Mask, invalid
 from hewfl.displacements.dense import matrix_round

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
+from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.core.algorithm import (

@@ -5,8 +5,8 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float, Float64, Int, Int64, Num
 
+from hewfl.core.array_types import Float, Float64, Int, Int64, Num
 from hewfl.core.validation import ArrayLike, Ints, invalid, shown
 from hewfl.displacements.backend import to_host
 

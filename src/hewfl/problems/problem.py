@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
-from jaxtyping import Float, Float64, Int, Int64
-
+from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 

@@ -14,8 +14,8 @@ from typing import Any, final
 import array_api_compat as compat
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float, Float64, Int, Int64
 
+from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.validation import (
     Array,
     ArrayLike,

@@ -9,8 +9,8 @@ from itertools import starmap, zip_longest
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt16
 
+from hewfl.core.array_types import Float64, Int64, UInt16
 from hewfl.core.validation import Array, Ints
 from hewfl.experiments.plots import QUANTITIES, leaders, measured
 from hewfl.experiments.results import AXES, GAPS, Results, axes_of, positions

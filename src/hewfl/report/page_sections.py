@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array
 from hewfl.experiments.plots import QUANTITIES, measured

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
 from hewfl.core.algorithm import Demands, Traffic
+from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, invalid

@@ -9,9 +9,9 @@ client has a finite gradient the method cannot start.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int64
 
 from hewfl.core.algorithm import Algorithm, Started
+from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.validation import Array, Ints, Mask
 from hewfl.errors import DataError
 from hewfl.server.server_step import Average, ServerStep

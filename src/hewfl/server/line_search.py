@@ -22,9 +22,9 @@ from typing import Any, final
 
 import numpy as np
 import scipy.special
-from jaxtyping import Float64
 
 from hewfl.core.algorithm import Traffic
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Decision, LocalPlan
 from hewfl.core.validation import Array
 from hewfl.server.server_step import POINTS, ServerStep

@@ -16,8 +16,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal, final
 
-from jaxtyping import Float64
-
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import (
     Array,
     BelowOne,

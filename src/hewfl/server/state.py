@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from jaxtyping import Float64
-
 from hewfl.core.algorithm import Algorithm
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, invalid, shown
 from hewfl.server.communication import Charge
 from hewfl.server.server_step import Average, ServerStep

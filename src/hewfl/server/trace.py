@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.algorithm import Traffic
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision
 from hewfl.core.validation import Array, invalid, shown
 from hewfl.server.communication import Ledger, ledger

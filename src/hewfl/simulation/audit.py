@@ -13,9 +13,9 @@ the left; it is never negative when L bounds the smoothness of F.
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.core.algorithm import Certified, Modelled
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.validation import Array
 from hewfl.problems.problem import Problem

@@ -8,8 +8,8 @@ once and used by all entries. A problem with a kernel of its own is asked first.
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int64
 
+from hewfl.core.array_types import Float, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 from hewfl.problems.problem import Branching, LinearProblem, Problem

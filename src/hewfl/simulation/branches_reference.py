@@ -4,8 +4,8 @@ The plain twin of `branches`; a test ties the two.
 """
 
 import numpy as np
-from jaxtyping import Float
 
+from hewfl.core.array_types import Float
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array
 from hewfl.problems.problem import Problem

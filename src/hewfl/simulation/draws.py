@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
+from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import Ints
 from hewfl.federation.rng import PROBES, SAMPLES, generator

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
 from numpy.typing import DTypeLike
 
 from hewfl.core.algorithm import Acquainted, Algorithm
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import (
     Array,

@@ -20,8 +20,8 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float, Int64
 
+from hewfl.core.array_types import Float, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.backend import to_host

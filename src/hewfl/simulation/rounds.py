@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64
 
 from hewfl.core.algorithm import Corrected, Informed, Traffic
+from hewfl.core.array_types import Float, Float64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float64
 
 from hewfl.core.algorithm import Algorithm
+from hewfl.core.array_types import Float, Float64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array
 from hewfl.federation.federation import Federation

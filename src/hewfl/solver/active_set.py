@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 from scipy.linalg import lapack
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 
 OPTIMALITY = 1e-13

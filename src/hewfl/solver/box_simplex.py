@@ -11,9 +11,9 @@ filling, so anyone can recompute it.
 """
 
 import numpy as np
-from jaxtyping import Bool, Float64
 from scipy.linalg import cho_factor, cho_solve
 
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.validation import Array, Mask, PerClient
 from hewfl.errors import SolverError

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64, Int64
 from scipy.linalg import lapack
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.native import SOLVER, library
 from hewfl.core.validation import Array, Ints
 from hewfl.solver.active_set import (

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack, qr
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.solver.active_set import OPTIMALITY, seen_from
 from hewfl.solver.large import Index

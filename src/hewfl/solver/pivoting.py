@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 from scipy.linalg import blas, lapack
 
+from hewfl.core.array_types import Bool, Float64, Int64
 from hewfl.core.validation import Array, Ints, Mask
 from hewfl.solver.active_set import OPTIMALITY, error_scale
 

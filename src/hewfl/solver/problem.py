@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, ArrayLike, as_float64, invalid
 from hewfl.solver.active_set import error_scale
 from hewfl.solver.large import Index

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.native import SOLVER, library
 from hewfl.core.records import SimplexSolution

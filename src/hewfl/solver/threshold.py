@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, ArrayLike, as_float64, invalid
 

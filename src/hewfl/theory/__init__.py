@@ -42,8 +42,7 @@ clients, theirs is the last axis. No function is called like a module.
 from hewfl.theory.appendix.absent_clients import propagated_tracking
 from hewfl.theory.appendix.surrogate import surrogate_system, surrogate_under
 from hewfl.theory.case import Case
-from hewfl.theory.certificates import Certificate, Promise
-from hewfl.theory.certify import certify
+from hewfl.theory.certificates import Certificate, Promise, certify
 from hewfl.theory.comparators import (
     comparator_coefficients,
     comparator_rate,

@@ -1,17 +1,48 @@
-"""What the theory says about a federation, as records; `certifier` fills them in."""
+"""What the paper promises for a given federation, and whether the promise is worth it.
 
-from dataclasses import dataclass
+One call evaluates every statement whose constants are known: does it hold, what does it
+say after so many rounds, what can it never get below, when is a target reached. Leading
+axes are configurations here as everywhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import final
 
-from jaxtyping import Bool, Float64
+import numpy as np
 
-from hewfl.control.certificate import Variant
-from hewfl.core.validation import Array, Mask, Reals
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.array_types import Bool, Float64
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import Array, ArrayLike, Mask, Reals, as_float64, invalid
 from hewfl.theory.case import Case
-from hewfl.theory.designer import Design
-from hewfl.theory.round_costs import Algorithm
+from hewfl.theory.designer import Design, design_and_range
+from hewfl.theory.heterogeneous import corrected_noise
+from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.noise import (
+    best_comparator,
+    noise_optimal,
+    noise_optimal_level,
+    noise_term,
+    uniform_mean_noise,
+    uniform_noise_of_mean,
+)
+from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
+from hewfl.theory.recursion import Recursion
+from hewfl.theory.round_costs import Algorithm, communication
+from hewfl.theory.rounds_to_target import rounds_needed, single_path
 from hewfl.theory.statement import Hypothesis, all_hold
-from hewfl.theory.theorems import Form
+from hewfl.theory.systems import coarser, grouped
+from hewfl.theory.theorems import FORMS, THEOREMS, Form, Theorem, theorem_curve
+from hewfl.theory.trajectories import State
+
+MOST_ITERATED = 10_000
+"""Recursions are iterated up to so many rounds; closed bounds have no limit."""
+MOST_KINDS = 2048
+"""More kinds of client than this are gathered, none better than those it replaces."""
+TARGET = 0.1
+"""The target by default, as a share of the cap f̄."""
 
 
 @final
@@ -168,3 +199,184 @@ class Certificate:
     sent: tuple[Sent, ...]
     unasked: tuple[tuple[str, tuple[str, ...]], ...]
     participation: str
+
+
+@broadcasting
+def certify(
+    case: Case,
+    target: ArrayLike | None = None,
+    *,
+    rounds: int = 1000,
+    amplitude: ArrayLike | None = None,
+    curvature: ArrayLike | None = None,
+    variants: Sequence[Form] = VARIANTS,
+) -> Certificate:
+    """Evaluate every statement about many rounds whose constants are known.
+
+    Args:
+        case: what is known.
+        target: ε, the gap to reach, below f̄; a tenth of f̄ by default.
+        rounds: T, the rounds after which bounds are stated.
+        amplitude: ϑ; by default each theorem gets the one of its `design`.
+        curvature: Λ of the post-local rules; by default that of the design, and 2L
+            where an amplitude is given.
+        variants: sets of constants; a theorem is listed for those it comes with.
+
+    Returns:
+        Promises, first rounds, noise and numbers sent, in one record.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+    """
+    for variant in variants:
+        if variant not in FORMS:
+            raise invalid("variants", f"among {', '.join(FORMS)}", repr(variant))
+    if rounds < 1:
+        raise invalid("rounds", "a whole number of at least 1", rounds)
+    share = TARGET * case.system.cap
+    goal = as_float64("target", share if target is None else target)
+    if amplitude is not None and curvature is None:
+        curvature = 2 * case.system.L
+    kinds = coarser(grouped(case.system), MOST_KINDS)
+    few = replace(case, system=kinds, tracking=case.start[1])
+    asked = [theorem for theorem in THEOREMS.values() if not theorem.missing(case)]
+    promises = tuple(
+        _promise(theorem, few, (goal, rounds), (amplitude, curvature), variant)
+        for theorem in asked
+        for variant in variants
+        if variant in theorem.variants
+    )
+    certified = [v for v in VARIANTS if v in variants] or [VARIANTS[0]]
+    missing = ((t.label, t.missing(case)) for t in THEOREMS.values())
+    return Certificate(
+        case=case,
+        target=goal,
+        rounds=rounds,
+        promises=promises,
+        first_round=tuple(_first_round(few, amplitude, v) for v in certified),
+        noise=_noise(case, promises),
+        sent=_sent(case, promises),
+        unasked=tuple((label, names) for label, names in missing if names),
+        participation=_participation(case),
+    )
+
+
+def _promise(
+    theorem: Theorem,
+    case: Case,
+    asked: tuple[Array, int],
+    given: tuple[ArrayLike | None, ArrayLike | None],
+    variant: Form,
+) -> Promise:
+    (target, rounds), (amplitude, curvature) = asked, given
+    best, amplitudes = design_and_range(
+        theorem.label, case, target, curvature=curvature, variant=variant
+    )
+    controls = PostLocal(best.amplitude, best.curvature)
+    if amplitude is not None:
+        controls = replace(controls, amplitude=amplitude)
+    bound = theorem_curve(theorem.label, case, controls, variant)
+    rate = bound.rate(rounds)
+    needed = rounds_needed(bound, target, least=theorem.least)
+    iterated = np.full(rate.value.shape, np.nan)
+    if bound.law is not None and rounds <= MOST_ITERATED:
+        iterated = np.where(rate.holds, _last(bound.law, bound.start, rounds), np.nan)
+    floor = bound.floor
+    return Promise(
+        theorem.label,
+        theorem.algorithm,
+        theorem.about,
+        theorem.title,
+        theorem.weights,
+        theorem.iterate,
+        variant,
+        amplitude=as_float64("amplitude", controls.amplitude),
+        curvature=as_float64("curvature", controls.curvature),
+        value=rate.value,
+        iterated=iterated,
+        floor=floor,
+        closed_floor=rate.floor,
+        vacuous=np.asarray(floor >= case.system.cap),
+        rounds_to_target=needed.fewest,
+        closed_rounds=needed.closed,
+        iterated_rounds=needed.iterated,
+        amplitudes=amplitudes,
+        design=best,
+        hypotheses=rate.hypotheses,
+    )
+
+
+def _last(law: Recursion, start: State, rounds: int) -> Array:
+    """The bound after T rounds by the recursion."""
+    if law.cap.ndim or any(np.ndim(x) for x in (*law.numbers, *start)):
+        return np.asarray(law.trajectory(start, rounds).gap[-1])
+    return np.asarray(single_path(law, start, rounds)[-1])
+
+
+def _first_round(
+    case: Case, amplitude: ArrayLike | None, variant: Variant
+) -> FirstRound:
+    system = case.system
+    at, m = situation(system, *case.start), system.multiplicity
+    w = np.broadcast_to(m / system.n, (system.kinds,))
+    uniform = largest_descent_amplitude(w, at, variant=variant)
+    best = noise_optimal(system)
+    theta = uniform / 2 if amplitude is None else as_float64("amplitude", amplitude)
+    step = one_step((w, theta[..., None]), at, variant=variant)
+    return FirstRound(
+        variant,
+        uniform=uniform,
+        noise_optimal=largest_descent_amplitude(best, at, variant=variant),
+        amplitude=np.asarray(theta),
+        value=step.value,
+        hypotheses=step.hypotheses,
+    )
+
+
+def _noise(case: Case, promises: Sequence[Promise]) -> Noise:
+    system, best = case.system, noise_optimal(case.system)
+    comparator, at_comparator, at_best = best, np.asarray(0.0), np.asarray(0.0)
+    for promise in promises:
+        if promise.algorithm == "het":
+            controls = PostLocal(promise.amplitude, promise.curvature)
+            known: Variant = "sharp" if promise.variant == "sharp" else "paper"
+            linear, quadratic = corrected_noise(system, controls, variant=known)
+            comparator = best_comparator(linear, quadratic)
+            at_comparator = noise_term(comparator, linear, quadratic)
+            at_best = noise_term(best, linear, quadratic)
+            break
+    return Noise(
+        levels=system.noise,
+        mean=uniform_mean_noise(system),
+        of_mean=uniform_noise_of_mean(system),
+        optimal=best,
+        optimal_level=noise_optimal_level(system),
+        comparator=comparator,
+        comparator_term=at_comparator,
+        optimal_term=at_best,
+    )
+
+
+def _sent(case: Case, promises: Sequence[Promise]) -> tuple[Sent, ...]:
+    if case.dimension is None:
+        return ()
+    found = []
+    for algorithm in ("control", "het", "hom"):
+        lean, printed = (
+            communication(algorithm, case.participants, case.dimension, printed=form)
+            for form in (False, True)
+        )
+        rounds = [p.rounds_to_target for p in promises if p.algorithm == algorithm]
+        fewest = reduce(np.minimum, rounds, np.asarray(np.inf))
+        found.append(Sent(algorithm, lean, printed, np.asarray(lean * fewest)))
+    return tuple(found)
+
+
+def _participation(case: Case) -> str:
+    n, active = case.system.n, case.participants
+    if active == n:
+        return f"all {n:,} clients take part, as every bound over several rounds asks"
+    return (
+        f"{active:,} of {n:,} clients take part: the bounds of a single round allow "
+        "it, no bound over several rounds does (erratum E-19)"
+    )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
 from hewfl.theory.case import Case

@@ -11,10 +11,10 @@ The printed recursion of Q does not allow for weights that favour rare large mov
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import Variant, horizon_factors
 from hewfl.control.tracking import realised_tracking
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, invalid, nonnegatives, positives
 from hewfl.theory.homogeneous import PostLocal, post_local_hypotheses

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import Variant, horizon_factors
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,

@@ -8,8 +8,8 @@ V₁ is the mean noise of the branches, V₂ the noise of their mean.
 """
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control import certificate
 from hewfl.control.certificate import Situation, Variant, check_variant
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
 from hewfl.control.tracking import Tracking, tracking_cap
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
 from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
 from hewfl.theory.statement import Hypothesis, Rate, below

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, invalid, wholes
 from hewfl.theory.systems import System, client_mask

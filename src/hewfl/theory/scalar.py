@@ -5,9 +5,9 @@ a maximum, everything beyond it is bounded by that maximum.
 """
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import flow_decrease
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,

@@ -13,7 +13,7 @@ import numpy as np
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import ArrayLike, invalid, positives
 from hewfl.theory.case import Case
-from hewfl.theory.certify import MOST_KINDS
+from hewfl.theory.certificates import MOST_KINDS
 from hewfl.theory.designer import design, fewest_rounds
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import rounds_needed

@@ -9,8 +9,8 @@ from functools import reduce
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool
 
+from hewfl.core.array_types import Bool
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import ArrayLike, Mask, Reals
 

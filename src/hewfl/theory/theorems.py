@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import VARIANTS, Variant, mean_penalty, variance_bound
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, as_float64, invalid
 from hewfl.theory.case import Case

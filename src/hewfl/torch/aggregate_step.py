@@ -12,9 +12,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 
 from hewfl.core.algorithm import Modelled
+from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.sketched_displacements import (

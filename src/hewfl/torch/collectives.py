@@ -6,10 +6,10 @@ from typing import Any, final
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float64
 from numpy.typing import NDArray
 from torch._C import _distributed_c10d as c10d
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, invalid
 from hewfl.torch.rank_errors import RankError
 

@@ -19,9 +19,9 @@ from typing import Any, Literal, final
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch

@@ -10,9 +10,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 
 from hewfl.core.algorithm import RoundModel
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Decision
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.torch.buckets import Layout, digest, plan_layout

@@ -5,8 +5,8 @@ from typing import SupportsFloat
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.validation import Array, Ints
 from hewfl.server.line_search import Measured, asked_points, fitted
 from hewfl.torch.collectives import Wire

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Int64
 
+from hewfl.core.array_types import Int64
 from hewfl.core.round import Round
 from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.sharded import OwnPart

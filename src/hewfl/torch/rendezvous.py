@@ -9,9 +9,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 from hewfl.torch.collectives import Wire
 from hewfl.torch.rank_errors import Attendance, RankError, ranks_named

@@ -13,8 +13,8 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.errors import MissingExtraError
 
 try:

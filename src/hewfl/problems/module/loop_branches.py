@@ -7,8 +7,7 @@ of them for all but small modules, and then the engine's route.
 from collections.abc import Sequence
 from typing import Any
 
-from jaxtyping import Float, Int, Int64
-
+from hewfl.core.array_types import Float, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Ints
 from hewfl.problems.module.network import batch_keys, torch, unflatten

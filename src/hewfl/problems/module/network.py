@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Int, Int64
 
+from hewfl.core.array_types import Float, Int, Int64
 from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.backend import to_host
 from hewfl.errors import MissingExtraError

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, final
 
-from jaxtyping import Bool, Float, Float64
-
+from hewfl.core.array_types import Bool, Float, Float64
 from hewfl.core.validation import Array, Mask
 from hewfl.problems.module.network import Network, torch
 from hewfl.problems.module.training import Task, as_inputs

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Int64
 
+from hewfl.core.array_types import Float, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.problems.module.network import batch_keys, torch

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any, Never, final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int, Int64
 
+from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, ArrayLike, Ints, invalid, shown
 from hewfl.displacements.backend import to_host

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from hewfl.core.array_types import Float, Int
 from hewfl.core.round import LocalPlan
 from hewfl.core.validation import invalid, nonnegative, positive, shown
 from hewfl.problems.module.network import Network, torch

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from hewfl.core import native
+from hewfl.core.array_types import Bool, Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 

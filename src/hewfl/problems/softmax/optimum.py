@@ -11,8 +11,8 @@ from typing import Any, Literal, final
 
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.errors import SolverError
 from hewfl.problems.problem import Optimum

@@ -11,8 +11,8 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int
 
+from hewfl.core.array_types import Bool, Float, Float64, Int
 from hewfl.core.validation import Array
 from hewfl.displacements.backend import to_host
 from hewfl.problems.arrays import conform

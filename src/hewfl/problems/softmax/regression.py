@@ -7,8 +7,8 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-from jaxtyping import Float, Float64, Int, Int64
 
+from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import (
     Array,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Int32, Int64
 
+from hewfl.core.array_types import Float, Int32, Int64
 from hewfl.core.validation import Array, Ints
 from hewfl.problems.softmax.kernel import LIBRARY, takes_features
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int
 
+from hewfl.core.array_types import Float, Float64, Int
 from hewfl.core.validation import Array, Ints
 from hewfl.problems.softmax.passes import BLOCK
 from hewfl.problems.softmax.sparse import SparseRows

@@ -11,7 +11,6 @@ allows: `hewfl.control.tracking.propagated_bounds`.
 """
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import Variant
 from hewfl.control.tracking import (
@@ -19,6 +18,7 @@ from hewfl.control.tracking import (
     server_move,
     tracking_after,
 )
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, nonnegatives
 from hewfl.theory.systems import System, client_mask

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
-from jaxtyping import Bool, Float64
 
+from hewfl.core.array_types import Bool, Float64
 from hewfl.core.validation import (
     Array,
     ArrayLike,

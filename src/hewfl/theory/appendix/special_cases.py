@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import (
     Variant,
@@ -21,6 +20,7 @@ from hewfl.control.certificate import (
     situation_of,
     variance_bound,
 )
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Cohort, Round

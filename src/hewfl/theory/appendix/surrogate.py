@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
 from hewfl.control.certificate import Variant, certified_change, check_variant
 from hewfl.control.joint_problem import predictive_control
 from hewfl.control.tracking import predictable_tracking
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.validation import Array, ArrayLike, invalid, nonnegatives, positives

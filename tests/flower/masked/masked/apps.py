@@ -8,8 +8,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.serverapp import Grid, ServerApp
 
-from hewfl.flower import HewStrategy
-from hewfl.flower import sketched
+from hewfl.flower import HewStrategy, sketched
 
 D = 300
 MOVES = 1 + np.random.default_rng(4).standard_normal((8, D)) / 2
