@@ -21,9 +21,9 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from hewfl.core.array_types import Int64
 
 from hewfl.core.algorithm import Need
+from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     ArrayLike,

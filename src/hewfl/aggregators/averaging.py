@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
-from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.core.algorithm import Need
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision, Round
 from hewfl.core.validation import Array, Nonnegative, Positive, invalid, positives
 

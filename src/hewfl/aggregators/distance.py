@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 import numpy as np
-from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.averaging import client_shares, weighting_needs
 from hewfl.core.algorithm import Need
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Count, Minority, PerClient, Positive, Share

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
-from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.averaging import Weighting, client_shares, weighting_needs
@@ -16,6 +15,7 @@ from hewfl.aggregators.quadratic_model import (
     unit_lengths,
 )
 from hewfl.core.algorithm import Need, RoundModel
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import (

@@ -20,7 +20,7 @@ class Oracle(Aggregator):
 
     With one total step for all, η_i = s/H_i, Δ_i is the mean of H_i batches
     times the same factor, and these weights are inverse to its noise. A simulation
-    tells q before the first round (`hewfl.core.algorithm.Acquainted`); elsewhere q is 1
+    tells q before the first round (`hewfl.core.algorithm.Truth`); elsewhere q is 1
     for all and the weights are those of the horizons. They are equal where nobody who
     took part is any good.
 

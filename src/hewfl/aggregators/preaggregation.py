@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
-from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.core.algorithm import Need
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Positive, Validated, invalid, shown

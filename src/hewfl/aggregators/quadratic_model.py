@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hewfl.core.array_types import Float64
 
 from hewfl.core.algorithm import Need, RoundModel
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements, LinearCombination
 from hewfl.core.round import Cohort, Decision, Round
 from hewfl.core.validation import Array, PerClient, Schedule, at_round, invalid

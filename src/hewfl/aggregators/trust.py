@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from hewfl.core.array_types import Float64, Int64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.distance import (
@@ -15,6 +14,7 @@ from hewfl.aggregators.distance import (
     weiszfeld,
 )
 from hewfl.core.algorithm import Need
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, BelowOne, Ints, PerClient, Positive
 

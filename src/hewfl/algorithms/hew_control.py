@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
-from hewfl.core.array_types import Float64, Int64
 
 from hewfl.aggregators.averaging import check_per_client
+from hewfl.aggregators.quadratic_model import STEP_NEEDS
 from hewfl.control.certificate import (
     Variant,
     check_variant,
@@ -19,8 +19,8 @@ from hewfl.control.certificate import (
 )
 from hewfl.control.joint_problem import predictive_control
 from hewfl.control.tracking import Played, ball_tracking, propagated_bounds
-from hewfl.aggregators.quadratic_model import STEP_NEEDS
 from hewfl.core.algorithm import Demands, FirstGradients, Traffic, Truth
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (

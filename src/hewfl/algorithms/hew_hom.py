@@ -1,9 +1,7 @@
 """Algorithm 3: homogeneous post-local HEW-Local SGD."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
-
-import numpy as np
+from typing import ClassVar, final
 
 from hewfl.aggregators.quadratic_model import (
     RATIO,
@@ -14,10 +12,9 @@ from hewfl.aggregators.quadratic_model import (
     step_sizes,
 )
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
-from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
-from hewfl.core.validation import Array, Positive, Schedule, check_fields, invalid
+from hewfl.core.validation import Positive, Schedule, check_fields
 
 
 @final

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hewfl.aggregators.references import REFERENCES
 from hewfl.cli.error_messages import one_line_errors
+from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
     checked_name,
     entry_points,
@@ -135,7 +135,7 @@ def _outer_parameters() -> tuple[Parameter, ...]:
     """The server's own step, which every method can be given."""
     found = _parameters(ServerStep)
     return tuple(
-        dataclasses.replace(one, name="apply_server_step")
+        dataclasses.replace(one, name="server_learning_rate")
         if one.name == "step"
         else one
         for one in found

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from hewfl.core.array_types import Float64
 from numpy.typing import NDArray
 
+from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements, LinearCombination, RoundProducts
 from hewfl.core.validation import Array, PerClient
 

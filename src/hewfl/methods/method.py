@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
-from hewfl.core.array_types import Float64
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.core.algorithm import (
@@ -24,6 +23,7 @@ from hewfl.core.algorithm import (
     Traffic,
     Truth,
 )
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     Array,
@@ -276,7 +276,9 @@ class Method:
         """The state of an aggregator that uses the truth."""
         if not isinstance(self.aggregator, Informed):
             return state
-        return self._with(state, self.aggregator.with_truth(self._aggregator_state(state), truth))
+        return self._with(
+            state, self.aggregator.with_truth(self._aggregator_state(state), truth)
+        )
 
     def variates(self, state: Any) -> Variates | None:
         """The control variates in a state, None without them."""
@@ -290,7 +292,9 @@ class Method:
         """The quadratic that the aggregator minimises, None where it has none."""
         if not isinstance(self.aggregator, Modelled):
             return None
-        return self.aggregator.model(self._round_for_rule(round_, state), self._aggregator_state(state))
+        return self.aggregator.model(
+            self._round_for_rule(round_, state), self._aggregator_state(state)
+        )
 
     def decide(self, round_: Round, state: Any) -> tuple[Decision, Any]:
         """The aggregator's decision; then the control variates of the next round."""
@@ -304,7 +308,9 @@ class Method:
     def _round_for_rule(self, round_: Round, state: Any) -> Round:
         """The round as the aggregator sees it."""
         counted, variates = self.local.as_counted(round_), self.variates(state)
-        return counted if variates is None else replace(counted, variate=variates.server)
+        return (
+            counted if variates is None else replace(counted, variate=variates.server)
+        )
 
     def _aggregator_state(self, state: Any) -> Any:
         return state.aggregator if isinstance(state, MethodState) else state

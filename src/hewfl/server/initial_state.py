@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.core.algorithm import Algorithm, Started
+from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.validation import Array, Ints, Mask
 from hewfl.errors import DataError
@@ -46,9 +46,10 @@ def first_state(
         heard = finite_rows(gradients)
         given, sent = filled(gradients, heard), len(anchor) * int(heard.sum())
     first = algorithm.init(population, len(anchor), given)
-    if given is not None and isinstance(algorithm, Started):
+    if given is not None and isinstance(algorithm, Informed):
         counts = np.ones(population, dtype=np.int64) if samples is None else samples
-        first = algorithm.started(first, np.where(heard, counts, 0))
+        truth = Truth(samples=np.where(heard, counts, 0))
+        first = algorithm.with_truth(first, truth)
     server_step = ServerStep() if server_step is None else server_step
     memory = np.zeros(len(anchor))
     if server_step.adapt is not None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hewfl.core.algorithm import Acquainted, Algorithm
+from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import (
@@ -41,7 +41,7 @@ from hewfl.server.checkpoint import Saved, flatten, unflatten
 from hewfl.server.initial_state import finite_rows, first_state
 from hewfl.server.rule_contract import naming
 from hewfl.server.run_log import RunLog
-from hewfl.server.state import Entry, ServerState, check_algorithm, delivered
+from hewfl.server.state import Entry, ServerState, as_entry, check_algorithm, delivered
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.simulation.draws import draw
 from hewfl.simulation.rounds import (
@@ -60,7 +60,7 @@ _START = 2**31
 def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     problem: Problem,
     federation: Federation,
-    algorithms: Sequence[Algorithm[Any] | Entry],
+    methods: Sequence[Algorithm[Any] | Entry],
     *,
     rounds: int,
     seed: int,
@@ -77,7 +77,8 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     Args:
         problem: what the clients optimise.
         federation: who takes part, with how many steps.
-        algorithms: the entries; plain algorithms get the plain server step.
+        methods: what is compared: methods, the paper's algorithms, or entries, which
+            put any of them under a server step.
         rounds: T.
         seed: all random numbers of round t come from (seed, t).
         start: x_0. By default the problem's own `start` where it has one, as a
@@ -98,7 +99,7 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         RuleError: an algorithm breaks its contract, or raises what is no `HewError`.
         DataError: the checkpoint is damaged or belongs to another run.
     """
-    entries, rounds = _entries(algorithms), whole("rounds", rounds, least=0)
+    entries, rounds = _entries(methods), whole("rounds", rounds, least=0)
     if evaluate_every is not None:
         whole("evaluate_every", evaluate_every, least=1)
     whole("checkpoint_every", checkpoint_every, least=1)
@@ -188,18 +189,16 @@ def _started(
     return evaluated(setting, states, 0, notes)
 
 
-def _entries(algorithms: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
-    if not _is_listed(algorithms):
-        raise invalid(
-            "algorithms", "a list of algorithms or entries", shown(algorithms)
-        )
+def _entries(methods: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
+    if not _is_listed(methods):
+        raise invalid("methods", "a list of methods", shown(methods))
     entries = []
-    for k, given in enumerate(algorithms):
+    for k, given in enumerate(methods):
         if not isinstance(given, Entry):
-            check_algorithm(f"algorithms[{k}]", given, ", or a entry")
-        entries.append(given if isinstance(given, Entry) else Entry(given))
+            check_algorithm(f"methods[{k}]", given, ", or an entry")
+        entries.append(given if isinstance(given, Entry) else as_entry(given))
     if not entries:
-        raise invalid("algorithms", "at least one", "none")
+        raise invalid("methods", "at least one", "none")
     return entries
 
 
@@ -330,10 +329,9 @@ def _in_scenario(setting: Setting, entry: Entry, state: ServerState) -> ServerSt
     if roles.stale:  # NaN: nothing was sent yet
         rows = len(roles.stale) * (1 + sends_gradients(setting, entry))
         state = replace(state, kept=np.full((rows, len(state.anchor)), np.nan))
-    if isinstance(rule, Acquainted):
-        state = replace(
-            state, algorithm=rule.acquainted(state.algorithm, roles.quality)
-        )
+    if isinstance(rule, Informed):
+        truth = Truth(quality=roles.quality)
+        state = replace(state, algorithm=rule.with_truth(state.algorithm, truth))
     return state
 
 

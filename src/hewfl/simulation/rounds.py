@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.core.algorithm import Corrected, Informed, Traffic
+from hewfl.core.algorithm import Corrected, Informed, Traffic, Truth
 from hewfl.core.array_types import Float, Float64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, LocalPlan, Round
@@ -216,7 +216,7 @@ def _told(
         algorithm, state = setting.entries[k].algorithm, states[k]
         if not algorithm.demands.oracle:
             continue
-        assert isinstance(algorithm, Informed), "an oracle's word needs `told`"
+        assert isinstance(algorithm, Informed), "an oracle needs `with_truth`"
         x = state.anchor[None]
         gap = float(problem.objectives(x)[0, 0]) - setting.best
         tracking = 0.0
@@ -231,7 +231,8 @@ def _told(
             notes[k] = {"status": "diverged: the objective is not finite"}
             continue
         upper = UpperState(max(gap, 0.0), tracking)
-        states[k] = replace(state, algorithm=algorithm.told(state.algorithm, upper))
+        informed = algorithm.with_truth(state.algorithm, Truth(upper=upper))
+        states[k] = replace(state, algorithm=informed)
     return states
 
 
@@ -243,7 +244,8 @@ def _losses(
     cohort: Cohort,
 ) -> list[Float64[Array, " s"] | None]:
     """F_i(x_t) for the entries that ask for them."""
-    asking = [j for j, k in enumerate(alive) if entries[k].algorithm.demands.losses]
+    needs = [entries[k].algorithm.demands.needs for k in alive]
+    asking = [j for j, need in enumerate(needs) if "losses" in need]
     found: list[Float64[Array, " s"] | None] = [None] * len(alive)
     if asking:
         table = np.asarray(problem.client_losses(anchors[asking]), dtype=np.float64)

@@ -170,7 +170,7 @@ def _check(algorithm: Algorithm[Any]) -> None:
             amplitudes of its own certificate.
     """
     demands, name = algorithm.demands, algorithm.name
-    if demands.losses or demands.oracle:
+    if "losses" in demands.needs or demands.oracle:
         rule = "one that needs neither losses nor the true state, which no rank tells"
         raise invalid("rule", rule, name)
     if isinstance(algorithm, Certified):
