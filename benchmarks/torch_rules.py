@@ -31,19 +31,17 @@ from benchmarks.stacked_job import STEPS, Job, Local, Scenario
 from benchmarks.stacked_models import Stacked, char_transformer, small_cnn
 
 from hewfl import (
-    Agreement,
-    Disagreement,
+    ExactWeights,
     FedAvg,
     FedNova,
-    GeometricMedian,
     HewHom,
-    HewMean,
+    LocalSGD,
+    Method,
     ServerStep,
     StepWeighted,
-    Trust,
     UniformLocalSGD,
 )
-from hewfl.aggregators import Sieve
+from hewfl.aggregators import Agreement, Disagreement, GeometricMedian, Sieve, Trust
 from hewfl.core.algorithm import Algorithm
 
 MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
@@ -70,7 +68,10 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
         "kappa 1/2, by rates": HewHom(1 / (2.5 * far), 1.0, 1.25),
     }
     for kappa in (1.0, 1.25, 2.0):
-        one = HewHom(kappa=kappa, amplitude=1.0, by="length")
+        one = Method(
+            LocalSGD(total=1.0),
+            ExactWeights(kappa=kappa, normalize="length", cross_fit=False),
+        )
         found[f"kappa {kappa:g}, by lengths"] = one
     for kappa in (1.25, 2.0):
         found[f"kappa {kappa:g}, mean"] = HewMean(*eta, kappa, "uniform")

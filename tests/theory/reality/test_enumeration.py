@@ -44,7 +44,7 @@ def test_every_run_ends_in_a_state_of_the_enumeration(method: str) -> None:
         "corrected": (HewHet(L, theta, 1.5, "zero"), corrected(1.5 * L)),
         "plain": (HewHom(L, theta, 1.5), plain(1.5 * L)),
         "fixed": (
-            HewFixed(L, theta, 0.0, corrected=True, start="zero"),
+            HewFixed(total=theta / L, power=0.0, variates="zero"),
             fixed(np.full(2, 0.5)),
         ),
     }
