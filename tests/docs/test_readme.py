@@ -21,7 +21,7 @@ PANELS = ("mnist-hom", "mnist-het", "covertype-hom")
 
 def worst_ratios(scenario: str) -> dict[str, float]:
     """Loss over that of the best rule, each rule at its best momentum, worst panel."""
-    text = (ROOT / "docs/results/quality/summary.json").read_text("utf-8")
+    text = (ROOT / "docs/results/robustness/summary.json").read_text("utf-8")
     published, worst = json.loads(text), dict.fromkeys(RULES, 0.0)
     for panel in PANELS:
         losses: dict[str, float] = {}

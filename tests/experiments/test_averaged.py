@@ -28,12 +28,12 @@ FEDAVG = {"method": "FedAvg", "step_scale": 0.2}
 def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     lists: dict[str, Any] = {
         "momentum": [0.0, 0.5],
-        "apply_server_step": [0.01, 0.1],
+        "server_learning_rate": [0.01, 0.1],
         "adapt": ["none", "adam", "yogi"],
         "average": ["none", "ema"],
     }
     method = method_from_table(FEDAVG | {"grid": lists}, "methods[0]")
-    outers = [candidate.entry(1.0).outer for candidate in method.candidates()]
+    outers = [candidate.entry(1.0).server_step for candidate in method.candidates()]
     assert len(set(outers)) == 24
     assert ServerStep(0.1, 0.5, adapt="yogi", average="ema") in outers
     rest: dict[str, Any] = {"adapt": "adam", "average": "ema"}
@@ -42,9 +42,9 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     tail = {"average": "tail", "grid": {"average_from": [2, 5]}}
     assert method_from_table(FEDAVG | tail, "").candidates()[1].entry(
         1.0
-    ).outer == ServerStep(average="tail", average_from=5)
+    ).server_step == ServerStep(average="tail", average_from=5)
     told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
-    measured = method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).outer
+    measured = method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
     assert measured == ServerStep(measure=64, measure_at=(1.0, 2.0, 4.0))
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}
@@ -54,14 +54,14 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
 def test_a_share_of_the_rounds_is_told_by_their_number() -> None:
     tail = {"average": "tail", "average_share": 0.25}
     method = method_from_table(FEDAVG | tail, "methods[0]")
-    assert method.entry(1.0, rounds=40).outer.average_from == 31  # the last ten
+    assert method.entry(1.0, rounds=40).server_step.average_from == 31  # the last ten
     for more in ({"average_share": 0.5}, tail | {"average_from": 3}):
         with pytest.raises(InvalidInputError, match="average_share` must be left out"):
             method_from_table(FEDAVG | more, "methods[0]")
     with pytest.raises(
-        InvalidInputError, match=r"`methods.FedAvg.apply_server_step` must be"
+        InvalidInputError, match=r"`methods.FedAvg.server_learning_rate` must be"
     ):
-        method_from_table(FEDAVG | {"apply_server_step": -1.0}, "methods[0]")
+        method_from_table(FEDAVG | {"server_learning_rate": -1.0}, "methods[0]")
 
 
 def averaged_spec(judge: str) -> Spec:

@@ -185,8 +185,8 @@ def test_mistakes_are_named(change: str, text: str) -> None:
             "`methods.FedAvg.momentum` must be from 0 to below 1",
         ),
         (
-            {"method": "FedAvg", "step_scale": 1, "apply_server_step": -1.0},
-            "`methods.FedAvg.apply_server_step` must be a positive finite number",
+            {"method": "FedAvg", "step_scale": 1, "server_learning_rate": -1.0},
+            "`methods.FedAvg.server_learning_rate` must be a positive finite number",
         ),
         (
             {"method": "FedAvg", "grid": {"step_scale": 1}},

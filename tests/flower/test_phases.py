@@ -145,7 +145,10 @@ def test_the_server_holds_few_updates_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Peak memory of the second phase does not grow with the number of clients."""
-    for module in ("phases", "strategy"):  # sketches are short beside a real model
+    for module in (
+        "secure_aggregation",
+        "strategy",
+    ):  # sketches are short beside a real model
         monkeypatch.setattr(f"hewfl.flower.{module}.WIDTH", 64)
     peaks = []
     for n in (12, 36):

@@ -235,11 +235,9 @@ print(json.dumps(errors))
                 "hewfl.problems TorchModule": "extra torch",
                 "hewfl.problems Training": "extra torch",
                 "hewfl.torch HewLocalSGD": "extra torch",
-                "hewfl.data.encoder _packages": "extra text",
             },
         ),
         ("flwr", {"hewfl.flower HewStrategy": "extra flower"}),
-        ("transformers", {"hewfl.data.encoder _packages": "extra text"}),
         ("matplotlib", {"hewfl.plotting _matplotlib": "extra report"}),
     ],
 )

@@ -15,7 +15,7 @@ from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make, told
 from hewfl.core.toml_records import errors_naming
 from hewfl.core.validation import Array, Ints, invalid, shown
-from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
+from hewfl.data import Partition, Prepared, TrainingRows, load, partition, prepare
 from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
@@ -38,8 +38,9 @@ NAMES = {
     "test_fraction": "data.test_fraction",
     "n": "clients.n",
     "alpha": "clients.alpha",
-    "minimum": "clients.minimum",
-    "per_client": "clients.per_client",
+    "min_samples": "clients.minimum",
+    "classes_per_client": "clients.per_client",
+    "shards_per_client": "clients.per_client",
     "partition": "clients.partition",
 }
 """What loaders and partitions call the fields of a spec."""
@@ -155,10 +156,10 @@ def _new_softmax(spec: Spec, seed: int) -> Softmax:
 
 
 def shards_of(spec: Spec, seed: int) -> Partition:
-    """Rows of the prepared training part that each client holds."""
+    """TrainingRows of the prepared training part that each client holds."""
     prepared, _ = prepared_data(spec.data, seed, spec.dtype)
-    rows = Rows(prepared.labels, prepared.features, prepared.clients)
-    return share_out(rows, spec.clients.sharing, seed)
+    rows = TrainingRows(prepared.labels, prepared.features, prepared.clients)
+    return partition(rows, spec.clients.sharing, seed)
 
 
 def _own(spec: Spec, seed: int) -> Problem:
@@ -209,7 +210,7 @@ def samples_of(spec: Spec, seed: int) -> str:
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
 def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
     """The prepared samples and a digest of the bytes they were made from."""
-    dataset = load(data.name, label=data.label, client=data.client)
+    dataset = load(data.name, label_column=data.label, client_column=data.client)
     digest = hashlib.blake2b(digest_size=16)
     parts = [
         (dataset.features, dataset.labels),

@@ -12,7 +12,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json, write_bytes, write_json
 from hewfl.core.validation import Array
-from hewfl.data.paths import cache_root, warn_of_cache
+from hewfl.data.paths import cache_root, warn_cache_not_writable
 from hewfl.experiments.build_problem import build_federation, prepared_data, shards_of
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool
@@ -166,7 +166,7 @@ def _keep(key: str, found: Mapping[str, Any], model: bytes | None = None) -> Non
             write_bytes(place.with_suffix(".f64"), model)
         write_json(place, found)
     except OSError as error:
-        warn_of_cache(error)
+        warn_cache_not_writable(error)
 
 
 def _kept(key: str, solve: Callable[[], float]) -> float:

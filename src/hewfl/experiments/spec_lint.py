@@ -13,7 +13,7 @@ from typing import Any
 from hewfl.core.plugins import is_own
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
-from hewfl.data.partition import FEW, GROUP, SKEWED
+from hewfl.data.partition import DIRICHLET_KINDS, GROUP, PER_CLIENT_KINDS
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import MODELS, ProblemSpec
@@ -51,14 +51,14 @@ RULES: tuple[Rule, ...] = (
         'data.split = "published" keeps the publisher\'s test part',
     ),
     (
-        lambda s: s.clients.partition not in SKEWED,
+        lambda s: s.clients.partition not in DIRICHLET_KINDS,
         ("clients.alpha", "clients.minimum"),
-        f"only clients.partition = {', '.join(SKEWED)} have it",
+        f"only clients.partition = {', '.join(DIRICHLET_KINDS)} have it",
     ),
     (
-        lambda s: s.clients.partition not in FEW,
+        lambda s: s.clients.partition not in PER_CLIENT_KINDS,
         ("clients.per_client",),
-        f"only clients.partition = {', '.join(FEW)} have it",
+        f"only clients.partition = {', '.join(PER_CLIENT_KINDS)} have it",
     ),
     (
         lambda s: not is_own(s.clients.partition, GROUP),

@@ -24,7 +24,7 @@ from hewfl.core.validation import (
     invalid,
     shown,
 )
-from hewfl.data.partition import GROUP, KINDS, Sharing
+from hewfl.data.partition import GROUP, KINDS, PartitionSpec
 from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
@@ -342,7 +342,7 @@ class ClientsSpec:
             `features` the regions of feature space; `natural` goes by the column
             `data.client`; `pool` lets every client draw from all samples, which alone
             is homogeneous in the sense of the theory (erratum E-14); or a function of
-            your own, as "my_parts:by_age" (`hewfl.data.Sharing`). A federation's own
+            your own, as "my_parts:by_age" (`hewfl.data.PartitionSpec`). A federation's own
             record says `nodes`: data as its nodes hold them.
         alpha: concentration of `dirichlet`, `quantity` and `features`.
         minimum: least samples of a client under these.
@@ -399,9 +399,9 @@ class ClientsSpec:
         )
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> PartitionSpec:
         """How the samples are shared out."""
-        return Sharing(
+        return PartitionSpec(
             self.partition,
             self.n,
             self.alpha,
@@ -414,7 +414,7 @@ class ClientsSpec:
     def shared_out(self) -> str:
         """How the samples are shared out, in words."""
         words = {"pool": "one pool for all", "nodes": "data as the nodes hold them"}
-        return words.get(self.partition) or self.sharing.words
+        return words.get(self.partition) or self.sharing.description
 
 
 @final

@@ -57,7 +57,7 @@ def _counted(spec: Spec) -> Spec:
     if data.client is None:
         rule = 'given: clients.partition = "natural" goes by that column'
         raise invalid("data.client", rule, "nothing")
-    found = load_data(data.name, label=data.label, client=data.client)
+    found = load_data(data.name, label_column=data.label, client_column=data.client)
     clients = replace(spec.clients, n=len(found.client_names))
     clients.check_number()
     return replace(spec, clients=clients)

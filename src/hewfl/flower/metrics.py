@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from flwr.app import Message, MetricRecord
 
+from hewfl.core.algorithm import Demands
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.replies import KINDS, Exclusion, log, weighed
+from hewfl.server.communication import Charge, charge, with_gradients
 from hewfl.server.finish_round import Outcome
 from hewfl.server.trace import round_note
 
@@ -73,3 +76,25 @@ def numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
     }
     pairs = zip(items.get("clients", ()), items.get("weights", ()), strict=True)
     return found | {f"weight/{client}": float(weight) for client, weight in pairs}
+
+
+def node_charge(
+    demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
+) -> tuple[Charge, Charge]:
+    """The cost of a round whose messages go to each client by itself, and the paper's.
+
+    Corrections are then a vector for each client, and not one that is broadcast.
+
+    Args:
+        demands: of the method.
+        active: clients asked.
+        d: number of parameters.
+        means: whether clients sent mean gradients besides.
+        more: numbers that each client sent besides, such as a sketch.
+    """
+    own = demands.traffic
+    sent = with_gradients(own) if means else own
+    if demands.variates:
+        sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
+    sent = replace(sent, up_scalars=sent.up_scalars + more)
+    return charge(sent, active, d), charge(own, active, d)

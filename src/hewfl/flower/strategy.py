@@ -1,7 +1,10 @@
-"""The model of a Flower run on disk (`hewfl.server.run_log.KeptRun`).
+"""Flower's FedAvg with another aggregation: the class that a stock app swaps in.
 
-folder/spec.toml        what the run is called
-folder/seed-<seed>/     trace.jsonl and checkpoint, with the model as Flower sends it
+Nodes are sampled, configured and evaluated by Flower's own code. `HewStrategy` replaces
+what happens to the replies: they are validated, weighed by an aggregator of hewfl, and
+applied by the server step. Displacements are measured from the arrays that Flower hands
+over in this round. So wrappers for differential privacy, and subclasses that edit the
+model, keep working.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, shown, whole
-from hewfl.errors import DataError, InvalidInputError
+from hewfl.errors import InvalidInputError
 from hewfl.flower import client as say
 from hewfl.flower.arrays import layout_of, record_of, wide
-from hewfl.flower.metrics import described, numbers, usable
+from hewfl.flower.metrics import described, node_charge, numbers, usable
 from hewfl.flower.replies import (
     Answer,
     Asked,
@@ -32,6 +35,7 @@ from hewfl.flower.replies import (
     sift,
     too_long,
 )
+from hewfl.flower.saved_run import SavedRun, model_arrays
 from hewfl.flower.secure_aggregation import (
     WIDTH,
     SecondPhase,
@@ -39,57 +43,11 @@ from hewfl.flower.secure_aggregation import (
     opening,
 )
 from hewfl.methods.registry import reads, rule_of
-from hewfl.server.checkpoint import load_checkpoint
-from hewfl.server.communication import node_charge
 from hewfl.server.finish_round import Outcome, conclude
 from hewfl.server.initial_state import first_state
-from hewfl.server.run_log import KeptRun
 from hewfl.server.server_step import ServerStep, continued
 from hewfl.server.state import Entry, ServerState
 from hewfl.server.trace import RoundRecord
-
-_MODEL = "model:"
-"""Before the names of the arrays of the model."""
-
-
-def load_model(folder: Path | str) -> ArrayRecord:
-    """The model of a run kept in a folder, after its last round.
-
-    With `ServerStep(average=…)` it is the averaged model.
-
-    Args:
-        folder: that a strategy was given.
-
-    Returns:
-        The model after the last finished round.
-
-    Examples:
-        >>> arrays = load_model("run").to_numpy_ndarrays()  # doctest: +SKIP
-
-    Raises:
-        DataError: there is no run, or it is damaged.
-    """
-    for place in sorted(Path(folder).glob("seed-*")):
-        saved = load_checkpoint(place)
-        if saved is not None:
-            held, names = saved.arrays, saved.run["arrays"]
-            return ArrayRecord({k: Array(np.array(held[_MODEL + k])) for k in names})
-    raise DataError(f"{folder} holds no run")
-
-
-def model_arrays(arrays: ArrayRecord) -> dict[str, Any]:
-    """The arrays of a model under the names that `load_model` looks for."""
-    held = {f"{_MODEL}{k}": np.asarray(a.numpy()) for k, a in arrays.items()}
-    return {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in held.items()}
-
-
-# ------------------ Flower's FedAvg with another aggregation: what a stock app
-
-# Nodes are sampled, configured and evaluated by Flower's own code. Overridden is what
-# happens to the replies: they are sifted, weighed by a rule of hewfl, and stepped by the
-# server's optimiser. Displacements are measured from the arrays that Flower handed over
-# in this round, whoever made them: wrappers for differential privacy and subclasses that
-# edit the model are seen.
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
@@ -169,7 +127,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._note, self._measured = dict[str, Any](), dict[str, float]()
         self._offset, self._timeout = 0, 3600.0
         self._is_running = self._moved = False
-        self._kept: KeptRun | None = None
+        self._kept: SavedRun | None = None
 
     @property
     def state(self) -> ServerState:
@@ -202,7 +160,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         found = None
         if self.folder is not None:
             told = (num_rounds, self._identity(), arrays)
-            self._kept = KeptRun(self.folder, self.seed, *told)
+            self._kept = SavedRun(self.folder, self.seed, *told)
             found = self._kept.load(self._blank(arrays))
         if found is None:
             self._state = self._first(grid, arrays)

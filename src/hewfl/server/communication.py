@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from hewfl.core.algorithm import Demands, Traffic
+from hewfl.core.algorithm import Traffic
 from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 
@@ -71,28 +71,6 @@ def charge(traffic: Traffic, active: int, d: int) -> Charge:
         paper_up=traffic.paper_up * d * active,
         up_per_client=traffic.up * d + traffic.up_scalars,
     )
-
-
-def node_charge(
-    demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
-) -> tuple[Charge, Charge]:
-    """The cost of a round whose messages go to each client by itself, and the paper's.
-
-    Corrections are then a vector for each client, and not one that is broadcast.
-
-    Args:
-        demands: of the method.
-        active: clients asked.
-        d: number of parameters.
-        means: whether clients sent mean gradients besides.
-        more: numbers that each client sent besides, such as a sketch.
-    """
-    own = demands.traffic
-    sent = with_gradients(own) if means else own
-    if demands.variates:
-        sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
-    sent = replace(sent, up_scalars=sent.up_scalars + more)
-    return charge(sent, active, d), charge(own, active, d)
 
 
 @final

@@ -5,7 +5,6 @@ folder/state-<round>.safetensors    the state, see `hewfl.server.checkpoint`
 folder/manifest.json                names the state and how much of the trace fits
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -13,14 +12,7 @@ from typing import Any, final
 from hewfl.core.atomic import write_text
 from hewfl.core.toml_records import write_toml
 from hewfl.errors import DataError
-from hewfl.server.checkpoint import (
-    Saved,
-    flatten,
-    load_checkpoint,
-    save_checkpoint,
-    unflatten,
-)
-from hewfl.server.state import ServerState
+from hewfl.server.checkpoint import Saved, load_checkpoint, save_checkpoint
 from hewfl.server.trace import RoundRecord, from_lines, to_line
 
 
@@ -95,61 +87,6 @@ class RunLog:
         with self._path.open("r+b") as file:
             file.truncate(saved.trace_bytes)
         return saved
-
-
-@final
-class KeptRun:
-    """One run of a job, kept after every round, gone on with, read by `hewfl report`.
-
-    The checkpoint holds the state, the round, and how method and laws show themselves:
-    the same job started again goes on, another method does not.
-
-    Args:
-        path: of the folder, made if it is new; the run is in seed-<seed>.
-        seed: of the run.
-        rounds: planned.
-        facts: method, server step and whatever else must be the same to go on.
-        arrays: of the model by name, of any kind with a dtype and a shape, which must
-            be the same as well.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        seed: int,
-        rounds: int,
-        facts: Mapping[str, Any],
-        arrays: Mapping[str, Any],
-    ) -> None:
-        self._log = RunLog(path / f"seed-{seed}")
-        # a method of a user's own may show its place in memory, which is another
-        self._run: dict[str, Any] = {
-            k: re.sub(r" at 0x[0-9a-f]+", "", repr(v)) for k, v in facts.items()
-        }
-        self._run["arrays"] = {k: [str(a.dtype), *a.shape] for k, a in arrays.items()}
-        rule = facts["algorithm"]
-        method = {"method": type(rule).__name__, "label": rule.name}
-        describe(path, path.name, method, seed=seed, rounds=rounds)
-
-    def load(self, like: ServerState) -> tuple[int, ServerState] | None:
-        """Rounds done and state found here; None if there is no run.
-
-        Args:
-            like: a state of the same shape.
-
-        Raises:
-            DataError: it is damaged, or another run.
-        """
-        saved = self._log.load(self._run)
-        return None if saved is None else (saved.round, unflatten(like, saved.arrays))
-
-    def commit(
-        self, record: RoundRecord, state: ServerState, more: Mapping[str, Any]
-    ) -> None:
-        """Add a round to the trace, then make its state the current one."""
-        self._log.append([record])
-        held = {**flatten(state), **more}
-        self._log.save(Saved(record.round, self._run, held, self._log.size))
 
 
 def _plain(value: Any) -> Any:
