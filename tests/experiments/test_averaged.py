@@ -44,7 +44,9 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
         1.0
     ).server_step == ServerStep(average="tail", average_from=5)
     told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
-    measured = method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
+    measured = (
+        method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
+    )
     assert measured == ServerStep(measure=64, measure_at=(1.0, 2.0, 4.0))
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}

@@ -137,7 +137,7 @@ class Aggregator(Validated):
         ids = _client_numbers(clients, n)
         order = np.argsort(ids)
         finite = np.array(
-            [bool(np.isfinite(to_host(rows.row(i))).all()) for i in order]
+            [bool(np.isfinite(to_host(rows.row(int(i)))).all()) for i in order]
         )
         order = order[finite]
         if len(order) == 0:
