@@ -25,8 +25,8 @@ from hewfl.experiments.spec_sections import (
 DATA = ("covertype", "mnist")
 REGIMES: dict[str, tuple[str, Any]] = {
     "hom-equal": ("iid", 4),
-    "hom-random": ("iid", {"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]}),
-    "het-random": ("dirichlet", {"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]}),
+    "hom-random": ("iid", {"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]}),
+    "het-random": ("dirichlet", {"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]}),
     "het-equal": ("dirichlet", 4),
 }
 """Partition and horizons; the paper's figure shows the first three."""
@@ -135,11 +135,11 @@ def main_spec(data: str, regime: str) -> Spec:
             n=20,
             partition=partition,
             alpha=0.2,
-            minimum=32 if partition == "dirichlet" else 1,
+            min_samples=32 if partition == "dirichlet" else 1,
             batch_size=32,
-            horizons=horizons,
+            local_steps=horizons,
         ),
-        tune=TuneSpec(rounds=20, seeds=(0, 1, 2), by="objective"),
+        tune=TuneSpec(rounds=20, seeds=(0, 1, 2), metric="objective"),
     )
 
 
@@ -152,7 +152,7 @@ def wide_spec(data: str, regime: str) -> Spec:
         methods=tuple(_long(method) for method in spec.methods),
         evaluate_every=10,
         audit_every=0,
-        tune=replace(spec.tune, search="climb"),
+        tune=replace(spec.tune, local_search=True),
     )
 
 
@@ -176,7 +176,7 @@ def extended_spec(data: str, regime: str) -> Spec:
         if m.label != ONE_STEP  # all it lacks is a longer step, which the other has
     )
     name = f"{data}-{regime}-extended"
-    return replace(spec, name=name, methods=methods, judge="averaged")
+    return replace(spec, name=name, methods=methods, evaluate_model="averaged")
 
 
 def _long(method: MethodSpec) -> MethodSpec:
@@ -274,8 +274,10 @@ def cnn_equal_spec() -> Spec:
     )
     spec = _cnn("fashion-cnn-equal-ground", methods)
     spec = replace(spec, problem=replace(spec.problem, reference_steps=MEAN_EPOCHS))
-    how = replace(spec.tune, rounds=40, screen_rounds=0, screen_seeds=(0,), keep=3)
-    how = replace(how, search="climb")
+    how = replace(
+        spec.tune, rounds=40, screen_rounds=0, screen_seeds=(0,), screen_top_k=3
+    )
+    how = replace(how, local_search=True)
     return replace(spec, tune=how)
 
 
@@ -292,12 +294,14 @@ def _cnn(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             n=40,
             partition="dirichlet",
             alpha=0.5,
-            minimum=100,
+            min_samples=100,
             batch_size=64,
-            horizons={"kind": "EpochHorizons", **EPOCHS},
+            local_steps={"kind": "EpochSteps", **EPOCHS},
             participation=10,
         ),
-        tune=_tune(160, (46, 47), screen_rounds=40, screen_seeds=(46, 47), keep=2),
+        tune=_tune(
+            160, (46, 47), screen_rounds=40, screen_seeds=(46, 47), screen_top_k=2
+        ),
     )
 
 
@@ -357,12 +361,12 @@ def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             n=30,
             partition="dirichlet",
             alpha=0.3,
-            minimum=64,
+            min_samples=64,
             batch_size=16,
-            horizons={"kind": "PoissonHorizons", "clipped": True},
+            local_steps={"kind": "PoissonSteps", "clipped": True},
             participation=10,
         ),
-        tune=_tune(8, (42, 43), screen_rounds=4, screen_seeds=(42,), keep=3),
+        tune=_tune(8, (42, 43), screen_rounds=4, screen_seeds=(42,), screen_top_k=3),
     )
 
 
@@ -375,11 +379,10 @@ def _tune(rounds: int, seeds: tuple[int, ...], **screen: Any) -> TuneSpec:
     return TuneSpec(
         rounds=rounds,
         seeds=seeds,
-        by="validation_accuracy",
-        tie=0.002,
-        tie_by="validation_loss",
-        ties=TIES,
-        extend=EXTEND,
+        metric="validation_accuracy",
+        tie_tolerance=0.002,
+        tie_metrics=("validation_loss", *TIES),
+        max_extensions=EXTEND,
         **screen,
     )
 
@@ -437,13 +440,13 @@ def quick_deep(spec: Spec) -> Spec:
         seeds=spec.seeds[:2],
         evaluate_every=1,
         data=replace(spec.data, split="shuffled", subsample=600),
-        clients=replace(spec.clients, n=6, minimum=20, participation=3),
+        clients=replace(spec.clients, n=6, min_samples=20, participation=3),
         tune=replace(
             spec.tune,
             rounds=1,
             seeds=spec.seeds[:1],
             screen_rounds=0,
             screen_seeds=(0,),
-            extend=1,
+            max_extensions=1,
         ),
     )

@@ -207,10 +207,10 @@ def _spec(panel: str, scenario: str) -> Spec:
         n=10 if is_deep else 20,
         partition=about.partition,
         alpha=0.2,
-        minimum=32 if about.partition == "dirichlet" else 1,
+        min_samples=32 if about.partition == "dirichlet" else 1,
         batch_size=32,
-        horizons={
-            "kind": "ChoiceHorizons",
+        local_steps={
+            "kind": "ChoiceSteps",
             "choices": [1, 2, 4, 8],
             "every_round": True,
         },
@@ -218,16 +218,22 @@ def _spec(panel: str, scenario: str) -> Spec:
     )
     rounds = 40 if is_deep else 90
     # a CNN may diverge late, and for some seeds: trials are whole, the worst one counts
-    how = TuneSpec(rounds=30, seeds=TUNE_SEEDS[is_deep], search="climb")
+    how = TuneSpec(rounds=30, seeds=TUNE_SEEDS[is_deep], local_search=True)
     if is_deep:
-        how = replace(how, rounds=rounds, by="validation_loss", extend=6, over="worst")
+        how = replace(
+            how,
+            rounds=rounds,
+            metric="validation_loss",
+            max_extensions=6,
+            seed_reduction="worst",
+        )
     return Spec(
         name=name_of_run((panel, scenario)),
         methods=_methods(is_deep=is_deep),
         rounds=rounds,
         seeds=SEEDS,
         evaluate_every=rounds,  # of all entries it costs as much as ten rounds
-        judge="averaged",
+        evaluate_model="averaged",
         data=about.data,
         problem=_problem(is_deep=is_deep),
         clients=clients,
@@ -237,7 +243,7 @@ def _spec(panel: str, scenario: str) -> Spec:
 
 def _problem(*, is_deep: bool) -> ProblemSpec:
     if not is_deep:
-        return ProblemSpec(l2=1e-4, optimum=False)
+        return ProblemSpec(l2=1e-4, solve_optimum=False)
     # several processes share a GPU: none may take its memory for itself
     return ProblemSpec(
         model="medium_cnn",

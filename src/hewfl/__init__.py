@@ -47,18 +47,18 @@ from hewfl.federation.attacks import (
     StaleUpdates,
 )
 from hewfl.federation.federation import (
-    ChoiceHorizons,
-    EpochHorizons,
+    ChoiceSteps,
+    EpochSteps,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     FullParticipation,
     History,
-    PoissonHorizons,
+    PoissonSteps,
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
     Scenario,
-    TimedHorizons,
+    TimedSteps,
 )
 from hewfl.methods.method import LocalSGD, Method
 from hewfl.methods.presets import (
@@ -84,18 +84,18 @@ from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
 
 __all__ = [
-    "Aggregator", "Algorithm", "ChoiceHorizons", "ClientProfile", "Cohort",
+    "Aggregator", "Algorithm", "ChoiceSteps", "ClientProfile", "Cohort",
     "ConstantUpdates", "ControlSolution", "DataError", "Decision", "Demands",
-    "Displacements", "Entry", "EpochHorizons", "ExactWeights", "FedAdagrad",
+    "Displacements", "Entry", "EpochSteps", "ExactWeights", "FedAdagrad",
     "FedAdam", "FedAvg", "FedAvgM", "FedNova", "FedProx", "FedYogi", "Federation",
-    "FixedHorizons", "FlippedLabels", "FullParticipation", "GrowingNoise",
+    "FixedSteps", "FlippedLabels", "FullParticipation", "GrowingNoise",
     "HewControl", "HewError", "HewFixed", "HewHet", "HewHom", "HiddenBatches",
     "History", "InvalidInputError", "LocalPlan", "LocalSGD", "Method", "MinibatchSGD",
-    "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonHorizons",
+    "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonSteps",
     "ProblemBounds", "RandomLabels", "RandomParticipation", "RandomUpdates",
     "RotatingParticipation", "Round", "RuleError", "SampledParticipation", "Scaffold",
     "ScaledUpdates", "Scenario", "ServerStep", "SimplexSolution", "SolverError",
-    "StaleUpdates", "StepWeighted", "TimedHorizons", "Trace", "Traffic",
+    "StaleUpdates", "StepWeighted", "TimedSteps", "Trace", "Traffic",
     "UniformLocalSGD", "UpperState", "__version__", "combine", "data_gap",
     "post_local_weights", "predictive_control", "simulate", "solve_simplex_qp",
     "threshold_weights",

@@ -21,6 +21,7 @@ from hewfl.aggregators import (
     EqualGround,
     FedAWARE,
     GeometricMedian,
+    Oracle,
     Sieve,
 )
 from hewfl.algorithms.online_curvature import OnlineCurvature

@@ -10,6 +10,7 @@ from tests.conformance.rounds import decide, make_cohort, step_of
 
 from hewfl import InvalidInputError, LocalSGD, Method
 from hewfl.aggregators import (
+    CenteredClipping,
     CoordinateMedian,
     GeometricMedian,
     Krum,

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     Entry,
     FedAvg,
     Federation,
     FedNova,
     FedProx,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewFixed,
     HewHet,
@@ -56,12 +56,12 @@ from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.certificate import Variant
 from hewfl.simulation.audit import control_audit, pathwise_audit
 from hewfl.simulation.branches import run_branches
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.simulation.toy import LeastSquares, least_squares
 
 Array = NDArray[np.floating]
-FEDERATION = Federation(ChoiceHorizons(), 4)
+FEDERATION = Federation(ChoiceSteps(), 4)
 
 
 def all_entries(L: float) -> list[Any]:
@@ -109,7 +109,7 @@ def for_unequal_quality(L: float) -> list[Any]:
         Method(LocalSGD(0.3 / L), CenteredClipping()),
         Method(LocalSGD(total=0.3 / L), Trust()),
         Method(LocalSGD(total=0.3 / L), Oracle()),
-        EqualGround(Method(LocalSGD(0.3 / L), Disagreement())),
+        Method(LocalSGD(total=0.3 / L), Disagreement()),
     ]
 
 
@@ -130,9 +130,7 @@ def plans(rng: np.random.Generator, s: int, d: int) -> list[LocalPlan]:
     ]
 
 
-@pytest.mark.parametrize(
-    "horizons", [FixedHorizons(1), FixedHorizons(4), ChoiceHorizons()]
-)
+@pytest.mark.parametrize("horizons", [FixedSteps(1), FixedSteps(4), ChoiceSteps()])
 def test_branches_equal_their_plain_twin(
     horizons: Any, problem: LeastSquares, rng: np.random.Generator
 ) -> None:
@@ -144,7 +142,7 @@ def test_branches_equal_their_plain_twin(
         anchors = rng.standard_normal((len(told), problem.d))
         fast = run_branches(problem, anchors, cohort, told, draws)
         for k, plan in enumerate(told):
-            plain = run_branches_reference(problem, anchors[k], cohort, plan, draws)
+            plain = run_branches_plain(problem, anchors[k], cohort, plan, draws)
             assert np.abs(fast[k] - plain).max() <= 1e-13 * np.abs(anchors).max()
             assert np.abs(plain).max() > 1e-4
 
@@ -233,7 +231,7 @@ def test_the_audit_can_fail() -> None:
     """With L far too small the certificate is no certificate, and the audit says so."""
     problem = symmetric()  # exact gradients, so no tracking error covers for it
     entry = HewHom(problem.smoothness / 1000, 1e-3)
-    federation = Federation(FixedHorizons(1), 2)
+    federation = Federation(FixedSteps(1), 2)
     trace = simulate(
         problem, federation, [entry], rounds=1, seed=4, observers=[pathwise_audit]
     )
@@ -320,7 +318,7 @@ def test_entries_of_one_name_are_numbered(problem: LeastSquares) -> None:
     with pytest.raises(InvalidInputError, match="`entry` must be one of FedAvg #1"):
         trace.of("FedAvg")
     with pytest.raises(InvalidInputError, match="`entry` must be from 0 to 2; got 3"):
-        trace.ledger(3)
+        trace.communication(3)
 
 
 @dataclass(frozen=True)
@@ -337,12 +335,12 @@ class Odd:
 @pytest.mark.parametrize(
     ("federation", "text"),
     [
-        (Federation(FixedHorizons(1), 4, Odd([0, 0, 1])), "distinct indices"),
-        (Federation(FixedHorizons(1), 4, Odd(np.ones(6, dtype=bool))), "distinct ind"),
-        (Federation(FixedHorizons(1), 4, Odd([0, 6])), "indices from 0 to 5"),
+        (Federation(FixedSteps(1), 4, Odd([0, 0, 1])), "distinct indices"),
+        (Federation(FixedSteps(1), 4, Odd(np.ones(6, dtype=bool))), "distinct ind"),
+        (Federation(FixedSteps(1), 4, Odd([0, 6])), "indices from 0 to 5"),
         (Federation(Odd(np.zeros(6, dtype=np.int64)), 4), "6 whole numbers"),
         (Federation(Odd(np.ones(6)), 4), "6 whole numbers"),
-        (Federation(FixedHorizons(1), [4, 4]), "`batch_size` must be one number or 6"),
+        (Federation(FixedSteps(1), [4, 4]), "`batch_size` must be one number or 6"),
     ],
 )
 def test_laws_that_break_the_rules_are_named(
@@ -389,7 +387,7 @@ def test_a_diverging_entry_stops_and_others_go_on(problem: LeastSquares) -> None
 
 def test_empty_rounds_change_nothing_and_cost_nothing(problem: LeastSquares) -> None:
     L = problem.smoothness
-    federation = Federation(FixedHorizons(2), 4, RandomParticipation(0.15))
+    federation = Federation(FixedSteps(2), 4, RandomParticipation(0.15))
     entries: list[Any] = [HewHet(L, 0.4), FedAvg(0.3 / L)]
     trace = simulate(problem, federation, entries, rounds=12, seed=2)
     empty = [r for r in trace.of(1) if r.status == "nobody took part"]
@@ -408,7 +406,7 @@ def test_inactive_clients_keep_their_control_variates(problem: LeastSquares) -> 
         seen.append((step.round.cohort.clients, step.state.clients.copy()))
         return {}
 
-    federation = Federation(FixedHorizons(2), 4, SampledParticipation(2))
+    federation = Federation(FixedSteps(2), 4, SampledParticipation(2))
     simulate(problem, federation, [HewHet(L, 0.4)], rounds=5, seed=2, observers=[watch])
     for (active, before), (_, after) in pairwise(seen):
         idle = np.setdiff1d(np.arange(problem.n), active)
@@ -427,7 +425,7 @@ def test_only_the_mean_of_the_variates_is_the_server_s(problem: LeastSquares) ->
         worst = max(worst, float(np.abs(error).max()))
         return {}
 
-    federation = Federation(ChoiceHorizons(), 4, SampledParticipation(3))
+    federation = Federation(ChoiceSteps(), 4, SampledParticipation(3))
     algorithms: list[Any] = [HewHet(L, 0.4), Scaffold(0.3 / L)]
     for algorithm in algorithms:
         simulate(problem, federation, [algorithm], rounds=20, seed=2, observers=[watch])
@@ -459,7 +457,7 @@ def test_symmetric_exact_gradients_are_centralised_steps(
     """prop:corrected_exact_microsteps, prop:plain_exact_microsteps; GD for H = 1."""
     problem = symmetric()
     L = problem.smoothness
-    federation = Federation(FixedHorizons(H), 2)
+    federation = Federation(FixedSteps(H), 2)
     trace = simulate(problem, federation, [make(L)], rounds=3, seed=0)
     x = np.zeros(problem.d)
     for _ in range(3 * H):

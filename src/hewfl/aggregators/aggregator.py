@@ -36,7 +36,7 @@ from hewfl.core.validation import (
     wholes,
 )
 from hewfl.displacements.backend import to_host
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 
 
 class Aggregator(Validated):
@@ -128,7 +128,7 @@ class Aggregator(Validated):
             InvalidInputError: an argument has a wrong shape or range, or one that the
                 rule needs is absent.
         """
-        rows = as_rows("updates", updates)
+        rows = as_dense("updates", updates)
         n, d = rows.n, rows.d
         absent = {"losses": losses, "root": root}
         for need in sorted(self.needs & absent.keys()):

@@ -60,9 +60,9 @@ def demo_spec() -> Spec:
             n=20,
             partition="dirichlet",
             alpha=0.2,
-            minimum=8,
+            min_samples=8,
             batch_size=8,
-            horizons={"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]},
+            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
         ),
         tune=TuneSpec(rounds=20, seeds=(0, 1, 2)),
     )
@@ -90,12 +90,12 @@ def bad_demo_spec() -> Spec:
         seeds=(0, 1, 2),
         evaluate_every=5,
         data=DataSpec("digits"),
-        problem=ProblemSpec(optimum=False),
+        problem=ProblemSpec(solve_optimum=False),
         clients=ClientsSpec(
             n=20,
             partition="iid",
             batch_size=8,
-            horizons={"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]},
+            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
             scenario={"faults": [{"kind": "RandomLabels", "share": BAD_SHARE}]},
         ),
         tune=TuneSpec(rounds=20, seeds=(3,)),
@@ -118,7 +118,7 @@ def without_weight(results: Results, label: str) -> list[int]:
 
 def bad_of(results: Results) -> list[int]:
     """Who was bad in the first seed, as its trace says."""
-    return list(results.records[0][0][0].scenario["bad"])
+    return list(results.records[0][0][0].scenario["faulty"])
 
 
 # ------------------ `hewfl demo`: two comparisons on the built-in digits, good

@@ -43,7 +43,7 @@ class MappedDisplacements:
 
     def gram(self) -> Float64[Array, "m m"]:
         """A G Aᵀ."""
-        return self.products().plain()
+        return self.products().uncentred_gram()
 
     def inner(self, vector: Any) -> PerClient:
         """A⟨Δ, v⟩."""

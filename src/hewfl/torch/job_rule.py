@@ -23,7 +23,7 @@ from hewfl.algorithms.hew_hom import HewHom
 from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive
-from hewfl.displacements.control_variates import ControlVariates, mapped
+from hewfl.displacements.control_variates import ControlVariates, map_records
 from hewfl.methods.method import ClientTraining, LocalSGD, Method
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, check_algorithm
@@ -130,7 +130,7 @@ class Rule:
             return self.choice
         return NAMED[self.choice](self.smoothness, self.curvature_ratio)
 
-    def first_state(self, ranks: int, entries: int, kept: Any) -> Any:
+    def initial_state(self, ranks: int, entries: int, kept: Any) -> Any:
         """The rule's state before the first round, on one rank.
 
         Args:
@@ -147,7 +147,9 @@ class Rule:
         if not isinstance(state, ControlVariates):  # more than c: vectors have a length
             given = np.zeros((ranks, entries)) if demands.gradients else None
             state = algorithm.init(ranks, entries, given)
-        return mapped(state, lambda p: kept if isinstance(p, ControlVariates) else p)
+        return map_records(
+            state, lambda p: kept if isinstance(p, ControlVariates) else p
+        )
 
 
 def rule_of(
