@@ -1,4 +1,4 @@
-"""Measured steps of a torch job: the simulator's fit, learning rates, resumed."""
+"""LineSearchResult steps of a torch job: the simulator's fit, learning rates, resumed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ def make(rank: int, asked: list[int]) -> tuple[Any, Any, HewLocalSGD]:
         asked.append(samples)
         return module  # its loss has no samples: exact
 
-    local.probe_with(probe)
+    local.set_probe(probe)
     return module, optimizer, local
 
 
@@ -103,14 +103,14 @@ def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
         table = [[loss(rank, x + a * s) for a in points] for rank in range(2)]
         found = fit_line_search(OUTER, w, np.array(table))
         for rank in told:
-            measured = rank.reports[t].measured
+            measured = rank.reports[t].line_search
             assert measured.length == pytest.approx(found.length)
             assert measured.decrease == pytest.approx(found.decrease)
             assert (measured.low, measured.high) == pytest.approx(
                 (found.low, found.high)
             )
         memory = 0.5 * memory + found.length * s
-        x, scale = x + memory, scale * found.factor
+        x, scale = x + memory, scale * found.step_size_factor
         for rank in told:
             assert np.abs(rank.after[t] - x).max() < 1e-11
     assert told[0].asked == [9, 9, 9]
@@ -132,8 +132,5 @@ def refusals(rank: int, _: int) -> list[str]:
 
 def test_a_job_that_cannot_measure_says_so(pool: Pool) -> None:
     averager, silent = pool.run(refusals, 2)[0]
-    assert (
-        "`options.server_step.line_search_samples` must be left out: no loop tells"
-        in averager
-    )
-    assert "must be told how to measure a loss (`HewLocalSGD.probe_with`)" in silent
+    assert "`options.server_step.line_search_samples` must be left out" in averager
+    assert "set_probe" in silent

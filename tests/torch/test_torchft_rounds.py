@@ -36,7 +36,7 @@ def job(name: str, lighthouse: str, folder: Path) -> None:
     local = QuorumLocalSGD(manager, pg, model, optimizer, rule="equal", options=options)
     while not (folder / "stop").exists():
         with local.round() as found:
-            shared = found._replica.model
+            shared = found._job.model
             before = [*shared.anchor, *shared.memory]
             held = b"".join(x.numpy().tobytes() for x in before)
             told = hashlib.sha256(held).hexdigest()[:12], float(before[1].abs().sum())

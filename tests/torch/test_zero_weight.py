@@ -1,6 +1,5 @@
-"""Ranks that work for nothing are named, once."""
+"""Ranks with weight zero in many consecutive rounds are named once."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -14,50 +13,43 @@ from tests.torch.scenarios import Quadratic, descend
 from hewfl import Cohort, Decision, Demands, LocalPlan, Round
 from hewfl.server.trace import from_lines
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.job import PATIENCE, Unheeded
+from hewfl.torch.sync import ZERO_WEIGHT_ROUNDS, name_zero_weights
 
 ALL = np.arange(3)
 
 
-def told(watch: Unheeded, weights: list[float], heard: Any = ALL, t: int = 1) -> str:
-    return watch.noted(Decision(np.array(weights), "solved"), heard, t).status
+def test_a_rank_is_named_once() -> None:
+    counts, weights = np.zeros(3, dtype=np.int64), np.array([0.5, 0.0, 0.5])
+    rounds = range(2 * ZERO_WEIGHT_ROUNDS)
+    texts = [name_zero_weights(counts, weights, ALL) for _ in rounds]
+    expected = f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: rank 1"
+    assert texts[ZERO_WEIGHT_ROUNDS - 1] == expected
+    assert [text for text in texts if text] == [expected]
 
 
-def test_a_rank_is_named_when_it_has_waited_long_enough(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    watch = Unheeded(3, logs=True)
-    with caplog.at_level(logging.WARNING, "hewfl.torch"):
-        said = [told(watch, [0.5, 0.0, 0.5], t=t) for t in range(1, 2 * PATIENCE)]
-    expected = f"solved; weight zero for {PATIENCE} rounds in a row: rank 1"
-    assert said[PATIENCE - 1] == expected
-    assert [text for text in said if text != "solved"] == [expected]
-    (line,) = caplog.messages
-    assert line.startswith(f"round {PATIENCE}: weight zero for {PATIENCE} rounds")
+def test_only_consecutive_rounds_with_a_displacement_count() -> None:
+    counts = np.zeros(3, dtype=np.int64)
 
+    def text_of(weights: list[float], ranks: Any = ALL) -> str:
+        return name_zero_weights(counts, np.array(weights), ranks)
 
-def test_only_rounds_in_a_row_count_and_only_those_in_which_it_was_heard(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    watch = Unheeded(3, logs=False)
-    for _ in range(PATIENCE - 1):
-        told(watch, [1.0, 0.0, 0.0])
-    assert told(watch, [0.5, 0.5, 0.0]).endswith("in a row: rank 2")
-    for _ in range(PATIENCE):  # rank 1 is not heard: it is named elsewhere
-        assert told(watch, [1.0, 0.0], np.array([0, 2])) == "solved"
-    for _ in range(PATIENCE - 1):
-        assert told(watch, [1.0, 0.0, 0.0]) == "solved"
-    assert told(watch, [1.0, 0.0, 0.0]).endswith("in a row: rank 1")
-    assert not caplog.messages
+    for _ in range(ZERO_WEIGHT_ROUNDS - 1):
+        text_of([1.0, 0.0, 0.0])
+    assert text_of([0.5, 0.5, 0.0]).endswith("in a row: rank 2")
+    for _ in range(ZERO_WEIGHT_ROUNDS):  # rank 1 takes no part: its count stays
+        assert text_of([1.0, 0.0], np.array([0, 2])) == ""
+    for _ in range(ZERO_WEIGHT_ROUNDS - 1):
+        assert text_of([1.0, 0.0, 0.0]) == ""
+    assert text_of([1.0, 0.0, 0.0]).endswith("in a row: rank 1")
 
 
 def job(rank: int, _: int, folder: str) -> str:
-    """Two ranks under a rule that hears the first alone."""
+    """Two ranks; the rule gives weight to the first alone."""
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(folder=folder)
     with HewLocalSGD(module, optimizer, 1, First(), None, options) as local:
-        descend(module, optimizer, PATIENCE)
+        descend(module, optimizer, ZERO_WEIGHT_ROUNDS)
     assert local.last is not None
     return local.last.status
 
@@ -86,7 +78,7 @@ class First:
 def test_the_trace_of_a_job_names_it(pool: Pool, tmp_path: Path) -> None:
     statuses = pool.run(job, 2, str(tmp_path))
     assert set(statuses) == {
-        f"the first; weight zero for {PATIENCE} rounds in a row: rank 1"
+        f"the first; weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: rank 1"
     }
     lines = (tmp_path / "seed-0" / "trace.jsonl").read_text().splitlines()
     assert [record.status for record in from_lines(lines)][-1] == statuses[0]

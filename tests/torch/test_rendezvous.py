@@ -11,7 +11,7 @@ from tests.torch.scenarios import SMALL, Quadratic, descend, flat
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.collectives import Wire
+from hewfl.torch.collectives import Communicator
 
 pytestmark = pytest.mark.torch
 
@@ -33,7 +33,7 @@ def texts_of(outcomes: list[Any]) -> list[str]:
 def stepless(rank: int, _: int, in_store: bool) -> None:
     """Rank 1 does no step under "het", and calls a round."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Wire, "keeps_time", not in_store)
+        patch.setattr(Communicator, "has_time_limits", not in_store)
         module, optimizer, local = make(rank, "het")
         with local:
             if rank == 1:
@@ -44,14 +44,14 @@ def stepless(rank: int, _: int, in_store: bool) -> None:
 @pytest.mark.parametrize("in_store", [False, True])
 def test_a_rank_without_a_first_step_is_named(pool: Pool, in_store: bool) -> None:
     texts = texts_of(pool.outcomes(stepless, 3, in_store))
-    rule = "all ranks must come to the same meeting; got ranks 0 and 2: "
+    rule = "all ranks must come to the same rendezvous; got ranks 0 and 2: "
     assert texts == [f"{rule}at the first step; rank 1: at a round"] * 3
 
 
 def made_again(rank: int, _: int, in_store: bool) -> None:
     """Rank 1 constructs another one where rank 0 holds a round."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Wire, "keeps_time", not in_store)
+        patch.setattr(Communicator, "has_time_limits", not in_store)
         module, optimizer, local = make(rank, "hom")
         with local:
             if rank == 1:
@@ -68,7 +68,7 @@ def test_construction_is_no_round(pool: Pool, in_store: bool) -> None:
 def crossed(rank: int, _: int, in_store: bool) -> None:
     """Two of one layout, whose rounds rank 1 holds in another order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Wire, "keeps_time", not in_store)
+        patch.setattr(Communicator, "has_time_limits", not in_store)
         jobs = [make(rank, "hom") for _ in range(2)]
         for module, optimizer, local in jobs if rank == 0 else jobs[::-1]:
             with local:
@@ -79,7 +79,7 @@ def crossed(rank: int, _: int, in_store: bool) -> None:
 def test_two_of_one_layout_are_told_apart(pool: Pool, in_store: bool) -> None:
     for text in texts_of(pool.outcomes(crossed, 2, in_store)):
         assert text == (
-            "all ranks must meet over the same HewLocalSGD or HewAverager of the group;"
+            "all ranks must use the same HewLocalSGD or HewAverager;"
             " got rank 0: number 1; rank 1: number 2"
         )
 
@@ -127,7 +127,7 @@ def test_a_rank_that_misses_any_meeting_is_named(
         start = f"rank {rank} broke off {place} after "
         assert text.startswith(start)
         assert float(text.removeprefix(start).split()[0]) < 20
-        assert f"because it never saw rank 2 ({seen}): " in text
+        assert f"because it did not see rank 2 ({seen}): " in text
 
 
 def four_steps(rank: int, _: int, lost: bool) -> bytes:
@@ -172,5 +172,5 @@ def test_closures_are_refused_where_gradients_are_corrected(
     for fine, (kind, text, _) in pool.outcomes(closed, 2, "het", named):
         assert not fine
         assert kind == InvalidInputError.__name__
-        assert text.startswith("`closure` must be absent under a rule with control")
+        assert text.startswith("`closure` must be absent with control")
     assert pool.run(closed, 2, "hom", named) == [True, True]

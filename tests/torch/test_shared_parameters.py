@@ -99,7 +99,7 @@ def test_a_change_is_refused_and_named(pool: Pool, rule: str) -> None:
     start = "`parameters` must be those that required gradients at construction "
     for frozen, free, another, turned in pool.run(changed, 2, rule):
         assert frozen.startswith(start)
-        assert frozen.endswith("got 0.bias, which does not any more")
+        assert frozen.endswith("got 0.bias, which no longer requires gradients")
         assert free.endswith("got 1.weight, which did not")
         assert another.endswith("got 0.weight, which is another tensor now")
         assert "must be of the form they had at construction; got " in turned
@@ -117,7 +117,7 @@ def averager_changed(rank: int, _: int) -> str:
 
 def test_averagers_refuse_it_too(pool: Pool) -> None:
     for text in pool.run(averager_changed, 2):
-        assert text.endswith("got number 0, which does not any more")
+        assert text.endswith("got number 0, which no longer requires gradients")
 
 
 def optimizers(_: int, __: int) -> tuple[list[str], int]:
