@@ -20,7 +20,7 @@ from flwr.app import (
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from hewfl import HewMean
+from hewfl import ExactWeights, LocalSGD, Method
 from hewfl.flower import HewStrategy, sketched
 from hewfl.flower.secure_aggregation import TOGETHER
 from tests.flower.federation import StubGrid
@@ -32,7 +32,7 @@ DRAWN = np.random.default_rng(2)
 MOVES = 0.1 * (
     DRAWN.standard_normal(D) + NOISE[:, None] * DRAWN.standard_normal((N, D))
 ).astype(np.float32)
-KAPPA = HewMean(1.0, 1.0, kappa=3.0)
+KAPPA = Method(LocalSGD(1.0), ExactWeights(kappa=3.0, by="size", cross_fit=False))
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
 
 
@@ -145,7 +145,10 @@ def test_the_server_holds_few_updates_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Peak memory of the second phase does not grow with the number of clients."""
-    for module in ("phases", "strategy"):  # sketches are short beside a real model
+    for module in (
+        "secure_aggregation",
+        "strategy",
+    ):  # sketches are short beside a real model
         monkeypatch.setattr(f"hewfl.flower.{module}.WIDTH", 64)
     peaks = []
     for n in (12, 36):

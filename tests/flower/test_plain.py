@@ -20,7 +20,8 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from hewfl import FedAWARE, HewHet, HewHom, InvalidInputError, QFedAvg, ServerStep
+from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerStep
+from hewfl.aggregators import FedAWARE, QFedAvg
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
 from hewfl.methods.registry import RULES
@@ -114,14 +115,14 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     [
         ({"rule": "best"}, "`rule` must be one of fedavg, .*; got 'best'"),
         ({"rule": HewHet(1.0, 1.0)}, "knows no client by name"),
-        ({"rule": FedAWARE(1.0, 1.0)}, "knows no client by name"),
-        ({"rule": QFedAvg(1.0, 1.0, 1.0)}, "needs neither losses"),
+        ({"rule": Method(LocalSGD(1.0), FedAWARE())}, "knows no client by name"),
+        ({"rule": Method(LocalSGD(1.0), QFedAvg(1.0))}, "needs neither losses"),
         ({"longest": 0.0}, "`longest` must be a positive finite number"),
         ({"min_replies": 0}, "`min_replies` must be at least 1"),
         ({"phases": 3}, "`phases` must be 1, or 2"),
         ({"secure": True}, "`phases` must be 1, or 2 as `secure`"),
         (
-            {"server_step": ServerStep(measure=8)},
+            {"server_step": ServerStep(line_search_samples=8)},
             "clients are not asked for losses along the step",
         ),
         ({"phases": 2, "rule": "median"}, "looks at products only"),
@@ -299,6 +300,6 @@ def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
 
 def test_measured_steps_are_refused() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"`server_step.measure` must be left out"
+        InvalidInputError, match=r"`server_step.line_search_samples` must be left out"
     ):
-        HewStrategy(server_step=ServerStep(measure=8), **QUIET)
+        HewStrategy(server_step=ServerStep(line_search_samples=8), **QUIET)

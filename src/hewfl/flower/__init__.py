@@ -16,13 +16,14 @@ except ImportError as error:
 from hewfl.core.local_branch import ClientObjective, StepContext
 from hewfl.flower.algorithm_strategy import AlgorithmStrategy
 from hewfl.flower.client import client_app, respond
+from hewfl.flower.saved_run import load_model
 from hewfl.flower.sketched_client import sketched
-from hewfl.flower.strategy import HewStrategy, load_model
+from hewfl.flower.strategy import HewStrategy
 
 __all__ = [
     "AlgorithmStrategy",
-    "HewStrategy",
     "ClientObjective",
+    "HewStrategy",
     "StepContext",
     "client_app",
 ]

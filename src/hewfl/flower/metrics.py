@@ -2,18 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 from flwr.app import Message, MetricRecord
 
+from hewfl.core.algorithm import Demands
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.replies import KINDS, Exclusion, log, weighed
+from hewfl.server.communication import (
+    RoundCommunication,
+    add_mean_gradients,
+    round_communication,
+)
 from hewfl.server.finish_round import Outcome
-from hewfl.server.trace import round_note
+from hewfl.server.trace import decision_fields
 
 
 def described(
@@ -23,7 +30,7 @@ def described(
     counts = {f"excluded-{k}": sum(e.kind == k for e in excluded) for k in KINDS}
     note: dict[str, Any] = {"status": outcome.status}
     if outcome.decision is not None:
-        note = round_note(cohort, outcome.decision, outcome.status)
+        note = decision_fields(cohort, outcome.decision, outcome.status)
     out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
     seen = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
     ours = {
@@ -73,3 +80,25 @@ def numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
     }
     pairs = zip(items.get("clients", ()), items.get("weights", ()), strict=True)
     return found | {f"weight/{client}": float(weight) for client, weight in pairs}
+
+
+def unicast_communication(
+    demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
+) -> tuple[RoundCommunication, RoundCommunication]:
+    """The cost of a round whose messages go to each client by itself, and the paper's.
+
+    Corrections are then a vector for each client, and not one that is broadcast.
+
+    Args:
+        demands: of the method.
+        active: clients asked.
+        d: number of parameters.
+        means: whether clients sent mean gradients besides.
+        more: numbers that each client sent besides, such as a sketch.
+    """
+    own = demands.traffic
+    sent = add_mean_gradients(own) if means else own
+    if demands.variates:
+        sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
+    sent = replace(sent, up_scalars=sent.up_scalars + more)
+    return round_communication(sent, active, d), round_communication(own, active, d)

@@ -1,7 +1,10 @@
-"""The model of a Flower run on disk (`hewfl.server.run_log.KeptRun`).
+"""Flower's FedAvg with another aggregation: the class that a stock app swaps in.
 
-folder/spec.toml        what the run is called
-folder/seed-<seed>/     trace.jsonl and checkpoint, with the model as Flower sends it
+Nodes are sampled, configured and evaluated by Flower's own code. `HewStrategy` replaces
+what happens to the replies: they are validated, weighed by an aggregator of hewfl, and
+applied by the server step. Displacements are measured from the arrays that Flower hands
+over in this round. So wrappers for differential privacy, and subclasses that edit the
+model, keep working.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, shown, whole
-from hewfl.errors import DataError, InvalidInputError
+from hewfl.errors import InvalidInputError
 from hewfl.flower import client as say
 from hewfl.flower.arrays import layout_of, record_of, wide
-from hewfl.flower.metrics import described, numbers, usable
+from hewfl.flower.metrics import described, numbers, unicast_communication, usable
 from hewfl.flower.replies import (
     Answer,
     Asked,
@@ -32,64 +35,18 @@ from hewfl.flower.replies import (
     sift,
     too_long,
 )
+from hewfl.flower.saved_run import SavedRun, model_arrays
 from hewfl.flower.secure_aggregation import (
     WIDTH,
     SecondPhase,
     conclude_in_phases,
     opening,
 )
-from hewfl.methods.registry import reads, rule_of
-from hewfl.server.checkpoint import load_checkpoint
-from hewfl.server.communication import node_charge
-from hewfl.server.finish_round import Outcome, conclude
-from hewfl.server.initial_state import first_state
-from hewfl.server.run_log import KeptRun
-from hewfl.server.server_step import ServerStep, continued
-from hewfl.server.state import Entry, ServerState
+from hewfl.methods.registry import as_algorithm
+from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.server_step import ServerStep, next_average
+from hewfl.server.state import Entry, ServerState, initial_state
 from hewfl.server.trace import RoundRecord
-
-_MODEL = "model:"
-"""Before the names of the arrays of the model."""
-
-
-def load_model(folder: Path | str) -> ArrayRecord:
-    """The model of a run kept in a folder, after its last round.
-
-    With `ServerStep(average=…)` it is the averaged model.
-
-    Args:
-        folder: that a strategy was given.
-
-    Returns:
-        The model after the last finished round.
-
-    Examples:
-        >>> arrays = load_model("run").to_numpy_ndarrays()  # doctest: +SKIP
-
-    Raises:
-        DataError: there is no run, or it is damaged.
-    """
-    for place in sorted(Path(folder).glob("seed-*")):
-        saved = load_checkpoint(place)
-        if saved is not None:
-            held, names = saved.arrays, saved.run["arrays"]
-            return ArrayRecord({k: Array(np.array(held[_MODEL + k])) for k in names})
-    raise DataError(f"{folder} holds no run")
-
-
-def model_arrays(arrays: ArrayRecord) -> dict[str, Any]:
-    """The arrays of a model under the names that `load_model` looks for."""
-    held = {f"{_MODEL}{k}": np.asarray(a.numpy()) for k, a in arrays.items()}
-    return {k: np.ascontiguousarray(a).reshape(a.shape) for k, a in held.items()}
-
-
-# ------------------ Flower's FedAvg with another aggregation: what a stock app
-
-# Nodes are sampled, configured and evaluated by Flower's own code. Overridden is what
-# happens to the replies: they are sifted, weighed by a rule of hewfl, and stepped by the
-# server's optimiser. Displacements are measured from the arrays that Flower handed over
-# in this round, whoever made them: wrappers for differential privacy and subclasses that
-# edit the model are seen.
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
@@ -139,12 +96,15 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         super().__init__(*args, **fedavg)
         self.server_step = ServerStep() if server_step is None else server_step
         # averages are of what is handed over after a round, not of what a round gives
-        plain: Any = dict.fromkeys(("average", "average_decay", "average_from"))
         method, asks = self._taken(rule)
-        self.entry = Entry(method, replace(self.server_step, **plain))
-        if self.server_step.measure is not None:
+        self.entry = Entry(method, self.server_step.without_average())
+        if self.server_step.has_search:
             why = "left out: clients are not asked for losses along the step"
-            raise invalid("server_step.measure", why, self.server_step.measure)
+            raise invalid(
+                "server_step.line_search_samples",
+                why,
+                self.server_step.line_search_samples,
+            )
         self.longest = positive("longest", longest)
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
@@ -159,8 +119,15 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
         """The method, and whether it asks for told steps, step sizes, every entry."""
-        method = rule_of(rule)
-        return method, reads(method)
+        method = as_algorithm(rule)
+        wants, needs = method.demands, method.demands.needs
+        if "losses" in needs or "root" in needs or wants.oracle:
+            text = "a method that needs neither losses nor a root gradient"
+            raise invalid("rule", text, method.name)
+        if wants.variates or wants.gradients or "clients" in needs:
+            text = "a method that knows no client by name"
+            raise invalid("rule", text, method.name)
+        return method, ("steps" in needs, "step_sizes" in needs, "entries" in needs)
 
     def _forget(self) -> None:
         self._clients: dict[int, int] = {}
@@ -169,7 +136,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._note, self._measured = dict[str, Any](), dict[str, float]()
         self._offset, self._timeout = 0, 3600.0
         self._is_running = self._moved = False
-        self._kept: KeptRun | None = None
+        self._kept: SavedRun | None = None
 
     @property
     def state(self) -> ServerState:
@@ -202,7 +169,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         found = None
         if self.folder is not None:
             told = (num_rounds, self._identity(), arrays)
-            self._kept = KeptRun(self.folder, self.seed, *told)
+            self._kept = SavedRun(self.folder, self.seed, *told)
             found = self._kept.load(self._blank(arrays))
         if found is None:
             self._state = self._first(grid, arrays)
@@ -235,7 +202,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _blank(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
-        return first_state(
+        return initial_state(
             self.entry.algorithm, wide(arrays), 1, server_step=self.server_step
         )
 
@@ -250,7 +217,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """
         anchor, before = wide(arrays), self.state.average
         if before is not None and self._moved:
-            before = continued(self.server_step, before, anchor)
+            before = next_average(self.server_step, before, anchor)
         self._moved = False
         self._state = replace(self.state, anchor=anchor, average=before)
         own = None if before is None else before.model
@@ -333,8 +300,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         extra = WIDTH if self.phases == 2 else 0
         means = any(answer.means is not None for answer in answers)
         wants, sent = self.entry.algorithm.demands, (len(opened.asked), opened.layout.d)
-        bill = node_charge(wants, *sent, means=means, more=extra)
-        self._state = outcome.state.charged(*bill)
+        bill = unicast_communication(wants, *sent, means=means, more=extra)
+        self._state = outcome.state.add_communication(*bill)
         self._moved = outcome.decision is not None
         taken = [answer.content for answer in usable(answers, self.weighted_by_key)]
         own = self.train_metrics_aggr_fn(taken, self.weighted_by_key) if taken else {}
@@ -369,16 +336,16 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         state = replace(self.state, anchor=anchor)
         if len(answers) < self.min_replies:
             text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
-            return Outcome(state, text)
+            return Outcome(state, "refused", text)
         wants = self.entry.algorithm.demands
         try:
             round_ = round_of(anchor, answers, cohort, read.x, variates=wants.variates)
         except InvalidInputError as error:
-            return Outcome(state, f"rejected: {error}")
+            return Outcome(state, "refused", f"rejected: {error}")
         alone = replace(state, average=None)
         if self.phases == 1:
             told: Any = {"with_terms": True, "whole_state": True}
-            came = conclude(self.entry, alone, round_, fits=fits, **told)
+            came = finish_round(self.entry, alone, round_, fits=fits, **told)
         else:
             where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
             told = {"fits": fits, "certify": self.certify}
