@@ -44,7 +44,7 @@ def train(rank: int, _: int, rule: str, kind: str) -> list[dict[str, Any]]:
                 optimizer.zero_grad()
                 ((layer(X) - y) ** 2).mean().backward()
                 optimizer.step()
-            local.count((10, 30)[rank])
+            local.add_tokens((10, 30)[rank])
             if (rank, t) == (1, LOST):
                 with torch.no_grad():
                     layer.weight[0, 0] = torch.nan
