@@ -40,7 +40,7 @@ from scipy.linalg.blas import dsyrk
 from hewfl import HewHet
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.flower import AlgorithmStrategy, HewStrategy
-from hewfl.flower.secure_aggregation import WIDTH
+from hewfl.flower.secure_aggregation import SKETCH_WIDTH
 
 FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy", "corrected"
 TWO, MEAN = "two phases", "rule mean"
@@ -155,7 +155,7 @@ def aggregation(
     grid = Nodes(n, moves)
     for t in (1, 2):
         if method == TWO:
-            sketch = CountSketch(WIDTH, t)
+            sketch = CountSketch(SKETCH_WIDTH, t)
             short = [ArrayRecord([sketch.of([move])]) for move in few]
             sent = [short[k % len(short)] for k in range(n)]
         questions = strategy.configure_train(t, arrays, ConfigRecord(), grid)

@@ -25,10 +25,10 @@ from hewfl import (
     Scaffold,
 )
 from hewfl.flower import AlgorithmStrategy, ClientObjective, client_app
-from hewfl.flower.arrays import flat, layout_of
-from hewfl.flower.client import INTRODUCE, TRAIN
-from hewfl.flower.client_registry import BRIEF
-from hewfl.flower.replies import KINDS
+from hewfl.flower.arrays import layout_of, to_vector
+from hewfl.flower.client_registry import SECOND_CHANCE
+from hewfl.flower.messages import INTRODUCE, TRAIN
+from hewfl.flower.replies import EXCLUSION_KINDS
 from tests.flower.federation import StubGrid, Tamper, app_of
 from tests.simulation.toy import least_squares
 
@@ -188,7 +188,7 @@ def test_a_bad_answer_is_left_out_and_counted(
     for metrics in result.train_metrics_clientapp.values():
         assert metrics["accepted"] == 1
         assert metrics["clients"] == [0, 1, 2, 4]
-        found = {kind: metrics[f"excluded-{kind}"] for kind in KINDS}
+        found = {kind: metrics[f"excluded-{kind}"] for kind in EXCLUSION_KINDS}
         assert {k: v for k, v in found.items() if v} == counts
     assert np.isfinite(strategy.state.anchor).all()
     who = "a sender" if fault == "stranger" else f"client {VICTIM}"
@@ -199,7 +199,7 @@ def test_a_bad_answer_is_left_out_and_counted(
 
 def test_heads_of_our_own_are_read_where_they_are_right() -> None:
     record = headed(HEAD.format("<f4", D))
-    np.testing.assert_array_equal(flat(layout_of(record), record), np.zeros(D))
+    np.testing.assert_array_equal(to_vector(layout_of(record), record), np.zeros(D))
 
 
 @pytest.mark.parametrize("method", [HewHom(L, 0.4), HewHet(L, 0.4), FedNova(L, 0.2)])
@@ -388,7 +388,7 @@ def test_only_newcomers_are_waited_for_in_full() -> None:
     )
     begin = ArrayRecord([np.zeros(2)])
     result = strategy.start(grid, begin, 2, evaluate_fn=newcomer)
-    assert waits == [(3, 60.0), (1, BRIEF), (1, 60.0), (1, BRIEF)]
+    assert waits == [(3, 60.0), (1, SECOND_CHANCE), (1, 60.0), (1, SECOND_CHANCE)]
     assert result.train_metrics_clientapp[2]["clients"] == [0, 2, 3]
 
 

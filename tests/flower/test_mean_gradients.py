@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 from hewfl import HewHom, Scaffold
 from hewfl.federation.federation import ChoiceHorizons
 from hewfl.flower import AlgorithmStrategy, client_app
-from hewfl.flower.client import MEAN
+from hewfl.flower.messages import MEAN_GRADIENT
 from tests.flower.federation import StubGrid, Tamper, honest, local_of
 from tests.simulation.toy import least_squares
 
@@ -70,10 +70,10 @@ def test_a_round_in_which_only_some_send_theirs_is_rejected() -> None:
 
     def forgetful(question: Message, answer: Message) -> list[Message]:
         del question
-        if MEAN in answer.content:
+        if MEAN_GRADIENT in answer.content:
             seen.append(answer)
             if len(seen) % 4 == 0:
-                del answer.content[MEAN]
+                del answer.content[MEAN_GRADIENT]
         return [answer]
 
     found = ran(itself, forgetful).state
@@ -84,8 +84,8 @@ def test_a_round_in_which_only_some_send_theirs_is_rejected() -> None:
 def test_means_that_are_not_finite_leave_a_client_out() -> None:
     def spoiled(question: Message, answer: Message) -> list[Message]:
         del question
-        if MEAN in answer.content:
-            answer.content[MEAN] = ArrayRecord([np.full(5, np.nan)])
+        if MEAN_GRADIENT in answer.content:
+            answer.content[MEAN_GRADIENT] = ArrayRecord([np.full(5, np.nan)])
         return [answer]
 
     found = ran(itself, spoiled)

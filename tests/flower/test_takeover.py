@@ -29,7 +29,7 @@ from hewfl.flower import HewStrategy
 from tests.flower.federation import StubGrid
 from tests.flower.stock import stock_app, vector
 
-HONEST, BAD, D, LONGEST = 16, 15, 5, 10.0
+HONEST, BAD, D, MAX_NORM_RATIO = 16, 15, 5, 10.0
 FUZZED = 10_000
 HUGE = (0.0, 1.0, -1.0, 1e-320, 1e38, -3e38, 1e200, 1e300, np.inf, -np.inf, np.nan)
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
@@ -101,7 +101,7 @@ def test_after_any_reply_the_model_is_bounded_by_the_honest(
     rule: Any, share: float, count: int, rng: np.random.Generator
 ) -> None:
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # ten thousand warnings
-    strategy = HewStrategy(rule=rule, longest=LONGEST, **QUIET)
+    strategy = HewStrategy(rule=rule, max_norm_ratio=MAX_NORM_RATIO, **QUIET)
     grid = StubGrid(stock_app(), HONEST + BAD)
     config = ConfigRecord({"lr": 0.02})
     arrays = model(np.zeros(D))
@@ -125,7 +125,7 @@ def test_after_any_reply_the_model_is_bounded_by_the_honest(
         assert len(metrics["clients"]) >= HONEST
         assert metrics["excluded"] <= BAD
         step = vector(arrays) - x
-        assert np.linalg.norm(step) <= LONGEST * longest * (1 + 1e-5)
+        assert np.linalg.norm(step) <= MAX_NORM_RATIO * longest * (1 + 1e-5)
 
 
 def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:

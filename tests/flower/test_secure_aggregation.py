@@ -21,8 +21,8 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
 from hewfl import HewMean
-from hewfl.flower import HewStrategy, sketched
-from hewfl.flower.secure_aggregation import TOGETHER
+from hewfl.flower import HewStrategy, sketch_client_app
+from hewfl.flower.secure_aggregation import FETCH_AT_ONCE
 from tests.flower.federation import StubGrid
 from tests.flower.stock import vector
 
@@ -51,7 +51,7 @@ def model() -> ArrayRecord:
 
 def run(*, secure: bool = False, tamper: Any = None, **told: Any) -> Any:
     mods = [secaggplus_mod] if secure else []
-    grid = StubGrid(sketched(train, mods), N)
+    grid = StubGrid(sketch_client_app(train, mods), N)
     if tamper is not None:
         grid.tamper = tamper
     strategy = HewStrategy(phases=2, secure=secure, **told, **QUIET)
@@ -149,7 +149,7 @@ def test_the_server_holds_few_updates_at_a_time(
         "secure_aggregation",
         "strategy",
     ):  # sketches are short beside a real model
-        monkeypatch.setattr(f"hewfl.flower.{module}.WIDTH", 64)
+        monkeypatch.setattr(f"hewfl.flower.{module}.SKETCH_WIDTH", 64)
     peaks = []
     for n in (12, 36):
 
@@ -163,7 +163,7 @@ def test_the_server_holds_few_updates_at_a_time(
             return Message(RecordDict(content), reply_to=message)
 
         size = 200_000
-        grid = StubGrid(sketched(small), n)
+        grid = StubGrid(sketch_client_app(small), n)
         strategy = HewStrategy(rule="fedavg", phases=2, **QUIET)
         begin = ArrayRecord([np.zeros(size, np.float32)])
         questions = strategy.configure_train(1, begin, ConfigRecord(), grid)
@@ -174,4 +174,4 @@ def test_the_server_holds_few_updates_at_a_time(
         tracemalloc.stop()
         assert arrays is not None
     assert peaks[1] - peaks[0] < 3
-    assert max(peaks) < 8 + 4 * TOGETHER
+    assert max(peaks) < 8 + 4 * FETCH_AT_ONCE
