@@ -43,8 +43,8 @@ from hewfl.flower import AlgorithmStrategy, HewStrategy
 from hewfl.flower.secure_aggregation import SKETCH_WIDTH
 
 FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy", "corrected"
-TWO, MEAN = "two phases", "rule mean"
-METHODS = (FEDAVG, HEW, MEAN, TWO, CORRECTED)
+TWO, EXACT = "two phases", "exact weights"
+METHODS = (FEDAVG, HEW, EXACT, TWO, CORRECTED)
 GRAM, VARIATES = "Gram arithmetic", "n float64 vectors"
 FLOORS = (GRAM, VARIATES)
 OTHERS = (*METHODS[1:], *FLOORS)
@@ -117,7 +117,7 @@ def strategy_of(method: str, n: int) -> Any:
     if method == CORRECTED:
         rule = HewHet(1.0, 0.5, start="zero")
         return AlgorithmStrategy(rule, population=n, fraction_evaluate=0.0)
-    told: dict[str, Any] = {"rule": "mean"} if method == MEAN else {}
+    told: dict[str, Any] = {"aggregator": "exact"} if method == EXACT else {}
     return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0, **told)
 
 
@@ -184,7 +184,7 @@ def timed(n: int, d: int, rounds: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     small = n * d <= LARGEST_CORRECTED
     names = [x for x in (*METHODS, *FLOORS) if small or x not in (CORRECTED, VARIATES)]
-    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != MEAN]
+    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != EXACT]
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for k in rng.permutation(len(names)):

@@ -10,11 +10,11 @@ from rich.markup import escape
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.cli.execute import execute
 from hewfl.cli.options import (
-    ROOT,
+    RUNS_DIR,
     Address,
     Chunk,
     Jobs,
-    Root,
+    RunsDir,
     chunked,
     command,
     cores,
@@ -37,7 +37,7 @@ QUICK = "-quick"
 def paper(
     figure: Annotated[Part, typer.Argument(help="Which part of the paper.")],
     *,
-    root: Root = ROOT,
+    runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
     output: Annotated[
@@ -79,7 +79,7 @@ def paper(
         "--client-chunk": client_chunk,
         "--jobs": jobs,
         "--cluster": cluster,
-        "--root": None if root == ROOT else root,
+        "--runs-dir": None if runs_dir == RUNS_DIR else runs_dir,
         "--output": output,
     }
     again = command([*PROGRAM, "paper", figure.value], asked, small=small)
@@ -94,7 +94,7 @@ def paper(
             key: chunked(on_device(spec, device), client_chunk)
             for key, spec in specs_of(figure, is_quick=small).items()
         }
-        folders = {key: folder_for(spec, root) for key, spec in specs.items()}
+        folders = {key: folder_for(spec, runs_dir) for key, spec in specs.items()}
         require_extras(figure, list(specs.values()))
         runs = list(folders.values())
         execute(runs, jobs, console, cluster=cluster, again=again)
@@ -123,7 +123,7 @@ def robustness(
         StudyPart | None, typer.Argument(help="One half of the study; both if absent.")
     ] = None,
     *,
-    root: Root = ROOT,
+    runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
     output: Annotated[
@@ -152,9 +152,9 @@ def robustness(
             specs = robustness_specs(part, is_quick=small).values()
             # the convex panels have kernels of the host
             there = [on_device(s, device) if s.problem.is_module else s for s in specs]
-            folders = [folder_for(spec, root) for spec in there]
+            folders = [folder_for(spec, runs_dir) for spec in there]
             asked = {
-                "--root": root,
+                "--runs-dir": runs_dir,
                 "--jobs": jobs,
                 "--cluster": cluster,
                 "--device": device,
@@ -166,7 +166,7 @@ def robustness(
                 small=small,
             )
             execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
-        judged = publish_robustness(finished_runs(root, is_quick=small), output)
+        judged = publish_robustness(finished_runs(runs_dir, is_quick=small), output)
     for verdict in judged:
         line = f"  {escape(verdict.statement)}: [bold]{verdict.answer}[/]"
         console.print(line, soft_wrap=True)

@@ -7,7 +7,7 @@
 Every finished trial and seed is kept in the folder of runs and packed into one small
 archive at the end, without models: a call on another machine unpacks it first and goes
 on. `--list` says how many candidates there are, and runs nothing. `python -m reproduce
-paper` (grids, with the same `--root`) and `python -m reproduce publish` (archives)
+paper` (grids, with the same `--runs-dir`) and `python -m reproduce publish` (archives)
 write the results. Exit status 0: all is done; 1: a part failed; 3: the time was up.
 """
 
@@ -107,7 +107,7 @@ def main() -> int:
     """Do what is left of the parts asked for, until the time is up."""
     asked = _arguments()
     began = time.monotonic()
-    root: Path = asked.root
+    root: Path = asked.runs_dir
     root.mkdir(parents=True, exist_ok=True)
     for archive in (*asked.before, asked.kept):
         if archive.exists():
@@ -154,7 +154,9 @@ def _arguments() -> Any:
     parser.add_argument("--device", default="numpy", choices=("numpy", "cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=1e6, help="time of this call")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--root", type=Path, default=Path("runs"), help="of the runs")
+    parser.add_argument(
+        "--runs-dir", type=Path, default=Path("runs"), help="of the runs"
+    )
     parser.add_argument("--kept", type=Path, default=Path("runs.tar.gz"))
     parser.add_argument("--before", type=Path, nargs="*", default=(), help="archives")
     parser.add_argument("--list", action="store_true", help="say what is left")
@@ -198,7 +200,7 @@ def _left(folder: Folder) -> str:
     if folder.tuned is not None:
         return "tuned"
     count = sum(map(len, candidates_of(folder.spec)))
-    climbs = folder.spec.tune.search == "climb"
+    climbs = folder.spec.tune.local_search
     return f"{count} candidates to try{', of which it climbs to some' * climbs}"
 
 

@@ -1,9 +1,9 @@
 """Averages and measured steps against tuned momentum: four panels, two ways to judge.
 
-    python -m reproduce server-steps [--seeds 7] [--jobs 2] [--root runs]
+    python -m reproduce server-steps [--seeds 7] [--jobs 2] [--runs-dir runs]
 
 Runs docs/results/server_step/*/spec.toml, which look for their data in HEWFL_DATA, with that
-many seeds. What a run under --root has finished is kept, so that a command that was
+many seeds. What a run under --runs-dir has finished is kept, so that a command that was
 stopped goes on. Written into docs/results/server_step: results.md, curves.png and curves.pdf,
 and of each run tuned.toml and summary.json; the first table of results.md is also put
 between the two marks of the page in docs that has them.
@@ -165,9 +165,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--root", type=Path, default=Path("runs"))
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     given = parser.parse_args()
-    folders = finished(given.seeds, given.jobs, given.root)
+    folders = finished(given.seeds, given.jobs, given.runs_dir)
     runs = {key: folder.results for key, folder in folders.items()}
     np.seterr(all="ignore")
     for (panel, judge), folder in folders.items():

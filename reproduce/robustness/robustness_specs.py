@@ -107,29 +107,29 @@ class Rule:
     @property
     def step(self) -> str:
         """The hyper-parameter that is tuned: the rule's step size."""
-        has_scale = "ground" in self.given or self.method in ("FedAvg", "HewMean")
-        return "step_scale" if has_scale else "amplitude"
+        return "step_scale" if self.method == "FedAvg" else "amplitude"
 
 
-EQUAL = {"ground": "equal"}
+VARIATE = {"reference": "variate", "variates": "gradient", "kappa": 2.0}
+EXACT = {"normalize": "total_step", "cross_fit": False}
 RULES = (
-    Rule(ORACLE, "KnownQuality", is_deep=True),
+    Rule(ORACLE, "oracle", is_deep=True),
     Rule("uniform", "HewFixed", {"power": 0.0}),
     Rule("horizon", "HewFixed", {"power": 1.0}),
     Rule("FedAvg", "FedAvg", is_deep=True),
-    Rule("HEW (Alg. 3), kappa 2", "HewHom", {"kappa": 2.0}, is_deep=True),
-    Rule("HEW (Alg. 3), kappa 10", "HewHom", {"kappa": 10.0}, is_deep=True),
-    Rule("HEW (Alg. 3), cross-fitted", "HewHom", {"kappa": 1.0, "cross_fit": True}),
-    Rule("HEW (Alg. 2), kappa 2", "HewHet", {"kappa": 2.0}),
-    Rule("disagreement", "Disagreement", EQUAL, is_deep=True),
-    Rule("agreement", "Agreement", EQUAL, is_deep=True),
-    Rule("geometric median", "GeometricMedian", EQUAL, is_deep=True),
-    Rule("coordinate median", "CoordinateMedian", EQUAL, is_deep=True),
-    Rule("trimmed mean", "TrimmedMean", EQUAL, is_deep=True),
-    Rule("multi-Krum", "MultiKrum", EQUAL, is_deep=True),
-    Rule("centred clipping", "CentredClipping", EQUAL, is_deep=True),
-    Rule(OURS, "Trust", is_deep=True),
-    Rule("Trust without memory", "Trust", {"memory": 0.0}),
+    Rule("HEW (Alg. 3), kappa 2", "exact", EXACT | {"kappa": 2.0}, is_deep=True),
+    Rule("HEW (Alg. 3), kappa 10", "exact", EXACT | {"kappa": 10.0}, is_deep=True),
+    Rule("HEW (Alg. 3), cross-fitted", "exact", {"normalize": "total_step"}),
+    Rule("HEW (Alg. 2), kappa 2", "exact", VARIATE),
+    Rule("disagreement", "disagreement", is_deep=True),
+    Rule("agreement", "agreement", is_deep=True),
+    Rule("geometric median", "geometric-median", is_deep=True),
+    Rule("coordinate median", "coordinate-median", is_deep=True),
+    Rule("trimmed mean", "trimmed-mean", is_deep=True),
+    Rule("multi-Krum", "multi-krum", is_deep=True),
+    Rule("centred clipping", "centered-clipping", is_deep=True),
+    Rule(OURS, "trust", is_deep=True),
+    Rule("Trust without memory", "trust", {"memory": 0.0}),
 )
 """The first is no rule but a yardstick."""
 AMPLITUDES = tuple(2.0**k for k in range(-2, 10))
@@ -207,10 +207,10 @@ def _spec(panel: str, scenario: str) -> Spec:
         n=10 if is_deep else 20,
         partition=about.partition,
         alpha=0.2,
-        minimum=32 if about.partition == "dirichlet" else 1,
+        min_samples=32 if about.partition == "dirichlet" else 1,
         batch_size=32,
-        horizons={
-            "kind": "ChoiceHorizons",
+        local_steps={
+            "kind": "ChoiceSteps",
             "choices": [1, 2, 4, 8],
             "every_round": True,
         },
@@ -218,16 +218,22 @@ def _spec(panel: str, scenario: str) -> Spec:
     )
     rounds = 40 if is_deep else 90
     # a CNN may diverge late, and for some seeds: trials are whole, the worst one counts
-    how = TuneSpec(rounds=30, seeds=TUNE_SEEDS[is_deep], search="climb")
+    how = TuneSpec(rounds=30, seeds=TUNE_SEEDS[is_deep], local_search=True)
     if is_deep:
-        how = replace(how, rounds=rounds, by="validation_loss", extend=6, over="worst")
+        how = replace(
+            how,
+            rounds=rounds,
+            metric="validation_loss",
+            max_extensions=6,
+            seed_reduction="worst",
+        )
     return Spec(
         name=name_of_run((panel, scenario)),
         methods=_methods(is_deep=is_deep),
         rounds=rounds,
         seeds=SEEDS,
         evaluate_every=rounds,  # of all entries it costs as much as ten rounds
-        judge="averaged",
+        evaluate_model="averaged",
         data=about.data,
         problem=_problem(is_deep=is_deep),
         clients=clients,
@@ -237,7 +243,7 @@ def _spec(panel: str, scenario: str) -> Spec:
 
 def _problem(*, is_deep: bool) -> ProblemSpec:
     if not is_deep:
-        return ProblemSpec(l2=1e-4, optimum=False)
+        return ProblemSpec(l2=1e-4, solve_optimum=False)
     # several processes share a GPU: none may take its memory for itself
     return ProblemSpec(
         model="medium_cnn",
@@ -265,11 +271,8 @@ def _method(rule: Rule, beta: float, *, is_deep: bool) -> MethodSpec:
         "step_scale": SCALES,
     }
     name, values = rule.step, lists[rule.step]
-    if "ground" in rule.given:  # a step scale over H_i is an amplitude
-        values = AMPLITUDES
-    if is_deep:  # the rate is tuned, as everywhere with modules
-        given |= {name: 1.0}
-        name, values = "rate_scale", RATES
+    if is_deep:
+        values = RATES
     grid = tuple(round((1 - beta) * value, 10) for value in values)
     return MethodSpec(
         rule.method, under_momentum(rule.label, beta), given, {name: grid}

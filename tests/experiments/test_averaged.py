@@ -43,9 +43,18 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     assert method_from_table(FEDAVG | tail, "").candidates()[1].entry(
         1.0
     ).server_step == ServerStep(average="tail", average_from=5)
-    told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
-    measured = method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
-    assert measured == ServerStep(measure=64, measure_at=(1.0, 2.0, 4.0))
+    told = {
+        "grid": {
+            "measure": [8, 64],
+            "line_search_points": [[0.5, 2.0], [1.0, 2.0, 4.0]],
+        }
+    }
+    measured = (
+        method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
+    )
+    assert measured == ServerStep(
+        line_search_samples=64, line_search_points=(1.0, 2.0, 4.0)
+    )
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}
     assert set(OUTER) == known
@@ -65,7 +74,7 @@ def test_a_share_of_the_rounds_is_told_by_their_number() -> None:
 
 
 def averaged_spec(judge: str) -> Spec:
-    given = table() | {"judge": judge, "audit_every": 0, "rounds": 4}
+    given = table() | {"evaluate_model": judge, "audit_every": 0, "rounds": 4}
     given["data"] = {"subsample": 120}
     given["tune"] = {"rounds": 2, "seeds": [0]}
     hew, _, fedavg = given["methods"]
@@ -105,7 +114,9 @@ def test_methods_are_tuned_by_the_model_that_is_asked_for(folder: Folder) -> Non
 
 def test_methods_are_compared_by_the_model_that_is_asked_for(folder: Folder) -> None:
     by_average = results_of(folder)
-    by_iterate = replace(by_average, spec=replace(by_average.spec, judge="iterate"))
+    by_iterate = replace(
+        by_average, spec=replace(by_average.spec, evaluate_model="iterate")
+    )
     averaged = by_average.final("HEW", "averaged_objective")
     iterate = by_average.final("HEW", "objective")
     fedavg = by_average.final("FedAvgM", "objective")  # keeps no average
@@ -129,8 +140,10 @@ def test_the_report_shows_both_models(folder: Folder, tmp_path: Path) -> None:
 
 
 def test_judging_by_what_nobody_keeps_is_refused() -> None:
-    spec = spec_from_table(table() | {"judge": "averaged"})
-    with pytest.raises(InvalidInputError, match="`judge` must be left out: no method"):
+    spec = spec_from_table(table() | {"evaluate_model": "averaged"})
+    with pytest.raises(
+        InvalidInputError, match="`evaluate_model` must be left out: no method"
+    ):
         refuse_unused_fields(spec)
     refuse_unused_fields(averaged_spec("averaged"))
 
@@ -140,4 +153,4 @@ def test_a_spec_with_outer_options_survives_its_file(tmp_path: Path) -> None:
     file = tmp_path / "spec.toml"
     file.write_text(write_spec(spec), encoding="utf-8")
     assert read_spec(file) == spec
-    assert spec.digest != replace(spec, judge=None).digest
+    assert spec.digest != replace(spec, evaluate_model="iterate").digest

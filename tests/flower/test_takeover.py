@@ -92,7 +92,7 @@ def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("rule", "share"),
-    [("sieve", 0.5), ("fedavg", 0.1), ("agreement", 0.2), (HewHom(1.0, 1.0), 0.2)],
+    [("sieve", 0.5), ("size-weighted", 0.1), ("agreement", 0.2), (HewHom(1.0, 1.0), 0.2)],
 )
 @pytest.mark.parametrize(
     "count", [FUZZED // 5, pytest.param(FUZZED, marks=pytest.mark.sweep)]
@@ -101,7 +101,7 @@ def test_after_any_reply_the_model_is_bounded_by_the_honest(
     rule: Any, share: float, count: int, rng: np.random.Generator
 ) -> None:
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # ten thousand warnings
-    strategy = HewStrategy(rule=rule, max_norm_ratio=MAX_NORM_RATIO, **QUIET)
+    strategy = HewStrategy(aggregator=rule, max_norm_ratio=MAX_NORM_RATIO, **QUIET)
     grid = StubGrid(stock_app(), HONEST + BAD)
     config = ConfigRecord({"lr": 0.02})
     arrays = model(np.zeros(D))
@@ -130,7 +130,7 @@ def test_after_any_reply_the_model_is_bounded_by_the_honest(
 
 def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:
     """Weights of a round in which client 0 lies, after a round that was honest."""
-    strategy = HewStrategy(rule=rule, **QUIET)
+    strategy = HewStrategy(aggregator=rule, **QUIET)
     rng = np.random.default_rng(3)
     x, grid = np.zeros(D), StubGrid(stock_app(), n)
     config = ConfigRecord({"lr": 0.1})
@@ -150,7 +150,7 @@ def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:
     return {k: by_client[i] for k, i in who.items() if i in by_client}
 
 
-@pytest.mark.parametrize("rule", ["sieve", "fedavg", "agreement", HewHom(1.0, 1.0)])
+@pytest.mark.parametrize("rule", ["sieve", "size-weighted", "agreement", HewHom(1.0, 1.0)])
 @pytest.mark.parametrize(
     "lie",
     [

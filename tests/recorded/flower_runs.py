@@ -9,17 +9,18 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 
 from hewfl import (
-    ChoiceHorizons,
-    FedAdp,
-    FedAWARE,
+    ChoiceSteps,
     FedNova,
     HewHet,
     HewHom,
+    LocalSGD,
+    Method,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
     ServerStep,
 )
+from hewfl.aggregators import FedAdp, FedAWARE
 from hewfl.flower import AlgorithmStrategy, ClientObjective, StepContext, client_app
 from hewfl.problems import random_quadratic
 from tests.flower.federation import StubGrid
@@ -86,7 +87,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def options(folder: Path, **changes: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
         "population": N,
-        "horizons": ChoiceHorizons((1, 3), every_round=True),
+        "horizons": ChoiceSteps((1, 3), every_round=True),
         "participation": SampledParticipation(3),
         "server_step": ServerStep(0.9, momentum=0.3),
         "seed": SEED,
@@ -121,10 +122,10 @@ def outcome(
 METHODS: dict[str, Any] = {
     "hew_plain": HewHom(L, 0.8),
     "hew_corrected": HewHet(L, 0.8),
-    "scaffold": Scaffold(1.0, 0.3, 1.0, "zero"),
-    "fednova": FedNova(1.0, 0.3),
-    "fedadp": FedAdp(L, 0.3),
-    "fedaware": FedAWARE(L, 0.3),
+    "scaffold": Scaffold(("zero") / (1.0 / 0.3)),
+    "fednova": FedNova(0.3),
+    "fedadp": Method(LocalSGD(0.3 / L), FedAdp()),
+    "fedaware": Method(LocalSGD(0.3 / L), FedAWARE()),
 }
 
 

@@ -11,29 +11,27 @@ from typing import Any
 import numpy as np
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     Entry,
-    EpochHorizons,
-    FedAdp,
+    EpochSteps,
     FedAvg,
-    FedAWARE,
     Federation,
-    FedExP,
-    FedMGDAPlus,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewHet,
     HewHom,
-    PoissonHorizons,
+    LocalSGD,
+    Method,
+    PoissonSteps,
     ProblemBounds,
-    QFedAvg,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
     ServerStep,
-    TimedHorizons,
+    TimedSteps,
     UniformLocalSGD,
 )
+from hewfl.aggregators import FedAdp, FedAWARE, FedExP, FedMGDAPlus, QFedAvg
 from hewfl.data import load
 from hewfl.problems import (
     Quadratic,
@@ -78,9 +76,9 @@ def quadratic() -> Quadratic:
     )
 
 
-MIXED = Federation(FixedHorizons([1, 2, 4, 3]), [2, 3, 4, 2])
-SAMPLED = Federation(ChoiceHorizons(every_round=True), 4, SampledParticipation(3))
-RANDOM = Federation(ChoiceHorizons((1, 3)), 2, RandomParticipation(0.35))
+MIXED = Federation(FixedSteps([1, 2, 4, 3]), [2, 3, 4, 2])
+SAMPLED = Federation(ChoiceSteps(every_round=True), 4, SampledParticipation(3))
+RANDOM = Federation(ChoiceSteps((1, 3)), 2, RandomParticipation(0.35))
 
 
 # ------------------------------------------------------- every method, nothing amiss
@@ -102,8 +100,8 @@ def digits_float32_common_pool(folder: Path) -> Files:
     """One pool for all clients; branches in float32 on rows in float64."""
     X, y = rows()
     problem = softmax_common_pool(X, y, 3, l2=0.01)
-    entries = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(L_DIGITS, 0.3)]
-    federation = Federation(FixedHorizons([1, 5, 2]), 8)
+    entries = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(0.3 / L_DIGITS)]
+    federation = Federation(FixedSteps([1, 5, 2]), 8)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": 2}
     return simulated(folder, problem, federation, entries, rounds=5, seed=13, **more)
 
@@ -125,7 +123,7 @@ def quadratic_random(folder: Path) -> Files:
 def many_clients(folder: Path) -> Files:
     """More clients than parameters: minimisers that are not unique."""
     problem = random_quadratic(4, 70, 3, samples=2, noise=0.3)
-    federation = Federation(ChoiceHorizons((1, 2, 4)), 1)
+    federation = Federation(ChoiceSteps((1, 2, 4)), 1)
     entries = [HewHom(L, 0.8), HewHet(L, 0.8)]
     return simulated(folder, problem, federation, entries, rounds=2, seed=25)
 
@@ -135,9 +133,17 @@ def equal_clients(folder: Path) -> Files:
     problem = random_quadratic(
         6, 3, 4, samples=2, noise=0.0, heterogeneity=0.0, common_hessian=True
     )
-    federation = Federation(FixedHorizons(2), 1)
-    entries = [*hew(L, 1.0)[3:8], FedAdp(L, 0.3), FedAWARE(L, 0.3), FedExP(L, 0.3)]
-    entries += [FedMGDAPlus(L, 0.3), HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0)]
+    federation = Federation(FixedSteps(2), 1)
+    entries = [
+        *hew(L, 1.0)[3:8],
+        Method(LocalSGD(0.3 / L), FedAdp()),
+        Method(LocalSGD(0.3 / L), FedAWARE()),
+        Method(LocalSGD(0.3 / L), FedExP()),
+    ]
+    entries += [
+        Method(LocalSGD(0.3 / L), FedMGDAPlus()),
+        HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0),
+    ]
     return simulated(folder, problem, federation, entries, rounds=2, seed=26)
 
 
@@ -154,7 +160,7 @@ def audits(folder: Path) -> Files:
         HewControl(box, VARIANCE),
         HewHet(L, 0.8),
         Entry(HewHom(L, 0.8), ServerStep(0.9, 0.3)),
-        FedAvg(L, 0.3),
+        FedAvg(0.3 / L),
     ]
     observers = [pathwise_audit, control_audit(problem)]
     more: dict[str, Any] = {"observers": observers}
@@ -162,17 +168,17 @@ def audits(folder: Path) -> Files:
 
 
 LAWS: dict[str, Any] = {
-    "fixed": FixedHorizons(3),
-    "choice": ChoiceHorizons(),
-    "poisson": PoissonHorizons(),
-    "epochs": EpochHorizons((0.5, 1.0, 2.0)),
-    "timed": TimedHorizons(2.0, (0.3, 1.0, 2.0, 3.5), jitter=0.4),
+    "fixed": FixedSteps(3),
+    "choice": ChoiceSteps(),
+    "poisson": PoissonSteps(),
+    "epochs": EpochSteps((0.5, 1.0, 2.0)),
+    "timed": TimedSteps(2.0, (0.3, 1.0, 2.0, 3.5), jitter=0.4),
 }
 
 
 def horizons_of(law: str) -> Scenario:
     def scenario(folder: Path) -> Files:
-        entries = [HewHom(L, 0.8), HewHet(L, 0.8), UniformLocalSGD(L, 0.2)]
+        entries = [HewHom(L, 0.8), HewHet(L, 0.8), UniformLocalSGD(0.2 / L)]
         federation = Federation(LAWS[law], 2)
         return simulated(folder, quadratic(), federation, entries, rounds=4, seed=17)
 
@@ -185,7 +191,11 @@ def horizons_of(law: str) -> Scenario:
 def lost_clients(folder: Path) -> Files:
     """Clients 1 and 3 draw rows without a finite gradient in some rounds."""
     problem = Faulty(quadratic(), bad_rows=(7, 30))
-    entries = [*hew(L, VARIANCE), *with_memory(L)[5:9], QFedAvg(L, 0.3, 1.0)]
+    entries = [
+        *hew(L, VARIANCE),
+        *with_memory(L)[5:9],
+        Method(LocalSGD(0.3 / L), QFedAvg(1.0)),
+    ]
     return simulated(folder, problem, MIXED, entries, rounds=4, seed=20)
 
 
@@ -194,7 +204,7 @@ def silent_start(folder: Path) -> Files:
     problem = Faulty(quadratic(), bad_rows=(7,))
     entries = [
         HewHet(L, 0.8),
-        Scaffold(L, 0.3, start="gradient"),
+        Scaffold(0.3 / L, start="gradient"),
         HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.5),
         HewHom(L, 0.8),
     ]
@@ -205,10 +215,10 @@ def stopped_entries(folder: Path) -> Files:
     """Lanes that diverge in three ways, one that refuses, one that goes on."""
     problem = Faulty(quadratic(), lowered=0.6)
     entries = [
-        FedAvg(L, 1000.0),  # its objective leaves all bounds
+        FedAvg(1000.0 / L),  # its objective leaves all bounds
         HewHet(L, 1e160),  # no displacement is finite
-        Scaffold(L, 1e80),
-        QFedAvg(L, 0.3, 0.1),  # refuses a negative loss
+        Scaffold(1e80 / L),
+        Method(LocalSGD(0.3 / L), QFedAvg(0.1)),  # refuses a negative loss
         HewHom(L, 0.8),
     ]
     return simulated(folder, problem, MIXED, entries, rounds=5, seed=18)
@@ -216,7 +226,7 @@ def stopped_entries(folder: Path) -> Files:
 
 def unseen_divergence_float32(folder: Path) -> Files:
     """Without evaluation a entry is stopped by its displacements alone."""
-    entries = [FedAvg(L, 1e8), HewHom(L, 1e9), HewHom(L, 0.8)]
+    entries = [FedAvg(1e8 / L), HewHom(L, 1e9), HewHom(L, 0.8)]
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": None}
     return simulated(folder, quadratic(), MIXED, entries, rounds=6, seed=19, **more)
 

@@ -62,7 +62,7 @@ def test_tuned_methods_do_one_round(tuned: dict[Path, Spec]) -> None:
     (first, *_) = panels
     methods = [method for spec in panels for method in spec.methods]
     clients = replace(first.clients, n=4, batch_size=2, partition="iid")
-    clients = replace(clients, alpha=0.2, minimum=1)
+    clients = replace(clients, alpha=0.2, min_samples=1)
     spec = replace(first, data=DataSpec(subsample=60), clients=clients)
     problem = build_problem(spec, 0)
     entries = entries_of(spec, methods, problem.smoothness, 1)
@@ -86,7 +86,7 @@ def test_tuned_modules_do_one_round(file: Path, tmp_path: Path) -> None:
     labels = np.arange(120) % 4
     np.savez(made, X=rng.random((120, width), dtype=np.float32), y=labels)
     data = DataSpec(str(made), validation_fraction=0.2)
-    clients = replace(spec.clients, n=3, minimum=1, batch_size=8, participation=2)
+    clients = replace(spec.clients, n=3, min_samples=1, batch_size=8, participation=2)
     small = replace(spec, data=data, clients=clients, device="numpy")
     problem = build_problem(small, 0)
     entries = entries_of(small, small.methods, 1 / small.problem.learning_rate, 1)

@@ -138,7 +138,15 @@ def test_publishing_is_one_command(tmp_path: Path, scores: Scores) -> None:
         write_text(folder / "spec.toml", write_spec(specs[key]))
         write_json(folder / "summary.json", found)
     output = tmp_path / "out"
-    asked = ["study", "robustness", "--publish", "--root", str(root), "-o", str(output)]
+    asked = [
+        "study",
+        "robustness",
+        "--publish",
+        "--runs-dir",
+        str(root),
+        "-o",
+        str(output),
+    ]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     text = (output / "results.md").read_text()

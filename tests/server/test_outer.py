@@ -14,7 +14,7 @@ from hewfl import (
     FedAvg,
     Federation,
     FedYogi,
-    FixedHorizons,
+    FixedSteps,
     HewHom,
     InvalidInputError,
     SampledParticipation,
@@ -23,7 +23,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.problems import random_quadratic
-from hewfl.server.server_step import apply_server_step, average_weight, averaged
+from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
 from hewfl.server.trace import AVERAGED
 from tests.simulation.unchecked import unchecked
 
@@ -124,7 +124,7 @@ def average_of(server_step: ServerStep, iterates: Any) -> Any:
     """a after all iterates, by the formula of the module."""
     a = np.full_like(iterates[0], 7.0)  # the start: it must not count
     for t, x in enumerate(iterates):
-        a = averaged(average_weight(server_step, t), a, x)
+        a = add_iterate(average_weight(server_step, t), a, x)
     return a
 
 
@@ -152,19 +152,19 @@ def test_an_exponential_average_warms_up() -> None:
 
 
 PROBLEM = random_quadratic(seed=3, n=5, d=4)
-FEDERATION = Federation(FixedHorizons([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
+FEDERATION = Federation(FixedSteps([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
 
 
 def entries() -> list[Entry]:
     L = PROBLEM.smoothness
-    adam = FedAdam(L, 0.2, step=0.05)
+    adam = FedAdam(0.2 / L, server_learning_rate=0.05)
     return [
-        Entry(FedAvg(L, 0.2)),
-        Entry(FedAvg(L, 0.2), ServerStep(average="tail", average_from=3)),
+        Entry(FedAvg(0.2 / L)),
+        Entry(FedAvg(0.2 / L), ServerStep(average="tail", average_from=3)),
         Entry(HewHom(L, 0.5), ServerStep(1.0, 0.5, average="ema")),
         replace(adam, server_step=replace(adam.server_step, average="ema")),
-        FedYogi(L, 0.2, step=0.05),
-        FedAdagrad(L, 0.2, step=0.05),
+        FedYogi(0.2 / L, server_learning_rate=0.05),
+        FedAdagrad(0.2 / L, server_learning_rate=0.05),
     ]
 
 
@@ -205,13 +205,13 @@ def test_runs_with_memories_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_round_of_nobody_gives_no_iterate() -> None:
     """Only client 0 exists in the law of round 1: others are drawn in other rounds."""
-    alone = Entry(FedAvg(PROBLEM.smoothness, 0.2), ServerStep(average="tail"))
+    alone = Entry(FedAvg(0.2 / PROBLEM.smoothness), ServerStep(average="tail"))
 
     class Nobody:
         def draw(self, seed: int, t: int, n: int) -> Any:  # noqa: ARG002
             return np.arange(n if t != 1 else 0)
 
-    federation = Federation(FixedHorizons(2), 2, Nobody())
+    federation = Federation(FixedSteps(2), 2, Nobody())
     traces = [
         simulate(PROBLEM, federation, [alone], rounds=t, seed=1) for t in (1, 2, 3)
     ]

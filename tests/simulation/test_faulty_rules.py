@@ -7,19 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from hewfl import (
-    Decision,
-    Demands,
-    Entry,
-    Federation,
-    FixedHorizons,
-    LocalPlan,
-    simulate,
-)
+from hewfl import Decision, Demands, Entry, Federation, FixedSteps, LocalPlan, simulate
 from hewfl.errors import RuleError
 from tests.simulation.toy import least_squares
 
-FEDERATION = Federation(FixedHorizons(2), batch_size=2)
+FEDERATION = Federation(FixedSteps(2), batch_size=2)
 
 
 @dataclass(frozen=True)

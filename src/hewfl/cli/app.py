@@ -8,6 +8,7 @@ from hewfl.cli.certify import certify
 from hewfl.cli.data_commands import data
 from hewfl.cli.demo import demo
 from hewfl.cli.method_list import methods
+from hewfl.cli.options import Command
 from hewfl.cli.reproduction import paper, study
 from hewfl.cli.run_commands import report, resume, run, spec, tune
 from hewfl.cli.run_list import ls
@@ -22,10 +23,10 @@ app = typer.Typer(
 )
 COMMANDS = (demo, run, tune, resume, ls, methods, spec, report, certify)
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=Command)(command)
 PASSED_ON = {"ignore_unknown_options": True, "help_option_names": []}
 for command in (paper, study):
-    app.command(context_settings=PASSED_ON)(command)
+    app.command(cls=Command, context_settings=PASSED_ON)(command)
 app.add_typer(data, name="data")
 
 

@@ -25,7 +25,7 @@ def as_option(column: str) -> str:
 
 def as_change(column: str) -> str:
     """The column of the labels as `hewfl run` and `tune` take it."""
-    return shlex.join(["--set", f"data.label={column}"])
+    return shlex.join(["--set", f"data.label_column={column}"])
 
 
 @contextmanager

@@ -38,7 +38,9 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
     if device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
-    dataset = load(data.name, label_column=data.label, client_column=data.client)
+    dataset = load(
+        data.name, label_column=data.label_column, client_column=data.client_column
+    )
     _check_fit(spec, dataset)
     rows, test_rows = split_rows(
         dataset,

@@ -44,7 +44,7 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
     """The L that normalises step sizes; an estimate is kept in the cache."""
     if spec.problem.is_module:
         return 1 / spec.problem.learning_rate
-    if spec.problem.make is not None:
+    if spec.problem.factory is not None:
         estimate = getattr(problem, "smoothness_estimate", None)
         if spec.problem.smoothness == "estimate" and estimate is not None:
             return float(estimate())
@@ -58,9 +58,9 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
 def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     """L and the optima: from the cache, or solved for once and kept there."""
     smoothness = find_smoothness(spec, seed, problem)
-    if not spec.problem.optimum or spec.problem.is_module:
+    if not spec.problem.solve_optimum or spec.problem.is_module:
         return Constants(smoothness, None, None)
-    if spec.problem.make is not None:
+    if spec.problem.factory is not None:
         return _own_constants(spec, problem, smoothness)
     if spec.clients.scenario is not None:
         judged = _judged(spec, seed, problem)
@@ -129,7 +129,7 @@ def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str
         c = spec.clients
         given["clients"] = [c.n, c.partition]
         if c.partition == "dirichlet":
-            given["clients"] += [c.alpha, c.minimum]
+            given["clients"] += [c.alpha, c.min_samples]
         elif c.partition not in ("iid", "pool"):
             given["shards"] = _shards_digest(spec, seed)
     text = json.dumps(given, sort_keys=True)

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, whole
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.control_variates import in_place
 from hewfl.federation import federation as scenario
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import layout_of, to_float64, to_record
@@ -24,8 +24,7 @@ from hewfl.flower.client_registry import ClientRegistry
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate, Exclusion, OpenRound, Request
 from hewfl.flower.strategy import HewStrategy
-from hewfl.server.initial_state import first_state
-from hewfl.server.state import ServerState, check_algorithm
+from hewfl.server.state import ServerState, check_algorithm, initial_state
 
 
 class AlgorithmStrategy(HewStrategy):
@@ -50,7 +49,7 @@ class AlgorithmStrategy(HewStrategy):
         algorithm: Algorithm[Any],
         *,
         population: int,
-        horizons: scenario.Horizons | None = None,
+        horizons: scenario.LocalSteps | None = None,
         participation: scenario.Law | None = None,
         wait_seconds: float = 600.0,
         **plain: Any,
@@ -60,18 +59,18 @@ class AlgorithmStrategy(HewStrategy):
         self.horizons = horizons
         self.participation = participation or scenario.FullParticipation()
         plain.setdefault("min_available_nodes", self.population)
-        super().__init__(rule=algorithm, **plain)
+        check_algorithm("algorithm", algorithm)
+        super().__init__(aggregator=algorithm, **plain)
 
-    def _check_algorithm(
-        self, rule: Any
-    ) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
-        check_algorithm("algorithm", rule)
-        if rule.demands.losses or rule.demands.oracle:
-            text = "a method that needs neither losses nor the true state"
-            raise invalid("algorithm", text, rule.name)
-        given = np.zeros((self.population, 1)) if rule.demands.gradients else None
-        rule.init(self.population, 1, given)  # raises for another number of clients
-        return rule, (False, False, True)
+    def _check_algorithm(self) -> None:
+        algorithm = self.entry.algorithm
+        demands = algorithm.demands
+        if demands.needs & {"losses", "root"} or demands.oracle:
+            text = "one that needs no losses, no root gradient and no true state"
+            raise invalid("algorithm", text, algorithm.name)
+        gradients = np.zeros((self.population, 1)) if demands.gradients else None
+        algorithm.init(self.population, 1, gradients)  # raises for another number
+        self._needs = frozenset({"entries"})  # steps and their sizes are ordered
 
     def _reset(self) -> None:
         super()._reset()
@@ -92,8 +91,8 @@ class AlgorithmStrategy(HewStrategy):
         anchor = to_float64(arrays)
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
         given = given if rule.demands.gradients else None
-        first = first_state(rule, anchor, n, given, server_step=self.server_step)
-        return replace(first, algorithm=kept(first.algorithm))
+        first = initial_state(rule, anchor, n, given, server_step=self.server_step)
+        return replace(first, algorithm=in_place(first.algorithm))
 
     def _initial_state(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """The state from one minibatch gradient of every client, if it needs them."""
@@ -154,7 +153,7 @@ class AlgorithmStrategy(HewStrategy):
         sizes, batches, offers = np.ones((3, n), dtype=np.int64)
         for i, c in connected.items():
             sizes[i], batches[i], offers[i] = c.examples, c.batch_size, c.steps
-        law = self.horizons or scenario.FixedHorizons(offers.tolist())
+        law = self.horizons or scenario.FixedSteps(offers.tolist())
         laws = scenario.Federation(law, batches.tolist(), self.participation)
         cohort = laws.cohort(self.seed, t, sizes)
         here = np.array([int(i) in connected for i in cohort.clients], dtype=np.bool_)

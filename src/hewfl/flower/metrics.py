@@ -15,9 +15,13 @@ from hewfl.core.validation import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.messages import log, metrics_and_size
 from hewfl.flower.replies import EXCLUSION_KINDS, Exclusion
-from hewfl.server.communication import Charge, charge, with_gradients
+from hewfl.server.communication import (
+    RoundCommunication,
+    add_mean_gradients,
+    round_communication,
+)
 from hewfl.server.finish_round import Outcome
-from hewfl.server.trace import round_note
+from hewfl.server.trace import decision_fields
 
 
 def round_metrics(
@@ -33,7 +37,7 @@ def round_metrics(
     }
     note: dict[str, Any] = {"status": outcome.status}
     if outcome.decision is not None:
-        note = round_note(cohort, outcome.decision, outcome.status)
+        note = decision_fields(cohort, outcome.decision, outcome.status)
     out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
     observed = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
     about = {
@@ -85,9 +89,9 @@ def finite_numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
     return numbers | {f"weight/{client}": float(weight) for client, weight in pairs}
 
 
-def node_charge(
+def unicast_communication(
     demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
-) -> tuple[Charge, Charge]:
+) -> tuple[RoundCommunication, RoundCommunication]:
     """The cost of a round with one message per client, and the cost by the paper.
 
     Corrections are then a vector for each client, and not one that is broadcast.
@@ -100,8 +104,9 @@ def node_charge(
         more: further numbers that each client sent, such as a sketch.
     """
     traffic = demands.traffic
-    sent = with_gradients(traffic) if means else traffic
+    sent = add_mean_gradients(traffic) if means else traffic
     if demands.variates:
         sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
     sent = replace(sent, up_scalars=sent.up_scalars + more)
-    return charge(sent, active, d), charge(traffic, active, d)
+    paper = round_communication(traffic, active, d)
+    return round_communication(sent, active, d), paper

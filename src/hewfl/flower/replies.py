@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.weighted_sum import against_sum
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
 from hewfl.flower.arrays import Layout, flat_views, to_vector
 from hewfl.flower.messages import (
@@ -204,7 +204,7 @@ def _sq_norms(updates: list[ClientUpdate], x: NDArray[Any]) -> list[float]:
         return []
     displacements = _stack_rows([update.rows for update in updates], x)
     with np.errstate(all="ignore"):  # finite entries may have squares that are not
-        return [float(square) for square in against_sum(displacements)]
+        return [float(square) for square in inner_with_sum(displacements)]
 
 
 def _read(
@@ -299,7 +299,8 @@ def build_round(
 
 def _stack_rows(
     vectors: Sequence[Sequence[Any]], base: Any = None, squares: Any = None
-) -> Pieces:
+) -> ChunkedDisplacements:
     """The arrays of several clients as displacements from a base, without a copy."""
     parts = zip(*vectors, strict=True)
-    return Pieces(tuple(rows for rows in parts if len(rows[0])), base, squares)
+    chunks = tuple(rows for rows in parts if len(rows[0]))
+    return ChunkedDisplacements(chunks, base, squares)

@@ -24,7 +24,7 @@ from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid
 
-from hewfl.aggregators.uniform import UniformLocalSGD
+from hewfl.aggregators import Mean
 from hewfl.core.algorithm import Modelled
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Round
@@ -35,8 +35,9 @@ from hewfl.flower import messages as keys
 from hewfl.flower.arrays import Layout, flat_views, to_record
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate
-from hewfl.server.finish_round import Outcome, conclude, decided
-from hewfl.server.state import Entry, ServerState
+from hewfl.methods.registry import as_algorithm
+from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.state import Entry, ServerState, checked_decision
 
 Factors = Sequence[Float64[Array, " s"]]
 
@@ -215,9 +216,9 @@ def finish_two_phase_round(
             broadcast.
     """
     try:
-        decision, following = decided(entry.algorithm, round_, state.algorithm)
+        decision, following = checked_decision(entry.algorithm, round_, state.algorithm)
     except HewError as error:
-        return Outcome(state, str(error))
+        return Outcome(state, "refused", str(error))
     w = decision.weights
     factors = [w]
     if certify and isinstance(entry.algorithm, Modelled):
@@ -227,12 +228,12 @@ def finish_two_phase_round(
     sums, replied = second.sums(factors)
     share = float(w[replied].sum())
     if share <= 0:
-        return Outcome(state, "no client replied in the second phase")
+        return Outcome(state, "refused", "no client replied in the second phase")
     one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
     alone = (round_.cohort.only(one), round_.plan.only(one))
     step = matrix_round(state.anchor, sums[0][None] / share, *alone)
-    mean = Entry(UniformLocalSGD(1.0, 1.0), entry.server_step)
-    outcome = conclude(mean, replace(state, algorithm=None), step, fits=fits)
+    mean = Entry(as_algorithm(Mean()), entry.server_step)
+    outcome = finish_round(mean, replace(state, algorithm=None), step, fits=fits)
     if outcome.decision is None:
         return replace(outcome, state=state)
     if len(sums) > 1 and replied.all():
@@ -241,4 +242,4 @@ def finish_two_phase_round(
             decision = replace(decision, gap=float(w @ p - p.min()))
     lost = int((~replied).sum())
     status = decision.status + (f"; {lost} lost between phases" if lost else "")
-    return Outcome(replace(outcome.state, algorithm=following), status, decision)
+    return Outcome(replace(outcome.state, algorithm=following), "ok", status, decision)

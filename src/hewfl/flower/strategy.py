@@ -7,7 +7,7 @@ over in this round. So wrappers for differential privacy, and subclasses that ed
 model, keep working.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from hewfl.core.algorithm import Algorithm
+from hewfl.aggregators import Aggregator
+from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, shown, whole
 from hewfl.errors import InvalidInputError
@@ -27,7 +28,7 @@ from hewfl.flower.messages import log
 from hewfl.flower.metrics import (
     drop_unusable,
     finite_numbers,
-    node_charge,
+    unicast_communication,
     round_metrics,
 )
 from hewfl.flower.replies import (
@@ -47,29 +48,30 @@ from hewfl.flower.secure_aggregation import (
     finish_two_phase_round,
     request_sketches,
 )
-from hewfl.methods.registry import reads, rule_of
-from hewfl.server.finish_round import Outcome, conclude
-from hewfl.server.initial_state import first_state
-from hewfl.server.server_step import ServerStep, continued
-from hewfl.server.state import Entry, ServerState
+from hewfl.methods.registry import as_algorithm
+from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.server_step import ServerStep, next_average
+from hewfl.server.state import Entry, ServerState, as_entry, initial_state
 from hewfl.server.trace import RoundRecord
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
 DEFAULT = "sieve"
-"""The best safe rule on three stock apps: the table in docs/flower.md."""
+"""The best safe aggregator on three stock apps: the table in docs/flower.md."""
+_RENAMED = {"rule": "aggregator", "outer": "server_step", "longest": "max_norm_ratio"}
 
 
 class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
-    """FedAvg whose weights come from a rule: `HewStrategy()` for `FedAvg()`.
+    """FedAvg whose weights come from an aggregator: `HewStrategy()` for `FedAvg()`.
 
     Args:
         *args: FedAvg's, in its order.
-        rule: how replies are weighed: a name of `hewfl.methods.registry`, or a method. One
-            that divides by step sizes and steps, such as `hewfl.HewHom`, declares plain
-            SGD on the clients: they are told `lr` by `train_config` and tell
-            `num-steps`.
-        server_step: what the server does with the aggregated step: momentum, Adam, averages.
+        aggregator: how replies are weighed: a name of `hewfl.aggregators.NAMES`, an
+            aggregator, or a whole method. One that needs step sizes and steps, such as
+            `hewfl.HewHom`, declares plain SGD on the clients: they receive `lr` by
+            `train_config` and report `num-steps`.
+        server_step: what the server does with the aggregated step: momentum, Adam,
+            averages. None: that of the method, if it has one.
         max_norm_ratio: a displacement longer than this times the round's median is left
             out.
         min_replies: with fewer usable replies a round is rejected.
@@ -82,13 +84,18 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         **fedavg: FedAvg's, by name.
 
     Raises:
-        InvalidInputError: there is no such rule, or a number is out of range.
+        InvalidInputError: there is no such aggregator, or a number is out of range.
+
+    Examples:
+        >>> from hewfl.flower import HewStrategy
+        >>> HewStrategy(aggregator="geometric-median").entry.name
+        'Geometric median'
     """
 
     def __init__(  # noqa: PLR0913 - all have defaults
         self,
         *args: Any,
-        rule: str | Algorithm[Any] = DEFAULT,
+        aggregator: str | Aggregator | Algorithm[Any] = DEFAULT,
         server_step: ServerStep | None = None,
         max_norm_ratio: float = 10.0,
         min_replies: int = 1,
@@ -100,33 +107,40 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         on_round: OnRound | None = None,
         **fedavg: Any,
     ) -> None:
+        for old in _RENAMED.keys() & fedavg:
+            raise invalid(old, f"written as `{_RENAMED[old]}`", shown(fedavg[old]))
         super().__init__(*args, **fedavg)
-        self.server_step = ServerStep() if server_step is None else server_step
+        entry = as_entry(as_algorithm(aggregator), "aggregator")
+        self.server_step = entry.server_step if server_step is None else server_step
         # averages are of what is handed over after a round, not of what a round gives
-        plain: Any = dict.fromkeys(("average", "average_decay", "average_from"))
-        method, asks = self._check_algorithm(rule)
-        self.entry = Entry(method, replace(self.server_step, **plain))
-        if self.server_step.measure is not None:
+        self.entry = Entry(entry.algorithm, self.server_step.without_average())
+        self._check_algorithm()
+        if self.server_step.has_search:
             why = "left out: clients are not asked for losses along the step"
-            raise invalid("server_step.measure", why, self.server_step.measure)
+            samples = self.server_step.line_search_samples
+            raise invalid("server_step.line_search_samples", why, samples)
         self.max_norm_ratio = positive("max_norm_ratio", max_norm_ratio)
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
         self.folder = None if folder is None else Path(folder)
         self.seed, self.on_round = whole("seed", seed), on_round
-        self._needs_steps, self._needs_rate, by_entry = asks
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
-        if phases == 2 and by_entry:
-            raise invalid("rule", "one that looks at products only", self.entry.name)
+        if phases == 2 and "entries" in self._needs:
+            text = "one that uses inner products only"
+            raise invalid("aggregator", text, self.entry.name)
         self._reset()
 
-    def _check_algorithm(
-        self, rule: Any
-    ) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
-        """The method, and whether it asks for told steps, step sizes, every entry."""
-        method = rule_of(rule)
-        return method, reads(method)
+    def _check_algorithm(self) -> None:
+        """Require an algorithm that Flower's stock clients can serve."""
+        demands, name = self.entry.algorithm.demands, self.entry.name
+        if demands.needs & {"losses", "root"} or demands.oracle:
+            text = "one that needs no losses, no root gradient and no true state"
+            raise invalid("aggregator", text, name)
+        if demands.variates or demands.gradients or "clients" in demands.needs:
+            text = "one that does not identify clients; AlgorithmStrategy runs those"
+            raise invalid("aggregator", text, name)
+        self._needs: Set[Need] = demands.needs
 
     def _reset(self) -> None:
         self._clients: dict[int, int] = {}
@@ -201,7 +215,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _empty_state(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
-        return first_state(
+        return initial_state(
             self.entry.algorithm, to_float64(arrays), 1, server_step=self.server_step
         )
 
@@ -216,7 +230,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """
         anchor, average = to_float64(arrays), self.state.average
         if average is not None and self._moved:
-            average = continued(self.server_step, average, anchor)
+            average = next_average(self.server_step, average, anchor)
         self._moved = False
         self._state = replace(self.state, anchor=anchor, average=average)
         model = None if average is None else average.model
@@ -244,13 +258,13 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """FedAvg's messages; remember the model that they carry."""
         self._ensure_started(grid, arrays)
         t, rate = server_round + self._offset, config.get(keys.LEARNING_RATE)
-        if self._needs_rate and not (isinstance(rate, int | float) and rate > 0):
+        if "step_sizes" in self._needs and not (isinstance(rate, int | float) and rate > 0):
             rule = f"given the step size that clients use, for {self.entry.name}"
             raise invalid(f'train_config["{keys.LEARNING_RATE}"]', rule, shown(rate))
         messages = list(super().configure_train(t, arrays, config, grid))
         if self.phases == 2:
             messages = request_sketches(messages, t, self.configrecord_key)
-        eta = float(rate) if self._needs_rate else 1.0
+        eta = float(rate) if "step_sizes" in self._needs else 1.0
         requests = [Request(m.metadata, None, eta) for m in messages]
         self._opened = OpenRound(t, arrays, layout_of(arrays), grid, requests)
         return messages
@@ -311,7 +325,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, opened: OpenRound, replies: Iterable[Message]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
         """Usable updates in client order, and why the other replies are not."""
-        key, steps = self.weighted_by_key, self._needs_steps
+        key, steps = self.weighted_by_key, "steps" in self._needs
         return read_replies(
             opened, replies, self._clients, size_key=key, needs_steps=steps
         )
@@ -336,14 +350,14 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         more = SKETCH_WIDTH if self.phases == 2 else 0
         means = any(update.mean_gradient is not None for update in updates)
         demands, asked = self.entry.algorithm.demands, len(opened.requests)
-        charges = node_charge(demands, asked, opened.layout.d, means=means, more=more)
-        return state.charged(*charges)
+        charges = unicast_communication(demands, asked, opened.layout.d, means=means, more=more)
+        return state.add_communication(*charges)
 
     def _drop_implausible(
         self, updates: list[ClientUpdate]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
         """Updates of plausible length, and why the others are left out."""
-        uses_steps = self._needs_steps
+        uses_steps = "steps" in self._needs
         bad = implausible_updates(updates, self.max_norm_ratio, uses_steps=uses_steps)
         out = [Exclusion(updates[k].node, "implausible", v) for k, v in bad.items()]
         return [update for k, update in enumerate(updates) if k not in bad], out
@@ -371,16 +385,16 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         state = replace(self.state, anchor=anchor)
         if len(updates) < self.min_replies:
             text = f"rejected: {len(updates)} usable replies, {self.min_replies} needed"
-            return Outcome(state, text)
+            return Outcome(state, "refused", text)
         variates = self.entry.algorithm.demands.variates
         try:
             round_ = build_round(anchor, updates, cohort, base, variates=variates)
         except InvalidInputError as error:
-            return Outcome(state, f"rejected: {error}")
+            return Outcome(state, "refused", f"rejected: {error}")
         before = replace(state, average=None)
         if self.phases == 1:
             options: Any = {"with_terms": True, "whole_state": True}
-            outcome = conclude(self.entry, before, round_, fits=fits, **options)
+            outcome = finish_round(self.entry, before, round_, fits=fits, **options)
         else:
             where = (opened.grid, opened.layout, opened.t, updates, self._timeout)
             second = SecondPhase(*where, self.secure)

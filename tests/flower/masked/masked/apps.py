@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     n = int(config["clients"])
     strategy = HewStrategy(
-        rule="agreement",
+        aggregator="agreement",
         phases=2,
         secure=True,
         fraction_evaluate=0.0,
