@@ -254,7 +254,9 @@ def test_leaving_out_is_as_if_the_client_had_not_been_asked() -> None:
 def test_too_few_replies_reject_the_round_and_leave_everything_as_it_was() -> None:
     strategy, result = run(NAN, min_replies=N, rounds=2, method=Scaffold(0.2 / L))
     np.testing.assert_array_equal(strategy.state.anchor, np.zeros(D))
-    np.testing.assert_array_equal(strategy.state.algorithm.clients, np.zeros((N, D)))
+    np.testing.assert_array_equal(
+        strategy.state.algorithm.variates.clients, np.zeros((N, D))
+    )
     assert result.train_metrics_clientapp[2]["accepted"] == 0
     np.testing.assert_array_equal(result.arrays["0"].numpy(), np.zeros(D))
     assert strategy.state.scalars > 0  # what was sent was sent

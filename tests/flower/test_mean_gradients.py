@@ -50,7 +50,7 @@ def test_an_optimiser_that_does_nothing_changes_the_bill_alone() -> None:
     plain, own = (ran(optimiser).state for optimiser in (None, itself))
     np.testing.assert_allclose(own.anchor, plain.anchor, rtol=1e-10)
     for name in ("server", "clients"):
-        a, b = (getattr(state.algorithm, name) for state in (own, plain))
+        a, b = (getattr(state.algorithm.variates, name) for state in (own, plain))
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     assert own.scalars - plain.scalars == 3 * 4 * 5
     assert own.paper_scalars == plain.paper_scalars
@@ -58,7 +58,7 @@ def test_an_optimiser_that_does_nothing_changes_the_bill_alone() -> None:
 
 def test_displacements_do_not_matter() -> None:
     """Steps of signs: read off displacements every entry of ḡ_i would be in [−1, 1]."""
-    variates = ran(signs).state.algorithm
+    variates = ran(signs).state.algorithm.variates
     assert np.abs(variates.clients).max() > 1
     np.testing.assert_allclose(variates.server, variates.clients.mean(axis=0))
     plain = ran(signs, rule=HewHom(PROBLEM.smoothness, 0.4)).state
@@ -90,4 +90,4 @@ def test_means_that_are_not_finite_leave_a_client_out() -> None:
 
     found = ran(itself, spoiled)
     assert (found.state.anchor == 0).all()
-    assert np.isfinite(found.state.algorithm.clients).all()
+    assert np.isfinite(found.state.algorithm.variates.clients).all()

@@ -92,7 +92,12 @@ def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("rule", "share"),
-    [("sieve", 0.5), ("size-weighted", 0.1), ("agreement", 0.2), (HewHom(1.0, 1.0), 0.2)],
+    [
+        ("sieve", 0.5),
+        ("size-weighted", 0.1),
+        ("agreement", 0.2),
+        (HewHom(1.0, 1.0), 0.2),
+    ],
 )
 @pytest.mark.parametrize(
     "count", [FUZZED // 5, pytest.param(FUZZED, marks=pytest.mark.sweep)]
@@ -150,7 +155,9 @@ def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:
     return {k: by_client[i] for k, i in who.items() if i in by_client}
 
 
-@pytest.mark.parametrize("rule", ["sieve", "size-weighted", "agreement", HewHom(1.0, 1.0)])
+@pytest.mark.parametrize(
+    "rule", ["sieve", "size-weighted", "agreement", HewHom(1.0, 1.0)]
+)
 @pytest.mark.parametrize(
     "lie",
     [
@@ -164,10 +171,10 @@ def weights(lie: dict[str, Any], rule: Any, n: int = 6) -> Any:
 )
 def test_one_told_number_does_not_take_over(lie: dict[str, Any], rule: Any) -> None:
     found, told_truth = weights(lie, rule), weights({}, rule)
-    assert found.get(0, 0.0) <= max(0.5, told_truth[0])
+    assert found.get(0, 0.0) <= max(0.5, told_truth[0]) * (1 + 1e-12)
 
 
 def test_steps_far_from_those_of_the_others_are_left_out() -> None:
     assert 0 not in weights({"num_steps": 1}, HewHom(1.0, 1.0))
     assert 0 in weights({"num_steps": 10}, HewHom(1.0, 1.0))
-    assert 0 in weights({"num_steps": 1}, "fedavg")  # nobody looks at it
+    assert 0 in weights({"num_steps": 1}, "size-weighted")  # it is not used

@@ -220,9 +220,10 @@ def finish_two_phase_round(
     except HewError as error:
         return Outcome(state, "refused", str(error))
     w = decision.weights
-    factors = [w]
+    factors, model = [w], None
     if certify and isinstance(entry.algorithm, Modelled):
         model = entry.algorithm.model(round_, state.algorithm)
+    if model is not None:
         u = getattr(model.reference, "weights", np.zeros_like(w))
         factors.append(model.curvature * w + u)
     sums, replied = second.sums(factors)

@@ -29,7 +29,7 @@ _UPDATE = "hewfl-update"
 def sketch_client_app(
     train: Callable[[Message, Context], Message], mods: Sequence[Any] = ()
 ) -> ClientApp:
-    """A ClientApp whose updates are weighed by sketches; `@app.evaluate()` may be added.
+    """A ClientApp whose updates are weighed by sketches; `@app.evaluate()` is free.
 
     Args:
         train: a stock train function: it receives the model as one ArrayRecord and
@@ -96,6 +96,6 @@ def _load_update(context: Context) -> ArrayRecord:
 
 
 def _as_fit_result(parts: list[Any]) -> RecordDict:
-    """Arrays as Flower's secure aggregation takes them; all clients have equal shares."""
+    """Arrays as Flower's secure aggregation takes them, with equal shares."""
     result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(parts), 1, {})
     return fitres_to_recorddict(result, keep_input=False)

@@ -28,8 +28,8 @@ from hewfl.flower.messages import log
 from hewfl.flower.metrics import (
     drop_unusable,
     finite_numbers,
-    unicast_communication,
     round_metrics,
+    unicast_communication,
 )
 from hewfl.flower.replies import (
     ClientUpdate,
@@ -258,7 +258,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """FedAvg's messages; remember the model that they carry."""
         self._ensure_started(grid, arrays)
         t, rate = server_round + self._offset, config.get(keys.LEARNING_RATE)
-        if "step_sizes" in self._needs and not (isinstance(rate, int | float) and rate > 0):
+        if "step_sizes" in self._needs and not (
+            isinstance(rate, int | float) and rate > 0
+        ):
             rule = f"given the step size that clients use, for {self.entry.name}"
             raise invalid(f'train_config["{keys.LEARNING_RATE}"]', rule, shown(rate))
         messages = list(super().configure_train(t, arrays, config, grid))
@@ -285,7 +287,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next model, None if the round is rejected, and the metrics of the round."""
+        """The next model, None if the round is rejected, and the round's metrics."""
         del server_round
         opened, self._opened = self._opened, None
         if opened is None:
@@ -350,7 +352,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         more = SKETCH_WIDTH if self.phases == 2 else 0
         means = any(update.mean_gradient is not None for update in updates)
         demands, asked = self.entry.algorithm.demands, len(opened.requests)
-        charges = unicast_communication(demands, asked, opened.layout.d, means=means, more=more)
+        charges = unicast_communication(
+            demands, asked, opened.layout.d, means=means, more=more
+        )
         return state.add_communication(*charges)
 
     def _drop_implausible(
