@@ -52,8 +52,7 @@ from hewfl import (
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.certificate import Variant
 from hewfl.simulation.audit import control_audit, pathwise_audit
-from hewfl.simulation.branches import run_branches
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches, run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.simulation.toy import LeastSquares, least_squares
 

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hewfl.core.local_branch import ClientObjective, Order, StepContext, run_branch
+from hewfl.core.local_branch import BranchPlan, ClientObjective, StepContext, run_branch
 from hewfl.core.validation import invalid, whole
 from hewfl.flower.arrays import flat, layout_of, record_of
 
@@ -111,7 +111,7 @@ def respond(message: Message, context: Context, local: ClientObjective) -> Messa
     return Message(content, reply_to=message)
 
 
-def _order(config: Mapping[str, Any]) -> Order:
+def _order(config: Mapping[str, Any]) -> BranchPlan:
     """What the server ordered."""
     keys = (ROUND, STEPS, STEP_SIZE, PROXIMAL, HOLD)
     try:
@@ -119,7 +119,7 @@ def _order(config: Mapping[str, Any]) -> Order:
     except KeyError as error:
         rule = "an order of an AlgorithmStrategy of hewfl.flower"
         raise invalid("message", rule, f"a config without {error}") from error
-    return Order(t - 1, *plan)
+    return BranchPlan(t - 1, *plan)
 
 
 def _introduction(context: Context) -> dict[str, int]:

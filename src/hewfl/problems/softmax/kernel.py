@@ -1,7 +1,7 @@
 """Calls of the compiled module `_softmax`: whole branches, and losses from scores.
 
 Both are optional and equal, to rounding, to their twins in Python: branches to
-`hewfl.simulation.branches_reference`, losses to `cross_entropy.losses`. The kernel of branches
+`hewfl.simulation.branches`, losses to `cross_entropy.losses`. The kernel of branches
 reads samples where they lie and keeps a client's model in cache for all its steps.
 """
 
