@@ -386,7 +386,7 @@ def test_empty_rounds_change_nothing_and_cost_nothing(problem: LeastSquares) -> 
     federation = Federation(FixedSteps(2), 4, RandomParticipation(0.15))
     entries: list[Any] = [HewHet(L, 0.4), FedAvg(L, 0.3)]
     trace = simulate(problem, federation, entries, rounds=12, seed=2)
-    empty = [r for r in trace.of(1) if r.status == "nobody took part"]
+    empty = [r for r in trace.of(1) if r.status == "no client took part"]
     assert empty
     for record in empty:
         before = trace.of(1)[record.round - 1]
