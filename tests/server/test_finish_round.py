@@ -17,8 +17,8 @@ from hewfl import (
     ServerStep,
 )
 from hewfl.core.round import Cohort, Round
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.control_variates import in_place
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.finish_round import finish_round
 from hewfl.server.state import ServerState, initial_state
@@ -44,7 +44,7 @@ def started(entry: Entry, x: Any, rng: np.random.Generator) -> ServerState:
 @pytest.mark.parametrize(
     "server_step", [ServerStep(), ServerStep(0.5), ServerStep(0.7, 0.9, nesterov=True)]
 )
-@pytest.mark.parametrize("method", [FedAvg(1.0, 0.5), HewHom(2.0, 0.5), Median()])
+@pytest.mark.parametrize("method", [FedAvg(0.5), HewHom(2.0, 0.5), Median()])
 def test_the_move_is_the_server_step(
     method: Any, server_step: ServerStep, rng: np.random.Generator
 ) -> None:
@@ -87,10 +87,12 @@ def test_a_model_out_of_range_leaves_everything_as_it_was(
 ) -> None:
     round_, rows = a_round(rng)
     parts = (tuple(np.ascontiguousarray(row) for row in rows),)
-    round_ = Round(round_.anchor, Pieces(parts), round_.cohort, round_.plan)
+    round_ = Round(
+        round_.anchor, ChunkedDisplacements(parts), round_.cohort, round_.plan
+    )
     entry = Entry(HewHet(2.0, 0.5))
     state = started(entry, round_.anchor, rng)
-    state = ServerState(state.anchor, state.memory, kept(state.algorithm), 0, 0)
+    state = ServerState(state.anchor, state.memory, in_place(state.algorithm), 0, 0)
     before = state.algorithm.clients.copy()
     outcome = finish_round(entry, state, round_, fits=lambda _: False)
     assert (outcome.decision, outcome.kind) == (None, "diverged")

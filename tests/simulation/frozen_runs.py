@@ -28,8 +28,8 @@ from hewfl import (
     ProblemBounds,
     RandomParticipation,
     SampledParticipation,
-    ScaledUpdates,
     Scaffold,
+    ScaledUpdates,
     Scenario,
     ServerStep,
     StaleUpdates,
@@ -66,10 +66,10 @@ def softmax() -> Any:
 def plain() -> list[Any]:
     """Methods without control variates."""
     return [
-        UniformLocalSGD(L, 0.3),
-        FedAvg(L, 0.3),
-        FedNova(L, 0.3),
-        FedProx(L, 0.3, 0.1),
+        UniformLocalSGD(0.3 / L),
+        FedAvg(0.3 / L),
+        FedNova(0.3 / L),
+        FedProx(0.3 / L, prox=0.1),
         HewHom(L, 0.8),
     ]
 
@@ -77,13 +77,13 @@ def plain() -> list[Any]:
 def corrected() -> list[Any]:
     """Methods with control variates, Algorithm 1 among them."""
     bounds = ProblemBounds(L, 3.0, 1e-3, 1.0)
-    return [Scaffold(L, 0.3), HewHet(L, 0.8), HewControl(bounds, 0.5)]
+    return [Scaffold(0.3 / L), HewHet(L, 0.8), HewControl(bounds, 0.5)]
 
 
 def server_steps() -> list[Any]:
     """Momentum, division, averages."""
     return [
-        Entry(FedAvg(L, 0.3), ServerStep(0.9, 0.5)),
+        Entry(FedAvg(0.3 / L), ServerStep(0.9, 0.5)),
         Entry(HewHom(L, 0.8), ServerStep(0.7, 0.9, nesterov=True, average="ema")),
         Entry(HewHet(L, 0.8), ServerStep(0.1, 0.5, adapt="adam", average="tail")),
     ]
@@ -92,7 +92,7 @@ def server_steps() -> list[Any]:
 def line_search() -> list[Any]:
     """Lengths of steps from the clients' losses."""
     return [
-        Entry(FedAvg(L, 0.3), ServerStep(line_search_samples=3)),
+        Entry(FedAvg(0.3 / L), ServerStep(line_search_samples=3)),
         Entry(HewHet(L, 0.8), ServerStep(momentum=0.5, line_search_samples=3)),
     ]
 

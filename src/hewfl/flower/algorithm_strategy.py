@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, whole
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.control_variates import in_place
 from hewfl.federation import federation as scenario
 from hewfl.flower import client as say
 from hewfl.flower.arrays import layout_of, record_of, wide
@@ -62,7 +62,7 @@ class AlgorithmStrategy(HewStrategy):
 
     def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
         check_algorithm("algorithm", rule)
-        if rule.demands.losses or rule.demands.oracle:
+        if "losses" in rule.demands.needs or rule.demands.oracle:
             text = "a method that needs neither losses nor the true state"
             raise invalid("algorithm", text, rule.name)
         given = np.zeros((self.population, 1)) if rule.demands.gradients else None
@@ -89,7 +89,7 @@ class AlgorithmStrategy(HewStrategy):
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
         given = given if rule.demands.gradients else None
         first = initial_state(rule, anchor, n, given, server_step=self.server_step)
-        return replace(first, algorithm=kept(first.algorithm))
+        return replace(first, algorithm=in_place(first.algorithm))
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """One minibatch gradient of every client at x_0, where they are demanded."""

@@ -26,7 +26,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.control_variates import KeptVariates, settled
+from hewfl.displacements.control_variates import InPlaceVariates, commit
 from hewfl.errors import HewError, RuleError
 from hewfl.server.line_search import (
     LineSearchResult,
@@ -123,7 +123,8 @@ def finish_round(  # noqa: PLR0913 - six are switches
             model = None
             if with_terms and isinstance(entry.algorithm, Modelled):
                 model = entry.algorithm.model(round_, state.algorithm)
-                model = None if model.smoothness is None else model  # no L, no bound
+                if model is not None and model.smoothness is None:
+                    model = None  # no L, no bound
             search = _search(server_step, round_, decision, losses_along)
             scaled = (
                 decision if search is None else scale_decision(decision, search.length)
@@ -131,7 +132,7 @@ def finish_round(  # noqa: PLR0913 - six are switches
             moved = take_step(server_step, round_, state, scaled, model, with_move)
             if (whole_state and _has_nan(following)) or not fits(moved.anchor):
                 return Outcome(state, "diverged", "the new model would not be finite")
-            following = settled(following)
+            following = commit(following)
         except RuleError as error:
             if strict:
                 when = f"round {round_.cohort.round + 1}, decide"
@@ -193,7 +194,7 @@ def _has_nan(state: Any) -> bool:
         return bool(state.dtype.kind == "f" and np.isnan(state).any())
     if isinstance(state, tuple):
         return any(map(_has_nan, state))
-    if isinstance(state, KeptVariates) or not is_dataclass(state):
+    if isinstance(state, InPlaceVariates) or not is_dataclass(state):
         return False
     return any(_has_nan(getattr(state, f.name)) for f in fields(state))
 
