@@ -12,13 +12,13 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from hewfl import InvalidInputError
-from hewfl.core.local_branch import ClientObjective, Order, StepContext, run_branch
+from hewfl.core.local_branch import BranchPlan, ClientObjective, StepContext, run_branch
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.flower.arrays import flat_views, layout_of, to_record, to_vector
 from hewfl.flower.messages import GRADIENT_ROUND
 from hewfl.flower.torch_client import torch_objective
 from hewfl.simulation import engine
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.flower.federation import local_of
 from tests.simulation.toy import least_squares
@@ -47,7 +47,7 @@ def test_the_branch_is_the_reference_to_the_bit(
     drawn = draw(0, 6, cohort, PROBLEM.offsets)
     known = run_branches_plain(PROBLEM, anchor, cohort, plan, drawn)
     for i in range(4):
-        told = Order(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
+        told = BranchPlan(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
         own = None if shift is None else shift[i].astype(dtype)
         found, _ = run_branch(local_of(PROBLEM, 0, i, 4), anchor, told, own)
         np.testing.assert_array_equal(found - anchor, known[i])
@@ -102,7 +102,7 @@ def test_torch_and_numpy_run_the_same_branch(rng: np.random.Generator) -> None:
 
     local = torch_objective(net, loss, examples=8)
     anchor, shift = rng.standard_normal(4), rng.standard_normal(4)
-    told = Order(2, 5, 0.1, 0.3)
+    told = BranchPlan(2, 5, 0.1, 0.3)
     lifted = (local.lift(anchor), told, local.lift(shift))
     found = local.lower(local.finish(run_branch(local, *lifted)[0]))
     known, _ = run_branch(ClientObjective(gradient, 8), anchor, told, shift)
@@ -121,14 +121,14 @@ def test_running_statistics_and_shared_weights_travel_too() -> None:
     assert "1.num_batches_tracked" not in layout.names
     anchor = to_vector(layout, record)
     begin = anchor.copy()
-    branch, _ = run_branch(local, local.lift(anchor), Order(0, 4, 0.1))
+    branch, _ = run_branch(local, local.lift(anchor), BranchPlan(0, 4, 0.1))
     moved = local.lower(local.finish(branch)) - anchor
     parts = {name: moved[place] for name, _, place, _ in layout.parts()}
     for name in ("0.weight", "1.weight", "1.running_mean", "1.running_var"):
         assert np.abs(parts[name]).max() > 1e-4
     np.testing.assert_array_equal(parts["0.weight"], parts["again.weight"])
     np.testing.assert_array_equal(anchor, begin)
-    again, _ = run_branch(local, local.lift(anchor), Order(0, 4, 0.1))
+    again, _ = run_branch(local, local.lift(anchor), BranchPlan(0, 4, 0.1))
     repeated = local.lower(local.finish(again)) - anchor
     np.testing.assert_array_equal(repeated, moved)
 

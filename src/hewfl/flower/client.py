@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hewfl.core.local_branch import ClientObjective, Order, StepContext, run_branch
+from hewfl.core.local_branch import BranchPlan, ClientObjective, StepContext, run_branch
 from hewfl.core.validation import invalid, whole
 from hewfl.flower.arrays import layout_of, to_record, to_vector
 from hewfl.flower.messages import (
@@ -88,8 +88,8 @@ def respond(message: Message, context: Context, local: ClientObjective) -> Messa
         )
     else:
         shift = None if shift is None else local.lift(to_vector(layout, shift))
-        order = _order(next(iter(sent.config_records.values())))
-        end, mean = run_branch(local, local.lift(x), order, shift)
+        plan = _plan(next(iter(sent.config_records.values())))
+        end, mean = run_branch(local, local.lift(x), plan, shift)
         y = local.lower(local.finish(end))
         if shift is not None and mean is not None:
             content[MEAN_GRADIENT] = to_record(layout, local.lower(mean), arrays)
@@ -97,15 +97,15 @@ def respond(message: Message, context: Context, local: ClientObjective) -> Messa
     return Message(content, reply_to=message)
 
 
-def _order(config: Mapping[str, Any]) -> Order:
-    """The order in a config."""
+def _plan(config: Mapping[str, Any]) -> BranchPlan:
+    """The plan in a config."""
     keys = (ROUND, STEPS, STEP_SIZE, PROXIMAL, HOLD)
     try:
         t, *plan = (config[key] for key in keys)
     except KeyError as error:
         rule = "an order of an AlgorithmStrategy of hewfl.flower"
         raise invalid("message", rule, f"a config without {error}") from error
-    return Order(t - 1, *plan)
+    return BranchPlan(t - 1, *plan)
 
 
 def _introduction(context: Context) -> dict[str, int]:
