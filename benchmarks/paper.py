@@ -157,7 +157,7 @@ def regime(data: str, device: Any = None) -> tuple[Spec, Softmax]:
     """One regime and its data for the first seed."""
     spec = main_spec(data, "het-random")
     if data == "digits":
-        spec = replace(spec, clients=replace(spec.clients, minimum=8))
+        spec = replace(spec, clients=replace(spec.clients, min_samples=8))
     if device is not None:
         spec = replace(spec, device=device)
     problem = build_problem(spec, 0)

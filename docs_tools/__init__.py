@@ -1,1 +1,1 @@
-"""How the documentation is checked and its site is built; see docs/site.md."""
+"""Tools that build the site and list the public API; see CONTRIBUTING.md."""

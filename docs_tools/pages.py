@@ -1,8 +1,7 @@
-"""The pages of the documentation, and the code in them."""
+"""The pages of the documentation, and the blocks of code in them."""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,19 +21,17 @@ class Block:
     """A fenced block of a page.
 
     Attributes:
-        page: where it stands.
-        line: of its fence.
+        where: page and line.
         language: the word after the fence, may be empty.
-        code: what it holds.
-        before: what a page leaves out because every reader has it (a model, a loader):
-            a comment before the block, `<!-- runs after: … -->`.
-        reason: why it is not run, if a comment before it says so.
-        title: the file that readers are told to put it in; such files work together,
+        code: the text between the fences.
+        before: code that runs first, from a comment `<!-- runs after: … -->`: what a
+            reader already has, such as a model or a loader.
+        reason: from a comment `<!-- not run: … -->`.
+        title: name of the file that the block stands for; such files work together,
             and a test of their own runs them.
     """
 
-    page: Path
-    line: int
+    where: str
     language: str
     code: str
     before: str
@@ -44,7 +41,7 @@ class Block:
 
 def pages() -> list[Path]:
     """Every page of the site that is written by hand."""
-    top = [ROOT / name for name in TOP if (ROOT / name).exists()]
+    top = [ROOT / name for name in TOP]
     return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -53,39 +50,18 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
     return [
         Block(
-            page,
-            text.count("\n", 0, found.start("code")),
-            found["language"],
-            found["code"],
-            found["note"].strip() if found["mark"] == "runs after" else "",
-            found["note"].strip() if found["mark"] == "not run" else "",
-            found["title"] or "",
+            where=f"{page.name}:{text.count(chr(10), 0, match.start('code'))}",
+            language=match["language"],
+            code=match["code"],
+            before=match["note"].strip() if match["mark"] == "runs after" else "",
+            reason=match["note"].strip() if match["mark"] == "not run" else "",
+            title=match["title"] or "",
         )
-        for found in FENCE.finditer(text)
+        for match in FENCE.finditer(text)
     ]
-
-
-def python_blocks() -> Iterator[str]:
-    """The Python code of all pages; a few blocks only compile, with a reason."""
-    for page in pages():
-        for block in blocks(page):
-            if block.language == "python":
-                yield block.code
-
-
-def code_of_examples() -> Iterator[str]:
-    """The example programs, which have tests of their own."""
-    for path in sorted((ROOT / "examples").rglob("*.py")):
-        yield path.read_text("utf-8")
 
 
 def cells(notebook: Path) -> list[tuple[str, str]]:
     """The cells of a notebook as (kind, source): `markdown` or `code`."""
     content = json.loads(notebook.read_text("utf-8"))
     return [(cell["cell_type"], "".join(cell["source"])) for cell in content["cells"]]
-
-
-def code_of_notebooks() -> Iterator[str]:
-    """The code of all notebooks, cell by cell."""
-    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
-        yield from (source for kind, source in cells(notebook) if kind == "code")

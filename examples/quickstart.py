@@ -6,7 +6,7 @@ import numpy as np
 
 from hewfl import (
     Algorithm,
-    ChoiceHorizons,
+    ChoiceSteps,
     FedAvg,
     Federation,
     FedNova,
@@ -20,11 +20,11 @@ problem = random_quadratic(seed=0, n=20, d=50)
 L, best = problem.smoothness, problem.optimum().objective
 methods: list[Algorithm[Any]] = [
     HewHet(L, amplitude=1.0),
-    Scaffold(L, step_scale=0.2),
-    FedNova(L, step_scale=0.2),
-    FedAvg(L, step_scale=0.2),
+    Scaffold(0.2 / L),
+    FedNova(0.2 / L),
+    FedAvg(0.2 / L),
 ]
-federation = Federation(ChoiceHorizons((1, 2, 4, 8)), batch_size=8)
+federation = Federation(ChoiceSteps((1, 2, 4, 8)), batch_size=8)
 trace = simulate(problem, federation, methods, rounds=60, seed=0)
 
 print(f"{'method':16s} {'gap at 20':>10s} {'gap at 60':>10s} {'numbers sent':>13s}")

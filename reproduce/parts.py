@@ -115,7 +115,7 @@ def require_extras(part: Part, specs: Sequence[Spec]) -> None:
     (spec, *_) = specs
     needs_torch = spec.problem.is_module or spec.device != "numpy"
     if needs_torch and find_spec("torch") is None:
-        why = f"hewfl paper {part.value}"
+        why = f"python -m reproduce paper {part.value}"
         why += "" if spec.problem.is_module else f" --device {spec.device}"
         raise MissingExtraError(f"{why} needs PyTorch: install hewfl's extra torch")
 

@@ -206,7 +206,7 @@ def tables_text(folders: Mapping[Key, Folder]) -> str:
     for (data, regime), folder in folders.items():
         summary = folder.summary
         shown = SHOWN[folder.spec.problem.is_module]
-        if folder.spec.judge == "averaged":
+        if folder.spec.evaluate_model == "averaged":
             shown = SHOWN_AVERAGED
         heads = [quantity.replace("_", " ") for quantity in shown]
         lines += [f"### {data}, {TITLES.get(regime, regime)}", ""]
@@ -245,7 +245,7 @@ RULES = (
 )
 """What verdicts mean, at the head of claims.md."""
 MEASURED = (*ACCURACY, *LOSS)
-SYMBOLS = {"rate_scale": "rate", "kappa": "κ", "proximal": "μ"}
+SYMBOLS = {"step_scale": "rate", "amplitude": "rate", "kappa": "κ", "prox": "μ"}
 """What the page calls hyper-parameters."""
 
 
@@ -358,7 +358,9 @@ WORDS = {
 def extended_text(panels: Panels) -> str:
     """What the panels say of HEW once every method has what it needs."""
     (results, *_) = panels.values()
-    model = "averaged model" if results.spec.judge == "averaged" else "last model"
+    model = (
+        "averaged model" if results.spec.evaluate_model == "averaged" else "last model"
+    )
     lines = [
         "The paper has no claims about these lists. The question is ours: is HEW ahead "
         f"of every other method in the objective of the {model}, at equal rounds, by "

@@ -14,6 +14,7 @@ EXAMPLES = [file for file in FILES if file.stem not in ELSEWHERE]
 SAYS = {
     "aggregate_state_dicts": "loss after the round",
     "custom_rule": "Agreeing",
+    "encode_texts": "usage: encode_texts.py",
     "quickstart": "HEW (corrected)",
 }
 

@@ -82,7 +82,7 @@ def test_check_of_an_absent_one_fails() -> None:
 
 def test_check_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "own[1].csv").write_text("a,kind,b\n1,x,2\n3,y,4\n")
-    result = run("check", str(tmp_path / "own[1].csv"), "--label", "kind")
+    result = run("check", str(tmp_path / "own[1].csv"), "--label-column", "kind")
     assert result.exit_code == 0
     assert "own[1].csv" in result.output
 
@@ -94,16 +94,19 @@ def test_labels_in_another_column_are_pointed_out_as_an_option(
     own = tmp_path / "own.csv"
     own.write_text("species,a,b\nx,1,0\ny,2,1\n")
     result = run(command, str(own))
-    assert "column 'species' (if that is the label: --label species)" in result.stderr
+    assert (
+        "column 'species' (if that is the label: --label-column species)"
+        in result.stderr
+    )
     own.write_text("20,30,it's\n5,6,x\n7,8,y\n7,9,y\n")
-    assert """pass --label 'it'"'"'s' if they are""" in run(command, str(own)).stderr
+    assert """pass --label-column 'it'"'"'s' if the""" in run(command, str(own)).stderr
 
 
 def test_show_is_the_partition_of_the_training_part() -> None:
-    words = ("--clients", "7", "--alpha", "0.4", "--seed", "3", "--minimum", "20")
+    words = ("--clients", "7", "--alpha", "0.4", "--seed", "3", "--min-samples", "20")
     shown = json.loads(run("show", "digits", *words, "--json").output)
     labels = prepare(load("digits"), 3).labels
-    partition = dirichlet_partition(labels, 7, 0.4, 3, minimum=20)
+    partition = dirichlet_partition(labels, 7, 0.4, 3, min_samples=20)
     assert shown["counts"] == class_counts(labels, partition, 10).tolist()
     text = run("show", "digits", *words).output
     for shard in partition:
@@ -124,8 +127,8 @@ def test_show_even_shards_and_save_them(tmp_path: Path) -> None:
     [
         (("nothing",), "`name` must be one of"),
         (("--alpha", "0"), "`--alpha` must be a positive finite number"),
-        (("--minimum", "1000"), "`--clients` must be at most"),
-        (("--label", "kind"), "`label` must be left out: digits has its labels"),
+        (("--min-samples", "1000"), "`--clients` must be at most"),
+        (("--label-column", "kind"), "`label_column` must be left out"),
         (("--output", "picture.txt"), "`output` must be a path ending in"),
     ],
 )

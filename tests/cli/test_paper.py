@@ -56,7 +56,7 @@ def smaller(spec: Spec) -> Spec:
         for m in quick(spec).methods
     )
     data = replace(spec.data, subsample=300)
-    clients = replace(spec.clients, n=6, minimum=min(4, spec.clients.minimum))
+    clients = replace(spec.clients, n=6, min_samples=min(4, spec.clients.min_samples))
     return replace(quick(spec), methods=methods, data=data, clients=clients, rounds=4)
 
 
@@ -67,7 +67,7 @@ def smaller_deep(spec: Spec) -> Spec:
         replace(m, grid={name: values[:1] for name, values in m.grid.items()})
         for m in known.methods
     )
-    clients = replace(known.clients, n=3, minimum=3, participation=2, batch_size=8)
+    clients = replace(known.clients, n=3, min_samples=3, participation=2, batch_size=8)
     data = replace(known.data, subsample=80)
     return replace(known, methods=methods, data=data, clients=clients)
 
@@ -105,7 +105,7 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def words(place: Path, figure: str) -> list[str]:
-    where = ["--root", str(place / "runs"), "--output", str(place / figure)]
+    where = ["--runs-dir", str(place / "runs"), "--output", str(place / figure)]
     return ["paper", figure, "--quick", *where]
 
 
@@ -133,7 +133,7 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
         patch.setattr(Bars, "step", step)
         stopped = runner.invoke(app, [*words(place, "fig2"), "--jobs", "0"])
     assert stopped.exit_code == 130
-    told = "stopped; go on with: hewfl paper fig2 --quick --jobs 0 --root "
+    told = "stopped; go on with: hewfl paper fig2 --quick --jobs 0 --runs-dir "
     assert stopped.stderr.count("stopped") == 1
     assert told in stopped.stderr
     result = paper(place, "fig2")

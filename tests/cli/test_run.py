@@ -89,13 +89,17 @@ def test_fields_can_be_changed(place: Path) -> None:
             "`clients.m` must be one of",
         ),
         (
-            ["run", "small.toml", "--set", "data.label=kind"],
+            ["run", "small.toml", "--set", "data.label_column=kind"],
             2,
-            "`data.label` must be left out",
+            "`data.label_column` must be left out",
         ),
-        (["run", "small.toml", "--root", "small.toml"], 1, "small.toml"),
+        (["run", "small.toml", "--runs-dir", "small.toml"], 1, "small.toml"),
         (["report", "nowhere", "-o", "."], 2, "`--output` must be a file"),
-        (["ls", "nosuch"], 2, "`root` must be a folder that holds runs; got 'nosuch'"),
+        (
+            ["ls", "nosuch"],
+            2,
+            "`runs_dir` must be a folder that holds runs; got 'nosuch'",
+        ),
         (["resume", "nowhere"], 1, "nowhere is not a run"),
         (["report", "nowhere"], 1, "nowhere is not a run"),
         (["report", "nowhere", "--target", "a=b"], 2, "`--target` must be a quantity"),
@@ -128,8 +132,8 @@ def test_own_data_that_changed_are_noticed(place: Path) -> None:
     rows = [f"{i % 7},{i % 3},{i % 2}" for i in range(60)]
     own = place / "own.csv"
     own.write_text("a,b,label\n" + "\n".join(rows) + "\n")
-    changes = ["--set", "data.name=own.csv", "--set", "data.label=label"]
-    changes += ["--set", "clients.minimum=1", "--set", "clients.partition=iid"]
+    changes = ["--set", "data.name=own.csv", "--set", "data.label_column=label"]
+    changes += ["--set", "clients.min_samples=1", "--set", "clients.partition=iid"]
     changes += ["--set", "clients.alpha=0.2"]
     changes += ["--set", "rounds=2", "--set", "tune.rounds=1", "--set", "seeds=[0]"]
     command = ["run", "small.toml", "--jobs", "0", *changes]
@@ -232,7 +236,7 @@ def test_labels_in_another_column_are_pointed_out_as_the_command_takes_them(
     (place / "own.csv").write_text("the kind,a,b\nx,1,0\ny,2,1\n")
     words = ["run", "small.toml", "--jobs", "0", "--set", "data.name=own.csv"]
     result = runner.invoke(app, words)
-    assert "if that is the label: --set 'data.label=the kind')" in result.output
+    assert "if that is the label: --set 'data.label_column=the kind')" in result.output
 
 
 def test_seeds_that_diverged_are_noted(place: Path) -> None:

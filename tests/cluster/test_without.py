@@ -74,7 +74,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_command_says_it_in_one_line_and_leaves_no_folder(tmp_path: Path) -> None:
     file, root = tmp_path / "spec.toml", tmp_path / "runs"
     file.write_text(TEXT)
-    call = ["run", str(file), "--root", str(root), "--cluster", "here"]
+    call = ["run", str(file), "--runs-dir", str(root), "--cluster", "here"]
     found = CliRunner().invoke(app, call)
     assert found.exit_code == 2
     assert found.output.startswith("error: `--cluster` must be an address such as")

@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import hashlib
-import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -13,23 +12,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 from numpy.typing import NDArray
 
-from hewfl.data.catalogue import CATALOGUE
-from hewfl.data.paths import DataFile, DatasetInfo
+from hewfl.data.catalogue import CATALOGUE, DataFile, DatasetInfo
 
 
 @dataclass
 class Mirror:
-    """What it serves, how it fails, and what it was asked for.
+    """What it serves, how it fails, and how many requests it had.
 
     `cuts` are the bytes after which the first answers break off; `codes` are statuses
     that the first answers have instead of content.
     """
 
     files: dict[str, bytes]
-    ranges: bool = True
     cuts: list[int] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
-    asked: list[str | None] = field(default_factory=list)
+    requests: int = 0
     url: str = ""
 
 
@@ -37,22 +34,16 @@ class Mirror:
 def serve(mirror: Mirror) -> Iterator[Mirror]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            mirror.asked.append(wanted)
+            mirror.requests += 1
             content = mirror.files.get(self.path.lstrip("/"))
             if mirror.codes or content is None:
                 self.send_error(mirror.codes.pop(0) if mirror.codes else 404)
                 return
-            start = 0
-            if wanted is not None and mirror.ranges:
-                match = re.fullmatch(r"bytes=(\d+)-", wanted)
-                assert match is not None
-                start = int(match[1])
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(content) - start))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             stop = mirror.cuts.pop(0) if mirror.cuts else len(content)
-            self.wfile.write(content[start : start + stop])
+            self.wfile.write(content[:stop])
 
         def log_message(self, format: str, *args: object) -> None:
             pass

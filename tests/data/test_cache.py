@@ -68,7 +68,7 @@ def test_changed_numbers_are_found_by_verification(cache: Path) -> None:
     verify_cached("set", KEY)
     victim = only_folder(cache) / "labels.npy"
     victim.write_bytes(victim.read_bytes()[:-8] + b"\x07" * 8)
-    with pytest.raises(DataError, match=r"labels\.npy must be .*delete"):
+    with pytest.raises(DataError, match=r"labels\.npy has changed.*delete"):
         verify_cached("set", KEY)
 
 

@@ -9,9 +9,14 @@ import pytest
 from tests.data.mirror import Mirror, serve, small_images, small_mnist
 
 from hewfl.data import formats
-from hewfl.data.catalogue import CATALOGUE, entry_named, take_stock
+from hewfl.data.catalogue import (
+    CATALOGUE,
+    DatasetInfo,
+    dataset_info,
+    dataset_status,
+)
 from hewfl.data.load import ag_news_texts, check, load
-from hewfl.data.paths import DatasetInfo, cache_root
+from hewfl.data.paths import cache_root
 from hewfl.errors import DataError, InvalidInputError
 
 REAL = os.environ.get("HEWFL_DATA", "")
@@ -86,14 +91,14 @@ def test_order_of_search(
     files = small_images()
     labels = small.files[1].path
     placed(cache / "files", {labels: b"never looked at"})
-    assert take_stock(small).place == "HEWFL_DATA"
+    assert dataset_status(small).place == "HEWFL_DATA"
     assert load("mnist").size == 40
     monkeypatch.delenv("HEWFL_DATA")
-    assert take_stock(small).state == "partly here"
+    assert dataset_status(small).state == "partly here"
     with pytest.raises(DataError, match="not found"):
         load("mnist", download=False)
     placed(cache / "files", files)
-    assert take_stock(small).place == "cache"
+    assert dataset_status(small).place == "cache"
     assert load("mnist", download=False).source == str(cache / "files" / "mnist")
 
 
@@ -101,7 +106,7 @@ def test_what_is_nowhere_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     files = small_images()
     with serve(Mirror(files)) as mirror:
         monkeypatch.setitem(CATALOGUE, "mnist", small_mnist(files, mirror.url))
-        assert take_stock(CATALOGUE["mnist"]).state == "absent"
+        assert dataset_status(CATALOGUE["mnist"]).state == "absent"
         assert load("mnist").size == 40
     assert load("mnist").size == 40  # the mirror is gone
 
@@ -110,7 +115,7 @@ def test_what_is_nowhere_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_absence_is_told_with_the_remedy(name: str) -> None:
     with pytest.raises(DataError, match="set HEWFL_DATA") as caught:
         load(name, download=False)
-    for file in entry_named(name).files:
+    for file in dataset_info(name).files:
         assert file.path in str(caught.value)
     assert ("hewfl data get" in str(caught.value)) == (name != "ag_news")
 
@@ -127,7 +132,7 @@ def test_unknown_names_are_told() -> None:
     with pytest.raises(InvalidInputError, match=r"`name` must be one of digits, .*'x'"):
         load("x")
     with pytest.raises(InvalidInputError, match="`name` must be one of digits"):
-        entry_named("x")
+        dataset_info("x")
     with pytest.raises(DataError, match=r"x\.csv: no such file"):
         load("x.csv")
 
@@ -181,7 +186,7 @@ def test_the_catalogue_is_consistent() -> None:
         assert len(set(entry.classes)) == len(entry.classes)
         for file in entry.files:
             assert all(len(sha256) == 64 for sha256 in file.sha256)
-    assert replace(entry_named("digits"), files=()).size == 0
+    assert replace(dataset_info("digits"), files=()).size == 0
 
 
 @pytest.mark.data

@@ -143,7 +143,7 @@ def test_bad_arguments_are_named(change: dict[str, object], text: str) -> None:
 
 def test_digits_become_a_problem() -> None:
     prepared = prepare(load("digits"), 0)
-    partition = dirichlet_partition(prepared.labels, 20, 0.2, 0, minimum=10)
+    partition = dirichlet_partition(prepared.labels, 20, 0.2, 0, min_samples=10)
     problem = softmax_from_arrays(
         prepared.features, prepared.labels, partition, l2=1e-3, test=prepared.test
     )

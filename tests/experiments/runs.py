@@ -19,9 +19,9 @@ subsample = 300
 n = 5
 partition = "dirichlet"
 alpha = 0.5
-minimum = 4
+min_samples = 4
 batch_size = 4
-horizons = { kind = "ChoiceHorizons", choices = [1, 2, 4] }
+local_steps = { kind = "ChoiceSteps", choices = [1, 2, 4] }
 
 [tune]
 rounds = 3

@@ -28,12 +28,12 @@ FEDAVG = {"method": "FedAvg", "step_scale": 0.2}
 def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     lists: dict[str, Any] = {
         "momentum": [0.0, 0.5],
-        "apply_server_step": [0.01, 0.1],
+        "server_learning_rate": [0.01, 0.1],
         "adapt": ["none", "adam", "yogi"],
         "average": ["none", "ema"],
     }
     method = method_from_table(FEDAVG | {"grid": lists}, "methods[0]")
-    outers = [candidate.entry(1.0).outer for candidate in method.candidates()]
+    outers = [candidate.entry(1.0).server_step for candidate in method.candidates()]
     assert len(set(outers)) == 24
     assert ServerStep(0.1, 0.5, adapt="yogi", average="ema") in outers
     rest: dict[str, Any] = {"adapt": "adam", "average": "ema"}
@@ -42,10 +42,19 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     tail = {"average": "tail", "grid": {"average_from": [2, 5]}}
     assert method_from_table(FEDAVG | tail, "").candidates()[1].entry(
         1.0
-    ).outer == ServerStep(average="tail", average_from=5)
-    told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
-    measured = method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).outer
-    assert measured == ServerStep(measure=64, measure_at=(1.0, 2.0, 4.0))
+    ).server_step == ServerStep(average="tail", average_from=5)
+    told = {
+        "grid": {
+            "measure": [8, 64],
+            "line_search_points": [[0.5, 2.0], [1.0, 2.0, 4.0]],
+        }
+    }
+    measured = (
+        method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
+    )
+    assert measured == ServerStep(
+        line_search_samples=64, line_search_points=(1.0, 2.0, 4.0)
+    )
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}
     assert set(OUTER) == known
@@ -54,18 +63,18 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
 def test_a_share_of_the_rounds_is_told_by_their_number() -> None:
     tail = {"average": "tail", "average_share": 0.25}
     method = method_from_table(FEDAVG | tail, "methods[0]")
-    assert method.entry(1.0, rounds=40).outer.average_from == 31  # the last ten
+    assert method.entry(1.0, rounds=40).server_step.average_from == 31  # the last ten
     for more in ({"average_share": 0.5}, tail | {"average_from": 3}):
         with pytest.raises(InvalidInputError, match="average_share` must be left out"):
             method_from_table(FEDAVG | more, "methods[0]")
     with pytest.raises(
-        InvalidInputError, match=r"`methods.FedAvg.apply_server_step` must be"
+        InvalidInputError, match=r"`methods.FedAvg.server_learning_rate` must be"
     ):
-        method_from_table(FEDAVG | {"apply_server_step": -1.0}, "methods[0]")
+        method_from_table(FEDAVG | {"server_learning_rate": -1.0}, "methods[0]")
 
 
 def averaged_spec(judge: str) -> Spec:
-    given = table() | {"judge": judge, "audit_every": 0, "rounds": 4}
+    given = table() | {"evaluate_model": judge, "audit_every": 0, "rounds": 4}
     given["data"] = {"subsample": 120}
     given["tune"] = {"rounds": 2, "seeds": [0]}
     hew, _, fedavg = given["methods"]
@@ -105,7 +114,9 @@ def test_methods_are_tuned_by_the_model_that_is_asked_for(folder: Folder) -> Non
 
 def test_methods_are_compared_by_the_model_that_is_asked_for(folder: Folder) -> None:
     by_average = results_of(folder)
-    by_iterate = replace(by_average, spec=replace(by_average.spec, judge="iterate"))
+    by_iterate = replace(
+        by_average, spec=replace(by_average.spec, evaluate_model="iterate")
+    )
     averaged = by_average.final("HEW", "averaged_objective")
     iterate = by_average.final("HEW", "objective")
     fedavg = by_average.final("FedAvgM", "objective")  # keeps no average
@@ -129,8 +140,10 @@ def test_the_report_shows_both_models(folder: Folder, tmp_path: Path) -> None:
 
 
 def test_judging_by_what_nobody_keeps_is_refused() -> None:
-    spec = spec_from_table(table() | {"judge": "averaged"})
-    with pytest.raises(InvalidInputError, match="`judge` must be left out: no method"):
+    spec = spec_from_table(table() | {"evaluate_model": "averaged"})
+    with pytest.raises(
+        InvalidInputError, match="`evaluate_model` must be left out: no method"
+    ):
         refuse_unused_fields(spec)
     refuse_unused_fields(averaged_spec("averaged"))
 
@@ -140,4 +153,4 @@ def test_a_spec_with_outer_options_survives_its_file(tmp_path: Path) -> None:
     file = tmp_path / "spec.toml"
     file.write_text(write_spec(spec), encoding="utf-8")
     assert read_spec(file) == spec
-    assert spec.digest != replace(spec, judge=None).digest
+    assert spec.digest != replace(spec, evaluate_model="iterate").digest

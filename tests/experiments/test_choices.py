@@ -23,7 +23,9 @@ from hewfl.experiments.tune import (
 from tests.experiments.runs import small
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-ACCURATE = TuneSpec(by="test_accuracy", tie=0.1, tie_by="test_loss")
+ACCURATE = TuneSpec(
+    metric="test_accuracy", tie_tolerance=0.1, tie_metrics=("test_loss",)
+)
 
 
 def test_scores_are_written_as_measured() -> None:
@@ -42,7 +44,7 @@ def test_scores_are_written_as_measured() -> None:
 
 def test_further_quantities_decide_between_those_that_are_equal() -> None:
     """Accuracies tie, losses are equal, so is what was sent: the least work wins."""
-    how = replace(ACCURATE, ties=("scalars", "local_steps"))
+    how = replace(ACCURATE, tie_metrics=("test_loss", "scalars", "local_steps"))
     spec = replace(small(), tune=how)
     rows = [[-0.9, 0.4, 7.0, 3.0], [-0.85, 0.3, 7.0, 5.0], [-0.88, 0.3, 7.0, 4.0]]
     _, (choice,) = choose(spec, candidates_of(spec), [np.array(rows)])
@@ -52,7 +54,9 @@ def test_further_quantities_decide_between_those_that_are_equal() -> None:
 
 
 def test_the_work_of_a_trial_is_counted() -> None:
-    spec = replace(small(), tune=replace(small().tune, ties=("local_steps",)))
+    spec = replace(
+        small(), tune=replace(small().tune, tie_metrics=("objective", "local_steps"))
+    )
     scores = try_candidates(spec, candidates_of(spec), 2, 0, lambda _: None)
     assert scores.shape == (3, 3)
     assert (scores[:, 2] == scores[0, 2]).all()
@@ -64,7 +68,7 @@ def test_the_first_trial_is_kept(
 ) -> None:
     monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
     plain = small()
-    how = replace(plain.tune, screen_rounds=2, screen_seeds=(4,), keep=2)
+    how = replace(plain.tune, screen_rounds=2, screen_seeds=(4,), screen_top_k=2)
     folder = folder_for(replace(plain, tune=how), tmp_path)
     tune_all([folder], jobs=0, progress=Progress())
     (choice,) = folder.choices
@@ -93,17 +97,17 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
 )
 def test_published_choices_are_the_best_of_their_trials(file: Path) -> None:
     how = read_spec(file.with_name("tuned.toml")).tune
-    sign = -1 if how.by in LARGER_IS_BETTER else 1
+    sign = -1 if how.metric in LARGER_IS_BETTER else 1
     choices = read_choices(file)
     assert choices
     for choice in choices:
-        over = np.max if how.over == "worst" else np.mean
+        over = np.max if how.seed_reduction == "worst" else np.mean
         scores = [
             over(sign * np.array(trial["scores"], dtype=np.float64))
             for trial in choice.table
         ]
         tried = [trial["parameters"] for trial in choice.table]
         chosen = scores[tried.index(choice.parameters)]
-        assert chosen <= np.nanmin(scores) + how.tie + 1e-12
-        if how.by in LARGER_IS_BETTER:
+        assert chosen <= np.nanmin(scores) + how.tie_tolerance + 1e-12
+        if how.metric in LARGER_IS_BETTER:
             assert 0 <= sign * chosen <= 1

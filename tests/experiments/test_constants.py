@@ -1,6 +1,7 @@
 """The constants of a seed: solved once, kept in its folder, never another's."""
 
 import json
+import sys
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -9,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments import run as seed
 from hewfl.experiments.build_problem import build_federation, build_problem
 from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.run_folder import Folder, folder_for
-from hewfl.experiments.spec import Spec, overridden, spec_from_table
+from hewfl.experiments.spec import Spec, spec_from_table, with_overrides
 from hewfl.problems import Softmax
 from tests.experiments.runs import small, table
 from tests.experiments.test_folders import Stop, StopsAt, contents
 
-CHANGES = ("n=4", "alpha=0.4", "minimum=5", "partition=iid")
+CHANGES = ("n=4", "alpha=0.4", "min_samples=5", "partition=iid")
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def one_seed() -> Spec:
 def test_each_partition_has_its_own_and_all_share_what_is_pooled(cache: Path) -> None:
     changes = [[], *([f"clients.{change}"] for change in CHANGES)]
     for change in changes:
-        spec = spec_from_table(overridden(table(), change))
+        spec = spec_from_table(with_overrides(table(), change))
         find_constants(spec, 0, build_problem(spec, 0))
     kinds = Counter(file.name.partition("-")[0] for file in cache.glob("*.json"))
     assert kinds == {"smoothness": 1, "pooled": 1, "objective": len(changes)}
@@ -51,7 +51,7 @@ def test_what_is_shared_is_the_same_to_the_bit(
     found = []
     for k, changes in enumerate(([], [change])):
         monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / str(k)))
-        spec = spec_from_table(overridden(table(), changes))
+        spec = spec_from_table(with_overrides(table(), changes))
         problem = build_problem(spec, 0)
         assert problem.data_sizes.sum() == len(problem.labels)
         found.append(find_constants(spec, 0, problem))
@@ -62,7 +62,8 @@ def test_what_is_shared_is_the_same_to_the_bit(
 
 
 def stopped_after_one_round(root: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setattr(seed, "CHECKPOINT_EVERY", 1)
+    module = sys.modules["hewfl.experiments.run"]  # the package has `run`, a function
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY", 1)
     folder = folder_for(one_seed(), root)
     with pytest.raises(Stop):
         run_all([folder], jobs=0, progress=StopsAt("rounds", 0))
@@ -102,7 +103,7 @@ def test_a_run_without_a_writable_cache_is_warned_of_once(
     (tmp_path / "own.csv").write_text(rows)
     spec = replace(one_seed(), seeds=(0, 1))
     data = replace(spec.data, name=str(tmp_path / "own.csv"), subsample=None)
-    spec = replace(spec, data=data, clients=replace(spec.clients, minimum=1))
+    spec = replace(spec, data=data, clients=replace(spec.clients, min_samples=1))
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "file"))
     folder = folder_for(spec, tmp_path)

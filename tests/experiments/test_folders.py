@@ -18,7 +18,7 @@ from hewfl.experiments import run_folder as lock
 from hewfl.experiments import tune
 from hewfl.experiments.run import Progress, run_all, tune_all
 from hewfl.experiments.run_folder import Folder, folder_for, holder_of, locked
-from hewfl.experiments.spec import overridden, spec_from_table
+from hewfl.experiments.spec import spec_from_table, with_overrides
 from tests.experiments.runs import TEXT, small, table
 
 HOLD = """
@@ -100,7 +100,7 @@ def test_a_file_system_without_locks_is_said(
     [
         ("clients.n=500", "`clients.n` must be at most the 240 samples divided by"),
         (
-            "clients.minimum=100",
+            "clients.min_samples=100",
             "`clients.n` must be at most the 240 samples divided by",
         ),
     ],
@@ -108,7 +108,7 @@ def test_a_file_system_without_locks_is_said(
 def test_a_run_that_fails_at_the_start_leaves_nothing(
     tmp_path: Path, change: str, text: str, jobs: int
 ) -> None:
-    bad = spec_from_table(overridden(table(), [change]))
+    bad = spec_from_table(with_overrides(table(), [change]))
     with pytest.raises(InvalidInputError) as error:
         run_all([folder_for(bad, tmp_path / "runs")], jobs=jobs, progress=Progress())
     assert text in str(error.value)
@@ -192,7 +192,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     spec = tmp_path / "small.toml"
     spec.write_text(TEXT)
     command = [sys.executable, "-m", "hewfl.cli", "run", str(spec), "--jobs", "1"]
-    command += ["--root", str(tmp_path / "runs"), "--set", "rounds=100000"]
+    command += ["--runs-dir", str(tmp_path / "runs"), "--set", "rounds=100000"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,

@@ -105,7 +105,7 @@ def asked(**changes: Any) -> dict[str, Any]:
         "seeds": [0],
         "data": {"subsample": 120},
         "clients": {"n": 3, "batch_size": 4},
-        "problem": {"optimum": False},
+        "problem": {"solve_optimum": False},
         "tune": {"rounds": 1, "seeds": [0]},
         "methods": [MINE],
     }
@@ -134,7 +134,7 @@ def test_worker_processes_find_the_code(place: Path) -> None:
     for name in ("rules.py", "beside.py"):
         (place / name).rename(place / "specs" / name)
     text = 'name = "x"\nrounds = 1\nseeds = [0]\n[data]\nsubsample = 90\n'
-    text += "[clients]\nn = 3\n[problem]\noptimum = false\n"
+    text += "[clients]\nn = 3\n[problem]\nsolve_optimum = false\n"
     text += '[[methods]]\nmethod = "rules:Mine"\nstep_scale = 0.1\n'
     (place / "specs" / "a.toml").write_text(text)
     assert run("specs/a.toml", jobs=1).labels == ("Mine",)
@@ -166,9 +166,18 @@ def test_changed_code_is_refused(place: Path, name: str) -> None:
         ({"methods": [{"method": "rules:Plain"}]}, "must be one that shows its hyper"),
         ({"methods": [{"method": "rules:halves"}]}, "labels` must be given"),
         ({"clients": {"n": 3, "partition": "rules:twice"}}, "each of the 96 rows once"),
-        ({"clients": {"horizons": "rules:Early"}}, "own, seed 0: .*takes 4 positional"),
-        ({"clients": {"horizons": {"kind": "rules:Odd", "x": 1}}}, "x` must be one of"),
-        ({"problem": {"make": "rules:halves", "optimum": False}}, "given; got nothing"),
+        (
+            {"clients": {"local_steps": "rules:Early"}},
+            "own, seed 0: .*takes 4 positional",
+        ),
+        (
+            {"clients": {"local_steps": {"kind": "rules:Odd", "x": 1}}},
+            "x` must be one of",
+        ),
+        (
+            {"problem": {"factory": "rules:halves", "solve_optimum": False}},
+            "given; got nothing",
+        ),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], told: str, place: Path) -> None:
@@ -187,8 +196,8 @@ def test_a_faulty_rule_names_run_seed_entry_and_round() -> None:
 def test_own_partitions_laws_and_problems() -> None:
     clients = {"n": 3, "batch_size": 4, "partition": "rules:halves"}
     clients |= {"options": {"turn": 5}, "participation": "rules:Early"}
-    clients |= {"horizons": {"kind": "rules:Odd", "most": 2}}
-    problem = {"make": "rules:softmax", "options": {"l2": 0.05}}
+    clients |= {"local_steps": {"kind": "rules:Odd", "most": 2}}
+    problem = {"factory": "rules:softmax", "options": {"l2": 0.05}}
     results = run(asked(clients=clients, problem=problem))
     record = results.records[0][0][1]
     assert record.clients == (0, 1)

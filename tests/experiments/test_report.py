@@ -266,7 +266,9 @@ def test_the_edge_of_a_grid_is_pointed_out(copy: Folder, tmp_path: Path) -> None
 
 
 def test_trials_are_told_as_measured(copy: Folder, tmp_path: Path) -> None:
-    tune = replace(copy.spec.tune, by="test_accuracy", tie=0.1, screen_rounds=2)
+    tune = replace(
+        copy.spec.tune, metric="test_accuracy", tie_tolerance=0.1, screen_rounds=2
+    )
     accurate = Folder(copy.path, replace(copy.spec, tune=tune))
     file = copy.path / "tuning.json"
     (choice,) = read_json(file)
@@ -426,6 +428,6 @@ def test_a_page_needs_a_run(tmp_path: Path) -> None:
 
 def test_tuning_on_the_test_part_is_pointed_out(copy: Folder, tmp_path: Path) -> None:
     assert "Tuned on the test part" not in "".join(read(copy, tmp_path).text)
-    tune = replace(copy.spec.tune, by="test_loss")
+    tune = replace(copy.spec.tune, metric="test_loss")
     leaking = Folder(copy.path, replace(copy.spec, tune=tune))
     assert "Tuned on the test part" in "".join(read(leaking, tmp_path).text)

@@ -106,7 +106,7 @@ def scored(*values: float, ties: tuple[float, ...] = (0.0, 0.0, 0.0)) -> Any:
 
 def test_near_ties_are_decided_by_the_second_quantity() -> None:
     plain, candidates = small(), candidates_of(small())
-    spec = replace(plain, tune=replace(plain.tune, tie=0.1))
+    spec = replace(plain, tune=replace(plain.tune, tie_tolerance=0.1))
     scores = [scored(1.05, 1.0, 0.99, ties=(1.0, 3.0, 2.0))]
     assert best_of(spec, candidates, scores, 3) == [(0, 2, 1)]
     assert best_of(plain, candidates, scores, 2) == [(2, 1)]
@@ -114,7 +114,7 @@ def test_near_ties_are_decided_by_the_second_quantity() -> None:
 
 def test_screening_keeps_the_best_of_each_method(cache: None, tmp_path: Path) -> None:  # noqa: ARG001 - a place
     plain = small()
-    how = replace(plain.tune, screen_rounds=2, keep=2)
+    how = replace(plain.tune, screen_rounds=2, screen_top_k=2)
     folder = folder_for(replace(plain, tune=how, name="screened"), tmp_path)
     tune_all([folder], jobs=0, progress=Progress())
     (choice,) = json.loads((folder.path / "tuning.json").read_text())
@@ -161,7 +161,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(done: Folder, tmp_path: Path) ->
     spec = tmp_path / "small.toml"
     spec.write_text(TEXT)
     command = [sys.executable, "-m", "hewfl.cli", "run", str(spec), "--jobs", "1"]
-    command += ["--root", str(tmp_path / "runs")]
+    command += ["--runs-dir", str(tmp_path / "runs")]
     rng = np.random.default_rng(3)
     ended = False
     for _ in range(3):

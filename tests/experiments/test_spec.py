@@ -15,20 +15,20 @@ from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
 from hewfl.experiments.method_spec import MethodSpec, method_from_table
 from hewfl.experiments.spec import (
-    documented,
-    overridden,
+    RENAMED,
+    field_meanings,
     read_spec,
     spec_from_table,
     spec_table,
     template,
+    with_overrides,
     write_spec,
 )
-from hewfl.experiments.spec_sections import FAULTS, HORIZONS, PARTICIPATION
+from hewfl.experiments.spec_sections import FAULTS, LOCAL_STEPS, PARTICIPATION
 from hewfl.methods.registry import METHODS
 from tests.experiments.runs import TEXT, small, table
 
 DOCS = Path(__file__).parents[2] / "docs"
-EARLIER = Path(__file__).parent / "earlier"
 
 
 def test_a_spec_survives_writing_and_reading() -> None:
@@ -64,26 +64,22 @@ def test_lists_are_written_on_one_line_and_methods_as_tables() -> None:
     assert lines.count("[[methods]]") == 3
 
 
-@pytest.mark.parametrize(
-    ("file", "digest"),
-    [
-        ("cnn.toml", "89b4c9f0"),
-        ("head.toml", "f9242587"),
-        ("main-mnist-het-random.toml", "10a19aea"),
-        ("extended-covertype-hom-equal.toml", "6a452187"),
-    ],
-)
-def test_specs_of_earlier_versions_keep_their_digest(file: str, digest: str) -> None:
-    """Folders are called by it: with another one, a run would start anew."""
-    assert read_spec(EARLIER / file).digest == digest
-    assert small().digest == "37e15beb"
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_key_is_refused_by_an_error_that_names_the_new_one(
+    old: str, new: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"`{old}` must be .*`{new}`"):
+        spec_from_table(with_overrides(table(), [f"{old}=1"]))
+    *section, name = new.split(".")
+    record = getattr(small(), section[0]) if section else small()
+    assert name in {f.name for f in dataclasses.fields(record)}
 
 
 def test_the_digest_sees_every_change() -> None:
     digests = {small().digest}
     changes = ["rounds=7", "clients.alpha=0.4", "data.bias=false", "problem.l2=0.1"]
     for change in changes:
-        digests.add(spec_from_table(overridden(table(), [change])).digest)
+        digests.add(spec_from_table(with_overrides(table(), [change])).digest)
     assert len(digests) == 1 + len(changes)
 
 
@@ -102,34 +98,40 @@ def test_the_digest_sees_every_change() -> None:
         ("clients.alpha=0", "`clients.alpha` must be a positive finite number; got 0"),
         ("clients.alpha=inf", "`clients.alpha` must be a positive finite number"),
         (
-            "clients.horizons=0",
-            "`clients.horizons` must be whole numbers of at least 1",
-        ),
-        ("clients.horizons=2.5", "`clients.horizons` must be a whole number, a list"),
-        ("clients.horizons=[1, 2, 3, 4, 0]", "`clients.horizons` must be whole"),
-        ("clients.horizons=[1, 2, 3, 4, 1.5]", "`clients.horizons[4]` must be a whole"),
-        ("clients.horizons=[]", "`clients.horizons` must be whole numbers"),
-        (
-            "clients.horizons=[1, 2]",
-            "`clients.horizons` must be one number for each of the 5 clients; got 2",
+            "clients.local_steps=0",
+            "`clients.local_steps` must be whole numbers of at least 1",
         ),
         (
-            'clients.horizons={kind="FixedHorizons", steps=[1, 2]}',
-            "`clients.horizons.steps` must be one number for each of the 5 clients",
+            "clients.local_steps=2.5",
+            "`clients.local_steps` must be a whole number, a list",
+        ),
+        ("clients.local_steps=[1, 2, 3, 4, 0]", "`clients.local_steps` must be whole"),
+        (
+            "clients.local_steps=[1, 2, 3, 4, 1.5]",
+            "`clients.local_steps[4]` must be a whole",
+        ),
+        ("clients.local_steps=[]", "`clients.local_steps` must be whole numbers"),
+        (
+            "clients.local_steps=[1, 2]",
+            "`clients.local_steps` must be one number for each of the 5 clients; got 2",
         ),
         (
-            'clients.horizons={kind="TimedHorizons", budget=1, speeds=[1]}',
-            "`clients.horizons.speeds` must be one number for each of the 5 clients",
+            'clients.local_steps={kind="FixedSteps", steps=[1, 2]}',
+            "`clients.local_steps.steps` must be one number for each of the 5 clients",
         ),
         (
-            'clients.horizons={kind="ChoiceHorizons", choices=[0]}',
-            "`clients.horizons.choices` must be a list of ",
+            'clients.local_steps={kind="TimedSteps", budget=1, speeds=[1]}',
+            "`clients.local_steps.speeds` must be one number for each of the 5 clients",
         ),
         (
-            'clients.horizons={kind="EpochHorizons", epochs=[]}',
-            "`clients.horizons.epochs` must be a list with something in it",
+            'clients.local_steps={kind="ChoiceSteps", choices=[0]}',
+            "`clients.local_steps.choices` must be a list of ",
         ),
-        ('clients.horizons={kind="X"}', "`clients.horizons.kind` must be one of"),
+        (
+            'clients.local_steps={kind="EpochSteps", epochs=[]}',
+            "`clients.local_steps.epochs` must be a list with at least one",
+        ),
+        ('clients.local_steps={kind="X"}', "`clients.local_steps.kind` must be one of"),
         (
             "clients.participation=0",
             "`clients.participation` must be at least 1; got 0",
@@ -153,17 +155,17 @@ def test_the_digest_sees_every_change() -> None:
         ("data.test_fraction=0", "`data.test_fraction` must be between 0 and 1"),
         ("data.name=", "`data.name` must be a data set or a file; got ''"),
         (
-            "tune.by=validation_loss",
-            "`tune.by` must be measured: only modules with data.validation_fraction",
+            "tune.metric=validation_loss",
+            "`tune.metric` must be measured: only modules with data.validation_fraction",
         ),
-        ('tune.by="loss"', "`tune.by` must be one of 'objective'"),
+        ('tune.metric="loss"', "`tune.metric` must be one of 'objective'"),
         ("tune=3", "`tune` must be a table; got 3"),
         ("methods=[]", "`methods` must be at least one"),
     ],
 )
 def test_mistakes_are_named(change: str, text: str) -> None:
     with pytest.raises(InvalidInputError) as error:
-        spec_from_table(overridden(table(), [change]))
+        spec_from_table(with_overrides(table(), [change]))
     assert text in str(error.value)
 
 
@@ -185,8 +187,8 @@ def test_mistakes_are_named(change: str, text: str) -> None:
             "`methods.FedAvg.momentum` must be from 0 to below 1",
         ),
         (
-            {"method": "FedAvg", "step_scale": 1, "apply_server_step": -1.0},
-            "`methods.FedAvg.apply_server_step` must be a positive finite number",
+            {"method": "FedAvg", "step_scale": 1, "server_learning_rate": -1.0},
+            "`methods.FedAvg.server_learning_rate` must be a positive finite number",
         ),
         (
             {"method": "FedAvg", "grid": {"step_scale": 1}},
@@ -286,9 +288,9 @@ def test_files_that_are_no_specs(tmp_path: Path) -> None:
 
 def test_changes_need_a_field_and_a_value() -> None:
     with pytest.raises(InvalidInputError, match="field=value"):
-        overridden({}, ["rounds"])
+        with_overrides({}, ["rounds"])
     with pytest.raises(InvalidInputError, match="`name` is none"):
-        overridden({"name": "x"}, ["name.first=1"])
+        with_overrides({"name": "x"}, ["name.first=1"])
 
 
 def test_the_template_is_a_spec_and_explains_every_field() -> None:
@@ -296,7 +298,7 @@ def test_the_template_is_a_spec_and_explains_every_field() -> None:
     spec = spec_from_table(tomllib.loads(text))
     assert spec.name == "example"
     for record in (type(spec), type(spec.data), type(spec.clients), type(spec.tune)):
-        meanings = documented(record)
+        meanings = field_meanings(record)
         assert set(meanings) == set(record.__dataclass_fields__)
         assert all(len(meaning) > 1 for meaning in meanings.values())
     comment = text.partition("# What is compared.")[2].partition("\n\n")[0]
@@ -309,7 +311,7 @@ def test_the_docs_list_methods_and_laws_with_their_fields() -> None:
     for name in METHODS:
         assert f"`{name}`" in told
     rows = {line.split("`")[1]: line for line in told.splitlines() if "| `" in line}
-    for name, law in HORIZONS.items():
+    for name, law in LOCAL_STEPS.items():
         for field in dataclasses.fields(law):
             assert f"`{field.name}`" in rows[name]
     for name, law in FAULTS.items():

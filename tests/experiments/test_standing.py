@@ -152,12 +152,12 @@ def test_the_common_target_is_reached_by_the_middle_one(results: Results) -> Non
 
 def test_seconds_follow_from_budget_and_speeds() -> None:
     curves = {"a": np.ones((2, 4))}
-    law = {"kind": "TimedHorizons", "budget": 2.0, "speeds": [4.0, 4.0]}
-    quick = results_with(curves, horizons=law, n=2)
+    law = {"kind": "TimedSteps", "budget": 2.0, "speeds": [4.0, 4.0]}
+    quick = results_with(curves, local_steps=law, n=2)
     assert axes_of(quick)[-1] == "seconds"
     assert places(quick, "a", "seconds").tolist() == [[0, 2, 4, 6]] * 2
     law["speeds"] = [0.2, 4.0]  # the first client's one step takes five seconds
-    slow = results_with(curves, horizons=law, n=2)
+    slow = results_with(curves, local_steps=law, n=2)
     assert places(slow, "a", "seconds").tolist() == [[0, 5, 10, 15]] * 2
     assert "seconds" not in axes_of(results_with(curves))
 

@@ -49,7 +49,7 @@ def test_lists_go_on_by_the_ratio_of_their_last_two(
 
 @pytest.mark.parametrize("best", [0.1, 1.0, 30.0])
 def test_a_list_grows_until_the_best_lies_inside(best: float) -> None:
-    spec = spec_with({"step_scale": RATES, "momentum": (0.0, 0.5)}, extend=9)
+    spec = spec_with({"step_scale": RATES, "momentum": (0.0, 0.5)}, max_extensions=9)
     tried: Candidates = (spec.methods[0].candidates(),)
     scores = scored(tried[0], best)
     while any(new := beyond(spec, tried, scores, whole=True)):
@@ -64,7 +64,7 @@ def test_a_list_grows_until_the_best_lies_inside(best: float) -> None:
 
 def test_a_climb_goes_on_beyond_its_lists() -> None:
     for extend, found, edges in ((0, 2.0, ("step_scale",)), (9, 32.0, ())):
-        climb = Climb.of(spec_with({"step_scale": RATES}, extend=extend))
+        climb = Climb.of(spec_with({"step_scale": RATES}, max_extensions=extend))
         while any(trials := climb.next()):
             climb = climb.after(trials, scored(trials[0], 30.0))
         _, (choice,) = choose(climb.spec, *climb.found())
@@ -77,6 +77,6 @@ def test_the_worst_seed_may_decide() -> None:
     tried = (spec.methods[0].candidates(),)
     scores = [np.array([[v, 0.0] for v in row]) for row in ((3, 1, 0), (3, 2, 2.5))]
     for over, found in (("mean", 2.0), ("worst", 1.0)):
-        how = spec_with({"step_scale": RATES}, over=over)
+        how = spec_with({"step_scale": RATES}, seed_reduction=over)
         _, (choice,) = choose(how, tried, scores)
         assert choice.parameters["step_scale"] == found

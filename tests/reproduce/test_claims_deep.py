@@ -37,7 +37,7 @@ def made(
 ) -> Results:
     """Results of eight rounds, evaluated in every second, with these accuracies."""
     methods = tuple(MethodSpec("FedAvg", label, {}) for label in levels)
-    clients = replace(spec.clients, horizons=4)
+    clients = replace(spec.clients, local_steps=4)
     spec = replace(spec, methods=methods, rounds=ROUNDS, evaluate_every=2)
     spec = replace(spec, clients=clients)
     seeds = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hewfl.algorithms.paced import Paced
 from reproduce.figures import figure_3, figure_4, figure_5, figure_6
 from reproduce.specs import (
     cnn_equal_spec,
@@ -17,7 +18,6 @@ from reproduce.specs import (
 )
 
 from hewfl import FedAvg, HewHom, InvalidInputError, MinibatchSGD
-from hewfl.algorithms.paced import Paced
 from hewfl.core.round import Cohort
 from hewfl.experiments.build_problem import build_problem, entries_of
 from hewfl.experiments.method_spec import MethodSpec
@@ -33,14 +33,14 @@ real = pytest.mark.skipif(DATA is None, reason="HEWFL_DATA is not set")
 def test_the_lines_are_the_paper_s() -> None:
     cnn, head = cnn_spec(), head_spec()
     assert (cnn.rounds, cnn.seeds, cnn.clients.n) == (160, (42, 43, 44, 45), 40)
-    assert (cnn.clients.alpha, cnn.clients.minimum, cnn.clients.batch_size) == (
+    assert (cnn.clients.alpha, cnn.clients.min_samples, cnn.clients.batch_size) == (
         *(0.5, 100),
         64,
     )
     assert (cnn.problem.weight_decay, cnn.problem.clip) == (1e-4, 5.0)
     assert cnn.problem.dropout == 0.15
     assert (head.rounds, head.clients.n, head.clients.participation) == (30, 30, 10)
-    assert (head.clients.alpha, head.clients.minimum, head.clients.batch_size) == (
+    assert (head.clients.alpha, head.clients.min_samples, head.clients.batch_size) == (
         *(0.3, 64),
         16,
     )
@@ -49,10 +49,14 @@ def test_the_lines_are_the_paper_s() -> None:
         *(4, 8),
         (42, 43),
     )
-    assert head.clients.horizons["clipped"]
+    assert head.clients.local_steps["clipped"]
     assert len(head.methods) == 9
     assert not set(cnn.tune.seeds) & set(cnn.seeds)
-    assert (cnn.tune.screen_rounds, cnn.tune.keep, cnn.tune.rounds) == (40, 2, 160)
+    assert (cnn.tune.screen_rounds, cnn.tune.screen_top_k, cnn.tune.rounds) == (
+        40,
+        2,
+        160,
+    )
     for spec in (cnn, head):
         assert all(1.75 in m.grid["kappa"] for m in spec.methods if "kappa" in m.grid)
         by_label = {m.label: m for m in spec.methods}
@@ -130,7 +134,7 @@ def ran(spec: Spec, root: Path, *, jobs: int) -> Results:
         rounds=2,
         seeds=spec.seeds[:1],
         data=replace(known.data, subsample=120),
-        clients=replace(known.clients, n=4, minimum=3, batch_size=8),
+        clients=replace(known.clients, n=4, min_samples=3, batch_size=8),
     )
     folder = folder_for(few, root)
     run_all([folder], jobs=jobs, progress=Progress())

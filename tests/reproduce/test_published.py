@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reproduce.server_steps import BEGIN
 from reproduce.specs import DATA, REGIMES, extended_spec, main_spec, wide_spec
 
 from hewfl.experiments.build_problem import (
@@ -61,7 +62,7 @@ def test_tuned_methods_do_one_round(tuned: dict[Path, Spec]) -> None:
     (first, *_) = panels
     methods = [method for spec in panels for method in spec.methods]
     clients = replace(first.clients, n=4, batch_size=2, partition="iid")
-    clients = replace(clients, alpha=0.2, minimum=1)
+    clients = replace(clients, alpha=0.2, min_samples=1)
     spec = replace(first, data=DataSpec(subsample=60), clients=clients)
     problem = build_problem(spec, 0)
     entries = entries_of(spec, methods, problem.smoothness, 1)
@@ -85,7 +86,7 @@ def test_tuned_modules_do_one_round(file: Path, tmp_path: Path) -> None:
     labels = np.arange(120) % 4
     np.savez(made, X=rng.random((120, width), dtype=np.float32), y=labels)
     data = DataSpec(str(made), validation_fraction=0.2)
-    clients = replace(spec.clients, n=3, minimum=1, batch_size=8, participation=2)
+    clients = replace(spec.clients, n=3, min_samples=1, batch_size=8, participation=2)
     small = replace(spec, data=data, clients=clients, device="numpy")
     problem = build_problem(small, 0)
     entries = entries_of(small, small.methods, 1 / small.problem.learning_rate, 1)
@@ -120,18 +121,19 @@ def sections() -> Iterator[tuple[str, str]]:
 
 def pages() -> Iterator[tuple[str, str]]:
     """Pages about one study each, and the tables that the study wrote."""
-    tables = sorted((ROOT / "quality").glob("*.md"))
+    tables = sorted((ROOT / "robustness").glob("*.md"))
     texts = [file.read_text(encoding="utf-8") for file in tables]
     yield (DOCS / "choosing.md").read_text(encoding="utf-8"), "\n".join(texts)
     server_step = (ROOT / "server_step" / "results.md").read_text(encoding="utf-8")
     seen = [f"{value:.5f}" for value in measured_steps()]
-    page = (DOCS / "server_step.md").read_text(encoding="utf-8")
+    texts = (file.read_text(encoding="utf-8") for file in DOCS.glob("*.md"))
+    page = next(text for text in texts if BEGIN in text)
     yield page.partition("## What was measured")[2], "\n".join([server_step, *seen])
 
 
 def measured_steps() -> Iterator[float]:
     """Means and ranges over the seeds of all that measured steps were asked."""
-    for file in sorted((DOCS.parent / "benchmarks" / "results").glob("measured_*")):
+    for file in sorted((DOCS.parent / "reproduce" / "results").glob("measured_*")):
         for seeds in json.loads(file.read_text(encoding="utf-8")).values():
             for name in seeds[0]:
                 values = [seed[name] for seed in seeds if seed[name] is not None]

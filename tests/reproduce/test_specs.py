@@ -74,9 +74,9 @@ def test_the_lists_beyond_the_paper_hold_its_own() -> None:
         for name, values in own.grid.items():
             assert min(method.grid[name]) < min(values)
             assert max(method.grid[name]) > max(values)
-    assert (wide.tune.search, wide.judge) == ("climb", None)
+    assert (wide.tune.local_search, wide.evaluate_model) == (True, "iterate")
     assert all("momentum" not in method.grid for method in wide.methods)
-    assert (extended.tune.search, extended.judge) == ("climb", "averaged")
+    assert (extended.tune.local_search, extended.evaluate_model) == (True, "averaged")
     for method in extended.methods:
         assert 0.0 in method.grid["momentum"]
         assert method.parameters["average"] == "ema"

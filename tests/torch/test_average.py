@@ -12,7 +12,7 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat
 
 from hewfl import InvalidInputError, ServerStep
-from hewfl.server.server_step import apply_server_step, average_weight, averaged
+from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
 from hewfl.torch import HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
@@ -62,10 +62,10 @@ def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:
         if server_step.average:
             descend(module, optimizer, 1)  # steps since the round are not lost
             pending = flat(module)
-            with local.averaged():
+            with local.averaged_model():
                 told.averages.append(flat(module))
             assert flat(module).tobytes() == pending.tobytes()
-            local._replica.model.give()  # the next branch from x
+            local._job.model.set_parameters()  # the next branch from x
             local._steps.work = type(local._steps.work)()
     return told
 
@@ -102,18 +102,18 @@ def test_averages_are_the_engines(
         for rank in told:
             assert np.abs(rank.after[t] - x).max() <= 1e-12
         if server_step.average:
-            average = averaged(average_weight(server_step, t), average, x)
+            average = add_iterate(average_weight(server_step, t), average, x)
             for rank in told:
                 assert np.abs(rank.averages[t] - average).max() <= 1e-12
 
 
 def refused(rank: int, _: int) -> str:
     _, _, local = make(rank, ServerStep())
-    with pytest.raises(InvalidInputError) as caught, local.averaged():
+    with pytest.raises(InvalidInputError) as caught, local.averaged_model():
         pass
     return str(caught.value)
 
 
 def test_a_job_without_an_average_says_so(pool: Pool) -> None:
     texts = pool.run(refused, 2)
-    assert "`options.server_step` must be one that keeps an average" in texts[0]
+    assert "`options.server_step` must be one with an average" in texts[0]

@@ -22,6 +22,6 @@ def federated(config: Mapping[str, Any]) -> Softmax:
 @lru_cache(maxsize=1)
 def _built(name: str, n: int, alpha: float, l2: float, seed: int) -> Softmax:
     prepared = prepare(load(name), seed)
-    shards = dirichlet_partition(prepared.labels, n, alpha, seed, minimum=8)
+    shards = dirichlet_partition(prepared.labels, n, alpha, seed, min_samples=8)
     X, y = prepared.features, prepared.labels
     return softmax_from_arrays(X, y, shards, l2=l2, test=prepared.test)

@@ -27,7 +27,7 @@ def datasets(n: int, alpha: float) -> tuple[list[TensorDataset], TensorDataset]:
     """What each of n clients holds, and the test set."""
     prepared = prepare(load("digits"), 0)
     assert prepared.test is not None, "digits are split"
-    shards = dirichlet_partition(prepared.labels, n, alpha, 0, minimum=8)
+    shards = dirichlet_partition(prepared.labels, n, alpha, 0, min_samples=8)
     X, y = (torch.tensor(a) for a in (prepared.features[:, :64], prepared.labels))
     test = TensorDataset(*(torch.tensor(a) for a in prepared.test))
     held = [TensorDataset(X[rows], y[rows]) for rows in map(torch.tensor, shards)]

@@ -1,12 +1,10 @@
-"""`hewfl data`: list, get, check, encode and show data sets."""
+"""`hewfl data`: list, get, check and show data sets."""
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich.progress
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,29 +17,36 @@ from hewfl.core.array_types import Int64
 from hewfl.core.plugins import located
 from hewfl.core.toml_records import errors_naming
 from hewfl.core.validation import Ints, invalid
-from hewfl.data.catalogue import CATALOGUE, Stock, entry_named, take_stock
+from hewfl.data.catalogue import (
+    CATALOGUE,
+    DatasetStatus,
+    dataset_info,
+    dataset_status,
+)
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
-from hewfl.data.encode import OnBatch, encode_ag_news
 from hewfl.data.load import check as check_dataset
 from hewfl.data.load import load
-from hewfl.data.partition import KINDS, Rows, Sharing, class_counts, share_out
+from hewfl.data.partition import KINDS, PartitionSpec, TrainingRows, class_counts
+from hewfl.data.partition import partition as make_partition
 from hewfl.data.partition_plot import draw_partition
 from hewfl.data.paths import download_root
 from hewfl.data.prepare import feature_rows, row_clients, row_labels, split_rows
 
 data = typer.Typer(
-    help="List, get, check, encode and show data sets.", no_args_is_help=True
+    help="List, get, check and show data sets.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Label = Annotated[
+LabelColumn = Annotated[
     str | None, typer.Option(help="Column of the labels in a file; the last if absent.")
 ]
 
-Client = Annotated[
+ClientColumn = Annotated[
     str | None,
-    typer.Option(help="Column that says whose each row is: clients are these."),
+    typer.Option(help="Column of the clients in a file."),
 ]
 
 _BAR = 24
@@ -52,22 +57,24 @@ _SHADES = " ░▒▓█"
 def list_(*, as_json: AsJson = False) -> None:
     """List the data sets known by name, and which of them are here."""
     with one_line_errors():
-        stocks = [take_stock(entry) for entry in CATALOGUE.values()]
+        statuses = [dataset_status(info) for info in CATALOGUE.values()]
     if as_json:
-        typer.echo(json.dumps([_stock_record(stock) for stock in stocks], indent=1))
+        typer.echo(
+            json.dumps([_status_record(status) for status in statuses], indent=1)
+        )
         return
     table = _table(
         "data sets", "name", "rows", "columns", "classes", "place", "licence"
     )
-    for stock in stocks:
-        entry = stock.entry
+    for status in statuses:
+        info = status.info
         table.add_row(
-            entry.name,
-            f"{sum(entry.samples):,}",
-            str(entry.features),
-            str(len(entry.classes)),
-            _place(stock),
-            entry.licence,
+            info.name,
+            f"{sum(info.samples):,}",
+            str(info.features),
+            str(len(info.classes)),
+            _place(status),
+            info.licence,
         )
     Console().print(table)
 
@@ -82,31 +89,31 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _place(stock: Stock) -> str:
-    if stock.state == "partly here":
-        return f"{stock.place}, in part"
-    if stock.place:
-        return stock.place
-    if stock.entry.is_downloadable:
-        return f"{stock.entry.size / 1e6:.0f} MB to download"
+def _place(status: DatasetStatus) -> str:
+    if status.state == "partly here":
+        return f"{status.place}, in part"
+    if status.place:
+        return status.place
+    if status.info.is_downloadable:
+        return f"{status.info.size / 1e6:.0f} MB to download"
     return "absent"
 
 
-def _stock_record(stock: Stock) -> dict[str, Any]:
-    entry = stock.entry
+def _status_record(status: DatasetStatus) -> dict[str, Any]:
+    info = status.info
     return {
-        "name": entry.name,
-        "title": entry.title,
-        "samples": entry.samples[0],
-        "test_samples": entry.samples[1],
-        "features": entry.features,
-        "classes": entry.classes,
-        "licence": entry.licence,
-        "citation": entry.citation,
-        "bytes": entry.size,
-        "downloadable": bool(entry.files) and entry.is_downloadable,
-        "state": stock.state,
-        "place": stock.place,
+        "name": info.name,
+        "title": info.title,
+        "samples": info.samples[0],
+        "test_samples": info.samples[1],
+        "features": info.features,
+        "classes": info.classes,
+        "licence": info.licence,
+        "citation": info.citation,
+        "bytes": info.size,
+        "downloadable": bool(info.files) and info.is_downloadable,
+        "state": status.state,
+        "place": status.place,
     }
 
 
@@ -121,7 +128,7 @@ def get(
         found = []
         for name in names:
             with progress_bar() as report:
-                fetch(entry_named(name), report)
+                fetch(dataset_info(name), report)
             found.append(load(name, download=False))
     _print_datasets(found, as_json=as_json)
     if not as_json:
@@ -135,20 +142,24 @@ def check(
         typer.Argument(help="Data sets by name, or files; all that are here if none."),
     ] = None,
     *,
-    label: Label = None,
-    client: Client = None,
+    label_column: LabelColumn = None,
+    client_column: ClientColumn = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify checksums, parse, and say what was found; fail if anything is wrong."""
     with one_line_errors():
-        stocks = [take_stock(entry) for entry in CATALOGUE.values()]
-    here = [stock.entry.name for stock in stocks if stock.state != "absent"]
+        statuses = [dataset_status(info) for info in CATALOGUE.values()]
+    here = [status.info.name for status in statuses if status.state != "absent"]
     wanted, found = names or here, []
     for name in wanted:
         is_file = (
             name not in CATALOGUE
         )  # the columns are those of files among the names
-        columns = {"label": label, "client": client} if is_file else {}
+        columns = (
+            {"label_column": label_column, "client_column": client_column}
+            if is_file
+            else {}
+        )
         with contextlib.suppress(typer.Exit), one_line_errors(as_option):
             found.append(check_dataset(name, **columns))
     if found or as_json:
@@ -189,61 +200,6 @@ def _dataset_record(d: Dataset) -> dict[str, Any]:
 
 
 @data.command()
-def encode(
-    name: Annotated[str, typer.Argument(help="Data set of texts: ag_news.")],
-    *,
-    model: Annotated[
-        str, typer.Option(help="Encoder: a folder, or a name on the Hugging Face hub.")
-    ],
-    pooling: Annotated[
-        str, typer.Option(help="cls (first token) or mean (of all tokens).")
-    ] = "cls",
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at once.")] = 64,
-    device: Annotated[str, typer.Option(help="Of PyTorch: cpu, cuda, ...")] = "cpu",
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of the file; in the cache if absent.")
-    ] = None,
-) -> None:
-    """Turn texts into features by a frozen encoder, once, in a file for `data.name`.
-
-    Started again, an interrupted encoding goes on.
-    """
-    with one_line_errors():
-        if name != "ag_news":
-            raise invalid("name", "ag_news, the data set that has texts", repr(name))
-        with _row_bar() as on_batch:
-            file = encode_ag_news(
-                model,
-                output,
-                pooling=pooling,
-                batch_size=batch_size,
-                device=device,
-                on_batch=on_batch,
-            )
-        found = load(file)
-    _print_datasets([found], as_json=False)
-    typer.echo(f"for a spec: --set data.name={file}")
-
-
-@contextlib.contextmanager
-def _row_bar() -> Iterator[OnBatch]:
-    """A bar that counts rows on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    with rich.progress.Progress(
-        rich.progress.TextColumn("encoding"),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeElapsedColumn(),
-        rich.progress.TextColumn("left"),
-        rich.progress.TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as bars:
-        bar = bars.add_task("encoding", total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)
-
-
-@data.command()
 def show(  # noqa: PLR0913 - options of a command
     name: Annotated[
         str, typer.Argument(help="Data set by name, or a file.")
@@ -256,51 +212,57 @@ def show(  # noqa: PLR0913 - options of a command
         typer.Option(help=f"{', '.join(KINDS)}, or your own as file:Name."),
     ] = None,
     iid: Annotated[bool, typer.Option("--iid", help="Even shuffled shards.")] = False,
-    minimum: Annotated[int, typer.Option(min=0, help="Least samples of a client.")] = 1,
-    per_client: Annotated[
+    min_samples: Annotated[
+        int, typer.Option(min=0, help="Fewest samples of a client.")
+    ] = 1,
+    classes_per_client: Annotated[
         int, typer.Option(min=1, help="Classes or shards of a client.")
     ] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Of split and partition.")] = 0,
-    label: Label = None,
-    client: Client = None,
+    label_column: LabelColumn = None,
+    client_column: ClientColumn = None,
     output: Annotated[
         Path | None, typer.Option(help="Save a picture here (.png, .pdf or .svg).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the training part (80 % of the rows) is shared out among clients.
+    """Show how the training part (80 % of the rows) is divided among clients.
 
     The defaults are the paper's: 20 clients, label skew with concentration 0.2.
     """
     with one_line_errors(as_option):
-        dataset = load(name, label=label, client=client)
-        kind = partition or ("natural" if client else "iid" if iid else "dirichlet")
+        dataset = load(name, label_column=label_column, client_column=client_column)
+        kind = partition or (
+            "natural" if client_column else "iid" if iid else "dirichlet"
+        )
         if iid and kind != "iid":
             raise invalid("--iid", f"left out with --partition {kind}", "--iid")
-        if client is not None and kind == "natural":
+        if client_column is not None and kind == "natural":
             clients = len(dataset.client_names)
         kind = str(located(kind, Path()))
-        how = Sharing(kind, clients, alpha, minimum, per_client)
+        spec = PartitionSpec(kind, clients, alpha, min_samples, classes_per_client)
         rows = split_rows(dataset, seed)[0]
         labels = row_labels(dataset, rows)
-        options = {name: f"--{name}" for name in ("alpha", "minimum", "partition")}
-        options |= {"per_client": "--per-client", "n": "--clients"}
+        options = {"alpha": "--alpha", "partition": "--partition", "n": "--clients"}
+        options |= {"min_samples": "--min-samples"}
+        for name_ in ("classes_per_client", "shards_per_client"):
+            options[name_] = "--classes-per-client"
         with errors_naming(options):
-            known = Rows(
+            known = TrainingRows(
                 labels, feature_rows(dataset, rows), row_clients(dataset, rows)
             )
-            shards = share_out(known, how, seed)
+            shards = make_partition(known, spec, seed)
         counts = class_counts(labels, shards, len(dataset.classes))
-        title = f"{dataset.name}: {clients} clients, {how.words}, seed {seed}"
-        whose = dataset.client_names if kind == "natural" else ()
+        title = f"{dataset.name}: {clients} clients, {spec.description}, seed {seed}"
+        names = dataset.client_names if kind == "natural" else ()
         if output is not None:
             draw_partition(counts, dataset.classes, title, output)
     if as_json:
         record = {"title": title, "classes": dataset.classes, "counts": counts.tolist()}
-        record |= {"clients": whose} if whose else {}
+        record |= {"clients": names} if names else {}
         typer.echo(json.dumps(record))
         return
-    Console().print(_partition_table(counts, dataset.classes, title, whose))
+    Console().print(_partition_table(counts, dataset.classes, title, names))
     if output is not None:
         typer.echo(f"picture saved in {output}")
 

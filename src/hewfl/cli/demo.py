@@ -60,9 +60,9 @@ def demo_spec() -> Spec:
             n=20,
             partition="dirichlet",
             alpha=0.2,
-            minimum=8,
+            min_samples=8,
             batch_size=8,
-            horizons={"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]},
+            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
         ),
         tune=TuneSpec(rounds=20, seeds=(0, 1, 2)),
     )
@@ -74,30 +74,28 @@ def bad_demo_spec() -> Spec:
     The objective is that of the other seventeen. No rule is told who they are, but for
     the yardstick in the last row.
     """
-    equal = {"ground": "equal"}
     amplitudes, scales = {"amplitude": WIDE}, {"step_scale": WIDE_SCALES}
+    exact = {"kappa": 10.0, "normalize": "total_step", "cross_fit": False}
     return Spec(
         name="demo-bad-clients",
         methods=(
             MethodSpec("FedAvg", "FedAvg", {}, scales),
             MethodSpec("HewFixed", "horizon", {"power": 1.0}, amplitudes),
-            MethodSpec("HewHom", "HEW (Alg. 3), kappa 10", {"kappa": 10.0}, amplitudes),
-            MethodSpec(
-                "GeometricMedian", "geometric median", equal, {"step_scale": WIDE}
-            ),
-            MethodSpec("Trust", TRUST, {}, amplitudes),
-            MethodSpec("KnownQuality", KNOWS, {}, amplitudes),
+            MethodSpec("exact", "HEW (Alg. 3), kappa 10", exact, amplitudes),
+            MethodSpec("geometric-median", "geometric median", {}, amplitudes),
+            MethodSpec("trust", TRUST, {}, amplitudes),
+            MethodSpec("oracle", KNOWS, {}, amplitudes),
         ),
         rounds=40,
         seeds=(0, 1, 2),
         evaluate_every=5,
         data=DataSpec("digits"),
-        problem=ProblemSpec(optimum=False),
+        problem=ProblemSpec(solve_optimum=False),
         clients=ClientsSpec(
             n=20,
             partition="iid",
             batch_size=8,
-            horizons={"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]},
+            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
             scenario={"faults": [{"kind": "RandomLabels", "share": BAD_SHARE}]},
         ),
         tune=TuneSpec(rounds=20, seeds=(3,)),
@@ -120,7 +118,7 @@ def without_weight(results: Results, label: str) -> list[int]:
 
 def bad_of(results: Results) -> list[int]:
     """Who was bad in the first seed, as its trace says."""
-    return list(results.records[0][0][0].scenario["bad"])
+    return list(results.records[0][0][0].scenario["faulty"])
 
 
 # ------------------ `hewfl demo`: two comparisons on the built-in digits, good

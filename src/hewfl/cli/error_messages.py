@@ -15,22 +15,22 @@ import typer
 import hewfl_command
 from hewfl.errors import HewError, InvalidInputError
 
-_LABEL = re.compile(r"\blabel=('[^'\\]*'|\"[^\"\\]*\")")
+_LABEL = re.compile(r"\blabel_column=('[^'\\]*'|\"[^\"\\]*\")")
 
 
 def as_option(column: str) -> str:
     """The column of the labels as `hewfl data` takes it."""
-    return shlex.join(["--label", column])
+    return shlex.join(["--label-column", column])
 
 
 def as_change(column: str) -> str:
     """The column of the labels as `hewfl run` and `tune` take it."""
-    return shlex.join(["--set", f"data.label={column}"])
+    return shlex.join(["--set", f"data.label_column={column}"])
 
 
 @contextmanager
 def one_line_errors(
-    label: Callable[[str], str] = "label={!r}".format,
+    label: Callable[[str], str] = "label_column={!r}".format,
 ) -> Iterator[None]:
     """Say our own errors in one line, and what the system refuses to do.
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hewfl.aggregators.references import REFERENCES
 from hewfl.cli.error_messages import one_line_errors
+from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
     checked_name,
     entry_points,
@@ -24,7 +24,7 @@ from hewfl.core.plugins import (
 )
 from hewfl.core.records import ProblemBounds
 from hewfl.experiments.method_spec import GROUP
-from hewfl.experiments.spec import documented
+from hewfl.experiments.spec import field_meanings
 from hewfl.methods.registry import METHODS
 from hewfl.server.server_step import ServerStep
 
@@ -135,7 +135,7 @@ def _outer_parameters() -> tuple[Parameter, ...]:
     """The server's own step, which every method can be given."""
     found = _parameters(ServerStep)
     return tuple(
-        dataclasses.replace(one, name="apply_server_step")
+        dataclasses.replace(one, name="server_learning_rate")
         if one.name == "step"
         else one
         for one in found
@@ -151,7 +151,7 @@ def _parameters(record: Any) -> tuple[Parameter, ...]:
         return tuple(
             Parameter(n, "required" if v is empty else str(v), "") for n, v in known
         )
-    meanings = documented(record)
+    meanings = field_meanings(record)
     return tuple(
         Parameter(field.name, _default(field), meanings.get(field.name, ""))
         for field in dataclasses.fields(record)

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand
 
 from hewfl.core.validation import invalid
 from hewfl.experiments.spec import Spec, spec_from_table, spec_table
 
-ROOT = Path("runs")
-Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+RUNS_DIR = Path("runs")
+RunsDir = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -74,3 +76,19 @@ def cores(jobs: int | None) -> int:
     if sys.platform == "linux":  # a job may be given some of the cores only
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+RENAMED = {"--root": "--runs-dir", "--every": "--interval"}
+"""Old options and the options to write instead."""
+
+
+class Command(TyperCommand):
+    """A command that refuses an old option and names the new one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Look for old options, then parse."""
+        for word in args:
+            old = word.partition("=")[0]
+            if old in RENAMED:
+                raise click.UsageError(f"{old} is now {RENAMED[old]}", ctx)
+        return super().parse_args(ctx, args)

@@ -11,22 +11,24 @@ from rich.console import Console
 
 from hewfl.cli.error_messages import as_change, one_line_errors
 from hewfl.cli.execute import execute, show_verdicts, tune_one
-from hewfl.cli.options import ROOT, Address, Chunk, Jobs, Root, chunked
+from hewfl.cli.options import RUNS_DIR, Address, Chunk, Jobs, RunsDir, chunked
 from hewfl.core.validation import invalid
 from hewfl.experiments.run_folder import folder_for, open_folder
 from hewfl.experiments.spec import (
     Spec,
-    overridden,
     read_toml,
     spec_from_table,
     template,
+    with_overrides,
 )
 from hewfl.experiments.spec_lint import refuse_unused_fields
 from hewfl.report.page import write_report
 
-Changes = Annotated[
+Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a field, as in --set clients.n=10. Repeatable."),
+    typer.Option(
+        "--set", help="Set a field of the spec, as in --set clients.n=10. Repeatable."
+    ),
 ]
 File = Annotated[Path, typer.Argument(help="A spec in TOML; `hewfl spec` prints one.")]
 
@@ -34,16 +36,16 @@ File = Annotated[Path, typer.Argument(help="A spec in TOML; `hewfl spec` prints 
 def run(
     file: File,
     *,
-    root: Root = ROOT,
+    runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
-    change: Changes = None,
+    overrides: Overrides = None,
     client_chunk: Chunk = None,
 ) -> None:
     """Tune and run an experiment; one that was begun goes on where it stopped."""
     with one_line_errors(as_change):
-        spec = chunked(read(file, change or []), client_chunk)
-        folder, console = folder_for(spec, root), Console()
+        spec = chunked(read(file, overrides or []), client_chunk)
+        folder, console = folder_for(spec, runs_dir), Console()
         execute([folder], jobs, console, cluster=cluster)
         show_verdicts(folder, console)
 
@@ -51,17 +53,17 @@ def run(
 def tune(
     file: File,
     *,
-    root: Root = ROOT,
+    runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
-    change: Changes = None,
+    overrides: Overrides = None,
     client_chunk: Chunk = None,
 ) -> None:
     """Choose the hyper-parameters that a spec leaves open as grids, and stop there."""
     console = Console()
     with one_line_errors(as_change):
-        spec = chunked(read(file, change or []), client_chunk)
-        folder = folder_for(spec, root)
+        spec = chunked(read(file, overrides or []), client_chunk)
+        folder = folder_for(spec, runs_dir)
         tune_one(folder, jobs, console, cluster=cluster)
         if folder.spec.is_tuned:
             console.print("nothing to tune: no method of the spec has a grid")
@@ -102,7 +104,7 @@ def report(
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it again until the runs are done.")
     ] = False,
-    every: Annotated[
+    interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two writes of --watch.")
     ] = 10.0,
 ) -> None:
@@ -116,12 +118,12 @@ def report(
             raise invalid("--output", "a file", f"the folder {output}")
         targets = dict(map(_target, target or []))
         runs = [open_folder(folder) for folder in folders]
-        again = every if watch else None
+        again = interval if watch else None
         is_done = write_report(runs, output, targets=targets, refresh=again)
         typer.echo(f"wrote {output}" + ("" if is_done else ", of what there is so far"))
         try:
             while watch and not is_done:
-                time.sleep(every)
+                time.sleep(interval)
                 is_done = write_report(runs, output, targets=targets, refresh=again)
         except KeyboardInterrupt as error:
             typer.echo(f"stopped watching; {output} is as of now", err=True)
@@ -142,13 +144,13 @@ def _target(text: str) -> tuple[str, float]:
     return name, number
 
 
-def read(file: Path, changes: Sequence[str]) -> Spec:
-    """Read the spec in a file, with changes from the command line.
+def read(file: Path, overrides: Sequence[str]) -> Spec:
+    """Read the spec in a file, with overrides from the command line.
 
     Raises:
         DataError: the file cannot be read or is not TOML.
         InvalidInputError: a field breaks a rule, or has no effect.
     """
-    spec = spec_from_table(overridden(read_toml(file), changes), file.parent)
+    spec = spec_from_table(with_overrides(read_toml(file), overrides), file.parent)
     refuse_unused_fields(spec)
     return spec

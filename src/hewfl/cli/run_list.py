@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hewfl.cli.error_messages import one_line_errors
-from hewfl.cli.options import ROOT
+from hewfl.cli.options import RUNS_DIR
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import invalid
 from hewfl.errors import HewError
@@ -25,20 +25,22 @@ lines itself."""
 
 
 def ls(
-    root: Annotated[Path, typer.Argument(help="Folder that holds runs.")] = ROOT,
+    runs_dir: Annotated[
+        Path, typer.Argument(help="Folder that holds runs.")
+    ] = RUNS_DIR,
 ) -> None:
     """List the runs in a folder and how far they are.
 
     Specs, summaries, checkpoints' manifests and constants are read, traces are not.
     """
     with one_line_errors():
-        if root != ROOT and not root.is_dir():
-            raise invalid("root", "a folder that holds runs", repr(str(root)))
-    rows = [_row(file.parent) for file in sorted(root.glob("*/spec.toml"))]
+        if runs_dir != RUNS_DIR and not runs_dir.is_dir():
+            raise invalid("runs_dir", "a folder that holds runs", repr(str(runs_dir)))
+    rows = [_row(file.parent) for file in sorted(runs_dir.glob("*/spec.toml"))]
     if not rows:
-        typer.echo(f"no runs in {root}")
+        typer.echo(f"no runs in {runs_dir}")
         return
-    table = Table(title=f"runs in {escape(str(root))}", title_justify="left")
+    table = Table(title=f"runs in {escape(str(runs_dir))}", title_justify="left")
     table.add_column("run", no_wrap=True)  # whole: `hewfl resume` wants it
     for name in COLUMNS[1:]:
         table.add_column(name, justify="right", no_wrap=True)
@@ -81,7 +83,7 @@ def how_far(folder: Folder) -> str:
         how = folder.spec.tune
         total = len(how.seeds) + (len(how.screen_seeds) if how.screen_rounds else 0)
         done = sum(1 for _ in folder.trials.glob("*.json"))
-        of = "" if how.search == "climb" else f" of {total}"  # nobody knows beforehand
+        of = "" if how.local_search else f" of {total}"  # nobody knows beforehand
         return f"to be tuned, {done}{of} trials done" if done else "to be tuned"
     total = folder.spec.rounds * len(folder.spec.seeds)
     done = sum(rounds_done(folder.of_seed(seed)) for seed in folder.spec.seeds)

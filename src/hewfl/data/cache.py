@@ -1,9 +1,9 @@
-"""Parsed arrays, kept so that the second start is instant.
+"""A cache of parsed arrays on disk.
 
-One folder per source and parser: an `.npy` file per array and a manifest. A folder is
-written under a name of its own and renamed when whole, so readers see all of it or
-nothing, and of processes that write at once the first wins and the others read it.
-The cache may be deleted at any time.
+Each source and parser has a folder: an `.npy` file per array and a manifest. A folder
+is written under a temporary name and renamed when complete, so readers see all of it
+or nothing. If several processes write the same folder, the first one wins and the
+others read it. The cache may be deleted at any time.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import numpy as np
 from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 from hewfl.data.dataset import Samples
-from hewfl.data.paths import cache_root, file_sha256, warn_of_cache
+from hewfl.data.paths import cache_root, file_sha256, warn_cache_not_writable
 from hewfl.errors import DataError
 
 FORMAT = 1
@@ -31,7 +31,7 @@ FORMAT = 1
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Parsed:
-    """What a parser made of a source; fields as in `Dataset`."""
+    """The output of a parser; fields as in `Dataset`."""
 
     train: Samples
     test: Samples | None
@@ -41,35 +41,35 @@ class Parsed:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """What is kept, by the names of the files."""
-        found = dict(zip(("features", "labels"), self.train, strict=True))
+        """The arrays to store, by file name."""
+        arrays = dict(zip(("features", "labels"), self.train, strict=True))
         if self.test is not None:
-            found |= zip(("test_features", "test_labels"), self.test, strict=True)
-        return found if self.clients is None else found | {"clients": self.clients}
+            arrays |= zip(("test_features", "test_labels"), self.test, strict=True)
+        return arrays if self.clients is None else arrays | {"clients": self.clients}
 
 
 def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed:
-    """The parsed arrays of a source, memory-mapped; parsed now if nowhere cached.
+    """The parsed arrays of a source, memory-mapped; parsed now if not cached.
 
     Args:
-        name: begins the folder's name, for people.
+        name: readable prefix of the folder's name.
         key: all that the result depends on: checksums, parser, options.
         parse: called when the cache has no such entry.
 
     Returns:
-        Arrays that must not be written to; those of `parse` where no cache can be.
+        Arrays that must not be written to.
     """
     folder = _folder(name, key)
-    found = _opened(folder, list(key))
-    if found is not None:
-        return found
+    parsed = _open(folder, list(key))
+    if parsed is not None:
+        return parsed
     parsed = parse()
     try:
         _publish(folder, list(key), parsed)
     except OSError as error:
-        warn_of_cache(error)
+        warn_cache_not_writable(error)
         return parsed
-    return _opened(folder, list(key)) or parsed
+    return _open(folder, list(key)) or parsed
 
 
 def verify_cached(name: str, key: Sequence[str]) -> None:
@@ -78,9 +78,8 @@ def verify_cached(name: str, key: Sequence[str]) -> None:
     manifest = _manifest(folder, list(key))
     for array, sha256 in (manifest or {}).get("sha256", {}).items():
         if file_sha256(folder / f"{array}.npy") != sha256:
-            rule, found = "what was written there", "other bytes"
-            text = f"{folder / array}.npy must be {rule}; got {found}; delete {folder}"
-            raise DataError(text)
+            text = f"{folder / array}.npy has changed since it was written"
+            raise DataError(f"{text}; delete {folder}")
 
 
 def _folder(name: str, key: Sequence[str]) -> Path:
@@ -96,8 +95,8 @@ def _manifest(folder: Path, key: list[str]) -> dict[str, Any] | None:
     return manifest if manifest.get("key") == key else None
 
 
-def _opened(folder: Path, key: list[str]) -> Parsed | None:
-    """The entry, or None if it is absent or not whole."""
+def _open(folder: Path, key: list[str]) -> Parsed | None:
+    """The entry, or None if it is absent or incomplete."""
     manifest = _manifest(folder, key)
     if manifest is None:
         return None
@@ -122,13 +121,13 @@ def _opened(folder: Path, key: list[str]) -> Parsed | None:
 
 def _publish(folder: Path, key: list[str], parsed: Parsed) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    own = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    own.mkdir()
+    temporary = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    temporary.mkdir()
     try:
         sha256 = {}
         for name, array in parsed.arrays.items():
-            np.save(own / f"{name}.npy", np.ascontiguousarray(array))
-            sha256[name] = file_sha256(own / f"{name}.npy")
+            np.save(temporary / f"{name}.npy", np.ascontiguousarray(array))
+            sha256[name] = file_sha256(temporary / f"{name}.npy")
         manifest = {
             "key": key,
             "classes": parsed.classes,
@@ -136,21 +135,21 @@ def _publish(folder: Path, key: list[str], parsed: Parsed) -> None:
             "sha256": sha256,
         }
         text = json.dumps(manifest, indent=1)
-        (own / "manifest.json").write_text(text, encoding="utf-8")
-        _rename(own, folder, key)
+        (temporary / "manifest.json").write_text(text, encoding="utf-8")
+        _rename(temporary, folder, key)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _rename(own: Path, folder: Path, key: list[str]) -> None:
-    """Move the new folder into place, unless a whole one is there already."""
+def _rename(temporary: Path, folder: Path, key: list[str]) -> None:
+    """Move the new folder into place, unless a complete one is there already."""
     for attempt in range(3):
         try:
-            own.rename(folder)
+            temporary.rename(folder)
         except OSError:
-            if _opened(folder, key) is not None:
+            if _open(folder, key) is not None:
                 return
-            broken = own.with_name(f"{own.name}-broken-{attempt}")
+            broken = temporary.with_name(f"{temporary.name}-broken-{attempt}")
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 folder.rename(broken)
             shutil.rmtree(broken, ignore_errors=True)

@@ -1,10 +1,110 @@
-"""The data sets known by name: files, checksums, mirrors, licences."""
+"""Published data sets: files, checksums, mirrors, licences, and local status."""
 
+import gzip
+import hashlib
+import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, final
 
 from hewfl.core.validation import invalid
-from hewfl.data.paths import DataFile, DatasetInfo, download_root, find
+from hewfl.data.paths import download_root, file_sha256, find_file
+
+_BLOCK = 1 << 20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One published file.
+
+    Attributes:
+        path: path below the data folder.
+        size: bytes.
+        sha256: checksums of the file in its known containers.
+        content_sha256: checksum of the decompressed bytes, where published containers
+            differ only in the gzip header.
+        urls: mirrors, tried in this order; empty if the file is not published.
+    """
+
+    path: str
+    size: int
+    sha256: tuple[str, ...]
+    content_sha256: str | None = None
+    urls: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """One data set of the catalogue.
+
+    Attributes:
+        name: argument of `load`.
+        title: usual name.
+        files: all files of the data set.
+        samples: rows of the training and of the test part (0: none is published).
+        features: numbers per row.
+        classes: their names, in the order of the labels 0, 1, ...
+        licence: the publisher's terms.
+        citation: key in the bibliography of `PAPER.md`.
+    """
+
+    name: str
+    title: str
+    files: tuple[DataFile, ...]
+    samples: tuple[int, int]
+    features: int
+    classes: tuple[str, ...]
+    licence: str
+    citation: str
+
+    @property
+    def is_downloadable(self) -> bool:
+        """Whether every file has a mirror."""
+        return all(file.urls for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def how_to_get(self) -> str:
+        """The advice at the end of every error about absent or damaged files."""
+        files = ", ".join(file.path for file in self.files)
+        by_hand = f"put {files} into a folder and set HEWFL_DATA to it"
+        if self.is_downloadable:
+            command = f"run `hewfl data get {self.name}` where there is a network"
+            return f"{command}, or {by_hand}"
+        return f"{by_hand} (not all of them can be downloaded)"
+
+
+def verify_file(path: Path, file: DataFile) -> tuple[str, str | None]:
+    """The sha256 of a file, and the rule that it breaks, if any.
+
+    An unknown gzip container passes if its content is the known one.
+    """
+    sha256 = file_sha256(path)
+    if sha256 in file.sha256:
+        return sha256, None
+    if file.content_sha256 is not None:
+        try:
+            if _content_sha256(path) == file.content_sha256:
+                return sha256, None
+        except (OSError, EOFError, zlib.error) as error:
+            return sha256, f"must be a sound gzip file; got {error}"
+    size = f"{path.stat().st_size} bytes of {file.size}"
+    return sha256, f"must have sha256 {file.sha256[0]}; got {sha256} ({size})"
+
+
+def _content_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with gzip.open(path) as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
 
 _IMAGES = tuple(
     f"{part}-{kind}-ubyte.gz"
@@ -30,7 +130,7 @@ def _idx_files(
 
 
 DIGITS_SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
-"""Of digits.csv.gz, which comes with the package; digits.md beside it says whence."""
+"""Of digits.csv.gz, part of the package; digits.md beside it names the source."""
 
 _DIGITS = DatasetInfo(
     name="digits",
@@ -146,53 +246,53 @@ _AG_NEWS = DatasetInfo(
     ),
     samples=(30000, 7600),
     features=768,
-    classes=("Scenario", "Sports", "Business", "Sci/Tech"),
+    classes=("World", "Sports", "Business", "Sci/Tech"),
     licence="non-commercial use",
     citation="Zhang2015",
 )
 
 CATALOGUE: dict[str, DatasetInfo] = {
-    entry.name: entry for entry in (_DIGITS, _MNIST, _FASHION, _COVERTYPE, _AG_NEWS)
+    info.name: info for info in (_DIGITS, _MNIST, _FASHION, _COVERTYPE, _AG_NEWS)
 }
 
 
-def entry_named(name: str) -> DatasetInfo:
-    """The entry of a data set."""
+def dataset_info(name: str) -> DatasetInfo:
+    """The entry of a data set in the catalogue.
+
+    Raises:
+        InvalidInputError: the name is unknown.
+    """
     if name not in CATALOGUE:
         raise invalid("name", f"one of {', '.join(CATALOGUE)}", repr(name))
     return CATALOGUE[name]
 
 
-# ------------------ What of the catalogue is here
-
-State = Literal["embedded", "here", "partly here", "absent"]
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """One data set and where its files are.
+class DatasetStatus:
+    """A data set and the place of its files.
 
     Attributes:
-        entry: of the catalogue.
-        state: how much of it was found.
+        info: entry of the catalogue.
+        state: how many of its files are here.
         place: `hewfl`, `HEWFL_DATA`, `cache`, or both of these; empty if absent.
     """
 
-    entry: DatasetInfo
-    state: State
+    info: DatasetInfo
+    state: Literal["embedded", "here", "partly here", "absent"]
     place: str
 
 
-def take_stock(entry: DatasetInfo) -> Stock:
-    """Look for the files of a data set without reading them."""
-    if not entry.files:
-        return Stock(entry, "embedded", "hewfl")
-    found = [place for place in map(find, entry.files) if place is not None]
-    ours = {place.is_relative_to(download_root()) for place in found}
-    names = {False: "HEWFL_DATA", True: "cache"}
-    place = ", ".join(names[is_ours] for is_ours in sorted(ours))
-    if not found:
-        return Stock(entry, "absent", place)
-    whole = len(found) == len(entry.files)
-    return Stock(entry, "here" if whole else "partly here", place)
+def dataset_status(info: DatasetInfo) -> DatasetStatus:
+    """Search for the files of a data set without reading them."""
+    if not info.files:
+        return DatasetStatus(info, "embedded", "hewfl")
+    paths = [path for file in info.files if (path := find_file(file.path)) is not None]
+    if not paths:
+        return DatasetStatus(info, "absent", "")
+    cached = {path.is_relative_to(download_root()) for path in paths}
+    place = ", ".join(
+        "cache" if is_cached else "HEWFL_DATA" for is_cached in sorted(cached)
+    )
+    is_whole = len(paths) == len(info.files)
+    return DatasetStatus(info, "here" if is_whole else "partly here", place)

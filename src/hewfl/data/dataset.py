@@ -1,4 +1,4 @@
-"""Samples with their labels: what every source is turned into."""
+"""The record of a data set, and checks that every reader uses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.integer[Any] | np.floating[Any]]
-else:  # at run time shape checks want the class
+else:  # shape checks at run time need the class
     Numbers = np.ndarray
 
 Samples = tuple[Num[Numbers, "_ p"], Int64[Ints, " _"]]
@@ -26,18 +26,18 @@ Samples = tuple[Num[Numbers, "_ p"], Int64[Ints, " _"]]
 class Dataset:
     """A classification data set as published, neither scaled nor split by us.
 
-    Arrays may be memory-mapped, and must not be written to.
+    Arrays may be memory-mapped and must not be written to.
 
     Attributes:
-        name: of the data set, or the file it came from.
+        name: of the data set or of its file.
         features: one row per sample, in the published type.
         labels: whole numbers from 0.
         test: features and labels of the published test part, if there is one.
         classes: names of the labels, in order.
-        source: where the bytes came from.
-        clients: whose each row is, whole numbers from 0, through both parts; None where
-            the source does not say.
-        client_names: what these numbers stand for, in order.
+        source: folder or file of the data.
+        clients: client of each row, whole numbers from 0, through both parts; None if
+            the source has no clients.
+        client_names: names of these numbers, in order.
     """
 
     name: str
@@ -56,23 +56,23 @@ class Dataset:
 
 
 def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m p"]:
-    """Features as a finite table of numbers with one label per row; truths as bytes."""
+    """Features as a finite table, one label per row; booleans become bytes."""
     if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "biuf":
-        found = f"shape {features.shape}, dtype {features.dtype}"
-        raise DataError(f"{where}: features must be a table of numbers; got {found}")
+        got = f"shape {features.shape}, dtype {features.dtype}"
+        raise DataError(f"{where}: features must be a table of numbers; got {got}")
     if labels.shape != features.shape[:1]:
-        found = f"shape {labels.shape} for {len(features)} rows"
-        raise DataError(f"{where}: labels must be one per row; got {found}")
+        got = f"shape {labels.shape} for {len(features)} rows"
+        raise DataError(f"{where}: labels must be one per row; got {got}")
     if features.dtype.kind == "f" and not np.isfinite(features).all():
         row, column = (int(k) for k in np.argwhere(~np.isfinite(features))[0])
-        found = f"{features[row, column]} in row {row}, column {column} (from 0)"
-        raise DataError(f"{where}: features must be finite; got {found}")
+        got = f"{features[row, column]} in row {row}, column {column} (from 0)"
+        raise DataError(f"{where}: features must be finite; got {got}")
     wanted = np.uint8 if features.dtype.kind == "b" else features.dtype
     return np.asarray(features, wanted)
 
 
 def row_place(row: int) -> str:
-    """What errors call a row where the source has no lines."""
+    """The name of a row in errors, for sources without lines."""
     return f"row {row} (from 0)"
 
 
@@ -82,15 +82,15 @@ def coded_labels(
     place: Callable[[int], str] = row_place,
     what: str = "labels",
 ) -> tuple[list[Int64[Ints, " _"]], tuple[str, ...]]:
-    """Labels of any kind as whole numbers from 0, and the names they stand for.
+    """Labels of any kind as whole numbers from 0, and their names.
 
     Numbers are ordered as numbers, texts as texts. Parts share one coding.
 
     Args:
-        where: the source's name.
+        where: name of the source.
         parts: labels of each part.
-        place: what a row, counted through the parts, is called in the source.
-        what: they are, for errors: labels or clients.
+        place: name of a row, counted through the parts, in errors.
+        what: "labels" or "clients", for errors.
     """
     values = np.concatenate([np.asarray(part) for part in parts])
     kind = values.dtype.kind
@@ -102,8 +102,8 @@ def coded_labels(
         wrong = np.full(len(values), kind not in "biu")
     if wrong.any():
         row = int(np.argmax(wrong))
-        found = f"{values[row : row + 1].tolist()[0]!r} in {place(row)}"
-        raise DataError(f"{where}: {what} must be whole numbers or texts; got {found}")
+        got = f"{values[row : row + 1].tolist()[0]!r} in {place(row)}"
+        raise DataError(f"{where}: {what} must be whole numbers or texts; got {got}")
     known, codes = np.unique(
         values.astype(np.int64) if kind == "f" else values, return_inverse=True
     )

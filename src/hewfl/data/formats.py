@@ -22,7 +22,7 @@ from hewfl.errors import DataError
 Parts = tuple[Samples, Samples | None]
 
 VERSION = 1
-"""Raised when a parser's output changes, so that older caches are not read."""
+"""Raised when the output of a parser changes, so that older caches are not read."""
 
 
 def read_idx(path: Path) -> UInt8[Numbers, "..."]:
@@ -37,13 +37,13 @@ def read_idx(path: Path) -> UInt8[Numbers, "..."]:
     shape = [int.from_bytes(content[k : k + 4]) for k in range(4, start, 4)]
     if axes == 0 or len(content) != start + prod(shape):
         rule = "an idx file of bytes, as long as its header says"
-        found = f"{len(content)} bytes beginning {content[:4].hex()}"
-        raise DataError(f"{path} must be {rule}; got {found}")
+        got = f"{len(content)} bytes beginning {content[:4].hex()}"
+        raise DataError(f"{path} must be {rule}; got {got}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def read_images(paths: Sequence[Path]) -> Parts:
-    """MNIST and its likes: images as rows of bytes."""
+    """MNIST and Fashion-MNIST: images as rows of bytes."""
     images, labels, test_images, test_labels = (read_idx(path) for path in paths)
     return (
         (images.reshape(len(images), -1), labels.astype(np.int64)),
@@ -109,7 +109,7 @@ def read_news_features(paths: Sequence[Path]) -> Parts:
 
 
 def read_digits() -> Parts:
-    """The digits that come with hewfl, as scikit-learn distributes them."""
+    """The digits in the package, as scikit-learn distributes them."""
     content = (resources.files("hewfl.data") / "digits.csv.gz").read_bytes()
     if hashlib.sha256(content).hexdigest() != DIGITS_SHA256:
         raise DataError("digits.csv.gz is damaged; install hewfl again")

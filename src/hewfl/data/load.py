@@ -1,7 +1,8 @@
 """A data set by name or by path.
 
-Names are searched for in HEWFL_DATA, then in the user cache, then on the publishers'
-mirrors. Every load checks the sha256 of what it reads; parsed arrays are cached.
+The files of a name are searched for in HEWFL_DATA, then in the user cache, then on the
+publishers' mirrors. Every load checks the sha256 of its files. Parsed arrays are
+cached.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hewfl.core.validation import invalid
-from hewfl.data import formats
-from hewfl.data import user_files as own_files
+from hewfl.data import formats, user_files
 from hewfl.data.cache import Parsed, cached, verify_cached
-from hewfl.data.catalogue import CATALOGUE, entry_named
+from hewfl.data.catalogue import CATALOGUE, DatasetInfo, dataset_info, verify_file
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
 from hewfl.data.formats import Parts, Texts, read_news
-from hewfl.data.paths import DatasetInfo, examine, file_sha256, find, how_to_get
+from hewfl.data.paths import file_sha256, find_file
 from hewfl.errors import DataError
 
 _READERS: dict[str, Callable[[Sequence[Path]], Parts]] = {
@@ -30,50 +30,51 @@ _READERS: dict[str, Callable[[Sequence[Path]], Parts]] = {
 def load(
     name: str | Path = "digits",
     *,
-    label: str | None = None,
-    client: str | None = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
     download: bool = True,
 ) -> Dataset:
-    """A data set by its name in the catalogue, or from a file of one's own.
+    """A data set by its name in the catalogue, or from a file.
 
     Args:
         name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path
             of a CSV, NPZ or Parquet file.
-        label: column of the labels in a CSV or Parquet file; the last by default.
-        client: column that says whose each row is; "clients" for the array of an NPZ
-            file; None if the file does not say.
-        download: whether files found nowhere may be downloaded.
+        label_column: column of the labels in a CSV or Parquet file; the last by
+            default.
+        client_column: column of the clients (a natural partition); "clients" for the
+            array of an NPZ file; None if the file has no clients.
+        download: whether absent files may be downloaded.
 
     Returns:
         The data set, as published.
 
     Raises:
         InvalidInputError: neither a known name nor a path with a known suffix; or a
-            label for a data set that has its own.
-        DataError: files are absent or damaged; the text says how to get them.
-        MissingExtraError: a Parquet file, and pyarrow is not installed.
+            column for a data set of the catalogue.
+        DataError: files are absent or damaged; the message says how to get them.
+        MissingExtraError: the file is Parquet, and pyarrow is not installed.
 
     Examples:
         >>> digits = load("digits")
         >>> digits.features.shape, len(digits.classes)
         ((1797, 64), 10)
     """
-    if name in CATALOGUE and label is not None:
-        raise invalid("label", f"left out: {name} has its labels", repr(label))
-    if name in CATALOGUE and client is not None:
-        raise invalid("client", f"left out: {name} does not say whose", repr(client))
+    for argument, column in (("label", label_column), ("client", client_column)):
+        if name in CATALOGUE and column is not None:
+            rule = f"left out: {name} has no columns"
+            raise invalid(f"{argument}_column", rule, repr(column))
     if name == "digits":
         train, test = formats.read_digits()
         classes = CATALOGUE["digits"].classes
         return Dataset("digits", *train, test, classes, "hewfl")
     if name in CATALOGUE:
-        return _load_named(entry_named(str(name)), download=download)
+        return _load_named(CATALOGUE[str(name)], download=download)
     path = Path(name)
-    if not path.name.endswith(own_files.SUFFIXES):
+    if not path.name.endswith(user_files.SUFFIXES):
         known = ", ".join(CATALOGUE)
-        rule = f"one of {known}, or a file ending in {', '.join(own_files.SUFFIXES)}"
+        rule = f"one of {known}, or a file ending in {', '.join(user_files.SUFFIXES)}"
         raise invalid("name", rule, repr(str(name)))
-    return _load_file(path, label, client)
+    return _load_file(path, label_column, client_column)
 
 
 def ag_news_texts() -> tuple[Texts, Texts]:
@@ -82,29 +83,32 @@ def ag_news_texts() -> tuple[Texts, Texts]:
     Returns:
         The training part and the test part.
 
+    Raises:
+        DataError: files are absent or damaged; the message says how to get them.
+
     Examples:
         >>> train, test = ag_news_texts()  # doctest: +SKIP
         >>> len(train.texts)  # doctest: +SKIP
-        120000
-
-    Raises:
-        DataError: files are absent or damaged; the text says how to get them.
+        30000
     """
-    entry = entry_named("ag_news")
-    texts = replace(entry, files=entry.files[:2])  # features may still be to be made
-    paths, _ = _verified(texts, download=False)
+    info = dataset_info("ag_news")
+    texts = replace(info, files=info.files[:2])  # without the features
+    paths, _ = _verified_files(texts, download=False)
     return read_news(paths[0]), read_news(paths[1])
 
 
 def check(
-    name: str | Path, *, label: str | None = None, client: str | None = None
+    name: str | Path,
+    *,
+    label_column: str | None = None,
+    client_column: str | None = None,
 ) -> Dataset:
     """Load without downloading, and compare cached arrays with their checksums.
 
     Args:
         name: as for `load`.
-        label: as for `load`.
-        client: as for `load`.
+        label_column: as for `load`.
+        client_column: as for `load`.
 
     Returns:
         The data set.
@@ -112,68 +116,76 @@ def check(
     Raises:
         DataError: as `load`, or a cached array has changed since it was written.
     """
-    dataset = load(name, label=label, client=client, download=False)
+    dataset = load(
+        name, label_column=label_column, client_column=client_column, download=False
+    )
     if name in _READERS:
-        _, key = _verified(entry_named(str(name)), download=False)
+        _, key = _verified_files(dataset_info(str(name)), download=False)
         verify_cached(str(name), key)
     elif name != "digits":
-        verify_cached(*_file_key(Path(name), label, client))
+        verify_cached(*_file_key(Path(name), label_column, client_column))
     return dataset
 
 
-def _load_named(entry: DatasetInfo, *, download: bool) -> Dataset:
-    paths, key = _verified(entry, download=download)
+def _load_named(info: DatasetInfo, *, download: bool) -> Dataset:
+    paths, key = _verified_files(info, download=download)
 
     def parse() -> Parsed:
-        train, test = _READERS[entry.name](paths)
-        return Parsed(train, test, entry.classes)
+        train, test = _READERS[info.name](paths)
+        return Parsed(train, test, info.classes)
 
-    parsed = cached(entry.name, key, parse)
+    parsed = cached(info.name, key, parse)
     source = str(paths[0].parent)
-    return Dataset(entry.name, *parsed.train, parsed.test, parsed.classes, source)
+    return Dataset(info.name, *parsed.train, parsed.test, parsed.classes, source)
 
 
-def _verified(
-    entry: DatasetInfo, *, download: bool
+def _verified_files(
+    info: DatasetInfo, *, download: bool
 ) -> tuple[tuple[Path, ...], list[str]]:
-    """Sound files of a data set, and the key of their parsed form."""
-    places = [find(file) for file in entry.files]
-    missing = [f.path for f, p in zip(entry.files, places, strict=True) if p is None]
+    """Intact files of a data set, and the cache key of their parsed form."""
+    missing = [file.path for file in info.files if find_file(file.path) is None]
     if missing and not download:
-        text = f"{entry.name}: {', '.join(missing)} not found; {how_to_get(entry)}"
+        text = f"{info.name}: {', '.join(missing)} not found; {info.how_to_get}"
         raise DataError(text)
     if missing:
         with progress_bar() as report:
-            fetch(entry, report)
-        places = [find(file) for file in entry.files]
-    paths = tuple(place for place in places if place is not None)
-    key = [f"formats {formats.VERSION}"]
-    for path, file in zip(paths, entry.files, strict=True):
-        sha256, problem = examine(path, file)
+            fetch(info, report)
+    paths, key = [], [f"formats {formats.VERSION}"]
+    for file in info.files:
+        path = find_file(file.path)
+        assert path is not None, "found or downloaded above"
+        sha256, problem = verify_file(path, file)
         if problem is not None:
-            text = (
-                f"{path} is damaged: it {problem}; remove it, then {how_to_get(entry)}"
-            )
-            raise DataError(text)
+            advice = f"remove it, then {info.how_to_get}"
+            raise DataError(f"{path} is damaged: it {problem}; {advice}")
+        paths.append(path)
         key.append(sha256)
-    return paths, key
+    return tuple(paths), key
 
 
-def _load_file(path: Path, label: str | None, client: str | None) -> Dataset:
+def _load_file(
+    path: Path, label_column: str | None, client_column: str | None
+) -> Dataset:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    name, key = _file_key(path, label, client)
-    parsed = cached(name, key, lambda: own_files.read_own_file(path, label, client))
-    whose = (parsed.clients, parsed.client_names)
+    columns = (label_column, client_column)
+    name, key = _file_key(path, *columns)
+    parsed = cached(name, key, lambda: user_files.read_user_file(path, *columns))
     return Dataset(
-        path.name, *parsed.train, parsed.test, parsed.classes, str(path), *whose
+        path.name,
+        *parsed.train,
+        parsed.test,
+        parsed.classes,
+        str(path),
+        parsed.clients,
+        parsed.client_names,
     )
 
 
 def _file_key(
-    path: Path, label: str | None, client: str | None
+    path: Path, label_column: str | None, client_column: str | None
 ) -> tuple[str, list[str]]:
-    kind = next(s for s in own_files.SUFFIXES if path.name.endswith(s)).lstrip(".")
-    form = f"tables {own_files.VERSION}"
-    columns = [label or "", *([] if client is None else [client])]
+    kind = next(s for s in user_files.SUFFIXES if path.name.endswith(s)).lstrip(".")
+    form = f"tables {user_files.VERSION}"
+    columns = [label_column or "", *([] if client_column is None else [client_column])]
     return kind, [form, kind, file_sha256(path), *columns]

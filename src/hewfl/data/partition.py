@@ -1,7 +1,7 @@
-"""Who holds which samples: even shards, or class-wise Dirichlet label skew.
+"""Partitions of samples among clients: IID shards and forms of non-IID skew.
 
-Every sample goes to exactly one client, and a partition depends on its arguments alone,
-the seed among them.
+Every sample goes to exactly one client. A partition depends on its arguments alone,
+the seed among them. `partition` chooses one by its name in specs.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,10 +24,14 @@ from hewfl.core.validation import (
 from hewfl.data.dataset import Numbers
 
 Partition = tuple[Int64[Ints, " _"], ...]
-"""Rows of each client, ascending."""
+"""TrainingRows of each client, ascending."""
 
 _STREAMS = {"split": 0, "iid": 1, "dirichlet": 2, "classes": 3, "shards": 4}
 
+_GROUPS = 10
+"""Slices of the data along their first principal component, for `feature_partition`."""
+_ROWS = 4096
+"""TrainingRows converted at a time: a float64 copy of the whole table need not fit."""
 _EVEN = 1e32
 """Beyond this concentration shares are equal to rounding; far beyond, they overflow."""
 
@@ -60,20 +64,20 @@ def iid_partition(m: int, n: int, seed: int) -> Partition:
         >>> [len(shard) for shard in iid_partition(10, 3, seed=0)]
         [4, 3, 3]
     """
-    check_sizes(m, n, 1)
+    _check_sizes(m, n, 1)
     order = stream(seed, "iid").permutation(m)
     return tuple(np.sort(shard) for shard in np.array_split(order, n))
 
 
 def dirichlet_partition(
-    labels: ArrayLike, n: int, alpha: float, seed: int, *, minimum: int = 1
+    labels: ArrayLike, n: int, alpha: float, seed: int, *, min_samples: int = 1
 ) -> Partition:
     """Class-wise Dirichlet label skew with a minimum shard size.
 
     For each class c, shares p_c ~ Dirichlet(α, …, α) over the n clients cut the class,
-    shuffled, at the rounded cumulative shares. Then each client short of the minimum
-    is filled up, with the classes it drew the largest shares of first, each time from
-    the client that can spare the most of that class.
+    shuffled, at the rounded cumulative shares. Then each client below the minimum
+    is filled up, with the classes of its largest shares first, each time from the
+    client that can spare the most of that class.
 
     Filling up ends for every feasible input and moves as few samples as possible; all
     others stay where the draw put them. Drawing again until every client has enough,
@@ -84,7 +88,8 @@ def dirichlet_partition(
         n: clients.
         alpha: α > 0; small is skewed, large is even.
         seed: of shares and shuffles.
-        minimum: least samples of a client; n · minimum may not exceed the samples.
+        min_samples: fewest samples of a client; n · min_samples may not exceed the
+            samples.
 
     Returns:
         The rows of each client, ascending.
@@ -97,8 +102,8 @@ def dirichlet_partition(
         >>> [shard.tolist() for shard in shards]
         [[1], [2], [0, 3, 4, 5]]
     """
-    y = check_labels(labels)
-    check_sizes(len(y), n, minimum)
+    y = _check_labels(labels)
+    _check_sizes(len(y), n, min_samples)
     concentration = np.full(n, min(positive("alpha", alpha), _EVEN))
     rng = stream(seed, "dirichlet")
     classes = np.unique(y)
@@ -108,8 +113,160 @@ def dirichlet_partition(
         np.split(rows, _cuts(p, len(rows)))
         for rows, p in zip(members, shares, strict=True)
     ]
-    _fill_up(pieces, shares, minimum)
+    _fill_up(pieces, shares, min_samples)
     return tuple(np.sort(np.concatenate(shard)) for shard in zip(*pieces, strict=True))
+
+
+def class_partition(
+    labels: ArrayLike, n: int, classes_per_client: int, seed: int
+) -> Partition:
+    """Each client holds samples of k classes only (the pathological partition).
+
+    Clients choose in turn, in random order, the k classes with the fewest clients so
+    far, ties at random. The samples of a class are dealt evenly among its clients.
+
+    Args:
+        labels: class of each sample, whole numbers from 0.
+        n: clients.
+        classes_per_client: k, at most the number of classes; n · k at least that
+            number, or some class would have no client.
+        seed: of choices and shuffles.
+
+    Returns:
+        The rows of each client, ascending.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above, or a client gets nothing.
+
+    Examples:
+        >>> labels = [0, 0, 1, 1, 2, 2]
+        >>> shards = class_partition(labels, 3, classes_per_client=1, seed=0)
+        >>> [shard.tolist() for shard in shards]
+        [[0, 1], [2, 3], [4, 5]]
+    """
+    y = _check_labels(labels)
+    _check_sizes(len(y), n, 1)
+    classes = np.unique(y)
+    c = len(classes)
+    k = whole("classes_per_client", classes_per_client, least=1)
+    if k > c or n * k < c:
+        rule = f"at most the {c} classes, and enough for {n} clients to hold them all"
+        raise invalid("classes_per_client", rule, k)
+    rng = stream(seed, "classes")
+    owners: list[list[int]] = [[] for _ in classes]
+    for client in rng.permutation(n):
+        counts = np.array([len(clients) for clients in owners])
+        for j in np.lexsort((rng.permutation(c), counts))[:k]:
+            owners[j].append(int(client))
+    held: list[list[Int64[Ints, " _"]]] = [[] for _ in range(n)]
+    for value, clients in zip(classes, owners, strict=True):
+        rows = rng.permutation(np.flatnonzero(y == value))
+        parts = np.array_split(rows, len(clients))
+        for client, part in zip(clients, parts, strict=True):
+            held[client].append(part)
+    return _sorted_shards(held, "classes_per_client", k)
+
+
+def shard_partition(
+    labels: ArrayLike, n: int, shards_per_client: int, seed: int
+) -> Partition:
+    """Sort by label, cut into n · s shards of equal size, deal s to each client.
+
+    Most clients then hold about s classes [McMahan2017].
+
+    Args:
+        labels: class of each sample, whole numbers from 0.
+        n: clients.
+        shards_per_client: s; n · s may not exceed the samples.
+        seed: of the shuffle within classes and of the deal.
+
+    Returns:
+        The rows of each client, ascending.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+    """
+    y = _check_labels(labels)
+    s = whole("shards_per_client", shards_per_client, least=1)
+    _check_sizes(len(y), n, s)
+    rng = stream(seed, "shards")
+    mixed = rng.permutation(len(y))
+    shards = np.array_split(mixed[np.argsort(y[mixed], kind="stable")], n * s)
+    dealt = rng.permutation(n * s).reshape(n, s)
+    held = [[shards[j] for j in row] for row in dealt]
+    return _sorted_shards(held, "shards_per_client", s)
+
+
+def quantity_partition(
+    m: int, n: int, alpha: float, seed: int, *, min_samples: int = 1
+) -> Partition:
+    """Shares of all samples from one Dirichlet(α, …, α): sizes differ, classes do not.
+
+    Args:
+        m: samples.
+        n: clients.
+        alpha: α > 0; small makes sizes very unequal.
+        seed: of shares and shuffle.
+        min_samples: fewest samples of a client.
+
+    Returns:
+        The rows of each client, ascending.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+    """
+    one_class = np.zeros(m, dtype=np.int64)
+    return dirichlet_partition(one_class, n, alpha, seed, min_samples=min_samples)
+
+
+def feature_partition(
+    features: ArrayLike, n: int, alpha: float, seed: int, *, min_samples: int = 1
+) -> Partition:
+    """Feature skew: clients hold different regions of feature space.
+
+    Samples are sorted along their first principal component and cut into ten groups of
+    equal size; `dirichlet_partition` splits each group as if it were a class.
+
+    Args:
+        features: one row per sample.
+        n: clients.
+        alpha: α > 0; small is skewed, large is even.
+        seed: of shares and shuffles.
+        min_samples: fewest samples of a client.
+
+    Returns:
+        The rows of each client, ascending.
+
+    Raises:
+        InvalidInputError: an argument breaks a rule above.
+    """
+    X = np.asarray(features)
+    place = np.empty(len(X), dtype=np.int64)
+    place[np.argsort(_principal_coordinates(X), kind="stable")] = np.arange(len(X))
+    groups = place * min(_GROUPS, len(X)) // max(len(X), 1)
+    return dirichlet_partition(groups, n, alpha, seed, min_samples=min_samples)
+
+
+def natural_partition(clients: ArrayLike, n: int) -> Partition:
+    """The partition that the data give: a client identifier for each row.
+
+    Args:
+        clients: client of each sample, whole numbers from 0 to n − 1.
+        n: clients.
+
+    Returns:
+        The rows of each client, ascending.
+
+    Raises:
+        InvalidInputError: a client has no rows.
+    """
+    whose = np.asarray(clients)
+    counts = np.bincount(whose, minlength=n)
+    if len(counts) > n or not counts.all():
+        empty = np.flatnonzero(counts == 0).tolist()[:5]
+        rule = f"the number of clients with rows ({int((counts > 0).sum())})"
+        raise invalid("n", rule, f"{n}" + (f", without rows: {empty}" if empty else ""))
+    return tuple(np.flatnonzero(whose == i) for i in range(n))
 
 
 def class_counts(
@@ -130,7 +287,162 @@ def class_counts(
     return np.stack(held).astype(np.int64)
 
 
-def check_labels(labels: ArrayLike) -> Int64[Ints, " m"]:
+GROUP = "hewfl.partitions"
+"""Entry point group in which installed packages offer partitions."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRows:
+    """The training part, as far as a partition may use it.
+
+    Attributes:
+        labels: class of each row.
+        features: one row per sample, as the model gets them.
+        clients: client of each row; None if the data have no clients.
+    """
+
+    labels: Int64[Ints, " m"]
+    features: Num[Numbers, "m p"]
+    clients: Int64[Ints, " m"] | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """A partition by name, with its parameters.
+
+    Attributes:
+        kind: one of `KINDS`, or a user's function as "file:name". It is called with
+            those of `labels`, `features`, `clients`, `n` and `seed` that it names and
+            with the `options`, and returns the rows of each client.
+        n: clients.
+        alpha: concentration of `dirichlet`, `quantity` and `features`.
+        min_samples: fewest samples of a client under these.
+        classes_per_client: classes of a client under `classes`, shards of a client
+            under `shards`.
+        options: arguments of a user's function.
+    """
+
+    kind: str = "iid"
+    n: int = 20
+    alpha: float = 0.2
+    min_samples: int = 1
+    classes_per_client: int = 2
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def description(self) -> str:
+        """The partition in words, for reports and plots."""
+        if self.kind not in KINDS:
+            rest = ", ".join(f"{k} = {v}" for k, v in self.options.items())
+            return (
+                f"{short_name(self.kind)} ({rest})" if rest else short_name(self.kind)
+            )
+        return _DESCRIPTIONS[self.kind].format(
+            alpha=self.alpha, k=self.classes_per_client
+        )
+
+
+def _natural(rows: TrainingRows, spec: PartitionSpec, seed: int) -> Partition:  # noqa: ARG001 - no draw
+    if rows.clients is None:
+        rule = "left out: the data have no clients; name their column"
+        raise invalid("partition", rule, "'natural'")
+    return natural_partition(rows.clients, spec.n)
+
+
+KINDS: dict[str, Callable[[TrainingRows, PartitionSpec, int], Partition]] = {
+    "iid": lambda rows, spec, seed: iid_partition(len(rows.labels), spec.n, seed),
+    "dirichlet": lambda rows, spec, seed: dirichlet_partition(
+        rows.labels, spec.n, spec.alpha, seed, min_samples=spec.min_samples
+    ),
+    "classes": lambda rows, spec, seed: class_partition(
+        rows.labels, spec.n, spec.classes_per_client, seed
+    ),
+    "shards": lambda rows, spec, seed: shard_partition(
+        rows.labels, spec.n, spec.classes_per_client, seed
+    ),
+    "quantity": lambda rows, spec, seed: quantity_partition(
+        len(rows.labels), spec.n, spec.alpha, seed, min_samples=spec.min_samples
+    ),
+    "features": lambda rows, spec, seed: feature_partition(
+        rows.features, spec.n, spec.alpha, seed, min_samples=spec.min_samples
+    ),
+    "natural": _natural,
+}
+"""Partitions by name."""
+_DESCRIPTIONS = {
+    "iid": "shuffled even shards",
+    "dirichlet": "Dirichlet partition with α = {alpha:g}",
+    "classes": "{k} classes per client",
+    "shards": "{k} shards per client, sorted by label",
+    "quantity": "Dirichlet sizes with α = {alpha:g}",
+    "features": "Dirichlet skew of features with α = {alpha:g}",
+    "natural": "natural partition",
+}
+DIRICHLET_KINDS = ("dirichlet", "quantity", "features")
+"""Kinds with `alpha` and `min_samples`."""
+PER_CLIENT_KINDS = ("classes", "shards")
+"""Kinds with `classes_per_client`."""
+
+
+def partition(rows: TrainingRows, spec: PartitionSpec, seed: int) -> Partition:
+    """The partition that a spec names.
+
+    Args:
+        rows: the training part.
+        spec: the kind and its parameters.
+        seed: of all draws.
+
+    Returns:
+        The rows of each client, ascending.
+
+    Raises:
+        InvalidInputError: a parameter breaks a rule of the kind, or a user's function
+            does not return a partition.
+
+    Examples:
+        >>> rows = TrainingRows(np.array([0, 0, 1, 1]), np.eye(4))
+        >>> spec = PartitionSpec("classes", n=2, classes_per_client=1)
+        >>> shards = partition(rows, spec, seed=0)
+        >>> [shard.tolist() for shard in shards]
+        [[0, 1], [2, 3]]
+    """
+    checked_name(spec.kind, tuple(KINDS), GROUP, "partition")
+    if not is_own(spec.kind, GROUP):
+        return KINDS[spec.kind](rows, spec, seed)
+    offered = {
+        "labels": rows.labels,
+        "features": rows.features,
+        "clients": rows.clients,
+        "n": spec.n,
+        "seed": seed,
+    }
+    call = load(spec.kind, GROUP, "partition")
+    return _validated(make(call, spec.options, offered, "options"), rows, spec)
+
+
+def _validated(result: Any, rows: TrainingRows, spec: PartitionSpec) -> Partition:
+    """The result of a user's function, which must hold each row once."""
+    m, name = len(rows.labels), f"the result of {short_name(spec.kind)}"
+    try:
+        shards = [np.asarray(shard) for shard in result]
+    except (TypeError, ValueError) as error:
+        raise invalid(
+            name, "a list with the rows of each client", shown(result)
+        ) from error
+    if len(shards) != spec.n or not all(len(np.atleast_1d(s)) for s in shards):
+        sizes = f"{len(shards)} lists of {[s.size for s in shards][:8]} rows"
+        raise invalid(name, f"{spec.n} lists that are not empty", sizes)
+    if any(s.ndim != 1 or s.dtype.kind not in "iu" for s in shards):
+        raise invalid(name, "lists of whole numbers", shown(result))
+    every = np.sort(np.concatenate(shards))
+    if len(every) != m or (every != np.arange(m)).any():
+        raise invalid(name, f"each of the {m} rows once", f"{len(every)} rows")
+    return tuple(np.sort(shard.astype(np.int64)) for shard in shards)
+
+
+def _check_labels(labels: ArrayLike) -> Int64[Ints, " m"]:
     """Require a vector of whole numbers from 0."""
     y = np.asarray(labels)
     if y.ndim != 1 or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
@@ -138,16 +450,16 @@ def check_labels(labels: ArrayLike) -> Int64[Ints, " m"]:
     return y.astype(np.int64, copy=False)
 
 
-def check_sizes(m: int, n: int, minimum: int) -> None:
-    """Require that m samples give n clients the minimum each."""
+def _check_sizes(m: int, n: int, min_samples: int) -> None:
+    """Require that m samples suffice for n clients."""
     if n < 1:
         raise invalid("n", "at least 1", n)
-    if minimum < 0:
-        raise invalid("minimum", "at least 0", minimum)
+    if min_samples < 0:
+        raise invalid("min_samples", "at least 0", min_samples)
     if m < 1:
         raise invalid("samples", "at least one", m)
-    if n * minimum > m:
-        rule = f"at most the {m} samples divided by `minimum` = {minimum}"
+    if n * min_samples > m:
+        rule = f"at most the {m} samples divided by `min_samples` = {min_samples}"
         raise invalid("n", rule, n)
 
 
@@ -157,19 +469,21 @@ def _cuts(shares: Float64[Array, " n"], m: int) -> Int64[Ints, " k"]:
 
 
 def _fill_up(
-    pieces: list[list[Int64[Ints, " _"]]], shares: Float64[Array, "c n"], minimum: int
+    pieces: list[list[Int64[Ints, " _"]]],
+    shares: Float64[Array, "c n"],
+    min_samples: int,
 ) -> None:
-    """Give samples, in place, to every client short of the minimum.
+    """Give samples, in place, to every client below the minimum.
 
     While a client is short, another holds more than the minimum, as n · minimum ≤ m;
     each move ends the shortage or uses up what a donor can spare of a class.
     """
     counts = np.array([[len(piece) for piece in row] for row in pieces])
     sizes = counts.sum(axis=0)
-    for client in np.flatnonzero(sizes < minimum):
+    for client in np.flatnonzero(sizes < min_samples):
         for c in np.argsort(-shares[:, client], kind="stable"):
-            while (short := minimum - sizes[client]) > 0:
-                spare = np.minimum(counts[c], sizes - minimum)
+            while (short := min_samples - sizes[client]) > 0:
+                spare = np.minimum(counts[c], sizes - min_samples)
                 donor = np.argmax(spare)
                 moved = min(short, spare[donor])
                 if moved <= 0:
@@ -181,167 +495,11 @@ def _fill_up(
                 sizes[[client, donor]] += [moved, -moved]
 
 
-# ------------------ More ways to share samples out: few classes, shards, unequal
-
-# Every sample goes to exactly one client, and a partition depends on its arguments alone,
-# the seed among them, as in `hewfl.data.partition`.
-
-GROUPS = 10
-"""Slices of the data along their first principal component, for `feature_partition`."""
-_ROWS = 4096
-"""Rows converted at a time: a float64 copy of the whole table need not fit."""
-
-
-def class_partition(labels: ArrayLike, n: int, per_client: int, seed: int) -> Partition:
-    """Each client holds samples of k classes only (the pathological partition).
-
-    Clients choose in turn, in random order, the k classes that fewest have chosen so
-    far, ties at random; the samples of a class are then dealt evenly among those who
-    chose it.
-
-    Args:
-        labels: class of each sample, whole numbers from 0.
-        n: clients.
-        per_client: k, at most the number of classes; n · k at least that number, or
-            some class would go to nobody.
-        seed: of choices and shuffles.
-
-    Returns:
-        The rows of each client, ascending.
-
-    Raises:
-        InvalidInputError: an argument breaks a rule above, or a client gets nothing.
-
-    Examples:
-        >>> shards = class_partition([0, 0, 1, 1, 2, 2], 3, per_client=1, seed=0)
-        >>> [shard.tolist() for shard in shards]
-        [[0, 1], [2, 3], [4, 5]]
-    """
-    y = check_labels(labels)
-    check_sizes(len(y), n, 1)
-    classes = np.unique(y)
-    c, k = len(classes), whole("per_client", per_client, least=1)
-    if k > c or n * k < c:
-        rule = f"at most the {c} classes, and enough for {n} clients to hold them all"
-        raise invalid("per_client", rule, k)
-    rng = stream(seed, "classes")
-    owners: list[list[int]] = [[] for _ in classes]
-    for client in rng.permutation(n):
-        crowd = np.array([len(own) for own in owners])
-        for j in np.lexsort((rng.permutation(c), crowd))[:k]:
-            owners[j].append(int(client))
-    held: list[list[Int64[Ints, " _"]]] = [[] for _ in range(n)]
-    for value, own in zip(classes, owners, strict=True):
-        parts = np.array_split(rng.permutation(np.flatnonzero(y == value)), len(own))
-        for client, part in zip(own, parts, strict=True):
-            held[client].append(part)
-    return _sorted(held, "per_client", k)
-
-
-def shard_partition(labels: ArrayLike, n: int, per_client: int, seed: int) -> Partition:
-    """Sort by label, cut into n · s shards of equal size, deal s to each client.
-
-    Most clients then hold about s classes [McMahan2017].
-
-    Args:
-        labels: class of each sample, whole numbers from 0.
-        n: clients.
-        per_client: s; n · s may not exceed the samples.
-        seed: of the shuffle within classes and of the deal.
-
-    Returns:
-        The rows of each client, ascending.
-
-    Raises:
-        InvalidInputError: an argument breaks a rule above.
-    """
-    y = check_labels(labels)
-    s = whole("per_client", per_client, least=1)
-    check_sizes(len(y), n, s)
-    rng = stream(seed, "shards")
-    mixed = rng.permutation(len(y))
-    shards = np.array_split(mixed[np.argsort(y[mixed], kind="stable")], n * s)
-    dealt = rng.permutation(n * s).reshape(n, s)
-    return _sorted([[shards[j] for j in row] for row in dealt], "per_client", s)
-
-
-def quantity_partition(
-    m: int, n: int, alpha: float, seed: int, *, minimum: int = 1
-) -> Partition:
-    """Shares of all samples from one Dirichlet(α, …, α): sizes differ, classes do not.
-
-    Args:
-        m: samples.
-        n: clients.
-        alpha: α > 0; small makes sizes very unequal.
-        seed: of shares and shuffle.
-        minimum: least samples of a client.
-
-    Returns:
-        The rows of each client, ascending.
-
-    Raises:
-        InvalidInputError: an argument breaks a rule above.
-    """
-    one_class = np.zeros(m, dtype=np.int64)
-    return dirichlet_partition(one_class, n, alpha, seed, minimum=minimum)
-
-
-def feature_partition(
-    features: ArrayLike, n: int, alpha: float, seed: int, *, minimum: int = 1
-) -> Partition:
-    """Clients see different parts of feature space: Dirichlet skew of feature groups.
-
-    Samples are sorted along their first principal component and cut into ten groups of
-    equal size; each group is shared out as `dirichlet_partition` shares out a class.
-
-    Args:
-        features: one row per sample.
-        n: clients.
-        alpha: α > 0; small is skewed, large is even.
-        seed: of shares and shuffles.
-        minimum: least samples of a client.
-
-    Returns:
-        The rows of each client, ascending.
-
-    Raises:
-        InvalidInputError: an argument breaks a rule above.
-    """
-    X = np.asarray(features)
-    place = np.empty(len(X), dtype=np.int64)
-    place[np.argsort(_along(X), kind="stable")] = np.arange(len(X))
-    groups = place * min(GROUPS, len(X)) // max(len(X), 1)
-    return dirichlet_partition(groups, n, alpha, seed, minimum=minimum)
-
-
-def natural_partition(clients: ArrayLike, n: int) -> Partition:
-    """Each client holds the rows that are its own.
-
-    Args:
-        clients: whose each sample is, whole numbers from 0 to n − 1.
-        n: clients.
-
-    Returns:
-        The rows of each client, ascending.
-
-    Raises:
-        InvalidInputError: a client has no rows.
-    """
-    whose = np.asarray(clients)
-    counts = np.bincount(whose, minlength=n)
-    if len(counts) > n or not counts.all():
-        empty = np.flatnonzero(counts == 0).tolist()[:5]
-        rule = f"the number of clients with rows ({int((counts > 0).sum())})"
-        raise invalid("n", rule, f"{n}" + (f", without rows: {empty}" if empty else ""))
-    return tuple(np.flatnonzero(whose == i) for i in range(n))
-
-
-def _along(X: Array) -> Float64[Array, " m"]:
+def _principal_coordinates(X: Array) -> Float64[Array, " m"]:
     """Coordinates of the rows along their first principal component.
 
-    Its sign is set by its largest entry: either is an eigenvector, and which one a
-    library returns would change who gets what.
+    Its sign is set by its largest entry: both signs are eigenvectors, and the choice of
+    a library would change the partition.
     """
     blocks = [slice(k, k + _ROWS) for k in range(0, len(X), _ROWS)]
     mean = X.mean(axis=0, dtype=np.float64)
@@ -351,159 +509,14 @@ def _along(X: Array) -> Float64[Array, " m"]:
         scatter += rows.T @ rows
     first = np.linalg.eigh(scatter).eigenvectors[:, -1]
     first = first * np.sign(first[np.argmax(np.abs(first))])
-    found = [(X[here].astype(np.float64) - mean) @ first for here in blocks]
-    return np.concatenate([np.zeros(0), *found])
+    parts = [(X[here].astype(np.float64) - mean) @ first for here in blocks]
+    return np.concatenate([np.zeros(0), *parts])
 
 
-def _sorted(held: list[list[Int64[Ints, " _"]]], name: str, given: int) -> Partition:
+def _sorted_shards(
+    held: list[list[Int64[Ints, " _"]]], name: str, given: int
+) -> Partition:
     shards = tuple(np.sort(np.concatenate(parts)) for parts in held)
     if not all(len(shard) for shard in shards):
-        raise invalid(name, "small enough that everybody gets samples", given)
+        raise invalid(name, "small enough that every client gets samples", given)
     return shards
-
-
-# ------------------ Every way to share samples out among clients, by the name that
-
-GROUP = "hewfl.partitions"
-"""DatasetInfo points by which installed packages offer partitions of their own."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """All that a partition may look at of the training part.
-
-    Attributes:
-        labels: class of each row.
-        features: one row per sample, as the model gets them.
-        clients: whose each row is; None where the data do not say.
-    """
-
-    labels: Int64[Ints, " m"]
-    features: Num[Numbers, "m p"]
-    clients: Int64[Ints, " m"] | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How samples are shared out.
-
-    Attributes:
-        kind: one of `KINDS`, or a function of the user's own: it is called with those
-            of `labels`, `features`, `clients`, `n` and `seed` that it names, and with
-            the `options`, and returns the rows of each client.
-        n: clients.
-        alpha: concentration of `dirichlet`, `quantity` and `features`.
-        minimum: least samples of a client under these.
-        per_client: classes of a client under `classes`, shards under `shards`.
-        options: of a partition of the user's own.
-    """
-
-    kind: str = "iid"
-    n: int = 20
-    alpha: float = 0.2
-    minimum: int = 1
-    per_client: int = 2
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def words(self) -> str:
-        """What pages and pictures call it."""
-        if self.kind not in KINDS:
-            rest = ", ".join(f"{k} = {v}" for k, v in self.options.items())
-            return (
-                f"{short_name(self.kind)} ({rest})" if rest else short_name(self.kind)
-            )
-        return WORDS[self.kind].format(alpha=self.alpha, k=self.per_client)
-
-
-def _natural(rows: Rows, how: Sharing, seed: int) -> Partition:  # noqa: ARG001 - no draw
-    if rows.clients is None:
-        rule = "left out: the data do not say whose rows are; name the column"
-        raise invalid("partition", rule, "'natural'")
-    return natural_partition(rows.clients, how.n)
-
-
-KINDS: dict[str, Callable[[Rows, Sharing, int], Partition]] = {
-    "iid": lambda rows, how, seed: iid_partition(len(rows.labels), how.n, seed),
-    "dirichlet": lambda rows, how, seed: dirichlet_partition(
-        rows.labels, how.n, how.alpha, seed, minimum=how.minimum
-    ),
-    "classes": lambda rows, how, seed: class_partition(
-        rows.labels, how.n, how.per_client, seed
-    ),
-    "shards": lambda rows, how, seed: shard_partition(
-        rows.labels, how.n, how.per_client, seed
-    ),
-    "quantity": lambda rows, how, seed: quantity_partition(
-        len(rows.labels), how.n, how.alpha, seed, minimum=how.minimum
-    ),
-    "features": lambda rows, how, seed: feature_partition(
-        rows.features, how.n, how.alpha, seed, minimum=how.minimum
-    ),
-    "natural": _natural,
-}
-"""Partitions by name."""
-WORDS = {
-    "iid": "shuffled even shards",
-    "dirichlet": "Dirichlet partition with α = {alpha:g}",
-    "classes": "{k} classes a client",
-    "shards": "{k} shards a client, sorted by label",
-    "quantity": "Dirichlet sizes with α = {alpha:g}",
-    "features": "Dirichlet skew of features with α = {alpha:g}",
-    "natural": "each client's own rows",
-}
-SKEWED = ("dirichlet", "quantity", "features")
-"""Those with a concentration and a least number of samples."""
-FEW = ("classes", "shards")
-"""Those with a number for each client."""
-
-
-def share_out(rows: Rows, how: Sharing, seed: int) -> Partition:
-    """Rows of each client.
-
-    Args:
-        rows: the training part.
-        how: the kind and its numbers.
-        seed: of all draws.
-
-    Returns:
-        The rows of each client, ascending.
-
-    Raises:
-        InvalidInputError: a number breaks a rule of the kind, or a partition of the
-            user's own is none.
-    """
-    checked_name(how.kind, tuple(KINDS), GROUP, "partition")
-    if not is_own(how.kind, GROUP):
-        return KINDS[how.kind](rows, how, seed)
-    offered = {
-        "labels": rows.labels,
-        "features": rows.features,
-        "clients": rows.clients,
-        "n": how.n,
-        "seed": seed,
-    }
-    call = load(how.kind, GROUP, "partition")
-    return _checked(make(call, how.options, offered, "options"), rows, how)
-
-
-def _checked(found: Any, rows: Rows, how: Sharing) -> Partition:
-    """What a partition of the user's own returned, each row exactly once."""
-    m, name = len(rows.labels), f"what {short_name(how.kind)} returns"
-    try:
-        shards = [np.asarray(shard) for shard in found]
-    except (TypeError, ValueError) as error:
-        raise invalid(
-            name, "a list with the rows of each client", shown(found)
-        ) from error
-    if len(shards) != how.n or not all(len(np.atleast_1d(s)) for s in shards):
-        sizes = f"{len(shards)} lists of {[s.size for s in shards][:8]} rows"
-        raise invalid(name, f"{how.n} lists that are not empty", sizes)
-    if any(s.ndim != 1 or s.dtype.kind not in "iu" for s in shards):
-        raise invalid(name, "lists of whole numbers", shown(found))
-    every = np.sort(np.concatenate(shards))
-    if len(every) != m or (every != np.arange(m)).any():
-        raise invalid(name, f"each of the {m} rows once", f"{len(every)} rows")
-    return tuple(np.sort(shard.astype(np.int64)) for shard in shards)

@@ -1,82 +1,18 @@
-"""What is known of a published data set: its files, checksums, size and terms."""
+"""Folders of data: HEWFL_DATA, the user cache, and files below them.
 
-import gzip
+Files are searched for in the folder named by HEWFL_DATA, then in the user cache. Both
+have the same layout, so a cache can be copied to a machine without network and serve
+there as HEWFL_DATA.
+"""
+
 import hashlib
 import os
 import sys
 import warnings
-import zlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import final
 
 from hewfl.errors import DataError
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One published file.
-
-    Attributes:
-        path: place below the data folder.
-        size: bytes.
-        sha256: checksums of the file in its known containers.
-        content_sha256: checksum of the decompressed bytes, where containers that differ
-            only in a gzip header are in circulation.
-        urls: mirrors, tried in this order; none if nobody publishes the file.
-    """
-
-    path: str
-    size: int
-    sha256: tuple[str, ...]
-    content_sha256: str | None = None
-    urls: tuple[str, ...] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DatasetInfo:
-    """One data set.
-
-    Attributes:
-        name: what `load` takes.
-        title: what people call it.
-        files: all that must be there.
-        samples: rows of the training and of the test part (0: none is published).
-        features: numbers per row.
-        classes: their names, in the order of the labels 0, 1, ...
-        licence: the publisher's terms.
-        citation: key in the bibliography of `PAPER.md`.
-    """
-
-    name: str
-    title: str
-    files: tuple[DataFile, ...]
-    samples: tuple[int, int]
-    features: int
-    classes: tuple[str, ...]
-    licence: str
-    citation: str
-
-    @property
-    def is_downloadable(self) -> bool:
-        """Whether every file has a mirror."""
-        return all(file.urls for file in self.files)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files)
-
-
-# ------------------ Where files are looked for, and whether they are what they
-
-# Order: the folder named by the setting HEWFL_DATA, then the user cache. Both have the
-# same layout, so a cache can be copied to a machine without network as its HEWFL_DATA.
-
-_BLOCK = 1 << 20
 
 
 def cache_root() -> Path:
@@ -93,24 +29,17 @@ def cache_root() -> Path:
     return Path.home() / ".cache" / "hewfl"
 
 
-def warn_of_cache(error: OSError) -> None:
-    """Say, once, that the user cache cannot be written; work goes on without it."""
-    why = error.strerror or error
-    _warn(f"cannot write to the cache {cache_root()} ({why}); set HEWFL_CACHE")
-
-
-@cache  # Python forgets what it has shown whenever somebody changes the filters
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
-
-
 def download_root() -> Path:
-    """Where downloads go: `files` in the user cache."""
+    """The folder of downloads: `files` in the user cache."""
     return cache_root() / "files"
 
 
 def search_roots() -> tuple[Path, ...]:
-    """Folders to search, in order."""
+    """Folders to search, in order.
+
+    Raises:
+        DataError: HEWFL_DATA is set to something that is not a folder.
+    """
     chosen = os.environ.get("HEWFL_DATA")
     if not chosen:
         return (download_root(),)
@@ -120,10 +49,10 @@ def search_roots() -> tuple[Path, ...]:
     return (folder, download_root())
 
 
-def find(file: DataFile) -> Path | None:
-    """The first place that has the file."""
-    places = (root / file.path for root in search_roots())
-    return next((place for place in places if place.is_file()), None)
+def find_file(path: str) -> Path | None:
+    """The first file with this path below one of the search folders."""
+    files = (root / path for root in search_roots())
+    return next((file for file in files if file.is_file()), None)
 
 
 def file_sha256(path: Path) -> str:
@@ -132,43 +61,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def examine(path: Path, file: DataFile) -> tuple[str, str | None]:
-    """The file's sha256, and what is wrong with it if anything is.
-
-    A gzip container that is not a known one passes if its content is the known one.
-    """
-    found = file_sha256(path)
-    if found in file.sha256:
-        return found, None
-    if file.content_sha256 is not None:
-        try:
-            if _content_sha256(path) == file.content_sha256:
-                return found, None
-        except (OSError, EOFError, zlib.error) as error:
-            return found, f"must be a sound gzip file; got {error}"
-    size = f"{path.stat().st_size} bytes of {file.size}"
-    return found, f"must have sha256 {file.sha256[0]}; got {found} ({size})"
+def warn_cache_not_writable(error: OSError) -> None:
+    """Warn once that the user cache cannot be written."""
+    reason = error.strerror or error
+    _warn_once(f"cannot write to the cache {cache_root()} ({reason}); set HEWFL_CACHE")
 
 
-def is_sound(path: Path, file: DataFile) -> bool:
-    """Whether a file is there and is what it claims to be."""
-    return path.is_file() and examine(path, file)[1] is None
-
-
-def how_to_get(entry: DatasetInfo) -> str:
-    """The sentence that ends every message about absent or damaged files."""
-    files = ", ".join(file.path for file in entry.files)
-    by_hand = f"put {files} into a folder and set HEWFL_DATA to it"
-    if entry.is_downloadable:
-        return (
-            f"run `hewfl data get {entry.name}` where there is a network, or {by_hand}"
-        )
-    return f"{by_hand} (not all of them can be downloaded)"
-
-
-def _content_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with gzip.open(path) as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+@cache  # `warnings` forgets which warnings it has shown when its filters change
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=3)

@@ -1,4 +1,4 @@
-"""From a data set to what the paper trains on (section Experiments).
+"""From a data set to training and test arrays (the paper's section Experiments).
 
 All rows are shuffled and split 80/20, features are standardised, and a bias feature is
 appended. Mean and deviation come from the training part alone, so the test part stays
@@ -38,7 +38,7 @@ class Prepared:
         test_features: X of the test part, scaled by the training part's numbers.
         test_labels: y of the test part.
         classes: names of the labels.
-        clients: whose each row of the training part is; None where nobody says.
+        clients: client of each row of the training part; None if the data have none.
     """
 
     features: Float[Array, "m p"]
@@ -153,21 +153,20 @@ def split_rows(
     if not 0 < test_fraction < 1:
         raise invalid("test_fraction", "between 0 and 1", test_fraction)
     held_out = min(max(1, round(test_fraction * len(kept))), len(kept) - 1)
-    return _somebody_each(dataset, kept[held_out:], kept[:held_out])
+    return _keep_every_client(dataset, kept[held_out:], kept[:held_out])
 
 
-def _somebody_each(
+def _keep_every_client(
     dataset: Dataset, rows: Int64[Ints, " m"], test_rows: Int64[Ints, " k"]
 ) -> tuple[Int64[Ints, " m2"], Int64[Ints, " k2"]]:
     """The two parts, with a training row for every client that has rows at all.
 
-    A client all of whose rows were held out gets the first of them back: it would be
-    no client without one.
+    A client whose rows were all held out gets the first of them back.
     """
     if dataset.clients is None:
         return rows, test_rows
-    whose, first = np.unique(dataset.clients[test_rows], return_index=True)
-    short = ~np.isin(whose, dataset.clients[rows])
+    clients, first = np.unique(dataset.clients[test_rows], return_index=True)
+    short = ~np.isin(clients, dataset.clients[rows])
     back = np.sort(first[short])[: len(test_rows) - 1]
     return np.append(rows, test_rows[back]), np.delete(test_rows, back)
 
@@ -183,18 +182,18 @@ def feature_rows(dataset: Dataset, rows: Int64[Ints, " m"]) -> Num[Numbers, "m p
 def _features(dataset: Dataset, rows: Int64[Ints, " m"], dtype: np.dtype[Any]) -> Any:
     """Features of rows of both parts in one type."""
     first = len(dataset.labels)
-    found = np.empty((len(rows), dataset.features.shape[1]), dtype)
-    found[rows < first] = dataset.features[rows[rows < first]]
+    features = np.empty((len(rows), dataset.features.shape[1]), dtype)
+    features[rows < first] = dataset.features[rows[rows < first]]
     if dataset.test is not None:
-        found[rows >= first] = dataset.test[0][rows[rows >= first] - first]
-    return found
+        features[rows >= first] = dataset.test[0][rows[rows >= first] - first]
+    return features
 
 
 def row_clients(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"] | None:
-    """Whose the given rows are, counted as in `split_rows`; None where nobody says.
+    """Clients of the given rows, counted as in `split_rows`; None if there are none.
 
     Args:
-        dataset: whose rows.
+        dataset: from `load`.
         rows: through both parts, the training part first.
 
     Returns:
@@ -207,7 +206,7 @@ def row_labels(dataset: Dataset, rows: Int64[Ints, " m"]) -> Int64[Ints, " m"]:
     """Labels of the given rows, counted as in `split_rows`.
 
     Args:
-        dataset: whose rows.
+        dataset: from `load`.
         rows: through both parts, the training part first.
 
     Returns:
@@ -272,11 +271,11 @@ def _scaled(
     width = len(mean)
     scaled = np.empty((len(rows), width + bias), dtype=dtype)
     scaled[:, width:] = 1
-    with np.errstate(over="ignore"):  # found out below
+    with np.errstate(over="ignore"):  # checked below
         for where, block in _blocks(dataset, rows, _FEW):
             scaled[where, :width] = _standardised(block, mean, deviation)
     if not np.isfinite(scaled).all():
         column = int(np.argwhere(~np.isfinite(scaled))[0][1])
-        found = f"a number beyond it in column {column}"
-        raise invalid("features", f"within the range of {dtype}", found)
+        got = f"a number beyond it in column {column}"
+        raise invalid("features", f"within the range of {dtype}", got)
     return scaled

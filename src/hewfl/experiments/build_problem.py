@@ -15,16 +15,16 @@ from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make, told
 from hewfl.core.toml_records import errors_naming
 from hewfl.core.validation import Array, Ints, invalid, shown
-from hewfl.data import Partition, Prepared, Rows, load, prepare, share_out
+from hewfl.data import Partition, Prepared, TrainingRows, load, partition, prepare
 from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import (
     PROBLEMS_GROUP,
     DataSpec,
-    check_horizons,
-    check_participation,
-    check_scenario,
+    make_local_steps,
+    make_participation,
+    make_scenario,
 )
 from hewfl.experiments.user_code import own_names
 from hewfl.federation.federation import Federation
@@ -38,8 +38,9 @@ NAMES = {
     "test_fraction": "data.test_fraction",
     "n": "clients.n",
     "alpha": "clients.alpha",
-    "minimum": "clients.minimum",
-    "per_client": "clients.per_client",
+    "min_samples": "clients.min_samples",
+    "classes_per_client": "clients.classes_per_client",
+    "shards_per_client": "clients.classes_per_client",
     "partition": "clients.partition",
 }
 """What loaders and partitions call the fields of a spec."""
@@ -49,10 +50,10 @@ def build_federation(spec: Spec) -> Federation:
     """Who takes part, with how many steps of which size."""
     clients = spec.clients
     return Federation(
-        check_horizons(clients.horizons),
+        make_local_steps(clients.local_steps),
         clients.batch_size,
-        check_participation(clients.participation),
-        check_scenario(clients.scenario),
+        make_participation(clients.participation),
+        make_scenario(clients.scenario),
     )
 
 
@@ -66,7 +67,9 @@ def build_problem(spec: Spec, seed: int) -> Any:
             return import_module("hewfl.experiments.build_torch_problem").build_module(
                 spec, seed
             )
-        return _softmax(spec, seed) if spec.problem.make is None else _own(spec, seed)
+        return (
+            _softmax(spec, seed) if spec.problem.factory is None else _own(spec, seed)
+        )
 
 
 def entries_of(
@@ -155,16 +158,16 @@ def _new_softmax(spec: Spec, seed: int) -> Softmax:
 
 
 def shards_of(spec: Spec, seed: int) -> Partition:
-    """Rows of the prepared training part that each client holds."""
+    """TrainingRows of the prepared training part that each client holds."""
     prepared, _ = prepared_data(spec.data, seed, spec.dtype)
-    rows = Rows(prepared.labels, prepared.features, prepared.clients)
-    return share_out(rows, spec.clients.sharing, seed)
+    rows = TrainingRows(prepared.labels, prepared.features, prepared.clients)
+    return partition(rows, spec.clients.sharing, seed)
 
 
 def _own(spec: Spec, seed: int) -> Problem:
     """A problem of the user's own, on the prepared data."""
     asked = spec.problem
-    assert asked.make is not None
+    assert asked.factory is not None
     if spec.clients.partition == "pool":
         rule = "one with shards: a problem of your own has no common pool"
         raise invalid("clients.partition", rule, "pool")
@@ -177,13 +180,13 @@ def _own(spec: Spec, seed: int) -> Problem:
         prepared.classes,
         seed,
     )
-    call = load_code(asked.make, PROBLEMS_GROUP, "problem.make")
+    call = load_code(asked.factory, PROBLEMS_GROUP, "problem.factory")
     found = make(call, asked.options, {"data": data}, "problem.options")
     if not isinstance(found, Problem) or found.n != spec.clients.n:
         n = getattr(found, "n", None)
         rule = f"a hewfl.problems.Problem with n = {spec.clients.n} clients"
-        got = f"{asked.make!r}, which makes {shown(found)} with n = {n}"
-        raise invalid("problem.make", rule, got)
+        got = f"{asked.factory!r}, which makes {shown(found)} with n = {n}"
+        raise invalid("problem.factory", rule, got)
     return found
 
 
@@ -209,7 +212,9 @@ def samples_of(spec: Spec, seed: int) -> str:
 @lru_cache(maxsize=1)  # the regimes of a comparison share their data, seed by seed
 def prepared_data(data: DataSpec, seed: int, dtype: Any) -> tuple[Prepared, str]:
     """The prepared samples and a digest of the bytes they were made from."""
-    dataset = load(data.name, label=data.label, client=data.client)
+    dataset = load(
+        data.name, label_column=data.label_column, client_column=data.client_column
+    )
     digest = hashlib.blake2b(digest_size=16)
     parts = [
         (dataset.features, dataset.labels),

@@ -7,7 +7,14 @@ import numpy as np
 from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make
 from hewfl.core.validation import invalid, shown
-from hewfl.data import Rows, load, row_clients, row_labels, share_out, split_rows
+from hewfl.data import (
+    TrainingRows,
+    load,
+    partition,
+    row_clients,
+    row_labels,
+    split_rows,
+)
 from hewfl.data.dataset import Dataset
 from hewfl.data.prepare import feature_rows
 from hewfl.experiments.spec import Spec
@@ -31,7 +38,9 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
     if device == "cuda" and not torch.cuda.is_available():
         raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
-    dataset = load(data.name, label=data.label, client=data.client)
+    dataset = load(
+        data.name, label_column=data.label_column, client_column=data.client_column
+    )
     _check_fit(spec, dataset)
     rows, test_rows = split_rows(
         dataset,
@@ -48,8 +57,8 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     if spec.clients.partition == "pool":
         raise invalid("clients.partition", "one with shards for a module", "pool")
     table, labels_ = feature_rows(dataset, training), row_labels(dataset, training)
-    known = Rows(labels_, table, row_clients(dataset, training))
-    shards = share_out(known, spec.clients.sharing, seed)
+    known = TrainingRows(labels_, table, row_clients(dataset, training))
+    shards = partition(known, spec.clients.sharing, seed)
     order = training[np.concatenate(shards)]
     sizes = np.array([len(shard) for shard in shards])
     mean, deviation = 0.0, 1.0

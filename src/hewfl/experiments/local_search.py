@@ -5,7 +5,7 @@ lists are only the lattice: every third value of the first list is tried with tw
 each of the others, then the neighbours of the best point, and again, until all
 neighbours of the best point were tried. What is chosen is then better than its
 neighbours on every side, which a point at the end of a list is not known to be: there
-lists go on where the spec says so (`tune.extend`).
+lists go on where the spec says so (`tune.max_extensions`).
 
 Neighbours are one place up or down in one list, or up in one and down in another: step
 size and momentum make up for each other, and valleys run across the axes.
@@ -149,13 +149,15 @@ class Climb:
             for known in self.tried
         )
         pairs = zip(self.methods, means, strict=True)
-        return [next_points(method, known, how.extend or 0) for method, known in pairs]
+        return [
+            next_points(method, known, how.max_extensions) for method, known in pairs
+        ]
 
 
 # ------------------ Lists of hyper-parameters that grow at the end where the best
 
 # The best value of a list may be its last: a longer list might hold a better one. Where a
-# spec says `tune.extend`, lists of positive numbers go on by the ratio of their last two
+# spec says `tune.max_extensions`, lists of positive numbers go on by the ratio of their last two
 # values, and what is new is tried, until the best lies inside or the list was made longer
 # so often. All that was tried is written down, so that the same spec tries the same.
 

@@ -12,7 +12,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json, write_bytes, write_json
 from hewfl.core.validation import Array
-from hewfl.data.paths import cache_root, warn_of_cache
+from hewfl.data.paths import cache_root, warn_cache_not_writable
 from hewfl.experiments.build_problem import build_federation, prepared_data, shards_of
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax, softmax_common_pool
@@ -44,7 +44,7 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
     """The L that normalises step sizes; an estimate is kept in the cache."""
     if spec.problem.is_module:
         return 1 / spec.problem.learning_rate
-    if spec.problem.make is not None:
+    if spec.problem.factory is not None:
         estimate = getattr(problem, "smoothness_estimate", None)
         if spec.problem.smoothness == "estimate" and estimate is not None:
             return float(estimate())
@@ -58,9 +58,9 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
 def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     """L and the optima: from the cache, or solved for once and kept there."""
     smoothness = find_smoothness(spec, seed, problem)
-    if not spec.problem.optimum or spec.problem.is_module:
+    if not spec.problem.solve_optimum or spec.problem.is_module:
         return Constants(smoothness, None, None)
-    if spec.problem.make is not None:
+    if spec.problem.factory is not None:
         return _own_constants(spec, problem, smoothness)
     if spec.clients.scenario is not None:
         judged = _judged(spec, seed, problem)
@@ -129,7 +129,7 @@ def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str
         c = spec.clients
         given["clients"] = [c.n, c.partition]
         if c.partition == "dirichlet":
-            given["clients"] += [c.alpha, c.minimum]
+            given["clients"] += [c.alpha, c.min_samples]
         elif c.partition not in ("iid", "pool"):
             given["shards"] = _shards_digest(spec, seed)
     text = json.dumps(given, sort_keys=True)
@@ -166,7 +166,7 @@ def _keep(key: str, found: Mapping[str, Any], model: bytes | None = None) -> Non
             write_bytes(place.with_suffix(".f64"), model)
         write_json(place, found)
     except OSError as error:
-        warn_of_cache(error)
+        warn_cache_not_writable(error)
 
 
 def _kept(key: str, solve: Callable[[], float]) -> float:

@@ -16,8 +16,12 @@ from hewfl.core.validation import Array, Ints, invalid
 from hewfl.errors import DataError, MissingExtraError
 from hewfl.experiments.external_runs import counted_constants
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.spec_sections import HORIZONS_GROUP, check_horizons, is_own_law
-from hewfl.federation.federation import EpochHorizons, TimedHorizons
+from hewfl.experiments.spec_sections import (
+    LOCAL_STEPS_GROUP,
+    is_own_law,
+    make_local_steps,
+)
+from hewfl.federation.federation import EpochSteps, TimedSteps
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
 Group = int | float
@@ -96,7 +100,9 @@ class Results:
             The name of the quantity.
         """
         of_average = f"{AVERAGED}{quantity}"
-        asked = self.spec.judge == "averaged" and self.measures(label, of_average)
+        asked = self.spec.evaluate_model == "averaged" and self.measures(
+            label, of_average
+        )
         return of_average if asked else quantity
 
     def values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
@@ -165,8 +171,8 @@ class Results:
         """
         if not self.counts_epochs:
             return tuple(record.horizons)
-        law = check_horizons(self.spec.clients.horizons)
-        assert isinstance(law, EpochHorizons)
+        law = make_local_steps(self.spec.clients.local_steps)
+        assert isinstance(law, EpochSteps)
         choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
         pairs = zip(record.clients, record.horizons, strict=True)
@@ -175,12 +181,12 @@ class Results:
     @property
     def counts_epochs(self) -> bool:
         """Whether local work is a number of passes over data of known size."""
-        given = self.spec.clients.horizons
-        if is_own_law(given, HORIZONS_GROUP):  # reading a run loads no code
+        given = self.spec.clients.local_steps
+        if is_own_law(given, LOCAL_STEPS_GROUP):  # reading a run loads no code
             return False
-        law = check_horizons(given)
+        law = make_local_steps(given)
         known = all(constants["samples"] for constants in self.constants)
-        return known and isinstance(law, EpochHorizons)
+        return known and isinstance(law, EpochSteps)
 
     def mass(self, label: str) -> dict[Group, Float64[Array, " seeds"]]:
         """Weight of the clients of each group in the last round, seed by seed.
@@ -242,7 +248,7 @@ def _read_trace(folder: Path, least: int) -> list[RoundRecord]:
 
 
 def _epochs(choices: Sequence[float], m: int, b: int, h: int) -> Group:
-    """The number of epochs e with ⌈e m / b⌉ = h, as `EpochHorizons` counts steps."""
+    """The number of epochs e with ⌈e m / b⌉ = h, as `EpochSteps` counts steps."""
 
     def distance(e: float) -> tuple[int, float]:
         return abs(max(math.ceil(e * m / b), 1) - h), -e
@@ -352,8 +358,8 @@ AXES: dict[Axis, str] = {
 
 def axes_of(results: Results) -> list[Axis]:
     """The axes that a run has: seconds where clients have a time budget and speeds."""
-    given = results.spec.clients.horizons
-    timed = isinstance(given, Mapping) and given.get("kind") == "TimedHorizons"
+    given = results.spec.clients.local_steps
+    timed = isinstance(given, Mapping) and given.get("kind") == "TimedSteps"
     return [axis for axis in AXES if axis != "seconds" or timed]
 
 
@@ -374,8 +380,8 @@ def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " poin
 
 def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:
     """Time since the start, by budget and speeds of the spec; sending takes none."""
-    law = check_horizons(results.spec.clients.horizons)
-    assert isinstance(law, TimedHorizons)
+    law = make_local_steps(results.spec.clients.local_steps)
+    assert isinstance(law, TimedSteps)
     entry = results.labels.index(label)
     rows = []
     for by_entry in results.records:
@@ -384,7 +390,7 @@ def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:
     return np.array(rows)
 
 
-def _duration(law: TimedHorizons, record: RoundRecord) -> float:
+def _duration(law: TimedSteps, record: RoundRecord) -> float:
     """A round's budget, or the one step of a client too slow to end it in that time."""
     pairs = zip(record.clients, record.horizons, strict=True)
     return max([law.budget, *(1 / law.speeds[i] for i, h in pairs if h == 1)])

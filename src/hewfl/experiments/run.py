@@ -39,9 +39,9 @@ from hewfl.experiments.run_folder import (
 )
 from hewfl.experiments.spec import (
     Spec,
-    overridden,
     read_toml,
     spec_from_table,
+    with_overrides,
     write_spec,
 )
 from hewfl.experiments.spec_lint import refuse_unused_fields
@@ -61,7 +61,7 @@ from hewfl.experiments.user_code import check_own, check_own_code
 from hewfl.server.checkpoint import check_trace
 from hewfl.simulation.audit import pathwise_audit_of_all
 from hewfl.simulation.engine import simulate
-from hewfl.simulation.setting import Observer, Step
+from hewfl.simulation.rounds import Observer, Step
 
 CHECKPOINT_EVERY = 10
 """Rounds; a run loses less than this by being killed."""
@@ -268,15 +268,15 @@ def _is_untuned(folder: Folder) -> bool:
 
 def _tune(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
     todo = [folder for folder in folders if _is_untuned(folder)]
-    _climb([f for f in todo if f.spec.tune.search == "climb"], crew, progress)
-    todo = [folder for folder in todo if folder.spec.tune.search != "climb"]
+    _climb([f for f in todo if f.spec.tune.local_search], crew, progress)
+    todo = [folder for folder in todo if not folder.spec.tune.local_search]
     trials = {folder.path: candidates_of(folder.spec) for folder in todo}
     screens: dict[Path, list[Trials]] = {}
     screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
     for folder, tried, scores in _search(screened, trials, crew, progress, "screen"):
         spec = folder.spec
         screens[folder.path] = trial_tables(spec, tried, scores)
-        kept = best_of(spec, tried, scores, spec.tune.keep)
+        kept = best_of(spec, tried, scores, spec.tune.screen_top_k)
         trials[folder.path] = tuple(
             tuple(part[k] for k in sorted(chosen))
             for part, chosen in zip(tried, kept, strict=True)
@@ -327,7 +327,7 @@ def _search(
             now = trials[path], scores
             found[path] = joined(found[path], now) if path in found else now
             trials[path] = ()
-            if turn < (spec.tune.extend or 0):
+            if turn < spec.tune.max_extensions:
                 whole = name == "screen" or not spec.tune.screen_rounds
                 trials[path] = beyond(spec, *found[path], whole=whole)
     return [(folder, *found[folder.path]) for folder in folders]
@@ -403,9 +403,9 @@ def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
 def run(
     spec: Spec | Mapping[str, Any] | str | PathLike[str],
     *,
-    root: str | PathLike[str] = "runs",
+    runs_dir: str | PathLike[str] = "runs",
     jobs: int = 0,
-    changes: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Results:
     """Tune and run an experiment; one that was begun goes on, one that is done is read.
@@ -416,10 +416,10 @@ def run(
     Args:
         spec: a `Spec`, a table as TOML has it, the path of a TOML file, or the folder
             of a run.
-        root: folder that holds runs.
+        runs_dir: folder that holds runs.
         jobs: processes; 0 for none but this one. With others, a script needs
             `if __name__ == "__main__":` around the call, as Python starts it anew.
-        changes: fields to replace, as `--set` takes them: "clients.n=10".
+        overrides: fields to replace, as `--set` takes them: "clients.n=10".
         progress: told of every stage; nobody by default.
 
     Returns:
@@ -433,36 +433,36 @@ def run(
     Examples:
         >>> import tempfile
         >>> table = {"name": "short", "rounds": 2, "seeds": [0], "clients": {"n": 3}}
-        >>> table |= {"data": {"subsample": 90}, "problem": {"optimum": False}}
+        >>> table |= {"data": {"subsample": 90}, "problem": {"solve_optimum": False}}
         >>> table["methods"] = [{"method": "FedAvg", "step_scale": 0.2}]
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     results = run(table, root=folder)
+        ...     results = run(table, runs_dir=folder)
         >>> results.curve("FedAvg", "objective").shape
         (1, 3)
     """
     if isinstance(spec, str | PathLike) and (Path(spec) / "spec.toml").exists():
-        if changes:
-            raise invalid("changes", "left out for a run that is there", list(changes))
+        if overrides:
+            rule = "left out for an existing run"
+            raise invalid("overrides", rule, list(overrides))
         folder = open_folder(Path(spec))
     else:
-        folder = folder_for(_read(spec, changes), Path(root))
+        folder = folder_for(_read(spec, overrides), Path(runs_dir))
     run_all([folder], jobs=jobs, progress=progress or Progress())
     return folder.results
 
 
-def _read(spec: Any, changes: Sequence[str]) -> Spec:
+def _read(spec: Any, overrides: Sequence[str]) -> Spec:
     """The spec with its changes, every field of which has an effect."""
     if isinstance(spec, Spec):
-        if changes:
-            raise invalid(
-                "changes", "left out with a Spec: replace its fields", changes
-            )
+        if overrides:
+            rule = "left out with a Spec: replace its fields"
+            raise invalid("overrides", rule, overrides)
         found = spec
     elif isinstance(spec, Mapping):
-        found = spec_from_table(overridden(dict(spec), changes), Path())
+        found = spec_from_table(with_overrides(dict(spec), overrides), Path())
     elif isinstance(spec, str | PathLike):
         file = Path(spec)
-        found = spec_from_table(overridden(read_toml(file), changes), file.parent)
+        found = spec_from_table(with_overrides(read_toml(file), overrides), file.parent)
     else:
         raise invalid("spec", "a Spec, a table or a file", shown(spec))
     refuse_unused_fields(found)

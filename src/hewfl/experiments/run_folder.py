@@ -103,12 +103,12 @@ def holder_of(folder: Path) -> str | None:
 
 # ------------------ Checksums of a finished run: a digit that changed later is
 
-# json         sha256 of each file that holds results, by its name
+# checksums.json    sha256 of each file that holds results, by its name
 #
 # Written last of all. A report reads no result that does not match, and a run that is
 # called again looks at all of them.
 
-CHECKSUMS = "json"
+CHECKSUMS = "checksums.json"
 
 
 def write_checksums(folder: Path, names: Sequence[str]) -> None:
@@ -187,7 +187,7 @@ def environment(spec: Spec) -> dict[str, Any]:
 #     folder/trials/         scores of single trials, until the choice is made
 #     folder/seed-0/         trace.jsonl, checkpoint and constants.json of a seed
 #     folder/summary.json    what came of it
-#     folder/json  of all of the above, once it is finished
+#     folder/checksums.json  of all of the above, once it is finished
 #     folder/data.json       checksum of the user's own data file
 #     folder/code.json       checksums of the user's own code, and `code/`, a copy of it
 #     folder/times.json      seconds, versions and the machine

@@ -1,4 +1,11 @@
-"""What an experiment is: a frozen record, read from TOML, checked, hashed."""
+"""The spec of an experiment: a frozen record, read from TOML, validated, hashed.
+
+read_spec(file)                  a TOML file as a `Spec`
+spec_from_table(table)           the same from a parsed table
+with_overrides(table, changes)   fields replaced as `--set clients.n=10` does
+write_spec(spec)                 TOML text with all defaults
+template()                       TOML text that explains every field
+"""
 
 import dataclasses
 import hashlib
@@ -18,7 +25,7 @@ from hewfl.core.validation import check_fields, invalid
 from hewfl.data.partition import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError
 from hewfl.experiments.method_spec import (
-    OUTER,
+    SERVER_STEP,
     MethodSpec,
     method_from_table,
     method_table,
@@ -26,13 +33,13 @@ from hewfl.experiments.method_spec import (
     text_field,
 )
 from hewfl.experiments.spec_sections import (
-    HORIZONS_GROUP,
+    LOCAL_STEPS_GROUP,
     MODELS_GROUP,
     PARTICIPATION_GROUP,
     PROBLEMS_GROUP,
-    Amount,
-    AmountOrNone,
     ClientsSpec,
+    Count,
+    CountOrZero,
     DataSpec,
     ProblemSpec,
     Seeds,
@@ -40,13 +47,36 @@ from hewfl.experiments.spec_sections import (
 )
 from hewfl.methods.registry import METHODS
 
-LATER: tuple[tuple[str, str, Any], ...] = (
-    ("tune", "ties", []),
-    ("problem", "options", {}),
-    ("clients", "options", {}),
-    ("clients", "per_client", 2),
-)
-"""Fields that came after runs had been kept under a digest: not in it at default."""
+RENAMED = {
+    "judge": "evaluate_model",
+    "data.label": "data.label_column",
+    "data.client": "data.client_column",
+    "problem.make": "problem.factory",
+    "problem.optimum": "problem.solve_optimum",
+    "clients.minimum": "clients.min_samples",
+    "clients.per_client": "clients.classes_per_client",
+    "clients.horizons": "clients.local_steps",
+    "clients.world": "clients.scenario",
+    "tune.by": "tune.metric",
+    "tune.tie": "tune.tie_tolerance",
+    "tune.tie_by": "tune.tie_metrics",
+    "tune.ties": "tune.tie_metrics",
+    "tune.keep": "tune.screen_top_k",
+    "tune.over": "tune.seed_reduction",
+    "tune.extend": "tune.max_extensions",
+    "tune.search": "tune.local_search",
+}
+"""Old keys of a spec and the keys to write instead; an old key is refused."""
+
+USER_CODE = {
+    ("clients", "local_steps"): LOCAL_STEPS_GROUP,
+    ("clients", "participation"): PARTICIPATION_GROUP,
+    ("clients", "partition"): PARTITIONS_GROUP,
+    ("problem", "model"): MODELS_GROUP,
+    ("problem", "factory"): PROBLEMS_GROUP,
+}
+"""Fields, besides the methods, that may name the user's own code, and the group of
+entry points that may provide it."""
 
 
 @final
@@ -55,24 +85,24 @@ class Spec:
     """An experiment.
 
     Attributes:
-        name: what folders and pages call it.
+        name: of folders and pages.
         methods: what is compared, each on the same clients, work and minibatches.
         rounds: T.
-        seeds: repetitions; a seed fixes the split, the partition, the horizons and all
-            draws.
+        seeds: repetitions; a seed fixes the split, the partition, the local steps and
+            all draws.
         evaluate_every: rounds between evaluations.
-        judge: the model by which methods are tuned and compared: "iterate", the
-            server's last one, which is the default; or "averaged", the average of its
-            iterates for methods with `average`, and the iterate of the others. Both are
-            measured and shown.
+        evaluate_model: the model by which methods are tuned and compared: "iterate",
+            the server's last one; or "averaged", the average of the iterates for
+            methods with `average`, and the iterate of the others. Both are measured
+            and shown.
         audit_every: rounds between checks of the pathwise certificate of HEW methods
             with exact gradients; 0 for none.
         dtype: precision of local branches and evaluations.
-        device: where the samples live: `numpy` on the host, with compiled kernels, or
+        device: where the samples are: `numpy` on the host, with compiled kernels, or
             torch tensors on the `cpu` or on `cuda`. Results agree to rounding.
-        data: which samples.
-        problem: which objective.
-        clients: who holds what and does how much.
+        data: the data set.
+        problem: the model and its objective.
+        clients: their data, local work and faults.
         tune: how grids are searched.
 
     Raises:
@@ -81,11 +111,11 @@ class Spec:
 
     name: str
     methods: tuple[MethodSpec, ...]
-    rounds: Amount = 90
+    rounds: Count = 90
     seeds: Seeds = (0, 1, 2, 3, 4, 5, 6)
-    evaluate_every: Amount = 1
-    judge: Literal["iterate", "averaged"] | None = None
-    audit_every: AmountOrNone = 0
+    evaluate_every: Count = 1
+    evaluate_model: Literal["iterate", "averaged"] = "iterate"
+    audit_every: CountOrZero = 0
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["numpy", "cpu", "cuda"] = "numpy"
     data: DataSpec = field(default_factory=DataSpec)
@@ -94,7 +124,7 @@ class Spec:
     tune: TuneSpec = field(default_factory=TuneSpec)
 
     def __post_init__(self) -> None:
-        """Require a name for a folder, numbers in range, and different labels."""
+        """Validate the fields; labels of methods differ."""
         is_bad = any(c in self.name for c in "/\\") or len(self.name.encode()) > 200
         if is_bad or not self.name or self.name[0] == ".":
             raise invalid("name", "a name for a folder", repr(self.name))
@@ -110,35 +140,31 @@ class Spec:
         self._check_tuning()
 
     def _check_tuning(self) -> None:
-        """Require that tuning goes by something that is measured."""
+        """Require tuning by quantities that are measured."""
         if self.is_tuned or (self.problem.is_module and self.data.validation_fraction):
             return
-        asked = {"by": self.tune.by}
-        if self.tune.tie:
-            asked["tie_by"] = self.tune.tie_by
-        for name, quantity in asked.items():
+        asked = [("metric", self.tune.metric)]
+        if self.tune.tie_tolerance:
+            asked += [("tie_metrics", each) for each in self.tune.tie_metrics]
+        for name, quantity in asked:
             if quantity.startswith("validation"):
                 rule = "measured: only modules with data.validation_fraction have that"
                 raise invalid(f"tune.{name}", rule, f'"{quantity}"')
 
     @property
     def is_tuned(self) -> bool:
-        """Whether no method brings a grid any more."""
+        """Whether no method has a grid."""
         return not any(method.grid for method in self.methods)
 
     @property
     def is_record(self) -> bool:
-        """Whether it tells of a job that is no simulation: its nodes hold the data."""
+        """Whether it describes a real job, no simulation: its nodes hold the data."""
         return self.clients.partition == "nodes"
 
     @property
     def digest(self) -> str:
-        """Eight letters that stand for every field."""
-        table = spec_table(self)
-        for section, name, default in LATER:
-            if table[section][name] == default:
-                del table[section][name]
-        text = json.dumps(table, sort_keys=True)
+        """Eight letters that identify all fields."""
+        text = json.dumps(spec_table(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -147,63 +173,61 @@ def spec_from_table(table: Mapping[str, Any], folder: Path | None = None) -> Spe
 
     Args:
         table: as parsed.
-        folder: where files of the user's own code are looked for first; None leaves
+        folder: where files of the user's own code are searched first; None leaves
             their names as they are.
 
     Returns:
-        The spec, its own checks passed.
+        The spec, validated.
 
     Raises:
         InvalidInputError: naming the field, the rule and the value.
     """
-    rest = {key: value for key, value in table.items() if key != "methods"}
+    refuse_old_keys(table)
     if folder is not None:
-        table = _located(table, folder)
-        rest = {key: value for key, value in table.items() if key != "methods"}
+        table = _with_paths(table, folder)
+    rest = {key: value for key, value in table.items() if key != "methods"}
     listed = table.get("methods", [])
     if not isinstance(listed, list):
         raise invalid("methods", "a list of [[methods]] tables", repr(listed)[:80])
-    # A federation runs whatever rule its server was given, also one of the user's own.
+    # A real federation may run any rule, also one that this process cannot import.
     read = recorded_method if is_record(table) else method_from_table
     methods = [read(m, f"methods[{i}]") for i, m in enumerate(listed)]
     return from_table(Spec, rest | {"methods": methods}, "")
 
 
-OWN = {
-    ("clients", "horizons"): HORIZONS_GROUP,
-    ("clients", "participation"): PARTICIPATION_GROUP,
-    ("clients", "partition"): PARTITIONS_GROUP,
-    ("problem", "model"): MODELS_GROUP,
-    ("problem", "make"): PROBLEMS_GROUP,
-}
-"""Where a spec may name code of the user's own, besides its methods, and the group of
-entry points that it may be one of."""
+def refuse_old_keys(table: Mapping[str, Any]) -> None:
+    """Refuse a key of `RENAMED`; the error names the new key."""
+    for old, new in RENAMED.items():
+        *section, key = old.split(".")
+        inner = table.get(section[0]) if section else table
+        if isinstance(inner, Mapping) and key in inner:
+            raise invalid(old, f"written as `{new}`", "the old key")
 
 
-def _located(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The table with whole paths of the user's own code; its form is not checked."""
-    found = dict(table)
-    for section, name in OWN:
-        inner = found.get(section)
+def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The table with absolute paths of the user's own code; nothing is validated."""
+    new = dict(table)
+    for section, name in USER_CODE:
+        inner = new.get(section)
         if not isinstance(inner, Mapping) or name not in inner:
             continue
         value = inner[name]
         if isinstance(value, Mapping):
             value = {**value, "kind": located(value.get("kind"), folder)}
-        found[section] = {**inner, name: located(value, folder)}
-    listed = found.get("methods")
+        new[section] = {**inner, name: located(value, folder)}
+    listed = new.get("methods")
     if isinstance(listed, list):
-        found["methods"] = [
+        new["methods"] = [
             {**m, "method": located(m.get("method"), folder)}
             if isinstance(m, Mapping)
             else m
             for m in listed
         ]
-    return found
+    return new
 
 
 def is_record(table: Mapping[str, Any]) -> bool:
-    """Whether a table tells of a job that is no simulation: its nodes hold the data."""
+    """Whether a table describes a real job, no simulation: its nodes hold the data."""
     clients = table.get("clients")
     return isinstance(clients, Mapping) and clients.get("partition") == "nodes"
 
@@ -220,13 +244,13 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def read_spec(file: Path) -> Spec:
-    """Read a spec from its file; code of the user's own is looked for beside it.
+    """Read a spec from its file; code of the user's own is searched beside it.
 
     Args:
         file: a TOML file.
 
     Returns:
-        The spec, its own checks passed.
+        The spec, validated.
 
     Raises:
         DataError: the file cannot be read or is not TOML.
@@ -236,17 +260,17 @@ def read_spec(file: Path) -> Spec:
 
 
 def spec_table(spec: Spec) -> dict[str, Any]:
-    """The table of a spec, defaults written out."""
+    """The table of a spec, with all defaults."""
     table = to_table(spec)
     table["methods"] = [method_table(method) for method in spec.methods]
     return table
 
 
 def write_spec(spec: Spec) -> str:
-    """The spec as TOML text, defaults written out."""
+    """The spec as TOML text, with all defaults."""
     table = spec_table(spec)
-    # One by one, as tomli-w puts short tables of a list between brackets on one line
-    # each: nobody could then add a method by a [[methods]] table of their own.
+    # tomli-w writes a list of short tables in brackets, one line each. Users add
+    # methods by [[methods]] tables, so each method is written by itself.
     methods = [
         write_toml({"methods": method}).replace("[methods]", "[[methods]]", 1)
         for method in table.pop("methods")
@@ -256,52 +280,49 @@ def write_spec(spec: Spec) -> str:
     return "\n".join([write_toml(plain), *methods, write_toml(sections)])
 
 
-# ------------------ Changes to a spec from the command line: `clients.n=10`
-
-
-def overridden(table: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+def with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The table with fields replaced; values are read as TOML, else as text.
 
-    Fields and types are checked when the spec is built from the table.
+    Fields and types are validated when the spec is built from the table.
 
     Raises:
-        InvalidInputError: a change is not of the form field=value.
+        InvalidInputError: an override is not of the form field=value.
 
-    >>> overridden({"rounds": 90}, ["clients.n=10", "data.name=mnist"])
+    >>> with_overrides({"rounds": 90}, ["clients.n=10", "data.name=mnist"])
     {'rounds': 90, 'clients': {'n': 10}, 'data': {'name': 'mnist'}}
     """
-    found = dict(table)
-    for change in changes:
-        field, sign, text = change.partition("=")
-        if not sign or not field.strip():
-            raise invalid("--set", "of the form field=value", repr(change))
-        found = _replaced(found, field.strip().split("."), _value(text.strip()))
-    return found
+    new = dict(table)
+    for override in overrides:
+        path, sign, text = override.partition("=")
+        if not sign or not path.strip():
+            raise invalid("--set", "of the form field=value", repr(override))
+        new = _replace_field(new, path.strip().split("."), _parse_value(text.strip()))
+    return new
 
 
-def _replaced(table: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+def _replace_field(
+    table: dict[str, Any], path: Sequence[str], value: Any
+) -> dict[str, Any]:
     first, *rest = path
     if not rest:
         return table | {first: value}
     inner = table.get(first, {})
     if not isinstance(inner, dict):
         raise invalid("--set", f"a field of a table; `{first}` is none", ".".join(path))
-    return table | {first: _replaced(inner, rest, value)}
+    return table | {first: _replace_field(inner, rest, value)}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-# ------------------ A spec with every field explained, made from the records
-
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
-WHAT = (
+METHODS_HELP = (
     f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
-    f"are fields, and so are those of the server optimiser: {', '.join(OUTER)}. FedAvgM "
+    f"are fields, and so are those of the server optimiser: {', '.join(SERVER_STEP)}. FedAvgM "
     'is FedAvg with `momentum`, FedAdam is FedAvg with `adapt = "adam"`. Lists in '
     "[methods.grid] are searched by tuning, those of the server optimiser too. A rule "
     'of your own is method = "my_rules:Krum", from my_rules.py beside this file.'
@@ -322,32 +343,32 @@ step_scale = 0.4
 
 
 def template() -> str:
-    """TOML text that runs as it is: defaults, with what each field means."""
+    """TOML text of a complete spec: the defaults, with the meaning of each field."""
     top = [f for f in dataclasses.fields(Spec) if f.name not in (*SECTIONS, "methods")]
     lines = [f"# {inspect.getdoc(Spec)!s}".splitlines()[0], ""]
-    meanings = documented(Spec)
+    meanings = field_meanings(Spec)
     for item in top:
         value = "example" if item.name == "name" else item.default
-        lines += _field(item.name, value, meanings[item.name])
+        lines += _field_lines(item.name, value, meanings[item.name])
     for section, record in SECTIONS.items():
         title = str(inspect.getdoc(record)).splitlines()[0]
         lines += ["", f"# {title}", f"[{section}]"]
-        meanings = documented(record)
+        meanings = field_meanings(record)
         for item in dataclasses.fields(record):
-            lines += _field(item.name, item.default, meanings[item.name])
-    lines += ["", *_comment(WHAT), ""]
+            lines += _field_lines(item.name, item.default, meanings[item.name])
+    lines += ["", *_comment(METHODS_HELP), ""]
     return "\n".join(lines) + "\n" + EXAMPLE
 
 
-def documented(record: Any) -> dict[str, str]:
-    """What a record's docstring says of each of its fields."""
+def field_meanings(record: Any) -> dict[str, str]:
+    """The meaning of each field, from the Attributes of a record's docstring."""
     text = str(inspect.getdoc(record)).partition("Attributes:\n")[2]
-    text = text.partition("\n\n")[0]  # what a record raises is another section
-    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
-    return {name: " ".join(meaning.split()) for name, meaning in found}
+    text = text.partition("\n\n")[0]  # the next section of the docstring begins there
+    pairs = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in pairs}
 
 
-def _field(name: str, value: Any, meaning: str) -> list[str]:
+def _field_lines(name: str, value: Any, meaning: str) -> list[str]:
     comment = _comment(meaning)
     if value is None or value is dataclasses.MISSING:  # the latter: an empty table
         return [*comment, f"# {name} ="]

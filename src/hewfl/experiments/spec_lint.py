@@ -13,15 +13,15 @@ from typing import Any
 from hewfl.core.plugins import is_own
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
-from hewfl.data.partition import FEW, GROUP, SKEWED
+from hewfl.data.partition import DIRICHLET_KINDS, GROUP, PER_CLIENT_KINDS
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import MODELS, ProblemSpec
 
 AUDITED = ("HewHom", "HewHet")
 """Methods with a pathwise certificate."""
-OF_SOFTMAX = ("l2", "smoothness", "optimum")
-OF_ANY_MODEL = ("model", "make", "options", "reference_steps")
+OF_SOFTMAX = ("l2", "smoothness", "solve_optimum")
+OF_ANY_MODEL = ("model", "factory", "options", "reference_steps")
 OF_MODULES = tuple(
     field.name
     for field in dataclasses.fields(ProblemSpec)
@@ -42,7 +42,7 @@ Rule = tuple[Callable[[Spec], bool], tuple[str, ...], str]
 RULES: tuple[Rule, ...] = (
     (
         lambda s: s.data.name in CATALOGUE,
-        ("data.label",),
+        ("data.label_column",),
         "a data set known by name has its labels",
     ),
     (
@@ -51,14 +51,14 @@ RULES: tuple[Rule, ...] = (
         'data.split = "published" keeps the publisher\'s test part',
     ),
     (
-        lambda s: s.clients.partition not in SKEWED,
-        ("clients.alpha", "clients.minimum"),
-        f"only clients.partition = {', '.join(SKEWED)} have it",
+        lambda s: s.clients.partition not in DIRICHLET_KINDS,
+        ("clients.alpha", "clients.min_samples"),
+        f"only clients.partition = {', '.join(DIRICHLET_KINDS)} have it",
     ),
     (
-        lambda s: s.clients.partition not in FEW,
-        ("clients.per_client",),
-        f"only clients.partition = {', '.join(FEW)} have it",
+        lambda s: s.clients.partition not in PER_CLIENT_KINDS,
+        ("clients.classes_per_client",),
+        f"only clients.partition = {', '.join(PER_CLIENT_KINDS)} have it",
     ),
     (
         lambda s: not is_own(s.clients.partition, GROUP),
@@ -66,12 +66,12 @@ RULES: tuple[Rule, ...] = (
         "only a partition of your own has them",
     ),
     (
-        lambda s: s.problem.model in MODELS and s.problem.make is None,
+        lambda s: s.problem.model in MODELS and s.problem.factory is None,
         ("problem.options",),
         "only a model or a problem of your own has them",
     ),
     (
-        lambda s: s.problem.make is not None,
+        lambda s: s.problem.factory is not None,
         ("problem.l2", "problem.learning_rate"),
         "a problem of your own does not use it",
     ),
@@ -97,19 +97,21 @@ RULES: tuple[Rule, ...] = (
         "certificate to audit",
     ),
     (
-        lambda s: s.judge == "averaged" and not any(map(_has_average, s.methods)),
-        ("judge",),
+        lambda s: (
+            s.evaluate_model == "averaged" and not any(map(_has_average, s.methods))
+        ),
+        ("evaluate_model",),
         "no method has `average`",
     ),
     (
         lambda s: not s.is_tuned and not s.tune.screen_rounds,
-        ("tune.screen_seeds", "tune.keep"),
+        ("tune.screen_seeds", "tune.screen_top_k"),
         "there is no first trial without tune.screen_rounds",
     ),
     (
-        lambda s: not s.is_tuned and not s.tune.tie,
-        ("tune.tie_by",),
-        "nothing counts as equal without tune.tie",
+        lambda s: not s.is_tuned and not s.tune.tie_tolerance,
+        ("tune.tie_metrics",),
+        "nothing counts as equal without tune.tie_tolerance",
     ),
 )
 

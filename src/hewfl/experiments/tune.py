@@ -42,8 +42,7 @@ LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES)
 Candidates = tuple[tuple[MethodSpec, ...], ...]
 """Those of every method with a grid, method by method."""
 Scores = Float64[Array, "candidates k"]
-"""The quantity that decides, the one that decides between equals, and those of `ties`;
-less is better."""
+"""`tune.metric` and the `tune.tie_metrics`, one column each; less is better."""
 Trials = tuple[Mapping[str, Any], ...]
 """Those of one method: `parameters`, and `scores` and `tie_scores` seed by seed."""
 
@@ -158,7 +157,7 @@ def try_candidates(
         checkpoint: folder that a stopped trial goes on from, None for none.
     """
     problem = build_problem(spec, seed)
-    wanted = (spec.tune.by, spec.tune.tie_by, *spec.tune.ties)
+    wanted = (spec.tune.metric, *spec.tune.tie_metrics)
     if spec.problem.is_softmax and not any(q.startswith("test_") for q in wanted):
         problem = replace(problem, test=None)  # nobody will look at it
     L = find_smoothness(spec, seed, problem)
@@ -192,10 +191,10 @@ def best_of(
         own = means[first : first + len(part)]
         first += len(part)
         least = own[:, 0].min()
-        level = np.where(own[:, 0] <= least + spec.tune.tie, least, own[:, 0])
+        level = np.where(own[:, 0] <= least + spec.tune.tie_tolerance, least, own[:, 0])
         order = (
             np.lexsort((*own[:, :0:-1].T, level))
-            if spec.tune.tie
+            if spec.tune.tie_tolerance
             else np.argsort(own[:, 0], kind="stable")
         )
         found.append(tuple(int(k) for k in order[:keep]))
@@ -206,7 +205,7 @@ def over_seeds(
     how: TuneSpec, rows: Float64[Array, "seeds *candidates k"]
 ) -> Float64[Array, "*candidates k"]:
     """What decides of the scores of all seeds: their mean, or the worst of them."""
-    found = rows.max(axis=0) if how.over == "worst" else rows.mean(axis=0)
+    found = rows.max(axis=0) if how.seed_reduction == "worst" else rows.mean(axis=0)
     return np.asarray(found)
 
 
@@ -293,7 +292,7 @@ def trial_tables(
     spec: Spec, candidates: Candidates, scores: Sequence[Scores]
 ) -> list[Trials]:
     """The trials of each method as they are written down, with their own sign."""
-    names = (spec.tune.by, spec.tune.tie_by)
+    names = (spec.tune.metric, spec.tune.tie_metrics[0])
     signs = np.array([-1.0 if name in LARGER_IS_BETTER else 1.0 for name in names])
     by_candidate = np.stack(scores, axis=1)[..., :2] * signs  # candidates seeds 2
     ends = np.cumsum([len(part) for part in candidates])
@@ -321,7 +320,7 @@ def _score(spec: Spec, records: Sequence[RoundRecord], quantity: str) -> float:
     record = records[-1]
     if quantity == "local_steps":
         return float(sum(sum(each.horizons) for each in records))
-    if spec.judge == "averaged" and f"{AVERAGED}{quantity}" in record.metrics:
+    if spec.evaluate_model == "averaged" and f"{AVERAGED}{quantity}" in record.metrics:
         quantity = f"{AVERAGED}{quantity}"
     value = record.metrics.get(quantity, getattr(record, quantity, None))
     if value is None or not math.isfinite(value):

@@ -20,12 +20,12 @@ from hewfl.data.paths import file_sha256
 from hewfl.data.user_files import SUFFIXES
 from hewfl.errors import DataError
 from hewfl.experiments.method_spec import GROUP, check_method
-from hewfl.experiments.spec import OWN, Spec
+from hewfl.experiments.spec import USER_CODE, Spec
 from hewfl.experiments.spec_sections import (
-    HORIZONS_GROUP,
+    LOCAL_STEPS_GROUP,
     PARTICIPATION_GROUP,
-    check_horizons,
-    check_participation,
+    make_local_steps,
+    make_participation,
 )
 
 DATA, CODE = "data.json", "code.json"
@@ -54,10 +54,12 @@ def located(spec: Spec) -> Spec:
 def _counted(spec: Spec) -> Spec:
     """The spec with as many clients as its data have."""
     data = spec.data
-    if data.client is None:
+    if data.client_column is None:
         rule = 'given: clients.partition = "natural" goes by that column'
-        raise invalid("data.client", rule, "nothing")
-    found = load_data(data.name, label=data.label, client=data.client)
+        raise invalid("data.client_column", rule, "nothing")
+    found = load_data(
+        data.name, label_column=data.label_column, client_column=data.client_column
+    )
     clients = replace(spec.clients, n=len(found.client_names))
     clients.check_number()
     return replace(spec, clients=clients)
@@ -80,7 +82,7 @@ def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
     asked: dict[str, tuple[Any, str]] = {
         f"methods[{k}].method": (m.method, GROUP) for k, m in enumerate(spec.methods)
     }
-    for (section, name), group in OWN.items():
+    for (section, name), group in USER_CODE.items():
         given = getattr(getattr(spec, section), name)
         kind = given.get("kind") if isinstance(given, Mapping) else given
         asked[f"{section}.{name}"] = (kind, group)
@@ -96,10 +98,10 @@ def check_own_code(spec: Spec) -> None:
                 m for k, m in enumerate(spec.methods) if where == f"methods[{k}]"
             )
             check_method(method, where)
-        elif group == HORIZONS_GROUP:
-            check_horizons(spec.clients.horizons)
+        elif group == LOCAL_STEPS_GROUP:
+            make_local_steps(spec.clients.local_steps)
         elif group == PARTICIPATION_GROUP:
-            check_participation(spec.clients.participation)
+            make_participation(spec.clients.participation)
         else:
             load(name, group, field)
 

@@ -59,7 +59,7 @@ def answer(run: PageRun) -> Html:
         f"After round {last}: the best mean, against every other method (paired by "
         f"seed, Holm's correction over all pairs, {LEVEL:.0%})"
     )
-    if run.results.spec.judge == "averaged":
+    if run.results.spec.evaluate_model == "averaged":
         caption += "; by the averaged model of methods that keep one"
     text = "; ".join(told)
     return tag(
@@ -244,7 +244,7 @@ def baseline(run: PageRun) -> Html:
         ]
         better = "more" if s.quantity in LARGER_IS_BETTER else "less"
         caption = f"{QUANTITIES[s.quantity]} minus that of {best}; {better} is better"
-        if run.results.spec.judge == "averaged":
+        if run.results.spec.evaluate_model == "averaged":
             caption += "; by the averaged model of methods that keep one"
         head = ["method", "difference", "interval", "picture", "p", "verdict"]
         tables.append(table(head, rows, caption))
@@ -323,7 +323,7 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
         f"When a method first is at the target: mean over seeds and its {LEVEL:.0%} "
         "interval, between two evaluations by a straight line. Where some seeds never "
         "are, the median, and how many are. Seconds are there where the spec has time "
-        "budgets and speeds (TimedHorizons); sending takes none."
+        "budgets and speeds (TimedSteps); sending takes none."
     )
     return join((tag("p", note, class_="note"), *tables))
 
@@ -381,15 +381,15 @@ def tuning(run: PageRun) -> Html:
         name, grid = run.name(choice.label), grids[choice.label]
         lists = "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in grid.items())
         rows.append([name, values(choice.parameters, grid), lists])
-    caption = f"Chosen by the mean {tune.by} after {tune.rounds} rounds"
-    if run.folder.spec.judge == "averaged":
+    caption = f"Chosen by the mean {tune.metric} after {tune.rounds} rounds"
+    if run.folder.spec.evaluate_model == "averaged":
         caption += ", of the averaged model where a method keeps one"
-    if tune.tie:
-        caption += f"; between means within {tune.tie:g}, by the mean {tune.tie_by}"
+    if tune.tie_tolerance:
+        caption += f"; between means within {tune.tie_tolerance:g}, by the mean {tune.tie_metrics[0]}"
     return join(
         (
             _edges(choices),
-            warning(_LEAK) if tune.by.startswith("test_") else "",
+            warning(_LEAK) if tune.metric.startswith("test_") else "",
             table(["method", "chosen", "grid"], rows, caption),
             _trials(run, {c.label: c.screen for c in choices}, first=True),
             _trials(run, {c.label: c.table for c in choices}, first=False),
@@ -407,13 +407,13 @@ def _trials(run: PageRun, trials: Mapping[str, Trials], *, first: bool) -> Html:
     for label, own in trials.items():
         for trial in own:
             cells = [*map(_score, trial["scores"])]
-            if tune.tie:
+            if tune.tie_tolerance:
                 cells += map(_score, trial["tie_scores"])
             tried = values(trial["parameters"], grids[label])
             rows.append([run.name(label), tried, *cells])
     if not rows:
         return Html("")
-    asked = (tune.by, tune.tie_by) if tune.tie else (tune.by,)
+    asked = (tune.metric, tune.tie_metrics[0]) if tune.tie_tolerance else (tune.metric,)
     head = ["method", "parameters"]
     head += [f"{quantity}, seed {seed}" for quantity in asked for seed in seeds]
     summary = f"{len(rows)} {'first trials' if first else 'trials'}"
@@ -441,7 +441,7 @@ def _edges(choices: Sequence[Choice]) -> Html:
 # ------------------ Sections of a report page: final values, weights, certificate,
 
 COLUMNS = 8
-"""Horizons that have a column of their own; of more, neighbours share one."""
+"""LocalSteps that have a column of their own; of more, neighbours share one."""
 _SMOOTHNESS = {"estimate": "an estimate", "bound": "a proven bound"}
 
 
@@ -482,9 +482,9 @@ def _view(k: int, kind: str) -> Html:
 def _lead(run: PageRun) -> Html:
     """One sentence on the set-up; of a job's record only what is sure."""
     spec, known = run.results.spec, run.results.constants[0]
-    told = [f"{spec.data.name}: {known['n']} clients", spec.clients.shared_out]
+    told = [f"{spec.data.name}: {known['n']} clients", spec.clients.partition_text]
     if not spec.is_record:
-        told.append(_horizons(spec.clients.horizons))
+        told.append(_horizons(spec.clients.local_steps))
         told.append(f"batches of {spec.clients.batch_size}")
     if known["d"] is not None:
         told.append(f"{known['d']} parameters")

@@ -10,7 +10,7 @@ import torch
 from tests.problems.module.small import Array, data, mlp, nn, points, small
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     FedAvg,
     Federation,
     HewHet,
@@ -23,7 +23,7 @@ from hewfl import (
 from hewfl.data import load
 from hewfl.errors import DataError, SolverError
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
-from hewfl.problems.module.network import layout_of, unflatten
+from hewfl.problems.module.network import parameter_layout, unflatten
 from hewfl.problems.module.training import choose_route
 from hewfl.problems.problem import Branching, Problem
 
@@ -35,10 +35,10 @@ DIFFERENCES = 1e-7
 LANES = 3
 RATE = 0.2
 METHODS: list[Any] = [
-    FedAvg(1 / RATE, 1.0),
+    FedAvg(1.0 / (1 / RATE)),
     HewHom(1 / RATE, 3.0),
     HewHet(1 / RATE, 3.0),
-    MinibatchSGD(1 / RATE, 1.0),
+    MinibatchSGD(1.0 / (1 / RATE)),
 ]
 
 
@@ -55,7 +55,7 @@ def scored(problem: TorchModule, x: Array, X: Any, y: Any) -> tuple[Array, Array
 
 
 def unflatten_(problem: TorchModule, x: Array) -> dict[str, Any]:
-    return unflatten(layout_of(problem.module), torch.tensor(x))
+    return unflatten(parameter_layout(problem.module), torch.tensor(x))
 
 
 def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
@@ -163,7 +163,7 @@ def test_answers_come_in_the_library_and_precision_of_the_models() -> None:
 def test_there_is_no_theory_here() -> None:
     problem = small()
     with pytest.raises(InvalidInputError, match="`smoothness` must be a positive fini"):
-        FedAvg(problem.smoothness, 1.0)
+        FedAvg(1.0 / problem.smoothness)
     for ask in (problem.optimum, problem.pooled_optimum):
         with pytest.raises(SolverError, match="no certified minimiser"):
             ask()
@@ -182,8 +182,8 @@ def test_any_loss_and_integer_features() -> None:
     problem = torch_from_arrays(module, X, y.astype(np.float32), shards, loss=square)
     found = problem.evaluate(problem.start[None])
     assert set(found) == {"train_loss"}
-    federation = Federation(ChoiceHorizons((1, 3)), 4)
-    trace = simulate(problem, federation, [FedAvg(20.0, 1.0)], rounds=8, seed=0)
+    federation = Federation(ChoiceSteps((1, 3)), 4)
+    trace = simulate(problem, federation, [FedAvg(1.0 / 20.0)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
     assert losses[0] is not None
     assert losses[-1] is not None
@@ -205,7 +205,7 @@ def digits(route: Any = "auto") -> TorchModule:
 
 
 def run(problem: TorchModule, rounds: int, **given: Any) -> Any:
-    federation = Federation(ChoiceHorizons((1, 2, 6)), 16, SampledParticipation(4))
+    federation = Federation(ChoiceSteps((1, 2, 6)), 16, SampledParticipation(4))
     return simulate(
         problem,
         federation,
@@ -225,7 +225,7 @@ def test_methods_learn_in_the_engine() -> None:
         [
             r.metrics["validation_accuracy"]
             for r in trace.records
-            if r.lane == k and r.metrics
+            if r.entry == k and r.metrics
         ]
         for k in range(len(METHODS))
     ]
@@ -240,8 +240,8 @@ def test_a_run_starts_at_the_module(tmp_path: Path) -> None:
     problem = small(module=nn.Sequential(*layers), training=Training())
 
     def played(**given: Any) -> Array:
-        federation = Federation(ChoiceHorizons((1, 2)), 4)
-        lanes = [FedAvg(10.0, 1.0)]
+        federation = Federation(ChoiceSteps((1, 2)), 4)
+        lanes = [FedAvg(1.0 / 10.0)]
         trace = simulate(problem, federation, lanes, rounds=2, seed=0, **given)
         return np.asarray(trace.anchors[0])
 
@@ -281,11 +281,11 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     """Read off displacements they would be as long as Adam's directions, about √d."""
     training = Training(clip=1e-3, optimiser="adamw")
     problem = small(training=training)
-    federation = Federation(ChoiceHorizons((1, 2)), batch_size=2)
+    federation = Federation(ChoiceSteps((1, 2)), batch_size=2)
     seen: list[float] = []
 
     def observe(step: Any) -> dict[str, float]:
-        if step.lane == 0:
+        if step.entry == 0:
             seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
         return {}
 
@@ -299,7 +299,7 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     assert corrected.scalars == n * d + 3 * (2 * d + n * 2 * d + 1)
     assert corrected.paper_scalars == corrected.scalars
     assert plain.scalars == 3 * (d + n * d + 1)
-    assert trace.ledger(0).total.scalars == corrected.scalars
+    assert trace.communication(0).total.scalars == corrected.scalars
     sgd = replace(problem, training=Training())
     found = simulate(sgd, federation, lanes[:1], rounds=3, seed=0).of(0)[-1]
     assert found.scalars == n * d + 3 * (2 * d + n * d + 1)

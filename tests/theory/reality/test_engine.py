@@ -19,7 +19,7 @@ import pytest
 
 from hewfl import (
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewFixed,
     HewHet,
@@ -38,7 +38,7 @@ from hewfl.problems import (
     softmax_from_arrays,
 )
 from hewfl.simulation.audit import control_audit, pathwise_audit
-from hewfl.simulation.setting import Step
+from hewfl.simulation.rounds import Step
 from hewfl.theory import (
     PostLocal,
     System,
@@ -162,7 +162,7 @@ def play(
     for seed in range(SEEDS):
         trace = simulate(
             problem,
-            Federation(FixedHorizons(horizons), b),
+            Federation(FixedSteps(horizons), b),
             entries,
             rounds=rounds,
             seed=seed,
@@ -194,7 +194,7 @@ def corrected_runs(kind: str) -> Runs:
     problem = problem_of(kind, False)
     L = problem.smoothness
     entries = [HewHet(L, theta, RATIO) for theta in AMPLITUDES]
-    fixed = HewFixed(L, AMPLITUDES[1], power=0.0, corrected=True)
+    fixed = HewFixed(total=AMPLITUDES[1] / L, variates="gradient", power=0.0)
     return play(kind, problem, UNEQUAL, [*entries, fixed], pathwise_audit)
 
 
@@ -256,7 +256,7 @@ def plain_runs(kind: str) -> Runs:
     problem = problem_of(kind, True)
     L = problem.smoothness
     entries = [HewHom(L, theta, RATIO) for theta in AMPLITUDES]
-    fixed = HewFixed(L, AMPLITUDES[1], power=0.0)
+    fixed = HewFixed(total=AMPLITUDES[1] / L, power=0.0)
     return play(kind, problem, UNEQUAL, [*entries, fixed], pathwise_audit)
 
 
@@ -288,8 +288,10 @@ H, STEPS = 4, (0.01, 0.058, 0.8)
 def uniform_runs(kind: str) -> Runs:
     problem = problem_of(kind, False)
     L = problem.smoothness
-    ours = [HewFixed(L, theta, power=0.0, corrected=True) for theta in STEPS]
-    same = Scaffold(L, STEPS[1] / H, start="gradient")
+    ours = [
+        HewFixed(total=theta / L, variates="gradient", power=0.0) for theta in STEPS
+    ]
+    same = Scaffold((STEPS[1] / H) / L, start="gradient")
     return play(kind, problem, H, [*ours, same])
 
 

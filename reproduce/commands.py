@@ -1,0 +1,173 @@
+"""The commands `paper` and `study robustness` of `python -m reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hewfl.cli.error_messages import one_line_errors
+from hewfl.cli.execute import execute
+from hewfl.cli.options import (
+    RUNS_DIR,
+    Address,
+    Chunk,
+    Jobs,
+    RunsDir,
+    chunked,
+    command,
+    cores,
+    on_device,
+)
+from hewfl.experiments.run_folder import folder_for
+from reproduce.curves_file import read_curves
+from reproduce.parts import FOLDERS, Part, draw, publish, require_extras, specs_of
+from reproduce.robustness.publish_robustness import finished_runs, publish_robustness
+from reproduce.robustness.robustness_specs import Part as StudyPart
+from reproduce.robustness.robustness_specs import robustness_specs
+
+PROGRAM = ("python", "-m", "reproduce")
+OUTPUT = Path("paper")
+"""Where results go, each part of the paper in a folder of its own."""
+QUICK = "-quick"
+"""Behind the folder's name, so that a first look replaces no results."""
+
+
+def paper(
+    figure: Annotated[Part, typer.Argument(help="Which part of the paper.")],
+    *,
+    runs_dir: RunsDir = RUNS_DIR,
+    jobs: Jobs = None,
+    cluster: Address = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for figures and tables. If absent, in paper: fig1; fig2; main "
+            "for all; head for fig3, fig4; cnn for fig5, fig6; wide; extended; with "
+            "-quick behind it under --quick.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="numpy, cpu or cuda; as in a spec.")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--quick", help="Few samples, rounds and seeds.")
+    ] = False,
+    client_chunk: Chunk = None,
+    redraw: Annotated[
+        bool,
+        typer.Option(
+            "--redraw", help="Draw anew from curves published in --output; run nothing."
+        ),
+    ] = False,
+) -> None:
+    """Run the paper's experiments and draw their figures.
+
+    fig1 and fig2 run the panels they show; all is the main grid with a fourth regime;
+    fig3 to fig6 are the deep-learning lines, which want a GPU; wide is the main grid
+    with lists long enough to hold their best value; extended adds server momentum, the
+    server's averaged model and the adaptive rivals.
+
+    Stopped at any time and called again, it goes on where it was.
+    """
+    console = Console()
+    asked = {
+        "--device": device,
+        "--client-chunk": client_chunk,
+        "--jobs": jobs,
+        "--cluster": cluster,
+        "--runs-dir": None if runs_dir == RUNS_DIR else runs_dir,
+        "--output": output,
+    }
+    again = command([*PROGRAM, "paper", figure.value], asked, small=small)
+    output = output or OUTPUT / (FOLDERS[figure] + (QUICK if small else ""))
+    if redraw:
+        with one_line_errors():
+            draw(figure, read_curves(output), output)
+        console.print(f"figures in {output}", highlight=False)
+        return
+    with one_line_errors():
+        specs = {
+            key: chunked(on_device(spec, device), client_chunk)
+            for key, spec in specs_of(figure, is_quick=small).items()
+        }
+        folders = {key: folder_for(spec, runs_dir) for key, spec in specs.items()}
+        require_extras(figure, list(specs.values()))
+        runs = list(folders.values())
+        execute(runs, jobs, console, cluster=cluster, again=again)
+        claims = publish(figure, folders, output, is_quick=small, jobs=cores(jobs))
+    if claims:
+        note = ", by a --quick run, which decides nothing" if small else ""
+        console.print(f"\nthe paper's claims{note}", highlight=False)
+    for claim in claims:
+        line = f"  {escape(claim.statement)}: [bold]{claim.verdict}[/]"
+        console.print(line, soft_wrap=True)
+    console.print(f"figures and tables in {output}", highlight=False)
+
+
+study = typer.Typer(help="Studies beyond the paper.", no_args_is_help=True)
+STUDY_OUTPUT = Path("studies/robustness")
+
+
+@study.callback()
+def main() -> None:
+    """Studies beyond the paper."""
+
+
+@study.command()
+def robustness(
+    part: Annotated[
+        StudyPart | None, typer.Argument(help="One half of the study; both if absent.")
+    ] = None,
+    *,
+    runs_dir: RunsDir = RUNS_DIR,
+    jobs: Jobs = None,
+    cluster: Address = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for figure and tables.")
+    ] = STUDY_OUTPUT,
+    device: Annotated[
+        str | None, typer.Option(help="Of the CNN: cpu or cuda; as in a spec.")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--quick", help="Few samples, rounds and seeds.")
+    ] = False,
+    only_publish: Annotated[
+        bool, typer.Option("--publish", help="Run nothing; write what is done.")
+    ] = False,
+) -> None:
+    """Compare aggregators under faulty and Byzantine clients.
+
+    MNIST and Covertype by softmax regression and a CNN on Fashion-MNIST, in scenarios with
+    bad labels, bad updates and hidden batch sizes.
+
+    Stopped at any time and called again, it goes on where it was.
+    """
+    console = Console()
+    with one_line_errors():
+        if not only_publish:
+            specs = robustness_specs(part, is_quick=small).values()
+            # the convex panels have kernels of the host
+            there = [on_device(s, device) if s.problem.is_module else s for s in specs]
+            folders = [folder_for(spec, runs_dir) for spec in there]
+            asked = {
+                "--runs-dir": runs_dir,
+                "--jobs": jobs,
+                "--cluster": cluster,
+                "--device": device,
+                "--output": output,
+            }
+            again = command(
+                [*PROGRAM, "study", "robustness", *([part.value] if part else [])],
+                asked,
+                small=small,
+            )
+            execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
+        judged = publish_robustness(finished_runs(runs_dir, is_quick=small), output)
+    for verdict in judged:
+        line = f"  {escape(verdict.statement)}: [bold]{verdict.answer}[/]"
+        console.print(line, soft_wrap=True)
+    console.print(f"figure, tables and verdicts in {output}", highlight=False)

@@ -1,0 +1,176 @@
+"""The study on paper: tables, figure and verdicts in one folder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hewfl.core.atomic import write_json, write_text
+from hewfl.core.validation import invalid
+from hewfl.experiments.run_folder import Folder, open_folder
+from reproduce.publish import KEPT, copy_files
+from reproduce.robustness.heatmap import draw_loss_ratios
+from reproduce.robustness.robustness_specs import (
+    ORACLE,
+    PANELS,
+    Key,
+    name_of_run,
+    study_keys,
+)
+from reproduce.robustness.scores import LEVEL, Scores, is_deep
+from reproduce.robustness.tables import (
+    accuracy_table,
+    momentum_table,
+    pairs_table,
+    unsteady,
+    values_table,
+    weights_table,
+    worst_table,
+)
+from reproduce.robustness.verdicts import Verdict, name_of, verdicts
+
+QUANTITIES = (
+    *("objective", "averaged_objective", "test_loss", "averaged_test_loss"),
+    *("test_accuracy", "averaged_test_accuracy"),
+)
+"""Of a method in the published summary, seed by seed."""
+HEAD = (
+    "Mean over the seeds of the last round, averaged model, every rule under its own "
+    "best momentum and step size. Convex panels: objective of the honest clients; CNN: "
+    "test loss. **Bold**: the best rule of the column, and those that are not shown to "
+    "be behind it (paired t-test by seed, Holm-corrected within the column, 5 %). "
+    f"*{ORACLE}* is a yardstick that no server has: weights by the true quality of "
+    "clients. Step sizes were tuned on seeds that are not judged here, by the honest "
+    "objective (CNN: the worst validation loss of three seeds), so every rule is "
+    "helped alike by knowing what to aim for; the momentum is the one with the lowest "
+    "mean over these same seeds."
+)
+
+
+def finished_runs(root: Path, *, is_quick: bool = False) -> dict[Key, Folder]:
+    """The runs of the study that are done under a root, whatever device they ran on.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    names = {name_of_run(key, is_quick=is_quick): key for key in study_keys()}
+    found: dict[Key, Folder] = {}
+    for file in sorted(root.glob("robustness-*/spec.toml")):
+        if not (file.parent / "summary.json").exists():
+            continue
+        folder = open_folder(file.parent)
+        if folder.spec.name in names:
+            found[names[folder.spec.name]] = folder
+    if not found:
+        raise invalid("root", "a folder with finished runs of the study", str(root))
+    return {key: found[key] for key in names.values() if key in found}
+
+
+def publish_robustness(folders: Mapping[Key, Folder], output: Path) -> list[Verdict]:
+    """Write figure, tables, verdicts and numbers of the runs that are done.
+
+    Args:
+        folders: finished runs, by panel and scenario.
+        output: folder to write to.
+
+    Returns:
+        The verdicts.
+
+    Raises:
+        DataError: files of a run are missing or damaged.
+        MissingExtraError: matplotlib is not installed.
+    """
+    scores = Scores({key: folder.summary for key, folder in folders.items()})
+    judged = verdicts(scores)
+    draw_loss_ratios(scores, output / "loss_ratios")
+    write_text(output / "results.md", _results_text(scores, folders))
+    write_text(output / "verdicts.md", _verdicts_text(scores, judged))
+    write_json(output / "summary.json", _numbers(scores))
+    for (panel, scenario), folder in folders.items():
+        copy_files(folder, output / "panels" / f"{panel}-{scenario}", KEPT)
+    return judged
+
+
+def _numbers(scores: Scores) -> dict[str, Any]:
+    """Last values of every method, seed by seed."""
+    return {
+        f"{panel}, {scenario}": {
+            "seeds": summary["seeds"],
+            "rounds": summary["rounds"],
+            "methods": {
+                method["label"]: {
+                    "parameters": method["parameters"],
+                    **{
+                        name: [_digits(v) for v in method["final"][name]["seeds"]]
+                        for name in QUANTITIES
+                        if name in method["final"]
+                    },
+                    "weight_on_bad": _digits(
+                        method.get("weight_on_bad", {}).get("mean")
+                    ),
+                }
+                for method in summary["methods"]
+            },
+        }
+        for (panel, scenario), summary in scores.summaries.items()
+    }
+
+
+def _verdicts_text(scores: Scores, judged: Sequence[Verdict]) -> str:
+    (summary, *_) = scores.summaries.values()
+    lines = [
+        f"{len(scores.keys)} pairs of panel and scenario, {len(summary['seeds'])} seeds. "
+        f"A rule is *among the best* of a scenario when it is not shown to be behind the "
+        f"best one there (paired t-test by seed, Holm-corrected, {LEVEL:.0%}).",
+        "",
+        "| statement | verdict | because |",
+        "| --- | --- | --- |",
+        *(f"| {v.statement} | **{v.answer}** | {v.because} |" for v in judged),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _results_text(scores: Scores, folders: Mapping[Key, Folder]) -> str:
+    lines = [
+        HEAD,
+        "",
+        "![Loss relative to the best rule, by type of faulty client](loss_ratios.png)",
+        "",
+    ]
+    missing = [key for key in study_keys() if key not in folders]
+    if missing:
+        lines += ["Not run: " + "; ".join(map(name_of, missing)) + ".", ""]
+    for deep in (False, True):
+        panels = [p for p in scores.panels() if is_deep(p) == deep]
+        if panels:
+            lines += [*worst_table(scores, panels, deep=deep), ""]
+    for panel in scores.panels():
+        lines += [f"## {PANELS[panel].title}", ""]
+        lines += [*values_table(scores, panel), ""]
+        lines += [*pairs_table(scores, panel), ""]
+        if is_deep(panel):
+            lines += [*unsteady(scores, panel), ""]
+            lines += [*accuracy_table(scores, panel), ""]
+        lines += [*weights_table(scores, panel), ""]
+        lines += [*momentum_table(scores, panel), ""]
+    lines += [*_edges(folders), ""]
+    return "\n".join(lines)
+
+
+def _edges(folders: Mapping[Key, Folder]) -> list[str]:
+    """Choices of tuning at the end of a list, where a wider one might help."""
+    total, found = 0, []
+    for key, folder in folders.items():
+        for choice in folder.choices:
+            total += 1
+            if choice.at_edge:
+                given = ", ".join(
+                    f"{n} = {choice.parameters[n]:g}" for n in choice.at_edge
+                )
+                found.append(f"{name_of(key)}: {choice.label} ({given})")
+    head = f"At the end of their list lie {len(found)} of {total} tuned step sizes"
+    return [head + (":" if found else "."), "", *(f"- {line}" for line in found)]
+
+
+def _digits(value: float | None) -> float | None:
+    """Six digits, which is more than seeds share."""
+    return None if value is None else float(f"{value:.6g}")

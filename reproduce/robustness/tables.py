@@ -1,0 +1,183 @@
+"""Tables of the study: rules down, scenarios across."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hewfl.experiments.statistics import compare
+from reproduce.robustness.heatmap import LOST
+from reproduce.robustness.robustness_specs import (
+    MOMENTA,
+    ORACLE,
+    SCENARIOS,
+    Key,
+    under_momentum,
+)
+from reproduce.robustness.scores import LEVEL, Scores, is_deep, quantity_of, ranked
+from reproduce.robustness.verdicts import name_of
+
+UNSTEADY = 1.5
+"""Times the median of its rule and scenario: a run above it went astray."""
+
+
+def worst_table(scores: Scores, panels: Sequence[str], *, deep: bool) -> list[str]:
+    """Rules by their worst ratio to the best rule of a scenario, least first."""
+    kind = "CNN" if deep else "convex"
+    lines = [
+        f"## Worst ratio to the best rule of a scenario, {kind}",
+        "",
+        "| rule | worst ratio | where | mean ratio |",
+        "| --- | ---: | --- | ---: |",
+    ]
+    keys = [key for key in scores.keys if key[0] in panels]
+    for rule, ratio, key in ranked(scores, panels):
+        mean = sum(scores.ratio(key, rule) for key in keys) / len(keys)
+        lines.append(f"| {rule} | {_ratio(ratio)} | {name_of(key)} | {_ratio(mean)} |")
+    return lines
+
+
+def _columns(scores: Scores, panel: str) -> list[Key]:
+    return [key for key in scores.keys if key[0] == panel]
+
+
+def _table(
+    first: str,
+    rules: Sequence[str],
+    keys: Sequence[Key],
+    cell: Callable[[Key, str], str],
+) -> list[str]:
+    """Rules down, scenarios across."""
+    titles = " | ".join(SCENARIOS[scenario].title for _, scenario in keys)
+    lines = [f"| {first} | {titles} |", "| --- |" + " ---: |" * len(keys)]
+    for rule in rules:
+        name = f"*{rule}*" if rule == ORACLE else rule
+        lines.append(f"| {name} | " + " | ".join(cell(k, rule) for k in keys) + " |")
+    return lines
+
+
+def values_table(scores: Scores, panel: str) -> list[str]:
+    """What rules reached; bold those that are not shown to be behind the best."""
+
+    def cell(key: Key, rule: str) -> str:
+        value = scores.value(key, rule)
+        text = f"{value:.4f}" if value < LOST else "lost"
+        return f"**{text}**" if scores.behind(key).get(rule, 0.0) >= LEVEL else text
+
+    first = quantity_of(panel).replace("_", " ")
+    return _table(first, scores.rules(panel), _columns(scores, panel), cell)
+
+
+def pairs_table(scores: Scores, panel: str) -> list[str]:
+    """How far behind, with intervals: what the p-values of bold type are about."""
+
+    def cell(key: Key, rule: str) -> str:
+        winner = scores.winner(key)
+        if rule == winner:
+            return "best"
+        if not scores.value(key, rule) < LOST:
+            return "lost"
+        a, b = (scores.seeds(key, scores.best(key, r)) for r in (rule, winner))
+        found = compare(a, b)
+        return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+
+    return [
+        "Less the best rule of the scenario, paired by seed, with 95 % intervals that are "
+        "not corrected for their number:",
+        "",
+        *_table("less the best", scores.rules(panel), _columns(scores, panel), cell),
+    ]
+
+
+def accuracy_table(scores: Scores, panel: str) -> list[str]:
+    """Test accuracy of the averaged model, of a network."""
+
+    def cell(key: Key, rule: str) -> str:
+        found = scores.seeds(key, scores.best(key, rule), "test_accuracy")
+        return f"{found.mean():.4f}"
+
+    keys = _columns(scores, panel)
+    return _table("test accuracy", scores.rules(panel), keys, cell)
+
+
+def unsteady(scores: Scores, panel: str) -> list[str]:
+    """Runs that did not end where the others of their rule did."""
+    total, found = 0, {False: 0, True: 0}
+    for key in _columns(scores, panel):
+        for rule in scores.rules(panel):
+            for averaged in found:
+                values = scores.seeds(key, scores.best(key, rule), averaged=averaged)
+                ends = np.nan_to_num(values, nan=np.inf, posinf=np.inf)
+                steady = np.isfinite(ends) & (ends <= UNSTEADY * np.median(ends))
+                found[averaged] += int((~steady).sum())
+            total += len(values)
+    return [
+        f"Of {total} runs {found[False]} end with more than {UNSTEADY:g} times the "
+        f"median test loss of their rule and scenario, or diverged; by the averaged model "
+        f"{found[True]}.",
+    ]
+
+
+def weights_table(scores: Scores, panel: str) -> list[str]:
+    """How much weight bad clients had, mean over rounds and seeds."""
+    keys = [k for k in _columns(scores, panel) if SCENARIOS[k[1]].faults]
+    keys = [k for k in keys if scores.weight_on_bad(k, ORACLE) is not None]
+    if not keys:
+        return []
+    return _table(
+        "weight on bad clients",
+        scores.rules(panel),
+        keys,
+        lambda key, rule: _share(scores.weight_on_bad(key, rule)),
+    )
+
+
+def momentum_table(scores: Scores, panel: str) -> list[str]:
+    """Every momentum, iterate / averaged model, mean ratio over the scenarios.
+
+    To the best rule of each scenario, as in the other tables.
+    """
+    betas = MOMENTA[is_deep(panel)]
+    titles = " | ".join(f"momentum {beta:g}" for beta in betas)
+    lines = [
+        "Geometric mean over the scenarios of the ratio to the best rule, iterate / "
+        "averaged model:",
+        "",
+        f"| rule | {titles} |",
+        "| --- |" + " ---: |" * len(betas),
+    ]
+    keys = _columns(scores, panel)
+    for rule in scores.rules(panel):
+        cells = []
+        for beta in betas:
+            label = under_momentum(rule, beta)
+            pair = (
+                _geometric(
+                    scores.mean(key, label, averaged=averaged)
+                    / scores.value(key, scores.winner(key))
+                    for key in keys
+                )
+                for averaged in (False, True)
+            )
+            cells.append(" / ".join(map(_ratio, pair)))
+        lines.append(f"| {rule} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _geometric(ratios: Any) -> float:
+    return (
+        math.exp(sum(map(math.log, found)) / len(found))
+        if (found := list(ratios))
+        else math.nan
+    )
+
+
+def _ratio(value: float) -> str:
+    if not value < LOST:
+        return "lost"
+    return f"{value:.3f}" if value < 10 else f"{value:.0f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
