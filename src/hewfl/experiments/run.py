@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hewfl.core.atomic import read_json, write_json, write_text
-from hewfl.core.validation import invalid, shown
+from hewfl.core.validation import format_value, invalid
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import (
     build_federation,
@@ -464,6 +464,6 @@ def _read(spec: Any, overrides: Sequence[str]) -> Spec:
         file = Path(spec)
         found = spec_from_table(with_overrides(read_toml(file), overrides), file.parent)
     else:
-        raise invalid("spec", "a Spec, a table or a file", shown(spec))
+        raise invalid("spec", "a Spec, a table or a file", format_value(spec))
     refuse_unused_fields(found)
     return found
