@@ -19,7 +19,7 @@ from hewfl import (
 )
 from hewfl.core.round import LocalPlan
 from hewfl.server.communication import round_communication
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches_plain
 from hewfl.simulation.draws import draw
 from hewfl.theory.round_costs import Algorithm, communication, round_work
 from hewfl.theory.systems import System

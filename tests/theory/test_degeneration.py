@@ -21,7 +21,7 @@ from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.displacements.control_variates import ControlVariates, correction
 from hewfl.displacements.dense import matrix_round
 from hewfl.problems.quadratic import Quadratic
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches_plain
 from hewfl.simulation.draws import draw
 from hewfl.solver.threshold import threshold_weights
 from hewfl.theory.appendix.special_cases import (

@@ -155,50 +155,6 @@ class Problem(Protocol):
 
 
 @runtime_checkable
-class LinearProblem(Problem, Protocol):
-    """A problem whose losses depend on the model through linear scores only.
-
-        φ_j(W) = ℓ_j(W a_j) + (λ/2)‖W‖²,     W ∈ R^{c×p}, x = W row by row
-
-    A local branch can then run in the space of its samples: gradients are combinations
-    of the a_j, so scores follow from the Gram matrix of the samples alone.
-
-    Examples:
-        >>> import numpy as np
-        >>> from hewfl.problems import softmax_from_arrays
-        >>> rows = [np.array([0, 1]), np.array([2])]
-        >>> problem = softmax_from_arrays(np.eye(3), np.array([0, 1, 1]), rows, l2=0.1)
-        >>> isinstance(problem, LinearProblem), problem.classes
-        (True, 2)
-    """
-
-    @property
-    def features(self) -> Float[Any, "m p"]:
-        """a_j, the pooled samples."""
-
-    @property
-    def classes(self) -> int:
-        """c, scores per sample."""
-
-    @property
-    def l2(self) -> float:
-        """λ, the coefficient of the penalty."""
-
-    def residuals(
-        self, scores: Float[Any, "models a c b"], samples: Int[Any, "a b"]
-    ) -> Float[Any, "models a c b"]:
-        """∇ℓ_j at the scores: ∇φ_j(W) = residual_j a_jᵀ + λW.
-
-        Args:
-            scores: W a_j of each sample.
-            samples: their rows.
-
-        Returns:
-            One residual for each score.
-        """
-
-
-@runtime_checkable
 class Branching(Protocol):
     """A problem that computes whole local branches itself, by a compiled kernel."""
 

@@ -21,7 +21,7 @@ from hewfl.problems.module.stacked import (
     form_of,
 )
 from hewfl.problems.module.training import LocalTask
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches_plain
 from hewfl.simulation.draws import Draws
 
 pytestmark = pytest.mark.torch

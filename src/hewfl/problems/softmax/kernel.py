@@ -1,7 +1,7 @@
 """Calls of the compiled module `_softmax`: whole branches, and losses from scores.
 
 Both are optional and equal, to rounding, to their twins in Python: branches to
-`hewfl.simulation.branches_reference`, losses to `passes.losses`. The kernel of branches
+`hewfl.simulation.branches`, losses to `passes.losses`. The kernel of branches
 reads samples in place and keeps the model of a client in cache for all its steps.
 """
 
