@@ -1,7 +1,7 @@
 """Losses of a cluster: workers and the scheduler killed with kill -9.
 
-Each task leaves a mark when it begins. Results must be complete, and only tasks of killed
-workers may begin twice.
+Each task leaves a mark when it begins. Results must be complete, and only tasks of
+killed workers may begin twice.
 """
 
 import threading

@@ -145,5 +145,5 @@ def test_a_task_that_ends_its_workers_is_one_error(tmp_path: Path) -> None:
         with cluster_at(started.address) as cluster:
             cluster.client.wait_for_workers(4)
             tasks = [Task("rounds", "mine, seed 3", 1, dies, ())]
-            with pytest.raises(HewError, match="mine, seed 3: every worker .* died"):
+            with pytest.raises(HewError, match=r"mine, seed 3: every worker .* died"):
                 cluster.execute(tasks, lambda *_: None, lambda _: None)

@@ -44,7 +44,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             {"distributed.comm.timeouts.connect": "200ms"}
         ),
         pytest.raises(
-            HewError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 "
+            HewError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9;"
         ),
         cluster_at("tcp://127.0.0.1:9"),
     ):
