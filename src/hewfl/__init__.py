@@ -27,7 +27,7 @@ def _public_names() -> dict[str, str]:
 
 
 _MODULES = _public_names()
-__all__ = [*sorted(_MODULES)]
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the list
 
 
 def __getattr__(name: str) -> Any:
