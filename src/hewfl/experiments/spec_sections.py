@@ -283,7 +283,7 @@ class ClientsSpec:
     def check_number(self) -> None:
         """Require laws that fit the number of clients, and one honest client."""
         with rename_errors({"faults": "clients.scenario.faults"}):
-            make_scenario(self.scenario).roles(0, np.ones(self.n, dtype=np.int64))
+            make_scenario(self.scenario).assign(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.local_steps, self.participation
         check_sizes(
             1 if is_own_law(steps, LOCAL_STEPS_GROUP) else steps,
@@ -428,9 +428,7 @@ def _written(law: Any, given: Any, field: str) -> str:
 
 def is_own_law(given: Any, group: str) -> bool:
     """Whether a spec names a law of the user's own; it is loaded only to run it."""
-    return is_user_code(
-        given.get("kind") if isinstance(given, Mapping) else given, group
-    )
+    return is_user_code(given.get("kind") if isinstance(given, Mapping) else given, group)
 
 
 def _law(
