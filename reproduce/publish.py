@@ -14,7 +14,7 @@ from hewfl.experiments.run_folder import Folder
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.statistics import Comparison
 from hewfl.experiments.summary import mean_text, statistics
-from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.experiments.results import LARGER_IS_BETTER
 from reproduce.claims import (
     ACCURACY,
     EQUAL,

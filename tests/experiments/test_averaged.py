@@ -16,7 +16,7 @@ from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, read_spec, spec_from_table, write_spec
 from hewfl.experiments.spec_lint import refuse_unused_fields
-from hewfl.experiments.statistics import compare, pair
+from hewfl.experiments.statistics import compare, compare_methods
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import candidates_of, try_candidates
 from hewfl.report.page import write_report
@@ -113,8 +113,8 @@ def test_methods_are_compared_by_the_model_that_is_asked_for(folder: Folder) -> 
     averaged = by_average.final("HEW", "averaged_objective")
     iterate = by_average.final("HEW", "objective")
     fedavg = by_average.final("FedAvgM", "objective")  # keeps no average
-    assert pair(by_average, "HEW", "FedAvgM", "objective") == compare(averaged, fedavg)
-    assert pair(by_iterate, "HEW", "FedAvgM", "objective") == compare(iterate, fedavg)
+    assert compare_methods(by_average, "HEW", "FedAvgM", "objective") == compare(averaged, fedavg)
+    assert compare_methods(by_iterate, "HEW", "FedAvgM", "objective") == compare(iterate, fedavg)
     summary = summarise(by_average)
     hew, other = summary["methods"]
     assert hew["final"]["averaged_gap"]["mean"] > 0

@@ -356,14 +356,14 @@ AXES: dict[Axis, str] = {
 }
 
 
-def axes_of(results: Results) -> list[Axis]:
+def available_axes(results: Results) -> list[Axis]:
     """The axes that a run has: seconds where clients have a time budget and speeds."""
     given = results.spec.clients.local_steps
     timed = isinstance(given, Mapping) and given.get("kind") == "TimedHorizons"
     return [axis for axis in AXES if axis != "seconds" or timed]
 
 
-def places(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds points"]:
+def axis_values(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds points"]:
     """Where the evaluated rounds of a method lie on an axis, seed by seed."""
     if axis == "rounds":
         rounds = results.rounds.astype(np.float64)
@@ -373,9 +373,9 @@ def places(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds po
     return results.curve(label, axis)
 
 
-def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:
+def mean_axis_values(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:
     """Where a method's points lie from left to right, the mean over seeds."""
-    return np.asarray(places(results, label, axis).mean(axis=0))
+    return np.asarray(axis_values(results, label, axis).mean(axis=0))
 
 
 def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:

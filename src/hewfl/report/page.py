@@ -21,7 +21,7 @@ from hewfl.experiments.partial_results import results_so_far
 from hewfl.experiments.plots import measured
 from hewfl.experiments.results import Results
 from hewfl.experiments.run_folder import Folder
-from hewfl.experiments.statistics import stand
+from hewfl.experiments.statistics import rank_methods
 from hewfl.experiments.styles import page_style, styles_of
 from hewfl.experiments.summary import summarise
 from hewfl.report.page_data import Html, PageRun, page_data, tag, warning
@@ -71,8 +71,8 @@ def write_report(
     runs = []
     for k, (folder, results) in enumerate(begun):
         summary = folder.summary if folder.is_done else summarise(results)
-        standings = {q: stand(results, q) for q in _judged(results)}
-        runs.append(PageRun(folder, results, summary, styles, standings, k))
+        rankings = {q: rank_methods(results, q) for q in _judged(results)}
+        runs.append(PageRun(folder, results, summary, styles, rankings, k))
     waiting = [_waiting(folder) for folder, results in found if results is None]
     body = [article(run, targets or {}) for run in runs]
     if len(runs) > 1:

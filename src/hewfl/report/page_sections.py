@@ -11,22 +11,23 @@ from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array
 from hewfl.experiments.plots import QUANTITIES, measured
-from hewfl.experiments.results import AXES, axes_of, positions
+from hewfl.experiments.results import AXES, available_axes, mean_axis_values
 from hewfl.experiments.spec import write_spec
 from hewfl.experiments.statistics import (
     LEVEL,
-    Certain,
-    Standing,
+    CorrectedComparison,
+    Ranking,
     common_target,
-    friedman,
-    rank,
-    reach,
-    reach_text,
-    short,
+    friedman_p,
+    mean_ranks,
+    rounds_to_target,
+    target_text,
+    short_number,
 )
 from hewfl.experiments.styles import is_hew
 from hewfl.experiments.summary import statistics
-from hewfl.experiments.tune import LARGER_IS_BETTER, Choice, Trials
+from hewfl.experiments.results import LARGER_IS_BETTER
+from hewfl.experiments.tune import Choice, Trials
 from hewfl.report.page_data import (
     Html,
     PageRun,
@@ -42,7 +43,7 @@ from hewfl.report.page_data import (
 
 def answer(run: PageRun) -> Html:
     """One sentence and one small table on one run."""
-    told = [_sentence(s) for s in run.standings.values()]
+    told = [_sentence(s) for s in run.rankings.values()]
     head = ["quantity", "best", "certainty", "cost"]
     rows = [
         [
@@ -51,7 +52,7 @@ def answer(run: PageRun) -> Html:
             _certainty(s),
             join(_costs(run, s)),
         ]
-        for s in run.standings.values()
+        for s in run.rankings.values()
         if s.best
     ]
     last = run.results.spec.rounds
@@ -72,7 +73,7 @@ def answer(run: PageRun) -> Html:
 
 def overview(runs: Sequence[PageRun]) -> Html:
     """One sentence, one table of winners and one ranking over several runs."""
-    shared = [q for q in QUANTITIES if all(q in run.standings for run in runs)]
+    shared = [q for q in QUANTITIES if all(q in run.rankings for run in runs)]
     if not shared:
         return Html("")
     told = "; ".join(_over_panels(runs, q) for q in shared)
@@ -81,7 +82,7 @@ def overview(runs: Sequence[PageRun]) -> Html:
     for run in runs:
         cells = [
             join((*_named(run, s), tag("small", _short_certainty(s)), _sent(run, s)))
-            for s in (run.standings[q] for q in shared)
+            for s in (run.rankings[q] for q in shared)
         ]
         link = tag("a", run.results.spec.name, href=f"#run-{run.number}")
         rows.append([link, *cells])
@@ -97,20 +98,20 @@ def overview(runs: Sequence[PageRun]) -> Html:
 
 def _over_panels(runs: Sequence[PageRun], quantity: str) -> str:
     """Who is best in how many panels, in words."""
-    standings = [run.standings[quantity] for run in runs]
-    best = Counter(s.best[0] for s in standings if s.best)
-    sure = Counter(s.best[0] for s in standings if s.best and _is_certain(s))
+    rankings = [run.rankings[quantity] for run in runs]
+    best = Counter(s.best[0] for s in rankings if s.best)
+    sure = Counter(s.best[0] for s in rankings if s.best and _is_certain(s))
     names = [f"{k} in {n} (certain in {sure[k]})" for k, n in best.most_common()]
     return f"best {QUANTITIES[quantity]}: {listed(names)}"
 
 
 def _ranking(runs: Sequence[PageRun], quantity: str) -> Html:
     """Methods by their mean rank over the panels."""
-    standings = [run.standings[quantity] for run in runs]
-    rows = rank(standings)
+    rankings = [run.rankings[quantity] for run in runs]
+    rows = mean_ranks(rankings)
     if not rows:
         return Html("")
-    p = friedman(standings)
+    p = friedman_p(rankings)
     test = "" if p is None else f"; Friedman's test that all are alike: p = {p:.2g}"
     caption = f"Ranking by {QUANTITIES[quantity]} over panels, 1 is best{test}"
     head = ["method", "mean rank", "panels", "best in", "certain wins", "losses"]
@@ -126,12 +127,12 @@ def _ranking(runs: Sequence[PageRun], quantity: str) -> Html:
     return table(head, cells, caption)
 
 
-def _is_certain(s: Standing) -> bool:
+def _is_certain(s: Ranking) -> bool:
     """Whether the best is certainly ahead of all others."""
     return len(s.split(s.best[0])["better"]) == len(s.labels) - len(s.best)
 
 
-def _sentence(s: Standing) -> str:
+def _sentence(s: Ranking) -> str:
     name = QUANTITIES[s.quantity]
     if not s.best:
         return f"on {name} no method came through every seed"
@@ -151,16 +152,16 @@ def _sentence(s: Standing) -> str:
     return f"on {name} {first} {leads}, not told apart from {listed(doubt)}"
 
 
-def _named(run: PageRun, s: Standing) -> list[str]:
+def _named(run: PageRun, s: Ranking) -> list[str]:
     """The best with their lines and the mean of the first."""
     if not s.best:
         return ["none"]
     names = [tag("span", run.name(label), class_="method") for label in s.best]
-    own = run.results.judged(s.best[0], s.quantity)
+    own = run.results.evaluated_quantity(s.best[0], s.quantity)
     return [*names, tag("small", run.final(s.best[0], own))]
 
 
-def _short_certainty(s: Standing) -> str:
+def _short_certainty(s: Ranking) -> str:
     if not s.best:
         return ""
     ahead = len(s.split(s.best[0])["better"])
@@ -168,7 +169,7 @@ def _short_certainty(s: Standing) -> str:
     return "certain" if ahead == others else f"certain against {ahead} of {others}"
 
 
-def _certainty(s: Standing) -> str:
+def _certainty(s: Ranking) -> str:
     """How sure the first place is, with the largest corrected p behind it."""
     others = s.split(s.best[0])
     count = len(s.labels) - len(s.best)
@@ -184,22 +185,22 @@ def _certainty(s: Standing) -> str:
     )
 
 
-def _costs(run: PageRun, s: Standing) -> list[Html]:
+def _costs(run: PageRun, s: Ranking) -> list[Html]:
     """What the best sent in all, and what it needed to the common target."""
     results, label = run.results, s.best[0]
     lines = [_sent(run, s)]
     target = common_target(s)
     if target is not None:
-        for axis in axes_of(results):
+        for axis in available_axes(results):
             if axis in ("rounds", "seconds"):
-                when = reach_text(reach(results, label, s.quantity, target, axis))
+                when = target_text(rounds_to_target(results, label, s.quantity, target, axis))
                 lines.append(
                     tag("small", f"{AXES[axis]} to {target:.4g}: {when}"),
                 )
     return lines
 
 
-def _sent(run: PageRun, s: Standing) -> Html:
+def _sent(run: PageRun, s: Ranking) -> Html:
     """What the best sent in all, beside the least that a method sent."""
     if not s.best:
         return Html("")
@@ -207,7 +208,7 @@ def _sent(run: PageRun, s: Standing) -> Html:
     least = min((v for v in sent.values() if v > 0), default=np.nan)
     ratio = sent[s.best[0]] / least
     more = f", {ratio:.2g} times the least" if ratio > 1.05 else ""
-    return tag("small", f"{short(float(sent[s.best[0]]))} scalars{more}")
+    return tag("small", f"{short_number(float(sent[s.best[0]]))} scalars{more}")
 
 
 # ------------------ Sections of a report page that compare: all pairs, the best
@@ -229,7 +230,7 @@ def baseline(run: PageRun) -> Html:
     """Every method against the best baseline, quantity by quantity."""
     rivals = {m.label for m in run.results.spec.methods if not is_hew(m)}
     tables = []
-    for s in run.standings.values():
+    for s in run.rankings.values():
         best = next((k for k in s.labels if k in rivals), None)
         others = [label for label in run.results.labels if label != best]
         if best is None or not others or not math.isfinite(s.mean(best)):
@@ -257,8 +258,8 @@ def matrix(run: PageRun) -> Html:
     """All pairs: the row less the column."""
     if len(run.results.labels) < 2:
         return tag("p", "There is one method only.")
-    first, *rest = (_matrix(run, s) for s in run.standings.values())
-    names = [QUANTITIES[s.quantity] for s in run.standings.values()][1:]
+    first, *rest = (_matrix(run, s) for s in run.rankings.values())
+    names = [QUANTITIES[s.quantity] for s in run.rankings.values()][1:]
     folded = [
         tag("details", tag("summary", name), inside)
         for name, inside in zip(names, rest, strict=True)
@@ -266,7 +267,7 @@ def matrix(run: PageRun) -> Html:
     return join((first, *folded))
 
 
-def _matrix(run: PageRun, s: Standing) -> Html:
+def _matrix(run: PageRun, s: Ranking) -> Html:
     head = ["method", *(str(k) for k in range(1, len(s.labels) + 1))]
     rows = []
     for k, label in enumerate(s.labels, start=1):
@@ -280,7 +281,7 @@ def _matrix(run: PageRun, s: Standing) -> Html:
     return table(head, rows, caption, css="matrix")
 
 
-def _matrix_cell(s: Standing, label: str, other: str) -> Html:
+def _matrix_cell(s: Ranking, label: str, other: str) -> Html:
     if label == other:
         return tag("td", "·", class_="self")
     if s.is_equal(label, other):
@@ -303,16 +304,16 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
         asked: targets by quantity; of others a level that half of the methods reach.
     """
     tables, results = [], run.results
-    axes = [axis for axis in axes_of(results) if axis != "paper_scalars"]
-    for s in run.standings.values():
+    axes = [axis for axis in available_axes(results) if axis != "paper_scalars"]
+    for s in run.rankings.values():
         target = asked.get(s.quantity, common_target(s))
         if target is None:
             continue
         rows = []
         for label in s.labels:
-            found = {a: reach(results, label, s.quantity, target, a) for a in axes}
+            found = {a: rounds_to_target(results, label, s.quantity, target, a) for a in axes}
             order = float(np.mean(found["rounds"]))
-            cells = [reach_text(own) for own in found.values()]
+            cells = [target_text(own) for own in found.values()]
             rows.append((order, [run.name(label), *cells]))
         rows.sort(key=lambda row: row[0])
         what = "as asked" if s.quantity in asked else "reached by half of the methods"
@@ -328,7 +329,7 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
     return join((tag("p", note, class_="note"), *tables))
 
 
-def _difference(c: Certain, scale: float, colour: str) -> list[str]:
+def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
     """A comparison as cells of a row: numbers, a small picture, a word."""
     found = c.found
     verdict = tag("span", WORDS[c.verdict], class_=c.verdict)
@@ -355,7 +356,7 @@ def _difference(c: Certain, scale: float, colour: str) -> list[str]:
     return [f"{shown:+.4g}", interval, picture, f"{c.p:.2g}", verdict]
 
 
-def _scale(found: Iterable[Certain]) -> float:
+def _scale(found: Iterable[CorrectedComparison]) -> float:
     """Half the width of the pictures: far outliers end at the border."""
     ends = [max(abs(c.found.low), abs(c.found.high)) for c in found]
     kept = [end for end in ends if math.isfinite(end)]
