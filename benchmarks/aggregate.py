@@ -37,7 +37,7 @@ from threadpoolctl import threadpool_limits
 import hewfl
 from hewfl.core import native
 from hewfl.displacements import gram
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 
 CHUNK = 1 << 15
 CACHE = 3 << 27  # bytes; more than any cache of the processors in use
@@ -329,7 +329,7 @@ def gram_routes(rng: np.random.Generator) -> list[dict[str, Any]]:
     """The compiled kernel and BLAS for the products of a round, either way forced."""
     found, kept = [], gram.FEW_CLIENTS
     for n, d in ROUTES:
-        data = as_rows("displacements", make_round(n, d).data)
+        data = as_dense("displacements", make_round(n, d).data)
 
         def by(few: int, data: Any = data) -> Array:
             gram.FEW_CLIENTS = few

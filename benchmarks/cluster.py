@@ -48,7 +48,7 @@ solve_optimum = false
 n = 20
 partition = "dirichlet"
 alpha = 0.3
-local_steps = { kind = "ChoiceHorizons", choices = [1, 2, 4, 8] }
+local_steps = { kind = "ChoiceSteps", choices = [1, 2, 4, 8] }
 [[methods]]
 method = "HewHom"
 amplitude = 0.5

@@ -33,7 +33,7 @@ import torch
 from benchmarks import report
 from benchmarks.report import ratio, seconds, table
 
-from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, simulate
+from hewfl import Federation, FixedSteps, HewHet, HewHom, UniformLocalSGD, simulate
 from hewfl.problems import Softmax
 
 ROUNDS = 10
@@ -58,7 +58,7 @@ def on_device(problem: Softmax, device: str) -> Softmax:
 
 
 def engine(problem: Softmax, algorithms: list[Any], rounds: int) -> Callable[[], Any]:
-    federation = Federation(FixedHorizons(4), 32)
+    federation = Federation(FixedSteps(4), 32)
 
     def call() -> Any:
         trace = simulate(

@@ -29,7 +29,7 @@ from benchmarks.report import power, seconds, table
 
 from hewfl import combine, post_local_weights
 from hewfl.displacements import gpu
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 from hewfl.displacements.gram import vector_products, weight_problem
 
 SHAPES = ((4, 10**7), (8, 10**7), (20, 10**6), (20, 10**7), (32, 10**7), (60, 10**7))
@@ -96,8 +96,8 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     w = np.random.default_rng(0).random((3, n))
     on_device = torch.tensor(w, device="cuda").to(dtype)
     g = X[0].float() if dtype != torch.float32 else X[0].double()
-    twin = vector_products(as_rows("rows", X), 0)
-    plain = weight_problem(twin, n, 1.0).plain()
+    twin = vector_products(as_dense("rows", X), 0)
+    plain = weight_problem(twin, n, 1.0).uncentred_gram()
     torch.backends.cuda.matmul.allow_tf32 = False
     rest = (slice(1, None),) * 2  # the origin's own row is zero
     found: dict[str, dict[str, float]] = {
@@ -116,7 +116,7 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
             "error": error_of((X @ X.T).double().cpu(), plain),
         },
         "Gram, portable twin": {
-            "time": timed(lambda: vector_products(as_rows("rows", X), 0))
+            "time": timed(lambda: vector_products(as_dense("rows", X), 0))
         },
         "sum, hewfl": {"time": timed(lambda: gpu.weighted_sum(X, w[0]))},
         "sum, cuBLAS": {"time": timed(lambda: on_device[0] @ X)},

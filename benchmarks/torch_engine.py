@@ -31,7 +31,7 @@ import torch
 from benchmarks import report
 from benchmarks.report import ratio, seconds, table
 
-from hewfl import Federation, FixedHorizons, UniformLocalSGD, simulate
+from hewfl import Federation, FixedSteps, UniformLocalSGD, simulate
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
 from hewfl.problems.module.models import classifier_head, medium_cnn
 from hewfl.problems.module.stacked import MEMORY_SHARE, chunk_size
@@ -98,7 +98,7 @@ def engine(line: Line, steps: Sequence[int], entries: int = 1, **settings: Any) 
     problem = replace(line.problem, training=training)
     scales = np.linspace(1.0, 2.0, entries)
     algorithms = [UniformLocalSGD(1 / line.rate, float(s)) for s in scales]
-    federation = Federation(FixedHorizons(tuple(steps)), line.batch)
+    federation = Federation(FixedSteps(tuple(steps)), line.batch)
 
     def call() -> Any:
         trace = simulate(

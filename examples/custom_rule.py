@@ -11,7 +11,7 @@ import numpy as np
 
 from hewfl import (
     Algorithm,
-    ChoiceHorizons,
+    ChoiceSteps,
     Cohort,
     Decision,
     Demands,
@@ -54,7 +54,7 @@ def main() -> None:
     problem = random_quadratic(seed=1, n=12, d=30)
     L = problem.smoothness
     methods: list[Algorithm[Any]] = [Agreeing(L, 0.4), HewHom(L, 0.4), FedAvg(L, 0.1)]
-    federation = Federation(ChoiceHorizons(), batch_size=8)
+    federation = Federation(ChoiceSteps(), batch_size=8)
     trace = simulate(problem, federation, methods, rounds=40, seed=0)
     for name, value in trace.final().items():
         print(f"{name:12s} {value:.6f}")

@@ -6,7 +6,7 @@ import numpy as np
 
 from hewfl import (
     Algorithm,
-    ChoiceHorizons,
+    ChoiceSteps,
     FedAvg,
     Federation,
     FedNova,
@@ -24,7 +24,7 @@ methods: list[Algorithm[Any]] = [
     FedNova(L, step_scale=0.2),
     FedAvg(L, step_scale=0.2),
 ]
-federation = Federation(ChoiceHorizons((1, 2, 4, 8)), batch_size=8)
+federation = Federation(ChoiceSteps((1, 2, 4, 8)), batch_size=8)
 trace = simulate(problem, federation, methods, rounds=60, seed=0)
 
 print(f"{'method':16s} {'gap at 20':>10s} {'gap at 60':>10s} {'numbers sent':>13s}")

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hewfl import (
     Federation,
-    FixedHorizons,
+    FixedSteps,
     FullParticipation,
     HewControl,
     ProblemBounds,
@@ -111,7 +111,7 @@ def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
         for source in SOURCES
         for variant in VARIANTS
     ]
-    federation = Federation(FixedHorizons(HORIZONS), case.batch, Shared(law))
+    federation = Federation(FixedSteps(HORIZONS), case.batch, Shared(law))
     best, far = case.problem.optimum().x, [0.0]
 
     def distance(step: Any) -> dict[str, float]:

@@ -154,7 +154,9 @@ def _arguments() -> Any:
     parser.add_argument("--device", default="numpy", choices=("numpy", "cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=1e6, help="time of this call")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="of the runs")
+    parser.add_argument(
+        "--runs-dir", type=Path, default=Path("runs"), help="of the runs"
+    )
     parser.add_argument("--kept", type=Path, default=Path("runs.tar.gz"))
     parser.add_argument("--before", type=Path, nargs="*", default=(), help="archives")
     parser.add_argument("--list", action="store_true", help="say what is left")

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     Entry,
     Federation,
     HewFixed,
@@ -41,7 +41,8 @@ from hewfl.experiments.build_problem import build_federation, build_problem
 from hewfl.experiments.reference_optima import find_smoothness
 from hewfl.experiments.spec import read_spec
 from hewfl.problems import Training, torch_from_arrays
-from hewfl.simulation.setting import Observer, Step
+from hewfl.server.server_step import POINTS
+from hewfl.simulation.rounds import Observer, Step
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "reproduce" / "results"
@@ -51,7 +52,13 @@ RATES = (0.003, 0.03, 0.1, 0.3, 1.0)
 
 
 def measured(momentum: float, samples: int, at: tuple[float, ...] | None) -> ServerStep:
-    return ServerStep(1.0, momentum, average="ema", measure=samples, measure_at=at)
+    return ServerStep(
+        1.0,
+        momentum,
+        average="ema",
+        line_search_samples=samples,
+        line_search_points=at or POINTS,
+    )
 
 
 OUTERS = {
@@ -156,7 +163,7 @@ def network(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]
     }
     names = [(rate, name) for rate in RATES for name in outers]
     entries = [Entry(UniformLocalSGD(1.0, rate), outers[name]) for rate, name in names]
-    federation = Federation(ChoiceHorizons((1, 2, 4, 8), every_round=True), 16)
+    federation = Federation(ChoiceSteps((1, 2, 4, 8), every_round=True), 16)
     given = (problem, federation, entries)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": rounds}
     trace = simulate(*given, rounds=rounds, seed=seed, **more)

@@ -25,8 +25,8 @@ from hewfl.experiments.spec_sections import (
 DATA = ("covertype", "mnist")
 REGIMES: dict[str, tuple[str, Any]] = {
     "hom-equal": ("iid", 4),
-    "hom-random": ("iid", {"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]}),
-    "het-random": ("dirichlet", {"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]}),
+    "hom-random": ("iid", {"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]}),
+    "het-random": ("dirichlet", {"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]}),
     "het-equal": ("dirichlet", 4),
 }
 """Partition and horizons; the paper's figure shows the first three."""
@@ -300,7 +300,7 @@ def _cnn(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             alpha=0.5,
             min_samples=100,
             batch_size=64,
-            local_steps={"kind": "EpochHorizons", **EPOCHS},
+            local_steps={"kind": "EpochSteps", **EPOCHS},
             participation=10,
         ),
         tune=_tune(
@@ -367,7 +367,7 @@ def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
             alpha=0.3,
             min_samples=64,
             batch_size=16,
-            local_steps={"kind": "PoissonHorizons", "clipped": True},
+            local_steps={"kind": "PoissonSteps", "clipped": True},
             participation=10,
         ),
         tune=_tune(8, (42, 43), screen_rounds=4, screen_seeds=(42,), screen_top_k=3),

@@ -17,7 +17,7 @@ import torch
 from hewfl import Cohort, LocalPlan, ServerStep
 from hewfl.core.algorithm import Algorithm
 from hewfl.displacements.dense import matrix_round
-from hewfl.server.server_step import apply_server_step, average_weight, averaged
+from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
 from reproduce.stacked_models import Stacked, Tensor
 
 STEPS = np.array([16, 8, 16, 4])
@@ -155,7 +155,7 @@ class Job:
                     server_step, step[span], memory[span]
                 )
                 x[span] += moved
-            average = averaged(average_weight(AVERAGE, t), average, x)
+            average = add_iterate(average_weight(AVERAGE, t), average, x)
             y = x.repeat_interleave(ranks, dim=0)
         scores = [self.model.scores(z).cpu().numpy() for z in (x, average)]
         return {

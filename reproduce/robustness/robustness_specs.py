@@ -210,7 +210,7 @@ def _spec(panel: str, scenario: str) -> Spec:
         min_samples=32 if about.partition == "dirichlet" else 1,
         batch_size=32,
         local_steps={
-            "kind": "ChoiceHorizons",
+            "kind": "ChoiceSteps",
             "choices": [1, 2, 4, 8],
             "every_round": True,
         },

@@ -74,18 +74,18 @@ from hewfl.federation.attacks import (
     StaleUpdates,
 )
 from hewfl.federation.federation import (
-    ChoiceHorizons,
-    EpochHorizons,
+    ChoiceSteps,
+    EpochSteps,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     FullParticipation,
     History,
-    PoissonHorizons,
+    PoissonSteps,
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
     Scenario,
-    TimedHorizons,
+    TimedSteps,
 )
 from hewfl.methods.presets import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from hewfl.server.server_step import ServerStep
@@ -97,20 +97,20 @@ from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
 
 __all__ = [
-    "Agreement", "Algorithm", "CentredClipping", "ChoiceHorizons", "ClientProfile",
+    "Agreement", "Algorithm", "CentredClipping", "ChoiceSteps", "ClientProfile",
     "ConstantUpdates", "ControlSolution", "CoordinateMedian", "DataError",
-    "Decision", "Demands", "Disagreement", "Displacements", "EpochHorizons",
+    "Decision", "Demands", "Disagreement", "Displacements", "EpochSteps",
     "EqualGround", "FedAWARE", "FedAdagrad", "FedAdam", "FedAdp", "FedAvg",
     "FedAvgM", "FedExP", "FedMGDAPlus", "FedNova", "FedProx", "FedYogi",
-    "Federation", "FixedHorizons", "FlippedLabels", "FullParticipation",
+    "Federation", "FixedSteps", "FlippedLabels", "FullParticipation",
     "GeometricMedian", "GrowingNoise", "HewControl", "HewError", "HewFixed",
     "HewHet", "HewHom", "HewMean", "HiddenBatches", "History", "InvalidInputError",
     "KnownQuality", "Krum", "Entry", "LocalPlan", "MinibatchSGD",
-    "MissingExtraError", "MultiKrum", "OnlineCurvature", "ServerStep", "PoissonHorizons",
+    "MissingExtraError", "MultiKrum", "OnlineCurvature", "ServerStep", "PoissonSteps",
     "ProblemBounds", "QFedAvg", "RandomLabels", "RandomParticipation",
     "RandomUpdates", "Cohort", "RotatingParticipation", "Round", "RuleError",
     "SampledParticipation", "Scaffold", "ScaledUpdates", "Sieve", "SimplexSolution",
-    "SolverError", "StaleUpdates", "StepWeighted", "TimedHorizons", "Trace",
+    "SolverError", "StaleUpdates", "StepWeighted", "TimedSteps", "Trace",
     "Traffic", "TrimmedMean", "Trust", "UniformLocalSGD", "UpperState", "Scenario",
     "__version__", "combine", "data_gap", "post_local_weights",
     "predictive_control", "simulate", "solve_simplex_qp", "threshold_weights",

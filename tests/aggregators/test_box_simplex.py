@@ -11,7 +11,7 @@ from tests.tolerances import GAP, PERMUTATION, WEIGHTS
 
 from hewfl import SolverError, solve_simplex_qp
 from hewfl.core.displacements import RoundProducts
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 from hewfl.solver.box_simplex import box_simplex_gap, solve_box_simplex
 
 Array = NDArray[np.floating[Any]]
@@ -23,7 +23,7 @@ def box(centre: Array, radius: float) -> tuple[Array, Array, Array]:
 
 
 def products(vectors: Array) -> RoundProducts:
-    return as_rows("vectors", vectors).products()
+    return as_dense("vectors", vectors).products()
 
 
 def unit_rows(rng: np.random.Generator, n: int, d: int, kind: str) -> Array:

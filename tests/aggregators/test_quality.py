@@ -9,7 +9,7 @@ from tests.conformance.rounds import decide, make_cohort, step_of
 
 from hewfl.aggregators import Agreement, Disagreement, Sieve
 from hewfl.aggregators.agreement import mean_cosines
-from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import InvalidInputError
 
 ROUNDING = 1e-14
@@ -133,11 +133,11 @@ def test_agreement_survives_large_powers_and_clients_at_rest() -> None:
 
 
 def test_mean_cosines_need_no_common_scale() -> None:
-    from hewfl.displacements.dense import as_rows  # noqa: PLC0415 - this test alone
+    from hewfl.displacements.dense import as_dense  # noqa: PLC0415 - this test alone
 
     moved = np.array([[1.0, 0.0], [1.0, 1.0]])
     for scale in (1e-200, 1.0, 1e200):
-        found, _ = mean_cosines(as_rows("moved", scale * moved))
+        found, _ = mean_cosines(as_dense("moved", scale * moved))
         np.testing.assert_allclose(found, math.sqrt(0.5), rtol=1e-12)
 
 
@@ -221,7 +221,7 @@ def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
     ends[4] = x - 0.3 * common  # turns back
     ends = ends.astype(np.float32)
     ends[2] = x  # did not move
-    data = Pieces((tuple(ends),), x)
+    data = ChunkedDisplacements((tuple(ends),), x)
     known, lengths = mean_cosines(data)
     measured = replace(data, sq_lengths=lengths**2)
 
@@ -229,7 +229,7 @@ def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
         pytest.fail("the Gram matrix was formed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pieces, "products", refused)
+        patch.setattr(ChunkedDisplacements, "products", refused)
         found, same = mean_cosines(measured)
     np.testing.assert_allclose(found, known, atol=1e-12)
     np.testing.assert_allclose(same, lengths, rtol=1e-15)

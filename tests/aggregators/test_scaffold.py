@@ -62,7 +62,7 @@ def decided(algorithm: Scaffold, round_: Any, state: Any) -> tuple[Any, Any]:
     return algorithm.decide(round_, state)
 
 
-def first_state(algorithm: Scaffold, n: int, d: int, gradients: Any) -> Any:
+def initial_state(algorithm: Scaffold, n: int, d: int, gradients: Any) -> Any:
     return algorithm.init(n, d, gradients)
 
 
@@ -75,7 +75,7 @@ def test_three_rounds_follow_the_pseudo_code(
 
     algorithm = Scaffold(4.0, 4.0 * ETA, server_step=ETA_G, start=start)
     assert algorithm.demands.gradients == (start == "gradient")
-    x, state = x0, first_state(algorithm, N, D, gradients)
+    x, state = x0, initial_state(algorithm, N, D, gradients)
     for clients, steps in ROUNDS:
         cohort = make_cohort(steps, clients=clients, population=N)
         plan = algorithm.plan(cohort, state)
@@ -98,7 +98,7 @@ def test_server_variate_stays_the_mean_of_the_clients(
     rng: np.random.Generator,
 ) -> None:
     algorithm = Scaffold(1.0, 0.1, start="gradient")
-    state = first_state(algorithm, N, D, rng.standard_normal((N, D)))
+    state = initial_state(algorithm, N, D, rng.standard_normal((N, D)))
     for clients, steps in ROUNDS:
         cohort = make_cohort(steps, clients=clients, population=N)
         plan = algorithm.plan(cohort, state)
@@ -128,7 +128,7 @@ def test_two_clients_by_hand() -> None:
     # η = ½, H = (1, 2), Δ = (−1, −2), c = c_i = 0:  c_0⁺ = 1/½ = 2, c_1⁺ = 2/(½·2) = 2,
     # and with n = 4 clients in all c⁺ = (2 + 2)/4 = 1.
     algorithm = Scaffold(1.0, 0.5)
-    state = first_state(algorithm, 4, 1, None)
+    state = initial_state(algorithm, 4, 1, None)
     cohort = make_cohort([1, 2], clients=[0, 1], population=4)
     round_ = matrix_round(
         np.zeros(1), np.array([[-1.0], [-2.0]]), cohort, algorithm.plan(cohort, state)

@@ -13,7 +13,7 @@ from hewfl import (
     ClientProfile,
     Entry,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewHet,
     HewHom,
@@ -62,7 +62,7 @@ def lonely() -> Quadratic:
 def test_one_client_alone_makes_no_false_promise() -> None:
     problem = lonely()
     control = HewControl(ProblemBounds(1.0, 6.0, 1e-4, 0.1), 0.0, "sharp")
-    federation = Federation(FixedHorizons(1), 1, Always((0,)))
+    federation = Federation(FixedSteps(1), 1, Always((0,)))
     given: Any = {"rounds": 260, "seed": 0, "start": [1.0], "evaluate_every": None}
     audit = [control_audit(problem)]
     trace = simulate(problem, federation, [control], observers=audit, **given)
@@ -139,7 +139,7 @@ def test_the_mean_over_runs_keeps_to_what_each_state_certifies(
     control = HewControl(box, v2, "absorbed", source)
     excess = []
     for seed in range(12):  # the same clients in all runs: the law's seed is fixed
-        federation = Federation(FixedHorizons([1, 2, 3, 2]), 4, Seeded(law))
+        federation = Federation(FixedSteps([1, 2, 3, 2]), 4, Seeded(law))
         audit = [control_audit(problem)]
         entries = [control]
         trace = simulate(
@@ -189,7 +189,7 @@ def test_the_engine_tells_how_large_the_first_batches_were() -> None:
         return {}
 
     entries = [HewControl(BOX, 2.25)]
-    federation = Federation(FixedHorizons(1), [1, 9, 3])
+    federation = Federation(FixedSteps(1), [1, 9, 3])
     simulate(problem, federation, entries, rounds=1, seed=0, observers=[look])
     assert seen[0].tolist() == [2.25, 0.25, 0.75]
 
@@ -201,7 +201,7 @@ def test_a_start_at_zero_is_not_certified_before_all_have_come() -> None:
         HewControl(box, 0.0, "sharp", start="zero"),
         HewControl(box, 0.0, "sharp", start="zero", tracking=1e-9),
     ]
-    federation = Federation(FixedHorizons(1), 1, RotatingParticipation(1))
+    federation = Federation(FixedSteps(1), 1, RotatingParticipation(1))
     trace = simulate(problem, federation, entries, rounds=4, seed=0)
     words = [record.status.partition("; ")[2] for record in trace.of(0)][1:]
     for missing, said in zip((3, 2, 1), words, strict=False):
@@ -219,7 +219,7 @@ def test_default_constants_do_not_stop_a_long_run() -> None:
     """The bound on Q left the number range in round 125."""
     problem = random_quadratic(3, 3, 2, noise=1.5)
     box = ProblemBounds(problem.smoothness, 3.0, 1e-3, 1.0)
-    federation, rounds = Federation(FixedHorizons(2), 1), 160
+    federation, rounds = Federation(FixedSteps(2), 1), 160
     more: Any = {"rounds": rounds, "seed": 0, "evaluate_every": None}
     last = simulate(problem, federation, [HewControl(box, 2.25)], **more).of(0)[-1]
     assert last.status.startswith("optimal: threshold law")
@@ -231,7 +231,7 @@ def test_an_outer_step_is_not_what_the_certificate_is_about() -> None:
     control = HewControl(BOX, 0.0, "sharp")
     entries: list[Any] = [control, Entry(control, ServerStep(1.0, 0.9))]
     audit = [control_audit(problem)]
-    federation = Federation(FixedHorizons(1), 1)
+    federation = Federation(FixedSteps(1), 1)
     trace = simulate(problem, federation, entries, rounds=3, seed=0, observers=audit)
     assert "; certified: expected next gap at most" in trace.of(0)[1].status
     for record in trace.of(1)[1:]:
@@ -284,7 +284,7 @@ def test_proxies_that_change_are_used_and_charged() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller, "predictive_control", solve)
-        federation = Federation(FixedHorizons(1), 2, SampledParticipation(3))
+        federation = Federation(FixedSteps(1), 2, SampledParticipation(3))
         trace = simulate(problem, federation, [changing, steady], rounds=3, seed=0)
     assert seen == [[1.0], [1.0], [0.625], [1.0], [0.5], [1.0]]
     spent = [trace.of(k)[-1].paper_scalars for k in range(2)]
@@ -299,7 +299,7 @@ def test_proxies_that_change_are_used_and_charged() -> None:
 def test_a_state_with_one_bound_for_all_goes_on_knowing_nothing(tmp_path: Path) -> None:
     problem = random_quadratic(6, 4, 2, noise=0.1)
     control = HewControl(BOX, 0.01, "sharp", tracking=0.0)
-    federation = Federation(FixedHorizons(1), 2, SampledParticipation(2))
+    federation = Federation(FixedSteps(1), 2, SampledParticipation(2))
     given: Any = (problem, federation, [control])
     simulate(*given, rounds=2, seed=0, checkpoint=tmp_path)
     _as_it_was(tmp_path)
@@ -351,7 +351,7 @@ def test_schedules_of_amplitude_and_curvature_are_asked_every_round(
         seen.append((amplitude.min(), amplitude.max(), model.curvature / L))
         return {}
 
-    given: Any = (problem, Federation(FixedHorizons([1, 2, 3, 4]), 2), [entry])
+    given: Any = (problem, Federation(FixedSteps([1, 2, 3, 4]), 2), [entry])
     whole = simulate(*given, rounds=4, seed=0, observers=[look])
     expected = [(0.4 / (1 + t), 0.4 / (1 + t), max(1.5, 4 / (1 + t))) for t in range(4)]
     np.testing.assert_allclose(seen, expected)
@@ -369,9 +369,7 @@ def test_a_schedule_that_leaves_the_range_is_named() -> None:
         HewHom(1.0, Decay(0.4), Decay(2.0)),
         HewHet(1.0, lambda t: 0.2 - 0.1 * t),
     ]
-    trace = simulate(
-        problem, Federation(FixedHorizons(1), 2), entries, rounds=4, seed=0
-    )
+    trace = simulate(problem, Federation(FixedSteps(1), 2), entries, rounds=4, seed=0)
     texts = [
         [r.status for r in trace.of(k) if "refused:" in r.status] for k in range(2)
     ]

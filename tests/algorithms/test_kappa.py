@@ -11,7 +11,7 @@ from hewfl import (
     Cohort,
     FedAvg,
     FedMGDAPlus,
-    FixedHorizons,
+    FixedSteps,
     HewHet,
     HewHom,
     HewMean,
@@ -24,9 +24,9 @@ from hewfl import (
     simulate,
     solve_simplex_qp,
 )
-from hewfl.algorithms.quadratic_model import others
+from hewfl.algorithms.quadratic_model import leave_one_out_weights
 from hewfl.displacements.control_variates import ControlVariates
-from hewfl.displacements.dense import as_rows, matrix_round
+from hewfl.displacements.dense import as_dense, matrix_round
 from hewfl.experiments.method_spec import method_from_table
 from hewfl.federation.federation import Federation
 from hewfl.problems.quadratic import random_quadratic
@@ -203,13 +203,13 @@ def test_the_cross_fitted_slope_is_that_of_the_others(
     assert weights(rule_mean, round_) == pytest.approx(least, abs=WEIGHTS)
 
 
-def expected_value(rows_of: Any, judges: Any, w: Any) -> tuple[float, float]:
+def expected_value(rows_of: Any, slopes: Any, w: Any) -> tuple[float, float]:
     """Means over all signs of the noises: of what is minimised, of the true error."""
     n = len(w)
     found, error = 0.0, 0.0
     for signs in itertools.product([-1.0, 1.0], repeat=n):
         rows, mean = rows_of(np.array(signs))
-        P = as_rows("rows", rows).products().judged_by(judges, 1.0)
+        P = as_dense("rows", rows).products().cross_fitted(slopes, 1.0)
         found += float(w @ P.linear + 0.5 * w @ P.gram @ w + P.offset) / 2**n
         away = w @ rows - mean
         error += 0.5 * float(away @ away) / 2**n
@@ -225,7 +225,7 @@ def test_what_is_minimised_is_unbiased(rng: np.random.Generator) -> None:
     def rows_of(signs: Any) -> tuple[Any, Any]:
         return mean + signs[:, None] * noise, mean
 
-    fitted, error = expected_value(rows_of, -others(p), w)
+    fitted, error = expected_value(rows_of, -leave_one_out_weights(p), w)
     assert fitted + 0.5 * mean @ mean == pytest.approx(error, rel=1e-12)
     plain, _ = expected_value(rows_of, -np.tile(p, (n, 1)), w)
     reward = float((w * p) @ (noise**2).sum(axis=1))  # Σ w_i p_i ‖noise_i‖²
@@ -332,7 +332,7 @@ def test_no_l_no_certificate() -> None:
     problem = random_quadratic(4, 3, 5)
     entries = [HewHom(kappa=2.0, amplitude=0.1), HewHom(problem.smoothness, 0.1)]
     entries.append(HewHom(problem.smoothness, 0.1, cross_fit=True))
-    federation = Federation(FixedHorizons(2), 2)
+    federation = Federation(FixedSteps(2), 2)
     trace = simulate(
         problem, federation, entries, rounds=2, seed=1, observers=[pathwise_audit]
     )

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewFixed,
     HewHet,
     HewHom,
@@ -44,7 +44,7 @@ def test_it_finds_the_curvature_of_a_quadratic(rule: Any, guess: float) -> None:
         return {"curvature": value}
 
     simulate(
-        *(problem, Federation(FixedHorizons(1), 4)),
+        *(problem, Federation(FixedSteps(1), 4)),
         [OnlineCurvature(rule(L, 0.1 * guess), curvature_floor=1e-3)],
         rounds=60,
         seed=0,
@@ -74,7 +74,7 @@ def test_a_round_is_the_rule_s_own_under_the_estimate(rule: Any) -> None:
         checked += seen.value != L
         return {}
 
-    federation = Federation(ChoiceHorizons((1, 2, 4)), 4, SampledParticipation(4))
+    federation = Federation(ChoiceSteps((1, 2, 4)), 4, SampledParticipation(4))
     simulate(problem, federation, [online], rounds=8, seed=0, observers=[compare])
     assert checked == 7  # all but the first, which has nothing to compare with
 
@@ -85,7 +85,7 @@ def test_it_changes_the_weights_and_goes_down(rule: Any) -> None:
     L = problem.smoothness
     given = rule(20 * L, 10.0)  # as if the learning rate were all one knew
     entries: list[Any] = [given, OnlineCurvature(given)]
-    federation = Federation(ChoiceHorizons((1, 2, 4)), 4)
+    federation = Federation(ChoiceSteps((1, 2, 4)), 4)
     trace = simulate(problem, federation, entries, rounds=30, seed=0)
     assert trace.of(0)[1].weights == trace.of(1)[1].weights
     assert trace.of(0)[-1].weights != trace.of(1)[-1].weights
@@ -99,7 +99,7 @@ def test_it_changes_the_weights_and_goes_down(rule: Any) -> None:
 def test_a_resumed_run_has_the_same_bytes(rule: Any, tmp_path: Path) -> None:
     problem = random_quadratic(seed=1, n=6, d=8)
     entries = [OnlineCurvature(rule(problem.smoothness, 0.5))]
-    federation = Federation(ChoiceHorizons((1, 2, 4)), 4, SampledParticipation(4))
+    federation = Federation(ChoiceSteps((1, 2, 4)), 4, SampledParticipation(4))
 
     def run(folder: Path, rounds: int) -> None:
         simulate(problem, federation, entries, rounds=rounds, seed=0, checkpoint=folder)
@@ -114,7 +114,7 @@ def test_a_resumed_run_has_the_same_bytes(rule: Any, tmp_path: Path) -> None:
 def test_it_is_not_audited_as_a_bound() -> None:
     problem = random_quadratic(seed=1, n=6, d=8)
     entries = [OnlineCurvature(HewHom(problem.smoothness, 0.5))]
-    federation = Federation(FixedHorizons(2), 4)
+    federation = Federation(FixedSteps(2), 4)
     trace = simulate(
         problem, federation, entries, rounds=2, seed=0, observers=[pathwise_audit]
     )

@@ -7,8 +7,8 @@ import pytest
 
 from hewfl import FedNova, HewFixed, HewHet, HewHom, Scaffold
 from hewfl.core.round import Cohort, LocalPlan, Round
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.control_variates import kept, settled
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.control_variates import commit, in_place
 from hewfl.displacements.dense import matrix_round
 
 METHODS = [
@@ -25,9 +25,9 @@ METHODS = [
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
 def test_pieces_and_matrix(
-    method: Any, in_place: bool, rng: np.random.Generator
+    method: Any, changed: bool, rng: np.random.Generator
 ) -> None:
     n, d = 6, 700
     x = rng.standard_normal(d).astype(np.float32)
@@ -45,19 +45,19 @@ def test_pieces_and_matrix(
     decision, following = method.decide(
         matrix_round(anchor, matrix, cohort, plan), state
     )
-    round_ = Round(anchor, Pieces(parts, x), cohort, plan)
-    held = kept(state) if in_place else state
+    round_ = Round(anchor, ChunkedDisplacements(parts, x), cohort, plan)
+    held = in_place(state) if changed else state
     found, put_off = method.decide(round_, held)
     np.testing.assert_allclose(found.weights, decision.weights, atol=1e-10)
     assert found.status == decision.status
-    if in_place and state is not None:  # nothing happens before the round is accepted
+    if changed and state is not None:  # nothing happens before the round is accepted
         before = state.clients.copy()
         assert np.array_equal(put_off.clients, before)
-    after = settled(put_off)
+    after = commit(put_off)
     if following is None:
         assert after is None
         return
-    assert (after.clients is state.clients) == in_place
+    assert (after.clients is state.clients) == changed
     np.testing.assert_allclose(after.server, following.server, atol=1e-12)
     np.testing.assert_allclose(after.clients, following.clients, atol=1e-12)
 

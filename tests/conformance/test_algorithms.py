@@ -19,7 +19,7 @@ from hewfl import aggregators as baselines
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, Decision, Round
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 from hewfl.server.checkpoint import flatten
 
 Array = NDArray[np.floating[Any]]
@@ -219,7 +219,7 @@ def test_tensors_on_the_host_are_arrays(case: Case, rng: np.random.Generator) ->
         round_ = round_of(case.algorithm, cohort, own, state)
         decision, state = case.algorithm.decide(round_, state)
         told = round_of(case.algorithm, cohort, own, other)
-        tensors = as_rows("displacements", torch.tensor(own))
+        tensors = as_dense("displacements", torch.tensor(own))
         told = dataclasses.replace(told, displacements=tensors)
         found, other = case.algorithm.decide(told, other)
         np.testing.assert_allclose(found.weights, decision.weights, atol=WEIGHTS)

@@ -1,6 +1,6 @@
 """Every rule in every transport: one decision, wherever the displacements lie.
 
-The simulator's matrix is the measure. The replies of a federation are `Pieces`; the
+The simulator's matrix is the measure. The replies of a federation are `ChunkedDisplacements`; the
 ranks of a torch job are real processes over gloo.
 """
 
@@ -17,7 +17,7 @@ from tests.torch.scenarios import Plan, play, quadratic
 from tests.torch.test_rounds import branch
 
 from hewfl import Cohort, InvalidInputError, LocalPlan, Round
-from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.checkpoint import flatten
 from hewfl.torch.job_rule import Rule
@@ -28,10 +28,12 @@ REFUSED = ("fedprox", "minibatch", "qfedavg", "qfedavg-half", "hew-control")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
 
-def in_pieces(rows: Any) -> Pieces:
+def in_pieces(rows: Any) -> ChunkedDisplacements:
     """Vectors in two parts each, as replies of a federation have them."""
     parts = np.split(rows, [5], axis=1)
-    return Pieces(tuple(tuple(np.ascontiguousarray(r) for r in part) for part in parts))
+    return ChunkedDisplacements(
+        tuple(tuple(np.ascontiguousarray(r) for r in part) for part in parts)
+    )
 
 
 @every_case

@@ -5,7 +5,7 @@ import pytest
 
 from hewfl.core import native
 from hewfl.core.displacements import RoundProducts
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 from hewfl.displacements.gram import round_products, vector_products, weight_problem
 
 needs_kernels = pytest.mark.skipif(
@@ -20,7 +20,7 @@ needs_kernels = pytest.mark.skipif(
 def test_the_products_agree(n: int, d: int, rng: np.random.Generator) -> None:
     D = rng.standard_normal((n, d)).astype(np.float32)
     g = rng.standard_normal(d)
-    data = as_rows("displacements", D)
+    data = as_dense("displacements", D)
     ours = round_products(data, g, 1.7)
     with native.disabled():
         twin = round_products(data, g, 1.7)
@@ -86,7 +86,7 @@ def test_plain_products_of_parts_are_the_weight_problem(
     """As ranks of a torch job do it: each has some columns, and g after the vectors."""
     V, lam, n = rng.standard_normal((5, 60)) + 2, 1.7, 4
     g = V[n] if given else np.zeros(60)
-    parts = [as_rows("part", V[: n + given, lo : lo + 20]) for lo in (0, 20, 40)]
+    parts = [as_dense("part", V[: n + given, lo : lo + 20]) for lo in (0, 20, 40)]
     each = [vector_products(part, 1) for part in parts]
     assert {found.exponent for found in each} == {0}
     whole = RoundProducts(

@@ -12,9 +12,9 @@ from hewfl.displacements.backend import (
     FLOAT64,
     Span,
     as_wide,
+    gpu_kernels,
     host_rows,
     is_host,
-    on_gpu,
     to_host,
 )
 
@@ -51,5 +51,5 @@ def test_devices_and_widths() -> None:
     assert is_host(np.ones(3))
     assert as_wide(compat.array_namespace(tensor), tensor).dtype == torch.float64
     assert to_host(tensor).dtype == np.float16
-    assert on_gpu(np.ones((2, 2))) is None
-    assert on_gpu(torch.ones(2, 2)) is None
+    assert gpu_kernels(np.ones((2, 2))) is None
+    assert gpu_kernels(torch.ones(2, 2)) is None

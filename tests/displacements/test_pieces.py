@@ -10,9 +10,9 @@ from hewfl import combine, data_gap, post_local_weights
 from hewfl.core import native
 from hewfl.core.displacements import LinearCombination
 from hewfl.displacements import gram
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.dense import as_rows
-from hewfl.displacements.gram import FEW_CLIENTS, own_products, round_products
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.dense import as_dense
+from hewfl.displacements.gram import FEW_CLIENTS, round_products
 from hewfl.errors import InvalidInputError
 
 LENGTHS = (1, 300, 5, 257, 1024)
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("_by")
 
 def in_pieces(
     rng: np.random.Generator, n: int, kind: Any = np.float32, *, based: bool = True
-) -> tuple[Pieces, Any]:
+) -> tuple[ChunkedDisplacements, Any]:
     """Clients that end near each other, and the matrix of their displacements."""
     d = sum(LENGTHS)
     x = rng.standard_normal(d).astype(kind)
@@ -47,7 +47,7 @@ def in_pieces(
         for part in np.split(ends, cuts, axis=1)
     )
     matrix = ends.astype(np.float64) - (x.astype(np.float64) if based else 0)
-    return Pieces(parts, x if based else None), matrix
+    return ChunkedDisplacements(parts, x if based else None), matrix
 
 
 @pytest.mark.parametrize("based", [True, False])
@@ -59,7 +59,7 @@ def test_products_are_those_of_the_matrix(
     pieces, matrix = in_pieces(rng, n, kind, based=based)
     g = rng.standard_normal(matrix.shape[1])
     found = round_products(pieces, g, 1.7)
-    known = round_products(as_rows("displacements", matrix), g, 1.7)
+    known = round_products(as_dense("displacements", matrix), g, 1.7)
     size = max(float(np.abs(known.gram).max()), 1e-3)
     assert np.abs(found.gram - known.gram).max() <= 1e-13 * size
     unit = max(float(np.abs(known.linear).max()), size)
@@ -106,8 +106,7 @@ def test_equal_clients_are_read_once(
     assert not found.gram.any()
     assert not found.linear.any()
     assert found.offset == pytest.approx(0.5 * (matrix**2).sum(), rel=1e-12)
-    own = own_products(equal, LinearCombination(u), 3.0)
-    assert own is not None
+    own = round_products(equal, LinearCombination(u), 3.0)
     assert own.offset == pytest.approx(found.offset, rel=1e-12)
 
 
@@ -136,7 +135,7 @@ def test_many_clients_of_few_parameters(rng: np.random.Generator) -> None:
     d, n = 3, 1200
     x = rng.standard_normal(d).astype(np.float32)
     ends = (x - 0.1 * rng.standard_normal((n, d))).astype(np.float32)
-    pieces = Pieces((tuple(ends),), x)
+    pieces = ChunkedDisplacements((tuple(ends),), x)
     u = -np.ones(n) / n
     matrix = ends.astype(np.float64) - x
     found = post_local_weights(pieces, LinearCombination(u), 1.25)
@@ -181,7 +180,7 @@ def test_standing_still_besides(rng: np.random.Generator) -> None:
 
 def test_standing_still_is_zero_under_a_finer_base(rng: np.random.Generator) -> None:
     x = rng.standard_normal(5)
-    pieces = Pieces(((np.zeros(5, np.float32),),), x)
+    pieces = ChunkedDisplacements(((np.zeros(5, np.float32),),), x)
     np.testing.assert_array_equal(pieces.append_zero().row(1), np.zeros(5))
     u = np.array([[0.0, 1.0]])
     np.testing.assert_array_equal(combine(pieces.append_zero(), u), np.zeros((1, 5)))
@@ -190,19 +189,21 @@ def test_standing_still_is_zero_under_a_finer_base(rng: np.random.Generator) -> 
 def test_bad_pieces_are_named() -> None:
     a, b = np.zeros(3, np.float32), np.zeros(4, np.float32)
     with pytest.raises(InvalidInputError, match=r"`parts` must be at least one"):
-        Pieces(())
+        ChunkedDisplacements(())
     with pytest.raises(InvalidInputError, match=r"of one length for 2 clients; got 2"):
-        Pieces(((a, b),))
+        ChunkedDisplacements(((a, b),))
     with pytest.raises(InvalidInputError, match=r"for 2 clients; got 1 rows"):
-        Pieces(((a, a), (b,)))
+        ChunkedDisplacements(((a, a), (b,)))
     with pytest.raises(InvalidInputError, match=r"float32 or float64; got \['float16'"):
-        Pieces(((a.astype(np.float16),),))
+        ChunkedDisplacements(((a.astype(np.float16),),))
     with pytest.raises(InvalidInputError, match=r"`base` must be of shape \(3,\)"):
-        Pieces(((a,),), b)
+        ChunkedDisplacements(((a,),), b)
     with pytest.raises(InvalidInputError, match=r"`base` must be .* got float16"):
-        Pieces(((a,),), a.astype(np.float16))
+        ChunkedDisplacements(((a,),), a.astype(np.float16))
     with pytest.raises(InvalidInputError, match=r"a sum of 1 displacements; got \(2,"):
-        post_local_weights(Pieces(((a,),)), LinearCombination(np.ones(2)), 1.0)
+        post_local_weights(
+            ChunkedDisplacements(((a,),)), LinearCombination(np.ones(2)), 1.0
+        )
 
 
 def test_what_is_not_finite_is_found(rng: np.random.Generator) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from hewfl.core.displacements import Displacements, LinearCombination
 from hewfl.core.round import Cohort, LocalPlan
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.dense import as_rows, matrix_round
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.dense import as_dense, matrix_round
 from hewfl.errors import InvalidInputError
 
 pytestmark = pytest.mark.usefixtures("path")
@@ -22,7 +22,9 @@ FORMS: dict[str, Any] = {
     "torch": torch.tensor,
     "torch list": lambda D: [torch.tensor(row) for row in D],
     "strict": strict.asarray,
-    "pieces": lambda D: Pieces((tuple(np.ascontiguousarray(row) for row in D),)),
+    "pieces": lambda D: ChunkedDisplacements(
+        (tuple(np.ascontiguousarray(row) for row in D),)
+    ),
 }
 
 
@@ -33,7 +35,11 @@ def test_what_a_rule_may_do_with_displacements(
     D, v = rng.standard_normal((5, 40)) + 2, rng.standard_normal(40)
     w = np.array([0.5, 0.0, 0.2, 0.1, 0.2])
     given = FORMS[form](D)
-    data = given if isinstance(given, Pieces) else as_rows("displacements", given)
+    data = (
+        given
+        if isinstance(given, ChunkedDisplacements)
+        else as_dense("displacements", given)
+    )
     assert isinstance(data, Displacements)
     there: Any = {"torch": torch.tensor, "torch list": torch.tensor}.get(form)
     vector = v if there is None else there(v)
@@ -63,7 +69,7 @@ def test_products_are_the_weight_problem(
     given = {"vector": g["vector"], "sum": LinearCombination(u), "none": None}[
         reference
     ]
-    found = as_rows("displacements", D).products(given, lam)
+    found = as_dense("displacements", D).products(given, lam)
     for w in rng.dirichlet(np.ones(5), 4):
         step = w @ D
         known = g[reference] @ step + lam / 2 * step @ step
@@ -84,7 +90,7 @@ def test_a_round_takes_arrays(rng: np.random.Generator) -> None:
 
 
 def test_nobody_is_a_set_too(rng: np.random.Generator) -> None:
-    data = as_rows("displacements", rng.standard_normal((3, 4)))
+    data = as_dense("displacements", rng.standard_normal((3, 4)))
     assert data.take(np.zeros(0, dtype=np.int64)).n == 0
 
 
@@ -93,7 +99,7 @@ def test_narrow_numbers_are_summed_wide(n: int, rng: np.random.Generator) -> Non
     """More columns than fit into one block, which do not divide into blocks."""
     D = rng.standard_normal((n, 70_001)).astype(np.float32)
     w = rng.standard_normal(n)
-    found = as_rows("displacements", D).combine(w)
+    found = as_dense("displacements", D).combine(w)
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, w @ D.astype(np.float64), atol=1e-14)
 
@@ -102,19 +108,27 @@ def test_narrow_numbers_are_summed_wide(n: int, rng: np.random.Generator) -> Non
 def test_a_sample_is_spread_over_long_rows(form: str) -> None:
     D = np.stack([np.arange(5000.0), -np.arange(5000.0)])
     given = FORMS[form](D)
-    data = given if isinstance(given, Pieces) else as_rows("displacements", given)
+    data = (
+        given
+        if isinstance(given, ChunkedDisplacements)
+        else as_dense("displacements", given)
+    )
     spread = [*range(512), *range(1496, 2008), *range(2992, 3504), *range(4488, 5000)]
     np.testing.assert_array_equal(data.sample(), D[:, spread])
     few = D[:, :2048]
     given = FORMS[form](few)
-    data = given if isinstance(given, Pieces) else as_rows("displacements", given)
+    data = (
+        given
+        if isinstance(given, ChunkedDisplacements)
+        else as_dense("displacements", given)
+    )
     np.testing.assert_array_equal(data.sample(), few)
 
 
 def test_vectors_stack_to_an_array(rng: np.random.Generator) -> None:
     D = rng.standard_normal((3, 4)).astype(np.float32)
     for given in (D, list(D), [torch.tensor(row) for row in D]):
-        data = as_rows("displacements", given)
+        data = as_dense("displacements", given)
         assert np.asarray(data).dtype == np.float32
         assert np.array_equal(np.asarray(data), D)
         assert np.asarray(data, dtype=np.float64).dtype == np.float64
@@ -126,4 +140,4 @@ def test_vectors_are_of_one_library(rng: np.random.Generator) -> None:
         r"`displacements` must be vectors of one array library; got \['numpy', 'torch'"
     )
     with pytest.raises(InvalidInputError, match=text):
-        as_rows("displacements", [v, torch.tensor(v)])
+        as_dense("displacements", [v, torch.tensor(v)])

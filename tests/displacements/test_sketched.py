@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hewfl.core.displacements import Displacements, LinearCombination
+from hewfl.core.displacements import Displacements, LinearCombination, Products
 from hewfl.displacements.count_sketch import CountSketch
-from hewfl.displacements.dense import Rows
+from hewfl.displacements.dense import DenseDisplacements
 from hewfl.displacements.sketched_displacements import (
     NeedsEntriesError,
     NeedsProductsError,
-    Sketches,
+    SketchedDisplacements,
 )
 
 D, N = 40, 5
@@ -21,8 +21,12 @@ ROWS = np.stack([SKETCH.of([row]) for row in WHOLE])
 
 
 def test_products_are_those_of_the_vectors() -> None:
-    sketches, rows = Sketches(N, D, ROWS), Rows(WHOLE, np, N, D)
-    assert isinstance(sketches, Displacements)
+    sketches, rows = (
+        SketchedDisplacements(N, D, ROWS),
+        DenseDisplacements(WHOLE, np, N, D),
+    )
+    assert isinstance(sketches, Products)
+    assert not isinstance(sketches, Displacements)
     assert sketches.gram() == pytest.approx(rows.gram(), abs=1e-12)
     some = np.array([3, 1, 4])
     own = LinearCombination(np.array([0.2, 0.5, 0.1, 0.4]))
@@ -32,7 +36,7 @@ def test_products_are_those_of_the_vectors() -> None:
     assert found.linear == pytest.approx(expected.linear, abs=1e-12)
 
 
-ENTRIES: dict[str, Callable[[Sketches], object]] = {
+ENTRIES: dict[str, Callable[[SketchedDisplacements], object]] = {
     "inner": lambda s: s.inner(np.ones(D)),
     "combine": lambda s: s.combine(np.ones(N)),
     "blocks": lambda s: s.blocks(),
@@ -46,9 +50,9 @@ ENTRIES: dict[str, Callable[[Sketches], object]] = {
 @pytest.mark.parametrize("what", ENTRIES)
 def test_entries_are_not_there(what: str) -> None:
     with pytest.raises(NeedsEntriesError, match="asks for entries"):
-        ENTRIES[what](Sketches(N, D, ROWS))
+        ENTRIES[what](SketchedDisplacements(N, D, ROWS))
 
 
 def test_products_are_not_there_without_sketches() -> None:
     with pytest.raises(NeedsProductsError, match="asks for inner products"):
-        Sketches(N, D).take(np.array([0, 1])).append_zero().gram()
+        SketchedDisplacements(N, D).take(np.array([0, 1])).append_zero().gram()

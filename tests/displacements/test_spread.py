@@ -12,16 +12,16 @@ from jaxtyping import Float64
 
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.validation import Array
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 from hewfl.displacements.gram import vector_products
 from hewfl.displacements.post_local import post_local_weights
-from hewfl.displacements.sharded import OwnPart, Spread
+from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
 
 T = TypeVar("T")
 MACHINES = 3
 
 
-def on_all(rows: Any, ask: Callable[[Spread, slice], T]) -> list[T]:
+def on_all(rows: Any, ask: Callable[[ShardedDisplacements, slice], T]) -> list[T]:
     """What each of three machines answers, that hold a third of the columns each."""
     barrier, told = threading.Barrier(MACHINES), {}
     ends = np.linspace(0, rows.shape[1], MACHINES + 1).astype(int)
@@ -35,8 +35,8 @@ def on_all(rows: Any, ask: Callable[[Spread, slice], T]) -> list[T]:
             return total
 
         here = slice(int(ends[k]), int(ends[k + 1]))
-        own = as_rows("rows", rows[:, here])
-        return ask(Spread(own, summed, rows.shape[1]), here)
+        own = as_dense("rows", rows[:, here])
+        return ask(ShardedDisplacements(own, summed, rows.shape[1]), here)
 
     with ThreadPoolExecutor(MACHINES) as pool:
         return list(pool.map(answer, range(MACHINES)))
@@ -48,12 +48,12 @@ def test_spread_vectors_answer_as_a_matrix_does(
 ) -> None:
     rows: Any = rng.standard_normal((5, 40)) + 3
     v, u, w = rng.standard_normal((3, 40))[0], rng.dirichlet(np.ones(5)), np.arange(40)
-    known = as_rows("rows", rows)
+    known = as_dense("rows", rows)
     if library == "torch":
         rows = pytest.importorskip("torch").tensor(rows)
     members, some = np.array([3, 1]), np.array([0, 2, 5])  # 5 is standing still
 
-    def ask(ours: Spread, here: slice) -> Any:
+    def ask(ours: ShardedDisplacements, here: slice) -> Any:
         assert (ours.n, ours.d) == (5, 40)
         assert ours.append_zero().take(some).n == 3
         return (
@@ -79,7 +79,7 @@ def test_spread_vectors_answer_as_a_matrix_does(
         assert one[7] == pytest.approx(known.take(members).gram(), rel=1e-12)
         null = known.append_zero().take(some).gram()
         assert one[8] == pytest.approx(null, rel=1e-12, abs=1e-12)
-        twice = as_rows("rows", 2 * known.matrix()).products(mean, 1.0).linear
+        twice = as_dense("rows", 2 * known.matrix()).products(mean, 1.0).linear
         differences = np.subtract.outer(one[9], one[9])
         assert differences == pytest.approx(
             np.subtract.outer(twice, twice), abs=1e-9 * np.abs(twice).max() + 1e-9
@@ -91,7 +91,7 @@ def test_spread_vectors_answer_as_a_matrix_does(
 
 def test_a_part_is_numpys_for_who_computes() -> None:
     torch = pytest.importorskip("torch")
-    part = OwnPart(torch.tensor([1.0, -2.0]))
+    part = VectorShard(torch.tensor([1.0, -2.0]))
     assert (2 * part + np.ones(2)).tolist() == [3.0, -3.0]
     assert np.abs(part).tolist() == [1.0, 2.0]
     assert np.asarray(part).dtype == np.float64
@@ -100,7 +100,7 @@ def test_a_part_is_numpys_for_who_computes() -> None:
 def test_a_common_part_takes_no_digits(rng: np.random.Generator) -> None:
     rows = 1e3 + 1e-5 * rng.standard_normal((4, 50))
     g = rng.standard_normal(50)
-    known = as_rows("rows", rows).products(g, 1.0)
+    known = as_dense("rows", rows).products(g, 1.0)
     w = rng.dirichlet(np.ones(4), 3)
     for ours in on_all(rows, lambda spread, here: spread.products(g[here], 1.0)):
         for a, b in itertools.pairwise(w):
@@ -112,7 +112,7 @@ def test_an_origin_far_outside_is_left(rng: np.random.Generator) -> None:
     """The first vector is where products start; here it is the only long one."""
     rows = 1e-3 * rng.standard_normal((5, 60))
     rows[0] += 1e6
-    known = as_rows("rows", rows).products(None, 1.0)
+    known = as_dense("rows", rows).products(None, 1.0)
     w = np.array([0.0, 0.4, 0.1, 0.2, 0.3])
     for ours in on_all(rows, lambda spread, _: spread.products(None, 1.0)):
         found, expected = (
@@ -145,7 +145,7 @@ def test_weights_are_those_of_the_matrix(
         ]
         return post_local_weights(data, given, 1.3)
 
-    expected = solved(as_rows("rows", rows), slice(None))
+    expected = solved(as_dense("rows", rows), slice(None))
     for found in on_all(rows, solved):
         assert found.weights == pytest.approx(expected.weights, abs=1e-10)
         assert float(found.value) == pytest.approx(float(expected.value), rel=1e-10)
@@ -156,6 +156,6 @@ def test_a_vector_that_is_not_finite_spoils_itself_only(
 ) -> None:
     V = rng.standard_normal((4, 50))
     V[1, 7], V[3, 9] = np.nan, np.inf
-    found = vector_products(as_rows("vectors", V), 0)
+    found = vector_products(as_dense("vectors", V), 0)
     assert np.isfinite(np.diagonal(found.gram)).tolist() == [True, False, True, False]
     assert np.isfinite(found.gram[np.ix_([0, 2], [0, 2])]).all()

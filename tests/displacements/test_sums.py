@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.dense import as_rows
-from hewfl.displacements.weighted_sum import against_sum, products_with, weighted_sum
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.dense import as_dense
+from hewfl.displacements.weighted_sum import (
+    inner_with_sum,
+    inner_with_vector,
+    weighted_sum,
+)
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -21,10 +25,10 @@ def test_sums_are_exact_to_one_rounding(
     D = rng.standard_normal((4, d)).astype(kind)
     w = np.array([0.25, -1.5, 0.0, 3.0])
     exact = w @ D.astype(np.longdouble)
-    wide = weighted_sum(as_rows("rows", D), w)
+    wide = weighted_sum(as_dense("rows", D), w)
     assert wide.dtype == np.float64
     assert np.abs(wide - exact).max() <= 1e-14
-    narrow = weighted_sum(as_rows("rows", D), w, kind=D.dtype)
+    narrow = weighted_sum(as_dense("rows", D), w, kind=D.dtype)
     assert narrow.dtype == kind
     assert np.array_equal(narrow, np.asarray(wide, dtype=kind))
 
@@ -32,29 +36,29 @@ def test_sums_are_exact_to_one_rounding(
 def test_several_sums_in_one_pass_into_given_memory(rng: np.random.Generator) -> None:
     D, w = rng.standard_normal((3, 500)), rng.standard_normal((2, 3))
     out = np.empty((2, 500))
-    assert weighted_sum(as_rows("rows", D), w, out=out) is not None
+    assert weighted_sum(as_dense("rows", D), w, out=out) is not None
     assert out == pytest.approx(w @ D, abs=1e-13)
     parts = tuple(
         tuple(np.ascontiguousarray(row) for row in part)
         for part in np.split(D, [200], axis=1)
     )
     again = np.empty((2, 500))
-    weighted_sum(Pieces(parts), w, out=again)
+    weighted_sum(ChunkedDisplacements(parts), w, out=again)
     assert again == pytest.approx(out, abs=1e-13)
 
 
 def test_other_libraries_keep_their_kind(rng: np.random.Generator) -> None:
     D = torch.tensor(rng.standard_normal((3, 50))).bfloat16()
     w = np.array([0.5, 0.25, 0.25])
-    found = weighted_sum(as_rows("rows", D), w, kind=torch.bfloat16)
+    found = weighted_sum(as_dense("rows", D), w, kind=torch.bfloat16)
     assert found.dtype == torch.bfloat16
-    wide = weighted_sum(as_rows("rows", D), w)
+    wide = weighted_sum(as_dense("rows", D), w)
     assert np.asarray(wide) == pytest.approx(w @ D.double().numpy())
 
 
 def test_products_with_a_vector(rng: np.random.Generator) -> None:
     D, v = rng.standard_normal((6, 90_000)), rng.standard_normal(90_000)
-    assert products_with(as_rows("rows", D), v) == pytest.approx(D @ v, abs=1e-9)
+    assert inner_with_vector(as_dense("rows", D), v) == pytest.approx(D @ v, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -67,13 +71,13 @@ def test_the_gram_matrix_times_a_vector(
     small = 1e-4 if kind == np.float32 else 1e-12  # beside x, which must not show
     ends = (x + small * rng.standard_normal((n, d))).astype(kind)
     D = ends.astype(np.longdouble) - x
-    G, data = D @ D.T, Pieces((tuple(ends),), x)
+    G, data = D @ D.T, ChunkedDisplacements((tuple(ends),), x)
     lengths = np.sqrt(np.diagonal(G))
     scale = (lengths * (np.abs(w) @ lengths)).astype(np.float64)
-    error = (against_sum(data, w) - G @ w).astype(np.float64)
+    error = (inner_with_sum(data, w) - G @ w).astype(np.float64)
     assert np.abs(error / scale).max() <= 1e-9
     np.testing.assert_allclose(
-        against_sum(data), np.diagonal(G).astype(np.float64), rtol=1e-12
+        inner_with_sum(data), np.diagonal(G).astype(np.float64), rtol=1e-12
     )
 
 
@@ -86,12 +90,12 @@ def test_a_length_is_found_at_any_size(kind: Any, size: float) -> None:
     x = np.random.default_rng(0).standard_normal(9_000).astype(kind) * kind(size)
     ends = x * kind(1.1)
     exact = ends.astype(np.float64) - x.astype(np.float64)
-    found = against_sum(Pieces(((ends[:70],), (ends[70:],)), x))
+    found = inner_with_sum(ChunkedDisplacements(((ends[:70],), (ends[70:],)), x))
     assert found == pytest.approx(float(exact @ exact), rel=1e-12, abs=0.0)
 
 
 def test_one_bad_vector_spoils_its_own_length_only(rng: np.random.Generator) -> None:
     ends = rng.standard_normal((3, 40)).astype(np.float32)
     ends[1, 7] = np.nan
-    found = against_sum(Pieces((tuple(ends),)))
+    found = inner_with_sum(ChunkedDisplacements((tuple(ends),)))
     assert list(np.isnan(found)) == [False, True, False]

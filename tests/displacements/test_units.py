@@ -9,7 +9,7 @@ from tests.tolerances import WEIGHTS
 
 from hewfl import combine, data_gap, post_local_weights, solve_simplex_qp
 from hewfl.core.displacements import LinearCombination
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 from hewfl.displacements.gram import FEW_CLIENTS
 
 pytestmark = pytest.mark.usefixtures("path")
@@ -98,7 +98,7 @@ def test_a_gap_against_each_kind_of_reference(
 
 def test_host_vectors_meet_rows_of_another_library(rng: np.random.Generator) -> None:
     v, u = rng.standard_normal((2, 6))
-    data = as_rows("displacements", torch.tensor(rng.standard_normal((2, 6))))
+    data = as_dense("displacements", torch.tensor(rng.standard_normal((2, 6))))
     for a in (v, torch.tensor(v)):
         for b in (u, torch.tensor(u)):
             assert data.dot(a, b) == pytest.approx(v @ u)

@@ -9,17 +9,17 @@ from tests.displacements.test_pieces import in_pieces
 
 from hewfl.core import native
 from hewfl.core.round import Cohort, LocalPlan, Round
-from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.control_variates import (
     ControlVariates,
-    KeptVariates,
+    InPlaceVariates,
+    commit,
     correction,
-    kept,
-    mapped,
-    settled,
+    in_place,
+    map_records,
     start_variates,
 )
-from hewfl.displacements.dense import as_rows, matrix_round
+from hewfl.displacements.dense import as_dense, matrix_round
 from hewfl.errors import InvalidInputError
 
 pytestmark = pytest.mark.usefixtures("path")
@@ -50,10 +50,10 @@ def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
     by_hand[[1, 2, 4]] -= server + per_gradient
     np.testing.assert_allclose(expected.clients, by_hand, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(expected.server, by_hand.mean(axis=0), atol=1e-13)
-    held = kept(variates)
+    held = in_place(variates)
     noted = held.after(round_)
     assert np.array_equal(noted.clients, own)  # only noted so far
-    found = settled(noted)
+    found = commit(noted)
     assert found.clients is variates.clients
     np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
     np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
@@ -66,19 +66,19 @@ def test_variates_are_the_mean_gradients_where_these_are_sent(
     round_, known, variates = a_round(rng)
     own = variates.clients.copy()
     means = rng.standard_normal((3, own.shape[1])).astype(np.float32)
-    sent = as_rows("gradients", means)
+    sent = as_dense("gradients", means)
     by_hand = own.copy()
     by_hand[[1, 2, 4]] = means
     found = variates.after(replace(known, gradients=sent))
     assert np.array_equal(found.clients, by_hand)
     np.testing.assert_allclose(found.server, by_hand.mean(axis=0), atol=1e-13)
     assert np.array_equal(variates.clients, own)
-    settled(kept(variates).after(replace(round_, gradients=sent)))
+    commit(in_place(variates).after(replace(round_, gradients=sent)))
     assert np.array_equal(variates.clients, by_hand)
     assert np.array_equal(variates.server, found.server)
-    huge = replace(round_, gradients=as_rows("gradients", np.full((3, 4), 1e300)))
+    huge = replace(round_, gradients=as_dense("gradients", np.full((3, 4), 1e300)))
     with pytest.raises(InvalidInputError, match="`mean gradients and c` must be below"):
-        settled(kept(variates).after(huge))
+        commit(in_place(variates).after(huge))
 
 
 def test_variates_have_the_same_bits_without_kernels(rng: np.random.Generator) -> None:
@@ -103,10 +103,10 @@ def test_variates_that_may_overflow_are_left_alone(
     if where == "data":
         x = np.zeros(round_.displacements.d)
         rows = tuple(np.full(len(x), s) for s in (1e300, 1.0, 1.0))
-        round_ = replace(round_, displacements=Pieces((rows,), x))
+        round_ = replace(round_, displacements=ChunkedDisplacements((rows,), x))
     own = variates.clients.copy()
     with pytest.raises(InvalidInputError, match="below 1e\\+290 in size"):
-        settled(kept(variates).after(round_))
+        commit(in_place(variates).after(round_))
     assert np.array_equal(variates.clients, own)
 
 
@@ -144,11 +144,11 @@ class Nested:
 
 def test_variates_inside_a_state_are_found(rng: np.random.Generator) -> None:
     round_, _, variates = a_round(rng)
-    state = kept(Nested(3, (None, variates)))
+    state = in_place(Nested(3, (None, variates)))
     held = state.parts[1]
-    assert isinstance(held, KeptVariates)
-    after = settled(replace(state, parts=(None, held.after(round_))))
+    assert isinstance(held, InPlaceVariates)
+    after = commit(replace(state, parts=(None, held.after(round_))))
     assert after.count == 3
     assert after.parts[1].round is None
     assert after.parts[1].clients is variates.clients
-    assert mapped(state, lambda part: part).count == 3
+    assert map_records(state, lambda part: part).count == 3

@@ -21,7 +21,7 @@ partition = "dirichlet"
 alpha = 0.5
 min_samples = 4
 batch_size = 4
-local_steps = { kind = "ChoiceHorizons", choices = [1, 2, 4] }
+local_steps = { kind = "ChoiceSteps", choices = [1, 2, 4] }
 
 [tune]
 rounds = 3

@@ -43,11 +43,18 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     assert method_from_table(FEDAVG | tail, "").candidates()[1].entry(
         1.0
     ).server_step == ServerStep(average="tail", average_from=5)
-    told = {"grid": {"measure": [8, 64], "measure_at": [[0.5, 2.0], [1.0, 2.0, 4.0]]}}
+    told = {
+        "grid": {
+            "measure": [8, 64],
+            "line_search_points": [[0.5, 2.0], [1.0, 2.0, 4.0]],
+        }
+    }
     measured = (
         method_from_table(FEDAVG | told, "").candidates()[-1].entry(1.0).server_step
     )
-    assert measured == ServerStep(measure=64, measure_at=(1.0, 2.0, 4.0))
+    assert measured == ServerStep(
+        line_search_samples=64, line_search_points=(1.0, 2.0, 4.0)
+    )
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}
     assert set(OUTER) == known

@@ -91,7 +91,7 @@ def test_a_job_that_has_not_ended_is_not_done(job: Path, tmp_path: Path) -> None
 
 
 def test_epochs_without_sizes_are_told_as_steps(job: Path) -> None:
-    clients = {"partition": "nodes", "local_steps": {"kind": "EpochHorizons"}}
+    clients = {"partition": "nodes", "local_steps": {"kind": "EpochSteps"}}
     (job / "spec.toml").write_text(tomli_w.dumps({**SPEC, "clients": clients}))
     assert set(open_folder(job).results.mass("MyOwnRule")) == {1, 8}
 

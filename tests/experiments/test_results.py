@@ -12,7 +12,7 @@ from hewfl.errors import DataError
 from hewfl.experiments.results import Results
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.run_folder import Folder, open_folder
-from hewfl.federation.federation import EpochHorizons
+from hewfl.federation.federation import EpochSteps
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
 from tests.experiments.test_folders import contents
@@ -23,7 +23,7 @@ SIZES, BATCH, EPOCHS = np.array([5, 7, 13]), 4, (0.5, 1.0, 2.0, 3.0)
 
 def groups(horizons: list[int], sizes: list[int]) -> tuple[float, ...]:
     spec = small()
-    law = {"kind": "EpochHorizons", "epochs": list(EPOCHS)}
+    law = {"kind": "EpochSteps", "epochs": list(EPOCHS)}
     clients = replace(spec.clients, local_steps=law, batch_size=BATCH)
     known = ({"samples": sizes},)
     results = Results(replace(spec, clients=clients), np.array([0]), (), known)
@@ -36,7 +36,7 @@ def groups(horizons: list[int], sizes: list[int]) -> tuple[float, ...]:
 @pytest.mark.parametrize("epochs", EPOCHS)
 def test_steps_are_counted_back_to_the_epochs_they_stand_for(epochs: float) -> None:
     """⌈e m / b⌉ tells these e apart; h b / m, rounded, does not."""
-    steps = EpochHorizons(epochs).draw(0, 0, SIZES, np.full(3, BATCH))
+    steps = EpochSteps(epochs).draw(0, 0, SIZES, np.full(3, BATCH))
     assert groups(steps.tolist(), SIZES.tolist()) == (epochs,) * 3
 
 

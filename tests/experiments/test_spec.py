@@ -116,19 +116,19 @@ def test_the_digest_sees_every_change() -> None:
             "`clients.local_steps` must be one number for each of the 5 clients; got 2",
         ),
         (
-            'clients.local_steps={kind="FixedHorizons", steps=[1, 2]}',
+            'clients.local_steps={kind="FixedSteps", steps=[1, 2]}',
             "`clients.local_steps.steps` must be one number for each of the 5 clients",
         ),
         (
-            'clients.local_steps={kind="TimedHorizons", budget=1, speeds=[1]}',
+            'clients.local_steps={kind="TimedSteps", budget=1, speeds=[1]}',
             "`clients.local_steps.speeds` must be one number for each of the 5 clients",
         ),
         (
-            'clients.local_steps={kind="ChoiceHorizons", choices=[0]}',
+            'clients.local_steps={kind="ChoiceSteps", choices=[0]}',
             "`clients.local_steps.choices` must be a list of ",
         ),
         (
-            'clients.local_steps={kind="EpochHorizons", epochs=[]}',
+            'clients.local_steps={kind="EpochSteps", epochs=[]}',
             "`clients.local_steps.epochs` must be a list with at least one",
         ),
         ('clients.local_steps={kind="X"}', "`clients.local_steps.kind` must be one of"),

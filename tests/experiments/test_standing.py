@@ -152,7 +152,7 @@ def test_the_common_target_is_reached_by_the_middle_one(results: Results) -> Non
 
 def test_seconds_follow_from_budget_and_speeds() -> None:
     curves = {"a": np.ones((2, 4))}
-    law = {"kind": "TimedHorizons", "budget": 2.0, "speeds": [4.0, 4.0]}
+    law = {"kind": "TimedSteps", "budget": 2.0, "speeds": [4.0, 4.0]}
     quick = results_with(curves, local_steps=law, n=2)
     assert available_axes(quick)[-1] == "seconds"
     assert axis_values(quick, "a", "seconds").tolist() == [[0, 2, 4, 6]] * 2

@@ -18,7 +18,7 @@ from hewfl.flower.arrays import flat, layout_of, record_of, views
 from hewfl.flower.client import START
 from hewfl.flower.torch_client import torch_local
 from hewfl.simulation import engine
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.flower.federation import local_of
 from tests.simulation.toy import least_squares
@@ -45,7 +45,7 @@ def test_the_branch_is_the_reference_to_the_bit(
     plan = LocalPlan(rng.uniform(0.01, 0.05, 4), shift, proximal, hold)
     anchor = rng.standard_normal(5).astype(dtype)
     drawn = draw(0, 6, cohort, PROBLEM.offsets)
-    known = run_branches_reference(PROBLEM, anchor, cohort, plan, drawn)
+    known = run_branches_plain(PROBLEM, anchor, cohort, plan, drawn)
     for i in range(4):
         told = Order(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
         own = None if shift is None else shift[i].astype(dtype)

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord
 from hewfl import (
     Agreement,
     CentredClipping,
-    ChoiceHorizons,
+    ChoiceSteps,
     CoordinateMedian,
     Disagreement,
     FedAdp,
@@ -81,7 +81,7 @@ def flower(method: Any, dtype: Any = np.float64, **options: Any) -> AlgorithmStr
     strategy = AlgorithmStrategy(
         method,
         population=6,
-        horizons=ChoiceHorizons(every_round=True),
+        horizons=ChoiceSteps(every_round=True),
         seed=SEED,
         fraction_evaluate=0.0,
         **options,
@@ -95,7 +95,7 @@ def flower(method: Any, dtype: Any = np.float64, **options: Any) -> AlgorithmStr
 def engine(method: Any, dtype: Any = np.float64, **options: Any) -> Any:
     law = options.get("participation")
     extra = {} if law is None else {"participation": law}
-    federation = Federation(ChoiceHorizons(every_round=True), 4, **extra)
+    federation = Federation(ChoiceSteps(every_round=True), 4, **extra)
     entry = Entry(method, options.get("server_step", ServerStep()))
     return simulate(PROBLEM, federation, [entry], rounds=ROUNDS, seed=SEED, dtype=dtype)
 

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from hewfl import (
     FedNova,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewFixed,
     HewHet,
@@ -47,7 +47,7 @@ def run(
     **options: Any,
 ) -> tuple[AlgorithmStrategy, Any]:
     """A run in which one client is not what it should be."""
-    told: dict[str, Any] = {"population": N, "horizons": FixedHorizons(2)}
+    told: dict[str, Any] = {"population": N, "horizons": FixedSteps(2)}
     told |= {"wait_seconds": 0.05, "fraction_evaluate": 0.0}
     method = HewHet(L, 0.4) if method is None else method
     strategy = AlgorithmStrategy(method, **{**told, **options})

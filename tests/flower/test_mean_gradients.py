@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, Message
 
 from hewfl import HewHom, Scaffold
-from hewfl.federation.federation import ChoiceHorizons
+from hewfl.federation.federation import ChoiceSteps
 from hewfl.flower import AlgorithmStrategy, client_app
 from hewfl.flower.client import MEAN
 from tests.flower.federation import StubGrid, Tamper, honest, local_of
@@ -38,7 +38,7 @@ def ran(
         local = local_of(PROBLEM, 0, int(context.node_config["partition-id"]), 4)
         return replace(local, optimiser=optimiser)
 
-    law = ChoiceHorizons((1, 2, 3))
+    law = ChoiceSteps((1, 2, 3))
     given: Any = {"horizons": law, "fraction_evaluate": 0.0}
     strategy = AlgorithmStrategy(rule, population=4, **given)
     start = ArrayRecord([np.zeros(5)])

@@ -121,7 +121,7 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
         ({"phases": 3}, "`phases` must be 1, or 2"),
         ({"secure": True}, "`phases` must be 1, or 2 as `secure`"),
         (
-            {"server_step": ServerStep(measure=8)},
+            {"server_step": ServerStep(line_search_samples=8)},
             "clients are not asked for losses along the step",
         ),
         ({"phases": 2, "rule": "median"}, "looks at products only"),
@@ -299,6 +299,6 @@ def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
 
 def test_measured_steps_are_refused() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"`server_step.measure` must be left out"
+        InvalidInputError, match=r"`server_step.line_search_samples` must be left out"
     ):
-        HewStrategy(server_step=ServerStep(measure=8), **QUIET)
+        HewStrategy(server_step=ServerStep(line_search_samples=8), **QUIET)

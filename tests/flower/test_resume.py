@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import Array, ArrayRecord, MetricRecord
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     DataError,
     FedNova,
     HewControl,
@@ -49,7 +49,7 @@ METHODS: list[Any] = [
 def options(folder: Path | str | None, **changes: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
         "population": N,
-        "horizons": ChoiceHorizons((1, 3), every_round=True),
+        "horizons": ChoiceSteps((1, 3), every_round=True),
         "participation": SampledParticipation(4),
         "server_step": ServerStep(0.9, momentum=0.3),
         "seed": SEED,

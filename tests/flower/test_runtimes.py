@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Message
 from safetensors.numpy import load_file
 
 from hewfl import Federation as Engine
-from hewfl import FixedHorizons, simulate
+from hewfl import FixedSteps, simulate
 from hewfl.flower import AlgorithmStrategy
 from tests.flower.app.quadratic.apps import BATCH, HORIZONS, method_of, problem_of
 from tests.flower.federation import StubGrid, app_of
@@ -47,7 +47,7 @@ def rounds_in(folder: Path) -> int:
 def known(method: str, n: int, rounds: int) -> Any:
     """What the engine says."""
     problem = problem_of(n)
-    scenario = Engine(FixedHorizons(HORIZONS[:n]), BATCH)
+    scenario = Engine(FixedSteps(HORIZONS[:n]), BATCH)
     entries = [method_of(method, problem.smoothness)]
     return simulate(problem, scenario, entries, rounds=rounds, seed=0).anchors[0]
 
@@ -146,7 +146,7 @@ def replayed(n: int, rounds: int, left_out: dict[int, list[int]]) -> Any:
         return [] if grid.partition_of(question) in left_out.get(t, ()) else [answer]
 
     grid.tamper = tamper
-    horizons = FixedHorizons(HORIZONS[:n])
+    horizons = FixedSteps(HORIZONS[:n])
     method = method_of("HewHet", problem.smoothness)
     strategy = AlgorithmStrategy(
         method, population=n, horizons=horizons, fraction_evaluate=0.0

@@ -23,7 +23,7 @@ import numpy as np
 
 from hewfl import (
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewHet,
     HewHom,
     Lane,
@@ -32,9 +32,9 @@ from hewfl import (
     solve_simplex_qp,
 )
 from hewfl.core import native
-from hewfl.displacements.chunked import Pieces
+from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.count_sketch import CountSketch
-from hewfl.displacements.weighted_sum import against_sum
+from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.problems import softmax_from_arrays
 from hewfl.problems.softmax import kernel as softmax_kernel
 
@@ -93,7 +93,7 @@ def draw_calls(rng: np.random.Generator) -> None:
     labels[:classes] = np.arange(classes)
     parts = np.array_split(np.arange(samples), n)
     problem = softmax_from_arrays(X, labels, parts, l2=1e-3)
-    law = FixedHorizons(rng.integers(1, 4, n).tolist())
+    law = FixedSteps(rng.integers(1, 4, n).tolist())
     lanes = [Lane(HewHom(4.0, 1.0)), Lane(HewHet(4.0, 1.0)), Lane(Scaffold(4.0, 1.0))]
     federation = Federation(law, 2)
     simulate(problem, federation, lanes, rounds=2, seed=0, dtype=np.dtype(dtype))
@@ -101,9 +101,11 @@ def draw_calls(rng: np.random.Generator) -> None:
     solve_simplex_qp(A @ np.swapaxes(A, 1, 2), rng.standard_normal((3, n)))
     vector = rng.standard_normal(int(rng.integers(1, 5000))).astype(np.float32)
     CountSketch(64).of([vector])
-    moved = Pieces(((vector, 2 * vector), (vector, vector)), np.tile(vector, 2))
+    moved = ChunkedDisplacements(
+        ((vector, 2 * vector), (vector, vector)), np.tile(vector, 2)
+    )
     for weights in (None, np.ones(2)):
-        against_sum(moved, weights)
+        inner_with_sum(moved, weights)
 
 
 def damaged(rng: np.random.Generator, given: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -40,7 +40,7 @@ def models_of(trace: Trace) -> bytes:
     """Final model and total traffic of every entry."""
     lines = []
     for k, (name, model) in enumerate(zip(trace.names, trace.anchors, strict=True)):
-        ledger = trace.ledger(k)
+        ledger = trace.communication(k)
         sent = {"sent": ledger.sent.tolist(), "received": ledger.received.tolist()}
         lines.append(line({"entry": k, "name": name, **described(model), **sent}))
     return b"".join(lines)

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     FedAdp,
     FedAWARE,
     FedNova,
@@ -86,7 +86,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def options(folder: Path, **changes: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
         "population": N,
-        "horizons": ChoiceHorizons((1, 3), every_round=True),
+        "horizons": ChoiceSteps((1, 3), every_round=True),
         "participation": SampledParticipation(3),
         "server_step": ServerStep(0.9, momentum=0.3),
         "seed": SEED,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hewfl import (
     FedAvg,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     combine,
     post_local_weights,
     simulate,
@@ -89,7 +89,7 @@ def kernels() -> dict[str, str]:
 
 def trained(problem: Softmax, dtype: str) -> NDArray[Any]:
     """The model after one round of one client."""
-    federation, entries = Federation(FixedHorizons(3), 4), [FedAvg(1.0, 0.1)]
+    federation, entries = Federation(FixedSteps(3), 4), [FedAvg(1.0, 0.1)]
     return simulate(problem, federation, entries, rounds=1, seed=0, dtype=dtype).anchors
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hewfl import Entry, Federation, FixedHorizons, HewHet, HewHom, ServerStep
+from hewfl import Entry, Federation, FixedSteps, HewHet, HewHom, ServerStep
 from hewfl.problems import torch_from_arrays
 from hewfl.torch import HewLocalSGD, SyncOptions
 from tests.recorded.files import Files, Scenario, described, line, simulated
@@ -94,7 +94,7 @@ def module_float32(folder: Path) -> Files:
         module.bias.zero_()
     shards = [range(6), range(6, 14), range(14, 24)]
     problem = torch_from_arrays(module, X, y, [list(rows) for rows in shards])
-    federation = Federation(FixedHorizons([1, 2, 3]), 2)
+    federation = Federation(FixedSteps([1, 2, 3]), 2)
     entries = [HewHom(2.0, 0.8), Entry(HewHet(2.0, 0.8), ServerStep(0.7, 0.5))]
     more: dict[str, Any] = {"dtype": np.float32}
     return simulated(folder, problem, federation, entries, rounds=4, seed=44, **more)

@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     Entry,
-    EpochHorizons,
+    EpochSteps,
     FedAdp,
     FedAvg,
     FedAWARE,
     Federation,
     FedExP,
     FedMGDAPlus,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewHet,
     HewHom,
-    PoissonHorizons,
+    PoissonSteps,
     ProblemBounds,
     QFedAvg,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
     ServerStep,
-    TimedHorizons,
+    TimedSteps,
     UniformLocalSGD,
 )
 from hewfl.data import load
@@ -78,9 +78,9 @@ def quadratic() -> Quadratic:
     )
 
 
-MIXED = Federation(FixedHorizons([1, 2, 4, 3]), [2, 3, 4, 2])
-SAMPLED = Federation(ChoiceHorizons(every_round=True), 4, SampledParticipation(3))
-RANDOM = Federation(ChoiceHorizons((1, 3)), 2, RandomParticipation(0.35))
+MIXED = Federation(FixedSteps([1, 2, 4, 3]), [2, 3, 4, 2])
+SAMPLED = Federation(ChoiceSteps(every_round=True), 4, SampledParticipation(3))
+RANDOM = Federation(ChoiceSteps((1, 3)), 2, RandomParticipation(0.35))
 
 
 # ------------------------------------------------------- every method, nothing amiss
@@ -103,7 +103,7 @@ def digits_float32_common_pool(folder: Path) -> Files:
     X, y = rows()
     problem = softmax_common_pool(X, y, 3, l2=0.01)
     entries = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(L_DIGITS, 0.3)]
-    federation = Federation(FixedHorizons([1, 5, 2]), 8)
+    federation = Federation(FixedSteps([1, 5, 2]), 8)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": 2}
     return simulated(folder, problem, federation, entries, rounds=5, seed=13, **more)
 
@@ -125,7 +125,7 @@ def quadratic_random(folder: Path) -> Files:
 def many_clients(folder: Path) -> Files:
     """More clients than parameters: minimisers that are not unique."""
     problem = random_quadratic(4, 70, 3, samples=2, noise=0.3)
-    federation = Federation(ChoiceHorizons((1, 2, 4)), 1)
+    federation = Federation(ChoiceSteps((1, 2, 4)), 1)
     entries = [HewHom(L, 0.8), HewHet(L, 0.8)]
     return simulated(folder, problem, federation, entries, rounds=2, seed=25)
 
@@ -135,7 +135,7 @@ def equal_clients(folder: Path) -> Files:
     problem = random_quadratic(
         6, 3, 4, samples=2, noise=0.0, heterogeneity=0.0, common_hessian=True
     )
-    federation = Federation(FixedHorizons(2), 1)
+    federation = Federation(FixedSteps(2), 1)
     entries = [*hew(L, 1.0)[3:8], FedAdp(L, 0.3), FedAWARE(L, 0.3), FedExP(L, 0.3)]
     entries += [FedMGDAPlus(L, 0.3), HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0)]
     return simulated(folder, problem, federation, entries, rounds=2, seed=26)
@@ -162,11 +162,11 @@ def audits(folder: Path) -> Files:
 
 
 LAWS: dict[str, Any] = {
-    "fixed": FixedHorizons(3),
-    "choice": ChoiceHorizons(),
-    "poisson": PoissonHorizons(),
-    "epochs": EpochHorizons((0.5, 1.0, 2.0)),
-    "timed": TimedHorizons(2.0, (0.3, 1.0, 2.0, 3.5), jitter=0.4),
+    "fixed": FixedSteps(3),
+    "choice": ChoiceSteps(),
+    "poisson": PoissonSteps(),
+    "epochs": EpochSteps((0.5, 1.0, 2.0)),
+    "timed": TimedSteps(2.0, (0.3, 1.0, 2.0, 3.5), jitter=0.4),
 }
 
 

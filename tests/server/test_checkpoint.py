@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     DataError,
     Federation,
     HewHet,
@@ -22,7 +22,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.server.checkpoint import (
-    Saved,
+    Checkpoint,
     flatten,
     load_checkpoint,
     save_checkpoint,
@@ -32,7 +32,7 @@ from tests.simulation.test_engine import all_entries
 from tests.simulation.toy import least_squares
 
 ROOT = Path(__file__).parents[2]
-FEDERATION = Federation(ChoiceHorizons(every_round=True), 4, SampledParticipation(4))
+FEDERATION = Federation(ChoiceSteps(every_round=True), 4, SampledParticipation(4))
 
 
 def test_five_and_five_rounds_are_ten(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_manifest_comes_when_all_else_is_on_the_disk(
     (tmp_path / "trace.jsonl").write_text("a line\n")
     order: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: order.append(os.fstat(file).st_ino))
-    save_checkpoint(tmp_path, Saved(3, {}, {"x": np.ones(2)}, 7))
+    save_checkpoint(tmp_path, Checkpoint(3, {}, {"x": np.ones(2)}, 7))
     names = ("trace.jsonl", "state-00000003.safetensors", "manifest.json")
     assert order == [(tmp_path / name).stat().st_ino for name in names]
 

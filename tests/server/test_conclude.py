@@ -17,12 +17,11 @@ from hewfl import (
     ServerStep,
 )
 from hewfl.core.round import Cohort, Round
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.control_variates import in_place
 from hewfl.displacements.dense import matrix_round
-from hewfl.server.finish_round import RANGE_ERROR, conclude
-from hewfl.server.initial_state import first_state
-from hewfl.server.state import ServerState
+from hewfl.server.finish_round import RANGE_ERROR, finish_round
+from hewfl.server.state import ServerState, initial_state
 from tests.conformance.median import Median
 
 
@@ -39,7 +38,7 @@ def a_round(rng: np.random.Generator, d: int = 30) -> tuple[Round, Any]:
 
 
 def started(entry: Entry, x: Any, rng: np.random.Generator) -> ServerState:
-    return first_state(entry.algorithm, x, 4, rng.standard_normal((4, len(x))))
+    return initial_state(entry.algorithm, x, 4, rng.standard_normal((4, len(x))))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_the_step_is_the_outer_one(
     round_, rows = a_round(rng)
     entry = Entry(method, server_step)
     state = started(entry, round_.anchor, rng)
-    came = conclude(entry, state, round_, fits=always, with_move=True)
+    came = finish_round(entry, state, round_, fits=always, with_move=True)
     assert came.decision is not None
     step = came.decision.weights @ rows
     if isinstance(method, Median):
@@ -71,7 +70,9 @@ def test_terms_are_those_of_the_bound(
     round_, rows = a_round(rng)
     entry = Entry(method, server_step)
     state = started(entry, round_.anchor, rng)
-    came = conclude(entry, state, round_, fits=always, with_terms=True, with_move=True)
+    came = finish_round(
+        entry, state, round_, fits=always, with_terms=True, with_move=True
+    )
     g = -rows.mean(axis=0) / 0.5 if isinstance(method, HewHom) else None
     g = state.algorithm.server if g is None else g
     assert came.move is not None
@@ -86,16 +87,18 @@ def test_a_model_out_of_range_leaves_everything_as_it_was(
 ) -> None:
     round_, rows = a_round(rng)
     parts = (tuple(np.ascontiguousarray(row) for row in rows),)
-    round_ = Round(round_.anchor, Pieces(parts), round_.cohort, round_.plan)
+    round_ = Round(
+        round_.anchor, ChunkedDisplacements(parts), round_.cohort, round_.plan
+    )
     entry = Entry(HewHet(2.0, 0.5))
     state = started(entry, round_.anchor, rng)
-    state = ServerState(state.anchor, state.memory, kept(state.algorithm), 0, 0)
+    state = ServerState(state.anchor, state.memory, in_place(state.algorithm), 0, 0)
     before = state.algorithm.clients.copy()
-    came = conclude(entry, state, round_, fits=lambda _: False)
+    came = finish_round(entry, state, round_, fits=lambda _: False)
     assert (came.decision, came.status) == (None, RANGE_ERROR)
     assert came.state is state
     assert np.array_equal(state.algorithm.clients, before)
-    came = conclude(entry, state, round_, fits=always)
+    came = finish_round(entry, state, round_, fits=always)
     assert came.state.algorithm.clients is state.algorithm.clients  # in place
     assert not np.array_equal(state.algorithm.clients, before)
 
@@ -137,6 +140,6 @@ def test_faulty_rules_are_named(
         text = "its weights,` must be a float64 array of shape (4,); got ndarray of"
     round_, _ = a_round(rng)
     entry = Entry(Faulty(answer))
-    came = conclude(entry, started(entry, round_.anchor, rng), round_, fits=always)
+    came = finish_round(entry, started(entry, round_.anchor, rng), round_, fits=always)
     assert came.decision is None
     assert text in came.status

@@ -5,13 +5,13 @@ import pytest
 
 from hewfl import FedAvg, HewHet
 from hewfl.errors import DataError
-from hewfl.server.initial_state import filled, finite_rows, first_state
+from hewfl.server.state import fill_missing, finite_rows, initial_state
 
 
 def test_the_mean_of_the_others_stands_in(rng: np.random.Generator) -> None:
     gradients = rng.standard_normal((4, 3))
     gradients[1, 2], gradients[3] = np.inf, np.nan
-    state = first_state(HewHet(1.0, 0.5), np.zeros(3), 4, gradients)
+    state = initial_state(HewHet(1.0, 0.5), np.zeros(3), 4, gradients)
     mean = gradients[[0, 2]].mean(axis=0)
     variates = state.algorithm
     assert variates.clients[[1, 3]] == pytest.approx(np.stack([mean, mean]))
@@ -22,10 +22,10 @@ def test_the_mean_of_the_others_stands_in(rng: np.random.Generator) -> None:
 def test_nobody_heard_cannot_start() -> None:
     nothing = np.full((2, 3), np.nan)
     with pytest.raises(DataError, match="no client has a finite gradient"):
-        first_state(HewHet(1.0, 0.5), np.zeros(3), 2, nothing)
-    assert first_state(FedAvg(1.0, 0.5), np.zeros(3), 2, nothing).algorithm is None
+        initial_state(HewHet(1.0, 0.5), np.zeros(3), 2, nothing)
+    assert initial_state(FedAvg(1.0, 0.5), np.zeros(3), 2, nothing).algorithm is None
 
 
 def test_all_heard_are_left_as_they_are(rng: np.random.Generator) -> None:
     gradients = rng.standard_normal((3, 2))
-    assert filled(gradients, finite_rows(gradients)) is gradients
+    assert fill_missing(gradients, finite_rows(gradients)) is gradients

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.server.checkpoint import Saved
+from hewfl.server.checkpoint import Checkpoint
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.trace import RoundRecord
 
@@ -21,7 +21,7 @@ def test_a_trace_is_cut_back_to_its_checkpoint(tmp_path: Path) -> None:
     assert log.size == 0
     assert log.load({"seed": 1}) is None
     log.append(records(0, 1))
-    log.save(Saved(1, {"seed": 1, "steps": (1, 2)}, {"x": np.ones(3)}, log.size))
+    log.save(Checkpoint(1, {"seed": 1, "steps": (1, 2)}, {"x": np.ones(3)}, log.size))
     log.append(records(2))
     again = RunLog(tmp_path / "run")
     saved = again.load({"seed": 1, "steps": (1, 2)})
@@ -33,7 +33,7 @@ def test_a_trace_is_cut_back_to_its_checkpoint(tmp_path: Path) -> None:
 def test_another_run_is_refused_but_for_what_may_differ(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.restart(records(0))
-    log.save(Saved(0, {"seed": 1, "wait": 5}, {}, log.size))
+    log.save(Checkpoint(0, {"seed": 1, "wait": 5}, {}, log.size))
     with pytest.raises(DataError, match="another run: its seed is 1, asked for is 2"):
         log.load({"seed": 2})
     assert log.load({"seed": 1, "wait": 9}, but=("wait",)) is not None
@@ -42,7 +42,7 @@ def test_another_run_is_refused_but_for_what_may_differ(tmp_path: Path) -> None:
 def test_an_option_that_came_later_and_is_off_changes_no_run(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.restart(records(0))
-    log.save(Saved(0, {"method": {"kind": "A", "step": 1.0}}, {}, log.size))
+    log.save(Checkpoint(0, {"method": {"kind": "A", "step": 1.0}}, {}, log.size))
     asked = {"kind": "A", "step": 1.0, "average": None, "cross_fit": False}
     assert log.load({"method": asked}) is not None
     for other in ({"cross_fit": True}, {"average": 0}, {"step": 2.0}):

@@ -10,7 +10,7 @@ from hewfl import (
     FedAvg,
     FedAvgM,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewHet,
     InvalidInputError,
@@ -31,16 +31,16 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
         HewHet(L, 0.5, start="gradient"),
         HewControl(bounds, variance=1.0),
     ]
-    federation = Federation(FixedHorizons(2), 2, SampledParticipation(4))
+    federation = Federation(FixedSteps(2), 2, SampledParticipation(4))
     trace = simulate(problem, federation, entries, rounds=5, seed=1)
     took_part = np.zeros(6, dtype=np.int64)
     for record in trace.of(0)[1:]:
         took_part[list(record.clients)] += 1
     for k in range(3):
-        account, last = trace.ledger(k), trace.of(k)[-1]
+        account, last = trace.communication(k), trace.of(k)[-1]
         assert account.total.scalars == last.scalars
         assert account.total.paper_scalars == last.paper_scalars
-    plain, corrected, control = (trace.ledger(k) for k in range(3))
+    plain, corrected, control = (trace.communication(k) for k in range(3))
     np.testing.assert_array_equal(plain.sent, d * took_part)
     np.testing.assert_array_equal(plain.received, d * took_part)
     np.testing.assert_array_equal(corrected.sent, d + d * took_part)
@@ -52,7 +52,7 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
 
 def test_fedavgm_is_fedavg_under_momentum() -> None:
     problem = random_quadratic(seed=0, n=4, d=3)
-    L, federation = problem.smoothness, Federation(FixedHorizons(2), 2)
+    L, federation = problem.smoothness, Federation(FixedSteps(2), 2)
     by_hand = Entry(FedAvg(L, 0.1), ServerStep(0.5, 0.8), "by hand")
     entries = [FedAvgM(L, 0.1, momentum=0.8, step=0.5), by_hand]
     trace = simulate(problem, federation, entries, rounds=4, seed=0)

@@ -13,7 +13,7 @@ from hewfl import (
     Entry,
     FedAvg,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewFixed,
     InvalidInputError,
     LocalPlan,
@@ -25,13 +25,13 @@ from hewfl import (
 )
 from hewfl.core.round import Cohort, Round
 from hewfl.problems import Quadratic, random_quadratic
-from hewfl.server.line_search import best_length, fitted
+from hewfl.server.line_search import best_length, fit_line_search
 from tests.simulation.unchecked import unchecked
 
 POINTS = np.array([0.0, 0.5, 1.0, 2.0])
 EXACT = random_quadratic(seed=1, n=4, d=3, noise=0.0, heterogeneity=0.5)
 """All samples of a client are alike: losses on any of them are exact."""
-FULL = Federation(FixedHorizons([1, 2, 3, 2]), 2)
+FULL = Federation(FixedSteps([1, 2, 3, 2]), 2)
 
 
 @pytest.mark.parametrize("vertex", [0.1, 0.5, 0.7, 1.0, 1.3, 1.9])
@@ -61,31 +61,33 @@ def test_the_fit_is_safeguarded(values: list[float], expected: float) -> None:
 
 def test_clients_without_weight_do_not_vote() -> None:
     """The third client wants to go nowhere, the fourth has no finite loss."""
-    server_step = ServerStep(measure=5)
+    server_step = ServerStep(line_search_samples=5)
     good = 2 * (POINTS - 1.2) ** 2
     bad, lost = 1e6 * POINTS, np.full(4, np.nan)
     losses = np.stack([good, good + 1, bad, lost])
-    found = fitted(server_step, np.array([0.5, 0.25, 0.0, 0.25]), losses)
+    found = fit_line_search(server_step, np.array([0.5, 0.25, 0.0, 0.25]), losses)
     assert found.length == pytest.approx(1.2)
     assert found.decrease == pytest.approx(2 * 1.2**2)
     assert found.low == pytest.approx(found.high)  # both agree
-    swayed = fitted(server_step, np.array([0.5, 0.25, 0.01, 0.24]), losses)
+    swayed = fit_line_search(server_step, np.array([0.5, 0.25, 0.01, 0.24]), losses)
     assert swayed.length < 0.1
-    nobody = fitted(server_step, np.array([0.0, 0.0, 0.0, 1.0]), losses)
+    nobody = fit_line_search(server_step, np.array([0.0, 0.0, 0.0, 1.0]), losses)
     assert (nobody.length, nobody.decrease) == (1.0, None)
-    assert "measured_decrease" not in nobody.note(1.0)
+    assert "measured_decrease" not in nobody.observations(1.0)
 
 
 def test_the_interval_is_students_for_equal_weights() -> None:
     """Decreases 1, 2, 3 and 6 at a = 2: mean 3, deviation √(14/3), t(3) = 3.182."""
     losses = np.zeros((4, 4))
     losses[:, 1:] = -np.outer([1.0, 2.0, 3.0, 6.0], [0.2, 0.5, 1.0])
-    found = fitted(ServerStep(measure=1), np.full(4, 0.25), losses)
+    found = fit_line_search(ServerStep(line_search_samples=1), np.full(4, 0.25), losses)
     assert found.length == 2.0
     assert found.decrease == pytest.approx(3.0)
     half = 3.182446305 * np.sqrt(14 / 3) / 2
     assert (found.low, found.high) == pytest.approx((3 - half, 3 + half))
-    alone = fitted(ServerStep(measure=1), np.array([1.0, 0.0, 0.0, 0.0]), losses)
+    alone = fit_line_search(
+        ServerStep(line_search_samples=1), np.array([1.0, 0.0, 0.0, 0.0]), losses
+    )
     assert alone.decrease == pytest.approx(1.0)
     assert "measured_low" not in alone.note(1.0)  # one client has no spread
 
@@ -93,8 +95,10 @@ def test_the_interval_is_students_for_equal_weights() -> None:
 def entries(problem: Quadratic) -> list[Entry]:
     L = problem.smoothness
     return [
-        Entry(FedAvg(L, 0.3), ServerStep(measure=3)),
-        Entry(HewFixed(L, 0.5), ServerStep(1.0, 0.5, measure=3, average="ema")),
+        Entry(FedAvg(L, 0.3), ServerStep(line_search_samples=3)),
+        Entry(
+            HewFixed(L, 0.5), ServerStep(1.0, 0.5, line_search_samples=3, average="ema")
+        ),
     ]
 
 
@@ -130,9 +134,12 @@ def test_on_a_quadratic_the_minimiser_along_the_step_is_found() -> None:
 def test_step_sizes_are_those_measured() -> None:
     """Under a plan twice as long the first measured step is half as long."""
     L, start = EXACT.smoothness, EXACT.optimum().x + 1
-    ones = Federation(FixedHorizons(1), 2)
+    ones = Federation(FixedSteps(1), 2)
     methods = [UniformLocalSGD(L, 1.0), UniformLocalSGD(L, 2.0)]
-    both = [Entry(m, ServerStep(measure=3), str(k)) for k, m in enumerate(methods)]
+    both = [
+        Entry(m, ServerStep(line_search_samples=3), str(k))
+        for k, m in enumerate(methods)
+    ]
     trace = simulate(EXACT, ones, both, rounds=1, seed=0, start=start)
     short, long = (trace.of(k)[1].observed["measured_step"] for k in (0, 1))
     assert short == pytest.approx(2 * long)
@@ -159,19 +166,22 @@ def test_measured_runs_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 def test_the_ledger_counts_scalars_and_samples_by_hand() -> None:
     """Four losses up from each, a* down; s besides x where some may be absent."""
     L, d, rounds = EXACT.smoothness, EXACT.d, 5
-    entry = Entry(UniformLocalSGD(L, 0.3), ServerStep(measure=7))
+    entry = Entry(UniformLocalSGD(L, 0.3), ServerStep(line_search_samples=7))
     full = simulate(EXACT, FULL, [entry], rounds=rounds, seed=1)
-    account = full.ledger(0)
+    account = full.communication(0)
     assert account.total.scalars == rounds * (d + 4 * d + 4 * 4 + 1)
     assert full.of(0)[-1].scalars == account.total.scalars
     assert account.sent.tolist() == [rounds * (d + 4)] * 4
     assert account.received.tolist() == [rounds * (d + 1)] * 4
     assert account.samples.tolist() == [rounds * 7] * 4
-    some = Federation(FixedHorizons(2), 2, SampledParticipation(3))
-    entry = Entry(UniformLocalSGD(L, 0.3), ServerStep(measure=7, measure_at=(1.0, 3.0)))
+    some = Federation(FixedSteps(2), 2, SampledParticipation(3))
+    entry = Entry(
+        UniformLocalSGD(L, 0.3),
+        ServerStep(line_search_samples=7, line_search_points=(1.0, 3.0)),
+    )
     part = simulate(EXACT, some, [entry], rounds=rounds, seed=1)
     assert part.of(0)[-1].scalars == rounds * (2 * d + 3 * d + 3 * 3 + 1)
-    assert part.ledger(0).samples.sum() == rounds * 3 * 7
+    assert part.communication(0).samples.sum() == rounds * 3 * 7
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,7 @@ def test_a_bad_client_does_not_sway_the_run() -> None:
     far = EXACT.centers.copy()
     far[0] += 100.0
     bad = Quadratic(EXACT.hessians, far, EXACT.noise, EXACT.data_sizes)
-    entry = Entry(AllButOne(), ServerStep(measure=3))
+    entry = Entry(AllButOne(), ServerStep(line_search_samples=3))
     clean, swayed = (simulate(p, FULL, [entry], rounds=4, seed=0) for p in (EXACT, bad))
     assert np.array_equal(clean.anchors, swayed.anchors)
     steps = [trace.curve(0, "measured_step")[1:] for trace in (clean, swayed)]
@@ -219,10 +229,22 @@ class Silent:
         ({"measure": 0}, "`measure` must be at least 1; got 0"),
         ({"measure": 5, "step": 0.5}, "`step` must be 1 with `measure`"),
         ({"measure": 5, "adapt": "adam"}, "`adapt` must be left out with `measure`"),
-        ({"measure_at": (1.0, 2.0)}, "`measure_at` must be left out without `measure`"),
-        ({"measure": 5, "measure_at": (1.0,)}, "at least two increasing numbers"),
-        ({"measure": 5, "measure_at": (2.0, 1.0)}, "at least two increasing numbers"),
-        ({"measure": 5, "measure_at": (0.0, 1.0)}, "`measure_at` must be a positive"),
+        (
+            {"line_search_points": (1.0, 2.0)},
+            "`line_search_points` must be left out without `measure`",
+        ),
+        (
+            {"measure": 5, "line_search_points": (1.0,)},
+            "at least two increasing numbers",
+        ),
+        (
+            {"measure": 5, "line_search_points": (2.0, 1.0)},
+            "at least two increasing numbers",
+        ),
+        (
+            {"measure": 5, "line_search_points": (0.0, 1.0)},
+            "`line_search_points` must be a positive",
+        ),
     ],
 )
 def test_senseless_measurements_are_refused(given: dict[str, Any], text: str) -> None:

@@ -14,7 +14,7 @@ from hewfl import (
     FedAvg,
     Federation,
     FedYogi,
-    FixedHorizons,
+    FixedSteps,
     HewHom,
     InvalidInputError,
     SampledParticipation,
@@ -23,7 +23,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.problems import random_quadratic
-from hewfl.server.server_step import apply_server_step, average_weight, averaged
+from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
 from hewfl.server.trace import AVERAGED
 from tests.simulation.unchecked import unchecked
 
@@ -124,7 +124,7 @@ def average_of(server_step: ServerStep, iterates: Any) -> Any:
     """a after all iterates, by the formula of the module."""
     a = np.full_like(iterates[0], 7.0)  # the start: it must not count
     for t, x in enumerate(iterates):
-        a = averaged(average_weight(server_step, t), a, x)
+        a = add_iterate(average_weight(server_step, t), a, x)
     return a
 
 
@@ -152,7 +152,7 @@ def test_an_exponential_average_warms_up() -> None:
 
 
 PROBLEM = random_quadratic(seed=3, n=5, d=4)
-FEDERATION = Federation(FixedHorizons([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
+FEDERATION = Federation(FixedSteps([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
 
 
 def entries() -> list[Entry]:
@@ -211,7 +211,7 @@ def test_a_round_of_nobody_gives_no_iterate() -> None:
         def draw(self, seed: int, t: int, n: int) -> Any:  # noqa: ARG002
             return np.arange(n if t != 1 else 0)
 
-    federation = Federation(FixedHorizons(2), 2, Nobody())
+    federation = Federation(FixedSteps(2), 2, Nobody())
     traces = [
         simulate(PROBLEM, federation, [alone], rounds=t, seed=1) for t in (1, 2, 3)
     ]

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 
-from hewfl import Federation, FixedHorizons, HewHet, InvalidInputError, simulate
+from hewfl import Federation, FixedSteps, HewHet, InvalidInputError, simulate
 from hewfl.federation.participation import (
     History,
     RotatingParticipation,
@@ -40,7 +40,7 @@ class Written:
 
 
 def sets(law: Any, rounds: int) -> list[list[int]]:
-    federation = Federation(FixedHorizons(1), 1, law)
+    federation = Federation(FixedSteps(1), 1, law)
     cohorts = [federation.cohort(7, t, SIZES) for t in range(rounds)]
     assert [cohort.round for cohort in cohorts] == list(range(rounds))
     return [cohort.clients.tolist() for cohort in cohorts]
@@ -93,7 +93,7 @@ def test_a_law_that_answers_nonsense_is_named(wrong: list[Any]) -> None:
 @pytest.mark.parametrize("law", [RotatingParticipation(2), Newcomers()])
 def test_a_run_that_goes_on_meets_the_same_clients(law: Any, tmp_path: Path) -> None:
     problem = random_quadratic(1, 5, 3)
-    given: Any = (problem, Federation(FixedHorizons(2), 2, law), [HewHet(1.0, 0.3)])
+    given: Any = (problem, Federation(FixedSteps(2), 2, law), [HewHet(1.0, 0.3)])
     whole = simulate(*given, rounds=7, seed=2)
     simulate(*given, rounds=3, seed=2, checkpoint=tmp_path)
     resumed = simulate(*given, rounds=7, seed=2, checkpoint=tmp_path)

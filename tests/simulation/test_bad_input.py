@@ -9,28 +9,28 @@ import numpy as np
 import pytest
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     Entry,
-    EpochHorizons,
+    EpochSteps,
     FedAvg,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewFixed,
     InvalidInputError,
-    PoissonHorizons,
+    PoissonSteps,
     ProblemBounds,
     RandomParticipation,
     SampledParticipation,
     ServerStep,
-    TimedHorizons,
+    TimedSteps,
     simulate,
 )
 from hewfl.core.validation import positive, whole
 from tests.simulation.toy import LeastSquares, least_squares
 from tests.simulation.unchecked import unchecked
 
-ONE: Any = FixedHorizons(2)
+ONE: Any = FixedSteps(2)
 FEDERATION = Federation(ONE, 4)
 METHOD = FedAvg(10.0, 1.0)
 
@@ -81,8 +81,8 @@ def refused(text: str, make: Callable[[], object]) -> None:
         ({"observers": None}, "`observers` must be a list of functions; got None"),
         (
             {"federation": ONE},
-            "`federation` must be a Federation, such as Federation(FixedHorizons(4)); "
-            "got FixedHorizons(steps=2)",
+            "`federation` must be a Federation, such as Federation(FixedSteps(4)); "
+            "got FixedSteps(steps=2)",
         ),
         (
             {"dtype": "half precision"},
@@ -108,7 +108,7 @@ def test_a_run_is_refused(changes: dict[str, Any], text: str) -> None:
 
 
 WHOLE = "whole numbers of at least 1"
-LAW = "`horizons` must be a law of local steps, such as FixedHorizons(4)"
+LAW = "`horizons` must be a law of local steps, such as FixedSteps(4)"
 BOUNDS = ProblemBounds(1.0, 1.0, 0.1, 1.0)
 
 
@@ -116,7 +116,7 @@ BOUNDS = ProblemBounds(1.0, 1.0, 0.1, 1.0)
     ("kind", "given", "text"),
     [
         (Federation, (4,), f"{LAW}; got 4"),
-        (Federation, (FixedHorizons,), f"{LAW}; got {FixedHorizons!r}"),
+        (Federation, (FixedSteps,), f"{LAW}; got {FixedSteps!r}"),
         (
             Federation,
             (ONE, 2, 0.5),
@@ -126,36 +126,36 @@ BOUNDS = ProblemBounds(1.0, 1.0, 0.1, 1.0)
         (Federation, (ONE, "8"), f"`batch_size` must be {WHOLE}; got '8'"),
         (Federation, (ONE, [np.int64(0)]), f"`batch_size` must be {WHOLE}; got [0]"),
         (
-            FixedHorizons,
+            FixedSteps,
             ([[1], [2, 3]],),
             f"`steps` must be {WHOLE}; got [[1], [2, 3]]",
         ),
-        (FixedHorizons, (np.inf,), f"`steps` must be {WHOLE}; got inf"),
-        (ChoiceHorizons, (4,), f"`choices` must be a list of {WHOLE}; got 4"),
+        (FixedSteps, (np.inf,), f"`steps` must be {WHOLE}; got inf"),
+        (ChoiceSteps, (4,), f"`choices` must be a list of {WHOLE}; got 4"),
         (
-            ChoiceHorizons,
+            ChoiceSteps,
             ((1, 2.5),),
             f"`choices` must be a list of {WHOLE}; got (1, 2.5)",
         ),
-        (PoissonHorizons, (2.0,), "`rates` must be a list of numbers; got 2.0"),
+        (PoissonSteps, (2.0,), "`rates` must be a list of numbers; got 2.0"),
         (
-            PoissonHorizons,
+            PoissonSteps,
             ((1.0,), 1.0),
             "`probabilities` must be a list of numbers; got 1.0",
         ),
         (
-            PoissonHorizons,
+            PoissonSteps,
             ((1.0,), (1.0,), 1, "12"),
             "`most` must be a whole number; got '12'",
         ),
         (
-            EpochHorizons,
+            EpochSteps,
             ("1",),
             "`epochs` must be an array of real numbers; got dtype <U1",
         ),
-        (TimedHorizons, (1.0, 3.0), "`speeds` must be a list of numbers; got 3.0"),
+        (TimedSteps, (1.0, 3.0), "`speeds` must be a list of numbers; got 3.0"),
         (
-            TimedHorizons,
+            TimedSteps,
             (1.0, [3.0], -0.1),
             "`jitter` must be a nonnegative finite number; got -0.1",
         ),

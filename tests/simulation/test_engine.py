@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hewfl import (
     Agreement,
     CentredClipping,
-    ChoiceHorizons,
+    ChoiceSteps,
     CoordinateMedian,
     Disagreement,
     Entry,
@@ -25,7 +25,7 @@ from hewfl import (
     FedMGDAPlus,
     FedNova,
     FedProx,
-    FixedHorizons,
+    FixedSteps,
     GeometricMedian,
     HewControl,
     HewFixed,
@@ -53,12 +53,12 @@ from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.certificate import Variant
 from hewfl.simulation.audit import control_audit, pathwise_audit
 from hewfl.simulation.branches import run_branches
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.simulation.toy import LeastSquares, least_squares
 
 Array = NDArray[np.floating]
-FEDERATION = Federation(ChoiceHorizons(), 4)
+FEDERATION = Federation(ChoiceSteps(), 4)
 
 
 def all_entries(L: float) -> list[Any]:
@@ -127,9 +127,7 @@ def plans(rng: np.random.Generator, s: int, d: int) -> list[LocalPlan]:
     ]
 
 
-@pytest.mark.parametrize(
-    "horizons", [FixedHorizons(1), FixedHorizons(4), ChoiceHorizons()]
-)
+@pytest.mark.parametrize("horizons", [FixedSteps(1), FixedSteps(4), ChoiceSteps()])
 def test_branches_equal_their_plain_twin(
     horizons: Any, problem: LeastSquares, rng: np.random.Generator
 ) -> None:
@@ -141,7 +139,7 @@ def test_branches_equal_their_plain_twin(
         anchors = rng.standard_normal((len(told), problem.d))
         fast = run_branches(problem, anchors, cohort, told, draws)
         for k, plan in enumerate(told):
-            plain = run_branches_reference(problem, anchors[k], cohort, plan, draws)
+            plain = run_branches_plain(problem, anchors[k], cohort, plan, draws)
             assert np.abs(fast[k] - plain).max() <= 1e-13 * np.abs(anchors).max()
             assert np.abs(plain).max() > 1e-4
 
@@ -230,7 +228,7 @@ def test_the_audit_can_fail() -> None:
     """With L far too small the certificate is no certificate, and the audit says so."""
     problem = symmetric()  # exact gradients, so no tracking error covers for it
     entry = HewHom(problem.smoothness / 1000, 1e-3)
-    federation = Federation(FixedHorizons(1), 2)
+    federation = Federation(FixedSteps(1), 2)
     trace = simulate(
         problem, federation, [entry], rounds=1, seed=4, observers=[pathwise_audit]
     )
@@ -317,7 +315,7 @@ def test_entries_of_one_name_are_numbered(problem: LeastSquares) -> None:
     with pytest.raises(InvalidInputError, match="`entry` must be one of FedAvg #1"):
         trace.of("FedAvg")
     with pytest.raises(InvalidInputError, match="`entry` must be from 0 to 2; got 3"):
-        trace.ledger(3)
+        trace.communication(3)
 
 
 @dataclass(frozen=True)
@@ -334,12 +332,12 @@ class Odd:
 @pytest.mark.parametrize(
     ("federation", "text"),
     [
-        (Federation(FixedHorizons(1), 4, Odd([0, 0, 1])), "distinct indices"),
-        (Federation(FixedHorizons(1), 4, Odd(np.ones(6, dtype=bool))), "distinct ind"),
-        (Federation(FixedHorizons(1), 4, Odd([0, 6])), "indices from 0 to 5"),
+        (Federation(FixedSteps(1), 4, Odd([0, 0, 1])), "distinct indices"),
+        (Federation(FixedSteps(1), 4, Odd(np.ones(6, dtype=bool))), "distinct ind"),
+        (Federation(FixedSteps(1), 4, Odd([0, 6])), "indices from 0 to 5"),
         (Federation(Odd(np.zeros(6, dtype=np.int64)), 4), "6 whole numbers"),
         (Federation(Odd(np.ones(6)), 4), "6 whole numbers"),
-        (Federation(FixedHorizons(1), [4, 4]), "`batch_size` must be one number or 6"),
+        (Federation(FixedSteps(1), [4, 4]), "`batch_size` must be one number or 6"),
     ],
 )
 def test_laws_that_break_the_rules_are_named(
@@ -386,7 +384,7 @@ def test_a_diverging_entry_stops_and_others_go_on(problem: LeastSquares) -> None
 
 def test_empty_rounds_change_nothing_and_cost_nothing(problem: LeastSquares) -> None:
     L = problem.smoothness
-    federation = Federation(FixedHorizons(2), 4, RandomParticipation(0.15))
+    federation = Federation(FixedSteps(2), 4, RandomParticipation(0.15))
     entries: list[Any] = [HewHet(L, 0.4), FedAvg(L, 0.3)]
     trace = simulate(problem, federation, entries, rounds=12, seed=2)
     empty = [r for r in trace.of(1) if r.status == "nobody took part"]
@@ -405,7 +403,7 @@ def test_inactive_clients_keep_their_control_variates(problem: LeastSquares) -> 
         seen.append((step.round.cohort.clients, step.state.clients.copy()))
         return {}
 
-    federation = Federation(FixedHorizons(2), 4, SampledParticipation(2))
+    federation = Federation(FixedSteps(2), 4, SampledParticipation(2))
     simulate(problem, federation, [HewHet(L, 0.4)], rounds=5, seed=2, observers=[watch])
     for (active, before), (_, after) in pairwise(seen):
         idle = np.setdiff1d(np.arange(problem.n), active)
@@ -424,7 +422,7 @@ def test_only_the_mean_of_the_variates_is_the_server_s(problem: LeastSquares) ->
         worst = max(worst, float(np.abs(error).max()))
         return {}
 
-    federation = Federation(ChoiceHorizons(), 4, SampledParticipation(3))
+    federation = Federation(ChoiceSteps(), 4, SampledParticipation(3))
     algorithms: list[Any] = [HewHet(L, 0.4), Scaffold(L, 0.3)]
     for algorithm in algorithms:
         simulate(problem, federation, [algorithm], rounds=20, seed=2, observers=[watch])
@@ -456,7 +454,7 @@ def test_symmetric_exact_gradients_are_centralised_steps(
     """prop:corrected_exact_microsteps, prop:plain_exact_microsteps; GD for H = 1."""
     problem = symmetric()
     L = problem.smoothness
-    federation = Federation(FixedHorizons(H), 2)
+    federation = Federation(FixedSteps(H), 2)
     trace = simulate(problem, federation, [make(L)], rounds=3, seed=0)
     x = np.zeros(problem.d)
     for _ in range(3 * H):

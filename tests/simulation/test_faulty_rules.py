@@ -12,14 +12,14 @@ from hewfl import (
     Demands,
     Entry,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     LocalPlan,
     simulate,
 )
 from hewfl.errors import RuleError
 from tests.simulation.toy import least_squares
 
-FEDERATION = Federation(FixedHorizons(2), batch_size=2)
+FEDERATION = Federation(FixedSteps(2), batch_size=2)
 
 
 @dataclass(frozen=True)

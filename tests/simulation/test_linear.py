@@ -8,7 +8,7 @@ import torch
 
 from hewfl import (
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewHet,
     HewHom,
     SampledParticipation,
@@ -18,7 +18,7 @@ from hewfl import (
 from hewfl.core import native
 from hewfl.problems import LinearProblem, Softmax
 from hewfl.simulation.branches import LINEAR_LANES, run_branches
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import draw
 from hewfl.simulation.linear_branches import run_linear_branches
 from tests.simulation.test_engine import plans
@@ -34,7 +34,7 @@ def softmax(*, l2: float = 0.01, tensors: bool = False) -> Softmax:
     return Softmax(X, y, offsets, sizes, 4, l2)
 
 
-FEDERATION = Federation(FixedHorizons([1, 2, 4, 4, 8]), [2, 3, 4, 4, 1])
+FEDERATION = Federation(FixedSteps([1, 2, 4, 4, 8]), [2, 3, 4, 4, 1])
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.3])
@@ -51,7 +51,7 @@ def test_sample_space_equals_the_plain_twin(
     anchors = rng.standard_normal((len(told), problem.d))
     fast = run_linear_branches(problem, anchors, cohort, told, draws)
     for k, plan in enumerate(told):
-        slow = run_branches_reference(plain, anchors[k], cohort, plan, draws)
+        slow = run_branches_plain(plain, anchors[k], cohort, plan, draws)
         assert np.abs(fast[k] - slow).max() <= 1e-13
         assert np.abs(slow).max() > 1e-4
 
@@ -61,7 +61,7 @@ def test_many_entries_take_the_fast_path_and_agree_with_few() -> None:
     L = problem.smoothness
     entries: list[Any] = [UniformLocalSGD(L, 0.05 * k) for k in range(1, LINEAR_LANES)]
     entries += [HewHom(L, 0.4), HewHet(L, 0.4)]
-    federation = Federation(FixedHorizons([1, 2, 4, 4, 8]), 4, SampledParticipation(4))
+    federation = Federation(FixedSteps([1, 2, 4, 4, 8]), 4, SampledParticipation(4))
     with native.disabled():  # the compiled kernel would be asked first
         together = simulate(problem, federation, entries, rounds=4, seed=1)
         for k, entry in enumerate(entries):

@@ -58,7 +58,7 @@ def test_negative_losses_stop_q_fedavg_alone() -> None:
     assert refused.clients == trace.of(1)[at].clients
     assert set(refused.weights) == {0.0}
     assert last.scalars == refused.scalars  # it costs nothing any more
-    assert trace.ledger(0).total.scalars == last.scalars
+    assert trace.communication(0).total.scalars == last.scalars
 
 
 def test_without_fairness_the_sign_of_losses_is_no_matter() -> None:
@@ -95,7 +95,7 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
     trace = simulate(problem, FEDERATION, [failing, inner], rounds=3, seed=1)
     statuses = [record.status for record in trace.of(0)]
     assert statuses == ["start", "refused: no weights", *["refused, stopped"] * 2]
-    assert trace.ledger(0).total.scalars == trace.of(0)[-1].scalars
+    assert trace.communication(0).total.scalars == trace.of(0)[-1].scalars
     assert (trace.of(0)[-1].scalars == 0) == (where == "plan")  # nobody was contacted
     assert (trace.anchors[0] == 0).all()
     assert (trace.anchors[1] != 0).all()

@@ -15,7 +15,7 @@ from hewfl import (
     ConstantUpdates,
     DataError,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     FlippedLabels,
     GrowingNoise,
     HewFixed,
@@ -41,7 +41,7 @@ from hewfl.problems import (
     torch_from_arrays,
 )
 from hewfl.server.trace import from_lines, to_line
-from hewfl.simulation.setting import Step
+from hewfl.simulation.rounds import Step
 from tests.simulation.toy import least_squares
 from tests.simulation.unchecked import unchecked
 
@@ -70,7 +70,7 @@ def softmax() -> Softmax:
 
 
 def federation(*faults: Any, **more: Any) -> Federation:
-    return Federation(FixedHorizons(2), 2, scenario=Scenario(faults), **more)
+    return Federation(FixedSteps(2), 2, scenario=Scenario(faults), **more)
 
 
 @pytest.fixture(scope="module")
@@ -122,21 +122,21 @@ class Still:
 @pytest.mark.parametrize("name", FAULTS)
 def test_only_bad_clients_send_something_else(problem: Softmax, name: str) -> None:
     fed = federation(FAULTS[name])
-    roles = fed.scenario.roles(0, fed.batches(N))
+    roles = fed.scenario.assign(0, fed.batches(N))
     good, heard = displacements(problem, federation()), displacements(problem, fed)
     if name == "hidden":  # draws have another width: honest clients differ as well
-        assert not roles.bad
+        assert not roles.faulty
         assert not np.allclose(good[0], heard[0])
         return
     differs = [i for i in range(N) if not np.array_equal(good[2][i], heard[2][i])]
-    assert differs == sorted(roles.bad)
+    assert differs == sorted(roles.faulty)
     assert len(differs) == round(N * FAULTS[name].share)
 
 
 def test_updates_are_what_the_laws_say(problem: Softmax) -> None:
     def both(fault: Any) -> tuple[list[Array], list[Array], list[int]]:
         fed = federation(fault)
-        bad = sorted(fed.scenario.roles(0, fed.batches(N)).bad)
+        bad = sorted(fed.scenario.assign(0, fed.batches(N)).faulty)
         heard = [rows[bad] for rows in displacements(problem, fed)]
         return [rows[bad] for rows in honest], heard, bad
 
@@ -183,7 +183,7 @@ def test_mean_gradients_are_as_wrong_as_displacements() -> None:
         entries = [HewHet(1e12, 1.0)]
         given: dict[str, Any] = {"observers": [observe], "evaluate_every": None}
         simulate(problem, fed, entries, rounds=4, seed=0, **given)
-        return seen, sorted(fed.scenario.roles(0, fed.batches(N)).bad)
+        return seen, sorted(fed.scenario.assign(0, fed.batches(N)).faulty)
 
     honest, _ = heard()
     flipped, bad = heard(ScaledUpdates(ONE, -2.0))
@@ -197,26 +197,28 @@ def test_mean_gradients_are_as_wrong_as_displacements() -> None:
 
 def test_labels_are_what_the_laws_say(problem: Softmax) -> None:
     fed = federation(FlippedLabels(ONE))
-    roles = fed.scenario.roles(0, fed.batches(N))
-    (bad,) = roles.bad
+    roles = fed.scenario.assign(0, fed.batches(N))
+    (bad,) = roles.faulty
     wrong = roles.relabelled(problem)
     mine = slice(bad * M, (bad + 1) * M)
     np.testing.assert_array_equal(wrong.labels[mine], C - 1 - problem.labels[mine])
     rest = np.delete(np.arange(N * M), np.arange(N * M)[mine])
     np.testing.assert_array_equal(wrong.labels[rest], problem.labels[rest])
     some = federation(RandomLabels(ONE, labels=0.5))
-    drawn = some.scenario.roles(0, some.batches(N)).relabelled(problem).labels[mine]
+    drawn = some.scenario.assign(0, some.batches(N)).relabelled(problem).labels[mine]
     changed = (drawn != problem.labels[mine]).sum()
     assert 0 < changed < M
 
 
 def test_faults_fall_on_different_clients() -> None:
     fed = federation(RandomLabels(2 * ONE), ScaledUpdates(3 * ONE))
-    bad = fed.scenario.roles(3, fed.batches(N)).bad
+    bad = fed.scenario.assign(3, fed.batches(N)).faulty
     kinds = [type(fault).__name__ for fault in bad.values()]
     assert len(bad) == 5
     assert kinds.count("RandomLabels") == 2
-    other = [tuple(fed.scenario.roles(seed, fed.batches(N)).bad) for seed in range(8)]
+    other = [
+        tuple(fed.scenario.assign(seed, fed.batches(N)).faulty) for seed in range(8)
+    ]
     assert len(set(other)) > 1  # who is bad depends on the seed
 
 
@@ -270,7 +272,7 @@ def test_a_rule_never_sees_who_is_bad(problem: Softmax) -> None:
         fed = federation(*faults)
         trace = simulate(problem, fed, [Recorder(kept)], rounds=2, seed=0)
         seen[name] = list(words(kept))
-    assert trace.bad == tuple(fed.scenario.roles(0, fed.batches(N)).bad)
+    assert trace.faulty == tuple(fed.scenario.assign(0, fed.batches(N)).faulty)
     assert seen["good"] == seen["bad"]
     assert len(seen["good"]) > 20
 
@@ -279,9 +281,9 @@ def test_the_trace_says_who_is_bad(problem: Softmax, tmp_path: Path) -> None:
     fed = federation(ScaledUpdates(2 * ONE), HiddenBatches((1, 3)))
     entries = [UniformLocalSGD(1.0, 0.3)]
     trace = simulate(problem, fed, entries, rounds=2, seed=1, checkpoint=tmp_path)
-    roles = fed.scenario.roles(1, fed.batches(N))
+    roles = fed.scenario.assign(1, fed.batches(N))
     first, *later = from_lines((tmp_path / "trace.jsonl").read_text().splitlines())
-    assert trace.bad == tuple(sorted(roles.bad)) == first.scenario["bad"]
+    assert trace.faulty == tuple(sorted(roles.faulty)) == first.scenario["faulty"]
     assert first.scenario["batch_sizes"] == tuple(roles.batches)
     assert all(not record.scenario for record in later)
     assert "scenario" not in json.loads(to_line(later[0]))  # as lines always were
@@ -290,8 +292,8 @@ def test_the_trace_says_who_is_bad(problem: Softmax, tmp_path: Path) -> None:
 def test_the_yardstick_knows(problem: Softmax) -> None:
     fed = federation(ScaledUpdates(2 * ONE), HiddenBatches((1, 3)))
     trace = simulate(problem, fed, [KnownQuality(1.0, 0.3)], rounds=1, seed=1)
-    roles = fed.scenario.roles(1, fed.batches(N))
-    worth = np.where(np.isin(np.arange(N), list(roles.bad)), 0, roles.batches)
+    roles = fed.scenario.assign(1, fed.batches(N))
+    worth = np.where(np.isin(np.arange(N), list(roles.faulty)), 0, roles.batches)
     np.testing.assert_allclose(trace.of(0)[-1].weights, worth / worth.sum())
 
 
@@ -301,7 +303,7 @@ def test_the_yardstick_knows(problem: Softmax) -> None:
 @pytest.mark.parametrize("whose", ["honest", "all"])
 def test_the_objective_is_of_those_who_are_judged(problem: Softmax, whose: str) -> None:
     scenario = Scenario((RandomLabels(2 * ONE),), whose)  # type: ignore[arg-type]  # both are right
-    fed = Federation(FixedHorizons(2), 2, scenario=scenario)
+    fed = Federation(FixedSteps(2), 2, scenario=scenario)
     trace = simulate(problem, fed, [UniformLocalSGD(1.0, 0.3)], rounds=2, seed=0)
     roles = scenario.roles(0, fed.batches(N))
     losses = roles.relabelled(problem).client_losses(trace.anchors)[0]
@@ -365,7 +367,7 @@ def test_bad_input_is_refused(problem: Softmax) -> None:
         (lambda: Scenario((3,)), "`faults` must be laws such as"),  # type: ignore[arg-type]  # refused
         (lambda: Scenario((), "me"), "`objective` must be one of honest, all"),  # type: ignore[arg-type]  # refused
         (
-            lambda: Federation(FixedHorizons(1), scenario=3),
+            lambda: Federation(FixedSteps(1), scenario=3),
             "`scenario` must be a Scenario",
         ),  # type: ignore[arg-type]  # refused
     ]
@@ -374,7 +376,7 @@ def test_bad_input_is_refused(problem: Softmax) -> None:
             make()
     fed = federation(RandomLabels(0.9))
     with pytest.raises(InvalidInputError, match="one of 2 is honest"):
-        fed.scenario.roles(0, fed.batches(2))
+        fed.scenario.assign(0, fed.batches(2))
     with pytest.raises(InvalidInputError, match="a problem that has classes"):
         displacements(least_squares(), federation(RandomLabels(0.3)), 1)
     pool = softmax_common_pool(problem.features, problem.labels, N, l2=0.1)
@@ -397,14 +399,16 @@ def test_scenarios_meet_torch_modules_too() -> None:
     module = TorchModule(net, X, torch.tensor(y), np.arange(N) * M, sizes)
     fed = federation(FlippedLabels(2 * ONE), ScaledUpdates(ONE), HiddenBatches((1, 3)))
     trace = simulate(module, fed, [UniformLocalSGD(1.0, 0.1)], rounds=2, seed=0)
-    roles = fed.scenario.roles(0, fed.batches(N))
+    roles = fed.scenario.assign(0, fed.batches(N))
     wrong = roles.relabelled(module)
     mirrored = [
         i
         for i in range(N)
         if (wrong.labels[i * M : i * M + M] != module.labels[i * M : i * M + M]).any()
     ]
-    assert mirrored == [i for i, f in roles.bad.items() if isinstance(f, FlippedLabels)]
+    assert mirrored == [
+        i for i, f in roles.faulty.items() if isinstance(f, FlippedLabels)
+    ]
     losses = wrong.client_losses(trace.anchors)[0]
     (found,) = trace.final().values()
     np.testing.assert_allclose(found, losses[roles.honest].mean(), rtol=1e-6)

@@ -13,11 +13,11 @@ from tests.tolerances import COMPONENTWISE, GAP, HIDDEN, PERMUTATION, WEIGHTS
 from hewfl import solve_simplex_qp
 from hewfl.solver.least_norm import (
     UNIQUE,
+    least_norm_minimiser,
     least_norm_weights,
     levelled,
     row_space,
     row_space_of_factor,
-    settle_ties,
 )
 from hewfl.solver.problem import scaled
 
@@ -137,7 +137,7 @@ def test_a_unique_minimiser_is_left_to_the_bit(rng: np.random.Generator) -> None
     problem = scaled(instance.gram, instance.linear, 1.0)
     w = solve(instance).weights
     for known in (True, False):
-        settled, note = settle_ties(problem, w, independent=known)
+        settled, note = least_norm_minimiser(problem, w, independent=known)
         assert note == UNIQUE
         assert np.array_equal(settled, w)
 

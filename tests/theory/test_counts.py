@@ -9,7 +9,7 @@ from tests.simulation.toy import LeastSquares, least_squares
 
 from hewfl import (
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewHet,
     HewHom,
@@ -18,8 +18,8 @@ from hewfl import (
     Traffic,
 )
 from hewfl.core.round import LocalPlan
-from hewfl.server.communication import charge
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.server.communication import round_communication
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import draw
 from hewfl.theory.round_costs import Algorithm, communication, round_work
 from hewfl.theory.systems import System
@@ -36,7 +36,7 @@ CASES: list[tuple[Algorithm, Traffic]] = [
 def test_the_ledger_counts_the_same(name: Algorithm, traffic: Traffic) -> None:
     for S in (0, 1, 7, 100):
         for d in (1, 10, 593_668):
-            bill = charge(traffic, S, d)
+            bill = round_communication(traffic, S, d)
             assert communication(name, S, d) == bill.scalars
             printed = communication(name, S, d, printed=True)
             if S > 0:
@@ -61,7 +61,10 @@ def test_the_counts_are_the_formulas() -> None:
 
 def test_proxies_sent_by_clients_are_charged_by_the_ledger_too() -> None:
     traffic = replace(HewControl(BOUNDS, 1.0).demands.traffic, up_scalars=1)
-    assert communication("control", 4, 7, proxies=4) == charge(traffic, 4, 7).scalars
+    assert (
+        communication("control", 4, 7, proxies=4)
+        == round_communication(traffic, 4, 7).scalars
+    )
 
 
 def test_counts_broadcast() -> None:
@@ -93,10 +96,10 @@ def test_clients_compute_exactly_as_many_gradients() -> None:
     problem = Counting(least_squares())
     H, b = [1, 2, 4, 8, 3, 1], [4, 1, 2, 3, 5, 1]
     sizes = problem.problem.data_sizes
-    cohort = Federation(FixedHorizons(H), b).cohort(0, 0, sizes)
+    cohort = Federation(FixedSteps(H), b).cohort(0, 0, sizes)
     plan = LocalPlan(np.full(6, 0.01))
     draws = draw(0, 0, cohort, problem.problem.offsets)
-    run_branches_reference(problem, np.zeros(5), cohort, plan, draws)
+    run_branches_plain(problem, np.zeros(5), cohort, plan, draws)
     work = round_work(System(1.0, 1.0, H, b, 1.0), 5)
     assert problem.calls == work.minibatch_gradients.sum()
     assert problem.samples == work.sample_gradients.sum()

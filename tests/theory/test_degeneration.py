@@ -21,7 +21,7 @@ from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.displacements.control_variates import ControlVariates, correction
 from hewfl.displacements.dense import matrix_round
 from hewfl.problems.quadratic import Quadratic
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import draw
 from hewfl.solver.threshold import threshold_weights
 from hewfl.theory.appendix.special_cases import (
@@ -62,7 +62,7 @@ def play(
 ) -> tuple[Round, Decision, Any]:
     plan = algorithm.plan(cohort, state)
     draws = draw(0, 0, cohort, problem.offsets)
-    moved = run_branches_reference(problem, x, cohort, plan, draws)
+    moved = run_branches_plain(problem, x, cohort, plan, draws)
     round_ = matrix_round(x, moved, cohort, plan)
     decision, following = algorithm.decide(round_, state)
     return round_, decision, following
@@ -170,7 +170,7 @@ def test_one_step_with_arbitrary_amplitudes(rng: np.random.Generator) -> None:
         theta, w = rng.uniform(0.1, 1.0, N), rng.dirichlet(np.ones(N))
         plan = LocalPlan(theta / L, correction(variates, cohort))
         draws = draw(0, 0, cohort, problem.offsets)
-        moved = run_branches_reference(problem, x, cohort, plan, draws)
+        moved = run_branches_plain(problem, x, cohort, plan, draws)
         g = mean_gradient(problem, x)
         step = gradient_step(x, g, effective_amplitude(w, theta), L)
         np.testing.assert_allclose(x + w @ moved, step, rtol=ROUNDING)

@@ -12,7 +12,7 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat
 
 from hewfl import InvalidInputError, ServerStep
-from hewfl.server.server_step import apply_server_step, average_weight, averaged
+from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
 from hewfl.torch import HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
@@ -102,7 +102,7 @@ def test_averages_are_the_engines(
         for rank in told:
             assert np.abs(rank.after[t] - x).max() <= 1e-12
         if server_step.average:
-            average = averaged(average_weight(server_step, t), average, x)
+            average = add_iterate(average_weight(server_step, t), average, x)
             for rank in told:
                 assert np.abs(rank.averages[t] - average).max() <= 1e-12
 

@@ -12,12 +12,12 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat, quadratic
 
 from hewfl import InvalidInputError, ServerStep
-from hewfl.server.line_search import asked_points, fitted
+from hewfl.server.line_search import fit_line_search, trial_lengths
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
-OUTER = ServerStep(1.0, 0.5, measure=9)
+OUTER = ServerStep(1.0, 0.5, line_search_samples=9)
 RATE = 0.01
 
 
@@ -99,9 +99,9 @@ def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
             assert np.abs(told[rank].before[t] - ends[rank]).max() < 1e-12
         w = np.array([1 / 3, 2 / 3])
         s = w @ (np.stack(ends) - x)
-        points = asked_points(OUTER)
+        points = trial_lengths(OUTER)
         table = [[loss(rank, x + a * s) for a in points] for rank in range(2)]
-        found = fitted(OUTER, w, np.array(table))
+        found = fit_line_search(OUTER, w, np.array(table))
         for rank in told:
             measured = rank.reports[t].measured
             assert measured.length == pytest.approx(found.length)
@@ -132,5 +132,8 @@ def refusals(rank: int, _: int) -> list[str]:
 
 def test_a_job_that_cannot_measure_says_so(pool: Pool) -> None:
     averager, silent = pool.run(refusals, 2)[0]
-    assert "`options.server_step.measure` must be left out: no loop tells" in averager
+    assert (
+        "`options.server_step.line_search_samples` must be left out: no loop tells"
+        in averager
+    )
     assert "must be told how to measure a loss (`HewLocalSGD.probe_with`)" in silent

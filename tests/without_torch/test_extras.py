@@ -100,13 +100,13 @@ def test_only_what_needs_an_extra_fails_to_import(hidden: str) -> None:
 
 SIMULATE = """
 import json
-from hewfl import ChoiceHorizons, Federation, FedAvg, HewHet, HewHom, simulate
+from hewfl import ChoiceSteps, Federation, FedAvg, HewHet, HewHom, simulate
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.problems import random_quadratic
 problem = random_quadratic(seed=0, n=5, d=6)
 L = problem.smoothness
 entries = [HewHet(L, 0.5), OnlineCurvature(HewHom(L, 0.5)), FedAvg(L, 0.2)]
-trace = simulate(problem, Federation(ChoiceHorizons(), 4), entries, rounds=8, seed=0)
+trace = simulate(problem, Federation(ChoiceSteps(), 4), entries, rounds=8, seed=0)
 print(json.dumps([trace.curve(k, "objective").tolist() for k in range(3)]))
 """
 

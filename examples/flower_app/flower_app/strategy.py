@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hewfl import ChoiceHorizons, FedAvg, FedNova, HewHet, HewHom, Scaffold
+from hewfl import ChoiceSteps, FedAvg, FedNova, HewHet, HewHom, Scaffold
 from hewfl.flower import AlgorithmStrategy
 
 
@@ -27,7 +27,7 @@ def strategy_of(config: Mapping[str, Any], smoothness: float) -> AlgorithmStrate
     return AlgorithmStrategy(
         methods[kind],
         population=int(config["clients"]),
-        horizons=ChoiceHorizons((1, 2, 4, 8)) if by_server else None,
+        horizons=ChoiceSteps((1, 2, 4, 8)) if by_server else None,
         seed=int(config["seed"]),
         min_replies=int(config["min-replies"]),
         wait_seconds=float(config["round-seconds"]),

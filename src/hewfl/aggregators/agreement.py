@@ -65,10 +65,10 @@ def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
     if isinstance(D, KnownLengths) and D.sq_lengths is not None:
         lengths = np.sqrt(D.sq_lengths)
         inverse = _inverse(lengths)
-        sums = inverse * D.against_sum(inverse) - (lengths > 0)
+        sums = inverse * D.inner_with_sum(inverse) - (lengths > 0)
     else:
         # cosines have no scale: without the common power of two squares may overflow
-        G = replace(D.products(), exponent=0).plain()
+        G = replace(D.products(), exponent=0).uncentred_gram()
         lengths = np.sqrt(np.diagonal(G))
         inverse = _inverse(lengths)
         cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)

@@ -13,7 +13,7 @@ from hewfl.core.validation import Positive
 @final
 @dataclass(frozen=True, slots=True)
 class FedExP(Memoryless):
-    """The mean displacement, lengthened as far as clients disagree [Jhunjhunwala2023].
+    """The mean displacement, scale_decision as far as clients disagree [Jhunjhunwala2023].
 
         Δ̄ = (1/S) Σ_i Δ_i
         η_g = max{1, Σ_i ‖Δ_i‖² / (2S (‖Δ̄‖² + ε))}

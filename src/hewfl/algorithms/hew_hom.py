@@ -11,7 +11,7 @@ from hewfl.algorithms.quadratic_model import (
     kappa_model,
     least_cross_fitted,
     least_model,
-    others,
+    leave_one_out_weights,
     ratio_at,
     step_sizes,
     unit_lengths,
@@ -106,8 +106,10 @@ class HewHom:
         if not self.cross_fit or n == 1 or model.reference is None:
             return least_model(round_, model, null=null), state
         ground = self._ground(round_)
-        judges = -others(np.ones(n)) / ground  # Σ_{j≠i} −Δ_j/((S−1) η_jH_j)
-        return least_cross_fitted(round_, judges, model.curvature, null=null), state
+        slopes = (
+            -leave_one_out_weights(np.ones(n)) / ground
+        )  # Σ_{j≠i} −Δ_j/((S−1) η_jH_j)
+        return least_cross_fitted(round_, slopes, model.curvature, null=null), state
 
     def _ground(self, round_: Round) -> Float64[Array, " s"]:
         return round_.ground if self.by == "rate" else unit_lengths(round_)

@@ -5,7 +5,11 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from hewfl.algorithms.quadratic_model import least_cross_fitted, least_model, others
+from hewfl.algorithms.quadratic_model import (
+    least_cross_fitted,
+    least_model,
+    leave_one_out_weights,
+)
 from hewfl.core.algorithm import Demands, FirstGradients, RoundModel, Traffic
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
@@ -93,7 +97,9 @@ class HewMean(Validated):
         n, model = round_.displacements.n, self.model(round_, state)
         p = self.shares(round_.cohort)
         if self.cross_fit and n > 1:
-            found = least_cross_fitted(round_, -others(p), model.curvature, null=False)
+            found = least_cross_fitted(
+                round_, -leave_one_out_weights(p), model.curvature, null=False
+            )
             return found, state
         if model.curvature == 1:  # m is in the hull: many weights may give it, p does
             return Decision(p, "the mean itself"), state

@@ -28,7 +28,7 @@ def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
 
 
 def least_cross_fitted(
-    round_: Round, judges: Float64[Array, "n n"], curvature: float, *, null: bool
+    round_: Round, slopes: Float64[Array, "n n"], curvature: float, *, null: bool
 ) -> Decision:
     """Weights that minimise Σ w_iq_i + (Λ/2)‖Σ w_iΔ_i‖², q_i = ⟨Δ_i, Σ_j V_ijΔ_j⟩.
 
@@ -37,14 +37,14 @@ def least_cross_fitted(
 
     Args:
         round_: with the endpoints to choose from.
-        judges: V, row i without an entry at i.
+        slopes: V, row i without an entry at i.
         curvature: Λ.
         null: whether standing still is one more endpoint; nobody is judged by it.
     """
     endpoints = round_.displacements
     if null:
-        endpoints, judges = endpoints.append_zero(), np.pad(judges, (0, 1))
-    problem = endpoints.products().judged_by(judges, curvature)
+        endpoints, slopes = endpoints.append_zero(), np.pad(slopes, (0, 1))
+    problem = endpoints.products().cross_fitted(slopes, curvature)
     solution = solve_gram(problem, curvature)
     weights = solution.weights[: len(round_.cohort.clients)]
     status = f"{solution.status}; slopes from the other clients"
@@ -159,14 +159,16 @@ def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
     if not isinstance(reference, LinearCombination):
         mean = D.combine(p)
         return -D.dot(reference_at(reference, D), mean), D.dot(mean, mean)
-    K = replace(D.products(), exponent=0).plain()  # no scale: nothing can overflow
+    K = replace(
+        D.products(), exponent=0
+    ).uncentred_gram()  # no scale: nothing can overflow
     sq_norm = float(p @ K @ p)
     if sq_norm <= D.n * EPS * np.diagonal(K).max():  # m is zero but for rounding
         return 0.0, 0.0
     return -float(reference.weights @ K @ p), sq_norm
 
 
-def others(shares: PerClient) -> Float64[Array, "n n"]:
+def leave_one_out_weights(shares: PerClient) -> Float64[Array, "n n"]:
     """Row i: the weights of a mean without client i, who is judged by it.
 
         P_ij = p_j / Σ_{k≠i} p_k for j ≠ i,   P_ii = 0

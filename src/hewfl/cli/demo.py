@@ -62,7 +62,7 @@ def demo_spec() -> Spec:
             alpha=0.2,
             min_samples=8,
             batch_size=8,
-            local_steps={"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]},
+            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
         ),
         tune=TuneSpec(rounds=20, seeds=(0, 1, 2)),
     )
@@ -97,7 +97,7 @@ def bad_demo_spec() -> Spec:
             n=20,
             partition="iid",
             batch_size=8,
-            local_steps={"kind": "ChoiceHorizons", "choices": [1, 2, 4, 8]},
+            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
             scenario={"faults": [{"kind": "RandomLabels", "share": BAD_SHARE}]},
         ),
         tune=TuneSpec(rounds=20, seeds=(3,)),
@@ -120,7 +120,7 @@ def without_weight(results: Results, label: str) -> list[int]:
 
 def bad_of(results: Results) -> list[int]:
     """Who was bad in the first seed, as its trace says."""
-    return list(results.records[0][0][0].scenario["bad"])
+    return list(results.records[0][0][0].scenario["faulty"])
 
 
 # ------------------ `hewfl demo`: two comparisons on the built-in digits, good

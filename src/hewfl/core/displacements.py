@@ -1,14 +1,19 @@
-"""The clients' work as a rule sees it: n vectors Δ_i = y_i − x, wherever they lie.
+"""The clients' updates as a rule sees them: n vectors Δ_i = y_i − x.
 
-A rule never asks where the numbers are. Three things implement the protocol: the matrix
-of a simulation (`hewfl.displacements.dense`), the replies of a federation left where they
-came (`hewfl.displacements.chunked`) and shards over ranks (`hewfl.displacements.sharded`).
+Two protocols, so that a rule does not depend on where the numbers are:
+
+- `Products`: inner products alone. Sketches implement no more
+  (`hewfl.displacements.sketched_displacements`).
+- `Displacements`: entries as well. A matrix in one process
+  (`hewfl.displacements.dense`), the replies of a federation
+  (`hewfl.displacements.chunked`) and shards over ranks (`hewfl.displacements.sharded`)
+  implement it. So may any other class.
 
 Vectors that a rule handles (the anchor, a control variate, its own step) are of the
 same space: NumPy vectors of d numbers at a server, and on a rank of a torch job the
 part of each vector that this rank is responsible for. Adding and scaling them is right
-everywhere; every sum over entries must go through the protocol, which also adds up what
-the other ranks have.
+everywhere. Every sum over entries must go through the protocol, which also adds the
+parts of the other ranks.
 """
 
 from collections.abc import Iterator
@@ -44,7 +49,7 @@ class RoundProducts:
     offset: float
     exponent: int
 
-    def against_sum(self, u: PerClient, curvature: float) -> "RoundProducts":
+    def with_reference(self, u: PerClient, curvature: float) -> "RoundProducts":
         """The weight problem for g = Σ u_jΔ_j, from products for g = 0 and Λ = 1.
 
         With U = Σ u_j,
@@ -59,31 +64,31 @@ class RoundProducts:
         offset = float(u @ cr + (U + 0.5 * curvature) * rr)
         return RoundProducts(G, linear, offset, self.exponent)
 
-    def judged_by(
-        self, judges: Float64[Array, "n n"], curvature: float
+    def cross_fitted(
+        self, slopes: Float64[Array, "n n"], curvature: float
     ) -> "RoundProducts":
         """The weight problem in which each vector has a slope of its own.
 
             q_i = ⟨Δ_i, Σ_j V_ijΔ_j⟩,   from products for g = 0 and Λ = 1.
 
-        With equal rows of V it is `against_sum`. With V_ii = 0 nobody is judged by
-        itself: cross-fitting.
+        With equal rows of V it is `with_reference`. With V_ii = 0 no vector enters its
+        own slope: cross-fitting.
 
         Args:
-            judges: V, one row for each vector.
+            slopes: V, one row for each vector.
             curvature: Λ.
         """
-        G, cr, rr, V = self.gram, self.linear, 2 * self.offset, judges
-        rows = V.sum(axis=1)
-        low = float(rows.min())
+        G, cr, rr, V = self.gram, self.linear, 2 * self.offset, slopes
+        sums = V.sum(axis=1)
+        low = float(sums.min())
         # What all slopes share goes to the offset: ‖r‖² may be far above the
         # differences that decide the weights.
-        linear = (V * G).sum(axis=1) + V @ cr + (rows + curvature) * cr
-        linear += (rows - low) * rr
+        linear = (V * G).sum(axis=1) + V @ cr + (sums + curvature) * cr
+        linear += (sums - low) * rr
         offset = (low + 0.5 * curvature) * rr
         return RoundProducts(G, linear, offset, self.exponent)
 
-    def plain(self) -> Float64[Array, "n n"]:
+    def uncentred_gram(self) -> Float64[Array, "n n"]:
         """⟨Δ_i, Δ_j⟩, from products for g = 0 and Λ = 1."""
         cr, rr = self.linear, 2 * self.offset
         G = self.gram + cr + cr[:, None] + rr
@@ -106,19 +111,8 @@ class LinearCombination:
 
 
 @runtime_checkable
-class Displacements(Protocol):
-    """n vectors of d numbers, and all that a rule may do with them.
-
-    Examples:
-        >>> import numpy as np
-        >>> from hewfl.displacements.dense import as_rows
-        >>> moves = as_rows("displacements", np.array([[1.0, 2.0], [3.0, 4.0]]))
-        >>> moves.gram()
-        array([[ 5., 11.],
-               [11., 25.]])
-        >>> moves.combine(np.array([0.5, 0.5]))
-        array([2., 3.])
-    """
+class Products(Protocol):
+    """Inner products of n vectors: enough for every rule that weighs by them."""
 
     @property
     def n(self) -> int:
@@ -134,6 +128,55 @@ class Displacements(Protocol):
         Returns:
             A symmetric matrix in float64.
         """
+
+    def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
+        """The weight problem of a reference g and Λ, in one pass over the data.
+
+        It contains the same numbers as `gram` and `inner`, around a short vector: so a
+        common part of all displacements, or one very long one, takes no digits from the
+        differences that decide the weights.
+
+        Args:
+            reference: g as a `LinearCombination`, or None for zero. `Displacements`
+                also take a vector of the same space.
+            curvature: Λ.
+
+        Returns:
+            The input of a solver, with a common power of two taken out.
+        """
+
+    def take(self, members: NDArray[np.int64]) -> "Products":
+        """Some of the vectors, in that order.
+
+        Args:
+            members: places of the vectors, in the order wanted.
+
+        Returns:
+            Those vectors, as the same class.
+        """
+
+    def append_zero(self) -> "Products":
+        """The vectors and Δ = 0 after them: the endpoint that does not move.
+
+        Returns:
+            One vector more, as the same class.
+        """
+
+
+@runtime_checkable
+class Displacements(Products, Protocol):
+    """n vectors of d numbers, and all that a rule may do with them.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.displacements.dense import as_dense
+        >>> updates = as_dense("displacements", np.array([[1.0, 2.0], [3.0, 4.0]]))
+        >>> updates.gram()
+        array([[ 5., 11.],
+               [11., 25.]])
+        >>> updates.combine(np.array([0.5, 0.5]))
+        array([2., 3.])
+    """
 
     def inner(self, vector: Any) -> PerClient:
         """⟨Δ_i, v⟩ for a vector of the same space.
@@ -152,7 +195,7 @@ class Displacements(Protocol):
             weights: w_i, of any sign and sum.
 
         Returns:
-            The sum, as the transport keeps vectors.
+            The sum, as the transport stores vectors.
         """
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:
@@ -164,19 +207,11 @@ class Displacements(Protocol):
             An iterator of blocks, all n vectors in each.
         """
 
-    def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
-        """The weight problem of a reference g and Λ, in one pass over the data.
-
-        It holds what `gram` and `against` say, around a short vector: so a common part
-        of all displacements, or one very long one, takes no digits from the differences
-        that decide the weights.
-
-        Args:
-            reference: g, a vector of the same space, an `LinearCombination`, or None for zero.
-            curvature: Λ.
+    def column_chunks(self) -> Iterator[tuple[slice, "Displacements"]]:
+        """Ranges of entries, so that work on a long vector needs little memory.
 
         Returns:
-            What a solver needs, with a common power of two taken out.
+            Each range and the vectors restricted to it, in order.
         """
 
     def dot(self, u: Any, v: Any) -> float:
@@ -190,23 +225,6 @@ class Displacements(Protocol):
             The product, all ranks' parts together.
         """
 
-    def take(self, members: NDArray[np.int64]) -> "Displacements":
-        """Some of the vectors, in that order.
-
-        Args:
-            members: places of the vectors, in the order wanted.
-
-        Returns:
-            Those vectors.
-        """
-
-    def append_zero(self) -> "Displacements":
-        """The vectors and Δ = 0 after them: standing still.
-
-        Returns:
-            One vector more.
-        """
-
     def from_matrix(self, rows: Float64[Array, "m k"]) -> "Displacements":
         """Other vectors of the same space, such as a rule's memory of its clients.
 
@@ -214,7 +232,7 @@ class Displacements(Protocol):
             rows: the vectors, or on a rank the part of them that it is responsible for.
 
         Returns:
-            The vectors, with all that a rule may do with them.
+            The vectors, as displacements.
         """
 
     def matrix(self) -> Float64[Array, "n k"]:
@@ -235,9 +253,9 @@ class KnownLengths(Protocol):
 
     @property
     def sq_lengths(self) -> PerClient | None:
-        """‖Δ_i‖²; None where nobody measured, or out of range."""
+        """‖Δ_i‖²; None where they were not measured, or out of range."""
 
-    def against_sum(self, weights: PerClient) -> PerClient:
+    def inner_with_sum(self, weights: PerClient) -> PerClient:
         """⟨Δ_i, Σ_j w_jΔ_j⟩, in one pass over the data.
 
         Args:

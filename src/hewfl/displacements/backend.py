@@ -1,17 +1,23 @@
-"""Where vectors lie: any array library, any device, lent to the compiled kernels.
+"""Access to vectors of any array library and device, for three kinds of code.
 
-Nothing here copies the data. `host_rows` lends pointers to the compiled kernels where
-the data lies in main memory; `as_wide` widens a few columns at a time elsewhere.
+Each operation asks here once which code reads its data:
+
+- `gpu_kernels`: the CUDA kernels, for a matrix in the memory of a GPU;
+- `compiled_kernels`: the C kernels, for contiguous rows in main memory;
+- otherwise portable code, on blocks that `as_wide` brings to float64.
+
+Nothing here copies the data.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol, final, runtime_checkable
 
 import array_api_compat as compat
 import numpy as np
 from numpy.typing import NDArray
+
+from hewfl.core.native import PASSES, library
 
 FLOAT32, FLOAT64, BFLOAT16, ZEROS = range(4)
 """Codes of the compiled kernels; the last stands for a vector that is not stored."""
@@ -23,7 +29,7 @@ CODES: dict[np.dtype[Any], int] = {
 
 @runtime_checkable
 class Readable(Protocol):
-    """n vectors of d numbers that one process can read."""
+    """n vectors of d numbers that one process can read in any order."""
 
     @property
     def n(self) -> int:
@@ -48,6 +54,13 @@ class Readable(Protocol):
 
     def sample(self) -> NDArray[Any]:
         """Up to 2048 columns spread over the data, on the host."""
+
+    @property
+    def data(self) -> Any:
+        """The matrix or the rows where there are such, else None."""
+
+    def take(self, members: NDArray[np.int64]) -> "Readable":
+        """Some of the vectors, in that order, without a copy."""
 
     def spans(self) -> Iterable["Span"] | None:
         """The data for the compiled kernels, None where they cannot read it."""
@@ -81,20 +94,35 @@ class Span:
 
     def wide(self, i: int, lo: int, hi: int) -> NDArray[np.float64]:
         """Entries lo to hi of the span's i-th row less the base, in float64."""
-        found = self.rows[i][lo:hi].astype(np.float64)
+        row = self.rows[i][lo:hi]
         if self.codes[i] == BFLOAT16:
-            bits = self.rows[i][lo:hi].astype(np.uint32) << np.uint32(16)
-            found = bits.view(np.float32).astype(np.float64)
-        return found if self.base is None else found - self.base[lo:hi]
+            row = (row.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        wide = row.astype(np.float64)
+        return wide if self.base is None else wide - self.base[lo:hi]
 
 
-def on_gpu(rows: Any) -> Any:
-    """The kernels for a matrix of a GPU, None for all other data."""
-    is_tensor = not isinstance(rows, np.ndarray | list) and compat.is_torch_array(rows)
-    if not (is_tensor and rows.is_cuda):
+def gpu_kernels(matrix: Any) -> Any:
+    """The module of CUDA kernels where they can read a matrix, else None.
+
+    Args:
+        matrix: rows of vectors; anything else is not for a GPU.
+    """
+    if isinstance(matrix, np.ndarray | list) or not compat.is_torch_array(matrix):
         return None
-    gpu = import_module("hewfl.displacements.gpu")  # needs torch, which is at hand then
-    return gpu if gpu.serves(rows) else None
+    if not matrix.is_cuda:
+        return None
+    from hewfl.displacements import gpu  # noqa: PLC0415 - needs torch, loaded by now
+
+    return gpu if gpu.is_readable(matrix) else None
+
+
+def compiled_kernels(data: Any) -> tuple[Any, list[Span]] | None:
+    """The C kernels and the data as they read it, else None."""
+    kernels, lend = library(PASSES), getattr(data, "spans", None)
+    if kernels is None or lend is None:
+        return None
+    spans = lend()
+    return None if spans is None else (kernels, list(spans))
 
 
 def is_host(array: Any) -> bool:
@@ -124,14 +152,11 @@ def to_host(array: Any) -> NDArray[Any]:
 
 def host_rows(rows: Sequence[Any]) -> tuple[list[NDArray[Any]], bytes] | None:
     """Contiguous views of the rows and their type codes, None where there are none."""
-    views, codes = [], []
-    for row in rows:
-        found = _host_row(row)
-        if found is None:
-            return None
-        views.append(found[0])
-        codes.append(found[1])
-    return views, bytes(codes)
+    lent = [_host_row(row) for row in rows]
+    known = [pair for pair in lent if pair is not None]
+    if len(known) < len(lent):
+        return None
+    return [view for view, _ in known], bytes(code for _, code in known)
 
 
 def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:

@@ -1,10 +1,10 @@
-"""Displacements that are still where they came: in pieces, and not yet subtracted.
+"""Displacements as the replies of a federation bring them: in chunks, not subtracted.
 
     Δ_i = y_i − x
 
-Replies of a federation hold every endpoint y_i as several arrays. Stacked they would be
-n·d numbers once more; `post_local_weights`, `combine` and `data_gap` read them where
-they lie instead, and subtract x in float64.
+A reply holds an endpoint y_i as several arrays. Stacked they would be n·d numbers once
+more. `post_local_weights`, `combine` and `data_gap` read the arrays of the replies
+instead, and subtract x in float64.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hewfl.core.array_types import Float, Float64
-from hewfl.core.displacements import LinearCombination, RoundProducts
+from hewfl.core.displacements import RoundProducts
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import CODES, Span
-from hewfl.displacements.dense import Rows
-from hewfl.displacements.gram import own_products, round_products
-from hewfl.displacements.weighted_sum import against_sum, products_with, weighted_sum
+from hewfl.displacements.dense import DenseDisplacements
+from hewfl.displacements.gram import round_products
+from hewfl.displacements.weighted_sum import (
+    inner_with_sum,
+    inner_with_vector,
+    weighted_sum,
+)
 
 Vector = Float[Array, " _"]
 _BLOCK = 2**18
@@ -31,7 +35,7 @@ RANGE = 2**18
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class ChunkedDisplacements:
     """n vectors Δ_i = y_i − x of d numbers of float32 or float64.
 
     Attributes:
@@ -51,8 +55,8 @@ class Pieces:
         for rows in self.parts:
             lengths = sorted({len(row) for row in rows})
             if len(rows) != self.n or len(lengths) != 1:
-                found = f"{len(rows)} rows of lengths {lengths}"
-                raise invalid("parts", f"of one length for {self.n} clients", found)
+                value = f"{len(rows)} rows of lengths {lengths}"
+                raise invalid("parts", f"of one length for {self.n} clients", value)
             if not all(_is_lendable(row) for row in rows):
                 kinds = sorted({str(row.dtype) for row in rows})
                 raise invalid("parts", "contiguous, of float32 or float64", kinds)
@@ -82,6 +86,11 @@ class Pieces:
         """Array namespace."""
         return np
 
+    @property
+    def data(self) -> None:
+        """No matrix."""
+        return None
+
     def spans(self) -> Iterator[Span]:
         """The parts with the range and the base of each."""
         lo = 0
@@ -92,7 +101,7 @@ class Pieces:
             yield Span(lo, hi, list(rows), codes, base)
             lo = hi
 
-    def columns(self, lo: int, hi: int) -> "Pieces":
+    def columns(self, lo: int, hi: int) -> "ChunkedDisplacements":
         """Entries lo to hi of every vector, without a copy."""
         parts, begin = [], 0
         for rows in self.parts:
@@ -103,15 +112,15 @@ class Pieces:
                 parts.append(rows if whole else tuple(row[here] for row in rows))
             begin = end
         base = None if self.base is None else self.base[lo:hi]
-        return Pieces(tuple(parts), base)
+        return ChunkedDisplacements(tuple(parts), base)
 
-    def take(self, members: NDArray[np.int64]) -> "Pieces":
+    def take(self, members: NDArray[np.int64]) -> "ChunkedDisplacements":
         """The vectors of some clients, in that order, without a copy."""
         if np.array_equal(members, np.arange(self.n)):
             return self
         parts = tuple(tuple(rows[i] for i in members) for rows in self.parts)
         lengths = None if self.sq_lengths is None else self.sq_lengths[members]
-        return Pieces(parts, self.base, lengths)
+        return ChunkedDisplacements(parts, self.base, lengths)
 
     def row(self, i: int) -> Float64[Array, " d"]:
         """Δ_i in float64; a copy."""
@@ -129,7 +138,7 @@ class Pieces:
             for lo in range(span.lo, span.hi, step):
                 yield lo, min(lo + step, span.hi)
 
-    def column_chunks(self) -> Iterator[tuple[slice, "Pieces"]]:
+    def column_chunks(self) -> Iterator[tuple[slice, "ChunkedDisplacements"]]:
         """Ranges of entries to work on one after the other, so that few are doubled."""
         for lo in range(0, self.d, RANGE):
             here = slice(lo, min(lo + RANGE, self.d))
@@ -144,10 +153,10 @@ class Pieces:
 
     def largest(self) -> float:
         """A bound on all entries; a coarse one for float32, which is not read."""
-        held = [row for rows in self.parts for row in rows]
-        held += [] if self.base is None else [self.base]
+        arrays = [row for rows in self.parts for row in rows]
+        arrays += [] if self.base is None else [self.base]
         top = float(np.finfo(np.float32).max)
-        tops = [max(row.max(), -row.min()) for row in held if row.dtype == np.float64]
+        tops = [max(row.max(), -row.min()) for row in arrays if row.dtype == np.float64]
         return 2 * max(top, *map(float, tops)) if tops else 2 * top
 
     def astype(self, kind: DTypeLike) -> Float[Array, "n d"]:
@@ -163,25 +172,21 @@ class Pieces:
                     np.subtract(row, wide, out=here[i], casting="same_kind")
         return matrix
 
-    # ------------------------------------------------ what a rule may do with them
-
     def gram(self) -> Float64[Array, "n n"]:
         """All pairwise products ⟨Δ_i, Δ_j⟩."""
-        return self.products().plain()
+        return self.products().uncentred_gram()
 
     def inner(self, vector: Any) -> Float64[Array, " n"]:
         """⟨Δ_i, v⟩."""
-        return products_with(self, vector)
+        return inner_with_vector(self, vector)
 
-    def against_sum(self, weights: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def inner_with_sum(self, weights: Float64[Array, " n"]) -> Float64[Array, " n"]:
         """⟨Δ_i, Σ_j w_jΔ_j⟩."""
-        return against_sum(self, weights)
+        return inner_with_sum(self, weights)
 
     def combine(self, weights: Float64[Array, " n"]) -> Float64[Array, " d"]:
         """Σ_i w_iΔ_i in float64; vectors of weight zero are not read."""
-        used = np.flatnonzero(weights)
-        used = used if len(used) else np.arange(1)
-        total: Array = weighted_sum(self.take(used), weights[used])
+        total: Array = weighted_sum(self, weights)
         return total
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:
@@ -191,30 +196,25 @@ class Pieces:
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference g and Λ."""
-        if isinstance(reference, LinearCombination):
-            found = own_products(self, reference, curvature)
-            if found is not None:
-                return found
-            reference = self.combine(reference.weights)
         return round_products(self, reference, curvature)
 
     def dot(self, u: Float64[Array, " d"], v: Float64[Array, " d"]) -> float:
         """⟨u, v⟩."""
         return float(np.dot(u, v))
 
-    def append_zero(self) -> "Pieces":
-        """Standing still besides: Δ = 0 as one more client.
+    def append_zero(self) -> "ChunkedDisplacements":
+        """The vectors and Δ = 0 after them.
 
         Its endpoint is the base itself, not rounded: x − x is zero to the bit.
         """
         zeros = np.zeros(self.d, dtype=self.parts[0][0].dtype)
-        null = zeros if self.base is None else self.base
-        added = tuple((*span.rows, null[span.lo : span.hi]) for span in self.spans())
-        return Pieces(added, self.base)
+        end = zeros if self.base is None else self.base
+        parts = tuple((*span.rows, end[span.lo : span.hi]) for span in self.spans())
+        return ChunkedDisplacements(parts, self.base)
 
-    def from_matrix(self, rows: Float64[Array, "m d"]) -> Rows:
+    def from_matrix(self, rows: Float64[Array, "m d"]) -> DenseDisplacements:
         """Other vectors of the same length, in a matrix."""
-        return Rows(rows, np, len(rows), self.d)
+        return DenseDisplacements(rows, np, len(rows), self.d)
 
     def matrix(self) -> Float64[Array, "n d"]:
         """All vectors in float64; n·d numbers."""

@@ -1,4 +1,4 @@
-"""Control variates: what corrected branches subtract, and how the server keeps it.
+"""Control variates: what corrected branches subtract, and how the server updates it.
 
 A client's control variate is the mean ḡ_i of the stochastic gradients along its last
 branch (lem:avg),
@@ -16,7 +16,7 @@ show ḡ_i: clients then send it beside Δ_i (`Round.gradients`). Clients that t
 keep theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
@@ -24,12 +24,9 @@ import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
-from hewfl.core.native import PASSES, library
 from hewfl.core.round import Cohort, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.backend import Readable, to_host
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.dense import Rows
+from hewfl.displacements.backend import compiled_kernels, to_host
 from hewfl.displacements.post_local import combine
 
 Start = Literal["zero", "gradient"]
@@ -40,7 +37,7 @@ LARGE = 1e290
 
 @runtime_checkable
 class Variates(Protocol):
-    """Control variates as a rule sees them, whoever keeps them."""
+    """Control variates as a rule sees them."""
 
     @property
     def server(self) -> Any:
@@ -72,11 +69,11 @@ class ControlVariates:
 
 @final
 @dataclass(frozen=True, slots=True)
-class KeptVariates:
-    """c_t and (c_i,t) in arrays that their keeper alone holds, changed in place.
+class InPlaceVariates:
+    """c_t and (c_i,t) that are changed in place, in arrays of one owner.
 
-    For servers that cannot hold the variates of all clients twice. `after` only notes
-    the round; `settle` changes the arrays, once the round is accepted.
+    For servers that cannot hold the variates of all clients twice. `after` records the
+    round; `commit` changes the arrays, once the round is accepted.
 
     Attributes:
         server: c_t.
@@ -88,12 +85,12 @@ class KeptVariates:
     clients: Float64[Array, "n d"]
     round: Round | None = None
 
-    def after(self, round_: Round) -> "KeptVariates":
-        """The control variates after a round, which `settle` brings about."""
+    def after(self, round_: Round) -> "InPlaceVariates":
+        """The control variates after a round, pending until `commit`."""
         return replace(self, round=round_)
 
-    def settle(self) -> "KeptVariates":
-        """The control variates with the round in them, in the arrays at hand.
+    def commit(self) -> "InPlaceVariates":
+        """Apply the pending round to the arrays.
 
         Raises:
             InvalidInputError: a term is so large that a sum might not be finite;
@@ -106,46 +103,50 @@ class KeptVariates:
         return replace(self, round=None)
 
 
-def kept(state: T) -> T:
+HeldVariates = ControlVariates | InPlaceVariates
+"""Control variates of all clients in one place."""
+
+
+def in_place(state: T) -> T:
     """A method's state whose control variates are changed in place from now on."""
 
-    def keep(part: Any) -> Any:
+    def convert(part: Any) -> Any:
         if isinstance(part, ControlVariates):
-            return KeptVariates(part.server, part.clients)
+            return InPlaceVariates(part.server, part.clients)
         return part
 
-    found: T = mapped(state, keep)
-    return found
+    converted: T = map_records(state, convert)
+    return converted
 
 
-def settled(state: T) -> T:
-    """A method's state after an accepted round: what it has put off is done.
+def commit(state: T) -> T:
+    """Apply the pending in-place updates of a method's state, after a round.
 
     Raises:
-        InvalidInputError: as `KeptVariates.settle`.
+        InvalidInputError: as `InPlaceVariates.commit`.
     """
-    found: T = mapped(
-        state, lambda part: part.settle() if isinstance(part, KeptVariates) else part
+    committed: T = map_records(
+        state, lambda part: part.commit() if isinstance(part, InPlaceVariates) else part
     )
-    return found
+    return committed
 
 
-def mapped(state: Any, change: Any) -> Any:
-    """A state in which a function has been applied to every record in it.
+def map_records(state: Any, change: Any) -> Any:
+    """Apply a function to every record in a state.
 
     Args:
         state: of a method: records, tuples, arrays, numbers.
-        change: gives another value for the records that it is about.
+        change: returns a new value, or the record itself.
     """
     changed = change(state)
-    if changed is not state or isinstance(state, KeptVariates):
+    if changed is not state or isinstance(state, InPlaceVariates):
         return changed
     if isinstance(state, tuple):
-        return tuple(mapped(part, change) for part in state)
+        return tuple(map_records(part, change) for part in state)
     if not is_dataclass(state) or isinstance(state, type):
         return state
-    own = {f.name: getattr(state, f.name) for f in fields(state)}
-    return replace(state, **{k: mapped(part, change) for k, part in own.items()})
+    parts = {f.name: getattr(state, f.name) for f in fields(state)}
+    return replace(state, **{k: map_records(part, change) for k, part in parts.items()})
 
 
 def start_variates(
@@ -167,42 +168,38 @@ def correction(variates: Variates, cohort: Cohort) -> Float64[Array, "s d"]:
     """c_i − c: what client i subtracts from each stochastic gradient.
 
     Args:
-        variates: of a server that holds those of all clients.
-        cohort: who takes part.
+        variates: of a server that has those of all clients.
+        cohort: the clients that take part.
     """
-    assert isinstance(variates, ControlVariates | KeptVariates), "a server plans"
+    assert isinstance(variates, HeldVariates), "a server plans"
     difference: Array = variates.clients[cohort.clients] - variates.server
     return difference
 
 
-Held = ControlVariates | KeptVariates
-
-
-def _check_sizes(variates: Held, round_: Round) -> None:
-    sent, name = round_.gradients, "mean gradients and c"
+def _check_sizes(variates: HeldVariates, round_: Round) -> None:
+    name, data, scale = "Δ_i/(η_i H_i) and c", round_.displacements, round_.ground.min()
+    if round_.gradients is not None:
+        name, data, scale = "mean gradients and c", round_.gradients, 1.0
     with np.errstate(over="ignore"):
-        if sent is not None:
-            rate = _readable(sent).largest()
-        else:
-            name = "Δ_i/(η_i H_i) and c"
-            rate = _readable(round_.displacements).largest() / round_.ground.min()
+        rate = _largest(data) / scale
         top = max(variates.server.max(), -variates.server.min(), rate)
     if not top < LARGE:
         raise invalid(name, f"below {LARGE:g} in size", top)
 
 
-def _readable(data: Displacements) -> Rows | Pieces:
-    assert isinstance(data, Rows | Pieces), "a server holds what clients send"
-    return data
+def _largest(data: Displacements) -> float:
+    """A bound on all entries, without a pass over the data where it has one."""
+    bound = getattr(data, "largest", None)
+    return bound() if bound else max(float(np.abs(X).max()) for X in data.blocks())
 
 
-def _advance(variates: Held, round_: Round) -> None:
-    if round_.gradients is not None:
-        _take(variates, round_.cohort, _readable(round_.gradients))
-        return
-    cohort, data = round_.cohort, _readable(round_.displacements)
-    rate = 1 / round_.ground
+def _advance(variates: HeldVariates, round_: Round) -> None:
+    cohort, data = round_.cohort, round_.displacements
     own = [variates.clients[i] for i in cohort.clients]
+    if round_.gradients is not None:
+        _replace(own, variates.server, round_.gradients, cohort.population)
+        return
+    rate = 1 / round_.ground
     _advance_clients(own, variates.server, data, rate)
     share, u = len(rate) / cohort.population, -rate / cohort.population
     for here, part in data.column_chunks():
@@ -211,28 +208,42 @@ def _advance(variates: Held, round_: Round) -> None:
         c += to_host(combine(part, u, wide=True))
 
 
-def _take(variates: Held, cohort: Cohort, gradients: Rows | Pieces) -> None:
-    """c_i ← ḡ_i of those who took part, c by the mean over all clients."""
-    for k, i in enumerate(cohort.clients):  # one by one: all at once are n×d numbers
-        mean = np.asarray(to_host(gradients.row(k)), dtype=np.float64)
-        variates.server[:] += (mean - variates.clients[i]) / cohort.population
-        variates.clients[i] = mean
+def _replace(
+    clients: Sequence[Float64[Array, " d"]],
+    server: Float64[Array, " d"],
+    gradients: Displacements,
+    population: int,
+) -> None:
+    """c_i ← ḡ_i of the clients that took part, c by the mean over all clients."""
+    for here, means in _host_blocks(gradients):
+        for mean, c_i in zip(means, clients, strict=True):
+            server[here] += (mean - c_i[here]) / population
+            c_i[here] = mean
 
 
 def _advance_clients(
-    own: Sequence[Float64[Array, " d"]],
+    clients: Sequence[Float64[Array, " d"]],
     server: Float64[Array, " d"],
-    data: Readable,
+    data: Displacements,
     rate: Float64[Array, " s"],
 ) -> None:
-    native = library(PASSES)
-    spans = None if native is None else data.spans()
-    if native is None or spans is None:
-        for k, c_i in enumerate(own):  # one by one: all at once are n×d numbers
-            increment = -server - to_host(data.row(k)) * rate[k]
-            c_i[:] += increment  # Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14
+    """c_i ← c_i + Δc_i: Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14."""
+    compiled = compiled_kernels(data)
+    if compiled is None:
+        for here, rows in _host_blocks(data):
+            for row, r, c_i in zip(rows, rate, clients, strict=True):
+                c_i[here] += -server[here] - row * r
         return
+    kernels, spans = compiled
     for span in spans:
         here = slice(span.lo, span.hi)
         given = (span.rows, span.codes, span.hi - span.lo, rate, server[here])
-        native.advance(*given, [c_i[here] for c_i in own], *span.lent_base)
+        kernels.advance(*given, [c_i[here] for c_i in clients], *span.lent_base)
+
+
+def _host_blocks(data: Displacements) -> Iterator[tuple[slice, Float64[Array, "n k"]]]:
+    """Blocks of columns in float64, each with its range."""
+    lo = 0
+    for block in data.blocks():
+        yield slice(lo, lo + block.shape[1]), block
+        lo += block.shape[1]

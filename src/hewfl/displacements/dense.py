@@ -1,7 +1,7 @@
-"""Displacements that one process holds: a matrix or a list of vectors, any library.
+"""Displacements in one process: a matrix or a list of vectors of any array library.
 
-The matrix of a simulation, and whatever arrays a user gives. Nothing here copies the
-data: blocks of a few columns are widened to float64 at a time.
+The matrix of a simulation, and the arrays of a user. Nothing here copies the data:
+blocks of a few columns are widened to float64 at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,30 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import LinearCombination, RoundProducts
+from hewfl.core.displacements import RoundProducts
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.backend import (
-    Span,
-    as_wide,
-    host_rows,
-    is_host,
-    on_gpu,
-    to_host,
-)
-from hewfl.displacements.gram import own_products, round_products
-from hewfl.displacements.weighted_sum import products_with, weighted_sum
+from hewfl.displacements.backend import Span, as_wide, host_rows, is_host, to_host
+from hewfl.displacements.gram import round_products
+from hewfl.displacements.weighted_sum import inner_with_vector, matrix_sum, weighted_sum
 
 _HOST_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
 """Entries of one float64 block: 2 MiB stay in cache, an accelerator wants more."""
-_CACHEFUL = 2**16
-"""Numbers of float64 that are summed before the next are widened."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rows:
+class DenseDisplacements:
     """n vectors of d numbers, in one array library.
 
     Attributes:
@@ -55,7 +46,7 @@ class Rows:
         """The i-th vector, in its own array library."""
         return self.data[i] if isinstance(self.data, list) else self.data[i, ...]
 
-    def take(self, members: NDArray[np.int64]) -> "Rows":
+    def take(self, members: NDArray[np.int64]) -> "DenseDisplacements":
         """The vectors of some clients, in that order, without a copy."""
         count = len(members)
         lo = int(members[0]) if count else 0
@@ -63,9 +54,9 @@ class Rows:
         if not (members == np.arange(lo, lo + count)).all():
             rows = [self.row(int(i)) for i in members]
         else:
-            listed = isinstance(self.data, list)
-            rows = self.data[span] if listed else self.data[span, ...]
-        return Rows(rows, self.xp, count, self.d)
+            is_list = isinstance(self.data, list)
+            rows = self.data[span] if is_list else self.data[span, ...]
+        return DenseDisplacements(rows, self.xp, count, self.d)
 
     def spans(self) -> list[Span] | None:
         """All of the data as one span, None where the kernels cannot read it."""
@@ -92,7 +83,7 @@ class Rows:
         for lo in range(0, self.d, step):
             yield lo, min(lo + step, self.d)
 
-    def column_chunks(self) -> Iterator[tuple[slice, "Rows"]]:
+    def column_chunks(self) -> Iterator[tuple[slice, "DenseDisplacements"]]:
         """Ranges of entries to work on one after the other: all at once."""
         yield slice(None), self
 
@@ -104,29 +95,19 @@ class Rows:
         parts = [to_host(self.block(int(lo), int(lo) + 512)) for lo in starts]
         return np.concatenate(parts, axis=1)
 
-    # ------------------------------------------------ what a rule may do with them
-
     def gram(self) -> Float64[Array, "n n"]:
         """All pairwise products ⟨Δ_i, Δ_j⟩."""
-        return self.products().plain()
+        return self.products().uncentred_gram()
 
     def inner(self, vector: Any) -> Float64[Array, " n"]:
         """⟨Δ_i, v⟩."""
-        return products_with(self, vector)
+        return inner_with_vector(self, vector)
 
     def combine(self, weights: Float64[Array, " n"]) -> Any:
         """Σ_i w_iΔ_i in float64 and in client order."""
-        if not isinstance(self.data, np.ndarray):
-            return weighted_sum(self, weights)
-        if self.data.dtype == np.float64:
-            return np.asarray(weights @ self.data)
-        # Widening all of a float32 matrix would write n·d numbers to memory: a block
-        # that stays in cache costs no more than reading the data.
-        total, width = np.empty(self.d), max(1, _CACHEFUL // self.n)
-        for lo in range(0, self.d, width):
-            block = self.data[:, lo : lo + width].astype(np.float64)
-            np.matmul(weights, block, out=total[lo : lo + width])
-        return total
+        if isinstance(self.data, np.ndarray):
+            return matrix_sum(self.data, weights)
+        return weighted_sum(self, weights)
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:
         """Columns in float64, some at a time."""
@@ -135,21 +116,6 @@ class Rows:
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference g and Λ."""
-        gpu = on_gpu(self.data)
-        found: RoundProducts | None
-        if isinstance(reference, LinearCombination):
-            if gpu is not None:
-                found = gpu.round_products(self.data, None, 1.0)
-                if found is not None:
-                    return found.against_sum(reference.weights, curvature)
-            found = own_products(self, reference, curvature)
-            if found is not None:
-                return found
-            reference = weighted_sum(self, reference.weights)
-        if gpu is not None:
-            found = gpu.round_products(self.data, reference, curvature)
-            if found is not None:
-                return found
         return round_products(self, reference, curvature)
 
     def dot(self, u: Any, v: Any) -> float:
@@ -158,17 +124,22 @@ class Rows:
             return float(np.dot(to_host(u), to_host(v)))  # a rule may keep host vectors
         return float(self.xp.vecdot(u, v))
 
-    def append_zero(self) -> "Rows":
-        """The vectors and Δ = 0 after them."""
-        null = self.xp.zeros_like(self.row(0))
-        if isinstance(self.data, list):
-            return Rows([*self.data, null], self.xp, self.n + 1, self.d)
-        whole = self.xp.concat([self.data, null[None, :]], axis=0)
-        return Rows(whole, self.xp, self.n + 1, self.d)
+    def append(self, vector: Any) -> "DenseDisplacements":
+        """The vectors and one more, of the same library, without a copy."""
+        rows = [*(self.row(i) for i in range(self.n)), vector]
+        return DenseDisplacements(rows, self.xp, self.n + 1, self.d)
 
-    def from_matrix(self, rows: Float64[Array, "m d"]) -> "Rows":
+    def append_zero(self) -> "DenseDisplacements":
+        """The vectors and Δ = 0 after them."""
+        zero = self.xp.zeros_like(self.row(0))
+        if isinstance(self.data, list):
+            return self.append(zero)
+        whole = self.xp.concat([self.data, zero[None, :]], axis=0)
+        return DenseDisplacements(whole, self.xp, self.n + 1, self.d)
+
+    def from_matrix(self, rows: Float64[Array, "m d"]) -> "DenseDisplacements":
         """Other vectors of the same length."""
-        return Rows(rows, np, len(rows), self.d)
+        return DenseDisplacements(rows, np, len(rows), self.d)
 
     def matrix(self) -> Float64[Array, "n d"]:
         """All vectors in float64; the data itself where it is such a matrix."""
@@ -184,7 +155,7 @@ class Rows:
         return np.array(to_host(rows), dtype=dtype, copy=copy)
 
 
-def as_rows(name: str, value: Any) -> Rows:
+def as_dense(name: str, value: Any) -> DenseDisplacements:
     """Check shape and kind; accept a matrix or a sequence of vectors.
 
     Raises:
@@ -204,13 +175,13 @@ def as_rows(name: str, value: Any) -> Rows:
         except TypeError as error:
             kinds = sorted({type(row).__module__ for row in rows})
             raise invalid(name, "vectors of one array library", kinds) from error
-        return Rows(rows, xp, len(rows), lengths[0])
+        return DenseDisplacements(rows, xp, len(rows), lengths[0])
     matrix = _detached(value if compat.is_array_api_obj(value) else np.asarray(value))
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise invalid(name, "of shape (n, d) with n, d ≥ 1", tuple(matrix.shape))
     _require_real(name, matrix)
     n, d = (int(k) for k in matrix.shape)
-    return Rows(matrix, compat.array_namespace(matrix), n, d)
+    return DenseDisplacements(matrix, compat.array_namespace(matrix), n, d)
 
 
 def _vector(name: str, row: Any) -> Any:
@@ -245,12 +216,12 @@ def matrix_round(
     Args:
         anchor: x_t.
         displacements: Δ, shape (s, d), or s vectors; any array library.
-        cohort: who they are.
-        plan: what they were told.
+        cohort: the clients.
+        plan: their local work.
         losses: F_i(x_t), for rules that demand them.
 
     Raises:
         InvalidInputError: displacements are not real, ragged or empty.
     """
-    rows = as_rows("displacements", displacements)
+    rows = as_dense("displacements", displacements)
     return Round(anchor, rows, cohort, plan, losses)

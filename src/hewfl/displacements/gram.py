@@ -1,7 +1,7 @@
 """The weight problem of a round from the data, in one pass and in float64.
 
 The formulas are those of `hewfl.core.displacements.RoundProducts`: products around r,
-one of the shortest data. The shift by r keeps the digits that a common part of
+one of the shortest vectors. The shift by r keeps the digits that a common part of
 all displacements, or one very long one, would take from the Gram matrix.
 """
 
@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dsyrk
 
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
-from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import (
     ZEROS,
     Readable,
     Span,
     as_wide,
+    compiled_kernels,
+    gpu_kernels,
     host_rows,
     to_host,
 )
+from hewfl.displacements.weighted_sum import weighted_sum
 
 FEW_CLIENTS = 100
 """Up to so many clients the compiled kernel is as fast as BLAS or faster, for ten of
@@ -31,7 +32,7 @@ them three times; beyond, BLAS is up to five times as fast. Measured with AVX2:
 STACK = 2**17
 """Entries of the float64 block that BLAS is given: 1 MiB, which stays in cache."""
 OUTLYING = 1e-4
-"""Squared distances below this share betray an origin far outside."""
+"""Squared distances below this share show an origin far outside."""
 ORIGINS = 3
 """Passes spent on a better origin; one is enough unless several rows are long."""
 _SAFE = (1e-70, 1e70)
@@ -39,43 +40,51 @@ _SAFE = (1e-70, 1e70)
 
 
 def round_products(data: Readable, reference: Any, curvature: float) -> RoundProducts:
-    """Read the data once; a second time only where squares would overflow.
+    """The weight problem of a reference and Λ: on a GPU by its kernel.
 
     Args:
-        data: the data.
-        reference: g, a vector in the library and on the device of the data; None for 0.
+        data: the displacements.
+        reference: g, a vector in the library and on the device of the data, a
+            `LinearCombination`, which is not formed, or None for zero.
         curvature: Λ.
 
     Raises:
         InvalidInputError: a displacement or the reference is not finite.
     """
+    u = reference.weights if isinstance(reference, LinearCombination) else None
+    gpu = gpu_kernels(data.data)
+    products: RoundProducts | None = None
+    if gpu is not None:
+        given = (reference, curvature) if u is None else (None, 1.0)
+        products = gpu.round_products(data.data, *given)
+    if products is not None:
+        return products if u is None else products.with_reference(u, curvature)
+    if u is None:
+        return _vector_problem(data, reference, curvature)
+    sample = data.sample()
+    with np.errstate(all="ignore"):
+        products, _ = _from_best_origin(data, None, 1.0, sample, 0.0)
+        products = products.with_reference(u, curvature)
+    if _is_trusted(products, sample):
+        return products
+    return _vector_problem(data, weighted_sum(data, u), curvature)  # scaled there
+
+
+def _vector_problem(data: Readable, reference: Any, curvature: float) -> RoundProducts:
+    """Read the data once; a second time only where squares would overflow."""
     sample = data.sample()
     with np.errstate(all="ignore"):
         slope = 0.0
         if reference is not None:
             begin = as_wide(data.xp, reference[: min(2048, data.d)])
             slope = float(np.abs(to_host(begin)).max())
-        found, origin = _from_best_origin(data, reference, curvature, sample, slope)
-    if _is_trusted(found, sample):
-        return found
+        products, origin = _from_best_origin(data, reference, curvature, sample, slope)
+    if _is_trusted(products, sample):
+        return products
     sizes = _true_sizes(data, reference)
     if sizes[0] == 0:
-        return found
+        return products
     return _products(data, reference, curvature, origin, sizes)
-
-
-def own_products(
-    data: Readable, reference: LinearCombination, curvature: float
-) -> RoundProducts | None:
-    """Products for g = Σ u_jΔ_j, which is not formed.
-
-    None where numbers are so large or small that g has to be looked at.
-    """
-    sample = data.sample()
-    with np.errstate(all="ignore"):
-        found, _ = _from_best_origin(data, None, 1.0, sample, 0.0)
-        whole = found.against_sum(reference.weights, curvature)
-    return whole if _is_trusted(whole, sample) else None
 
 
 def vector_products(data: Readable, origin: int) -> RoundProducts:
@@ -85,7 +94,8 @@ def vector_products(data: Readable, origin: int) -> RoundProducts:
         offset = ⟨v_o, v_o⟩
 
     Those of several parts add up to those of the whole. A vector that is not finite
-    spoils its own row and column only, unless it is v_o.
+    spoils its own row and column only, unless it is v_o. `part_products` prefers the
+    kernel of a GPU.
 
     Args:
         data: the vectors; numbers of float32 cannot overflow these products.
@@ -95,36 +105,56 @@ def vector_products(data: Readable, origin: int) -> RoundProducts:
         return _products(data, data.row(origin), 0.0, origin, (1.0, 1.0))
 
 
-def weight_problem(found: RoundProducts, n: int, curvature: float) -> RoundProducts:
+def part_products(data: Any, reference: Any, origin: int) -> RoundProducts:
+    """`vector_products` of displacements and of a reference after them, if any.
+
+    Args:
+        data: `DenseDisplacements`, all vectors on some of their entries.
+        reference: the reference on these entries, None for no such row.
+        origin: as there.
+    """
+    gpu = gpu_kernels(data.data)
+    if gpu is not None:
+        products: RoundProducts | None
+        products = gpu.vector_products(data.data, reference, origin)
+        if products is not None:
+            return products
+    vectors = data if reference is None else data.append(reference)
+    return vector_products(vectors, origin)
+
+
+def weight_problem(products: RoundProducts, n: int, curvature: float) -> RoundProducts:
     """The weight problem from plain products of n vectors, and of g after them if any.
 
     With r = v_o the origin, ⟨c_i, g⟩ = ⟨c_i, g − r⟩ + ⟨c_i, r⟩ and likewise for ⟨g, r⟩;
     without g it is zero.
 
     Args:
-        found: as `vector_products` gives them.
+        products: from `vector_products`.
         n: displacements among the vectors; one more vector is the reference g.
         curvature: Λ.
     """
-    G, cr, rr = found.gram[:n, :n], found.linear[:n], found.offset
+    G, cr, rr = products.gram[:n, :n], products.linear[:n], products.offset
     linear, offset = curvature * cr, 0.5 * curvature * rr
-    if len(found.linear) > n:
-        linear = linear + (found.gram[:n, n] + cr)
-        offset += float(found.linear[n]) + rr
-    return RoundProducts(G, linear, offset, found.exponent)
+    if len(products.linear) > n:
+        linear = linear + (products.gram[:n, n] + cr)
+        offset += float(products.linear[n]) + rr
+    return RoundProducts(G, linear, offset, products.exponent)
 
 
-def _is_trusted(found: RoundProducts, sample: Float64[Array, "n k"]) -> bool:
+def _is_trusted(products: RoundProducts, sample: Float64[Array, "n k"]) -> bool:
     """Whether nothing is out of range, and no product was lost to underflow.
 
     One client, or equal ones, have no differences at all: there a sample of moderate
     size shows that zeros are true zeros.
     """
-    held = (found.gram, found.linear, found.offset)
-    if not all(np.isfinite(numbers).all() for numbers in held):
+    numbers = (products.gram, products.linear, products.offset)
+    if not all(np.isfinite(part).all() for part in numbers):
         return False
-    seen = float(np.diagonal(found.gram).max()) > 1e-200 or found.exponent != 0
-    return seen or float(np.abs(sample).max()) > _SAFE[0]
+    has_length = (
+        float(np.diagonal(products.gram).max()) > 1e-200 or products.exponent != 0
+    )
+    return has_length or float(np.abs(sample).max()) > _SAFE[0]
 
 
 def _from_best_origin(
@@ -138,14 +168,14 @@ def _from_best_origin(
     size = float(np.abs(sample).max())
     shrunk = np.ldexp(sample, -_exponent(size))
     origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
-    found = _products(data, reference, curvature, origin, (size, slope))
+    products = _products(data, reference, curvature, origin, (size, slope))
     for _ in range(ORIGINS):
-        nearer = nearer_origin(found.gram, origin)
+        nearer = nearer_origin(products.gram, origin)
         if nearer is None:
             break
         origin = nearer
-        found = _products(data, reference, curvature, origin, (size, slope))
-    return found, origin
+        products = _products(data, reference, curvature, origin, (size, slope))
+    return products, origin
 
 
 def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
@@ -157,9 +187,9 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     lengths = np.diagonal(G)
     if len(G) < 3 or not np.isfinite(G).all():
         return None
-    others = np.flatnonzero(np.arange(len(G)) != origin)
-    nearest = int(others[np.argmin(lengths[others])])
-    rest = others[others != nearest]
+    rest = np.flatnonzero(np.arange(len(G)) != origin)
+    nearest = int(rest[np.argmin(lengths[rest])])
+    rest = rest[rest != nearest]
     apart = lengths[rest] + lengths[nearest] - 2 * G[rest, nearest]
     return nearest if np.median(apart) < OUTLYING * np.median(lengths[rest]) else None
 
@@ -192,7 +222,11 @@ def _exponent(size: float) -> int:
 
 
 def _true_sizes(data: Readable, reference: Any) -> tuple[float, float]:
-    """Largest entries of all data; the place to find what is not finite."""
+    """Largest entries of the data and the reference.
+
+    Raises:
+        InvalidInputError: an entry is not finite.
+    """
     for i in range(data.n):
         row = to_host(as_wide(data.xp, data.row(i)))
         if not np.isfinite(row).all():
@@ -223,16 +257,15 @@ def _products(
     """
     a = _exponent(sizes[0])
     b = _exponent(max(sizes[1], curvature * sizes[0]))
-    n, native = data.n, library(PASSES)
-    spans = None if native is None else data.spans()
+    n, compiled = data.n, compiled_kernels(data)
     zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
     g = zeros if reference is None else host_rows([reference])
-    if native is None or spans is None or g is None:
+    if compiled is None or g is None:
         products, gr, rr = _portable(data, reference, curvature, origin, (a, b))
     else:
-        by = _compiled if n <= FEW_CLIENTS else _stacked
+        code = _compiled if n <= FEW_CLIENTS else _stacked
         lent = (g[0][0], g[1])
-        products, gr, rr = by(native, list(spans), lent, curvature, origin, (a, b))
+        products, gr, rr = code(*compiled, lent, curvature, origin, (a, b))
     with np.errstate(over="ignore"):
         linear = np.ldexp(products[:n, n], b - a)
         offset = float(np.ldexp(gr, b - a) + 0.5 * curvature * rr)
@@ -240,14 +273,14 @@ def _products(
 
 
 def _compiled(
-    native: Any,
+    kernels: Any,
     spans: list[Span],
     reference: tuple[NDArray[Any], bytes],
     curvature: float,
     origin: int,
     scales: tuple[int, int],
 ) -> tuple[Float64[Array, "m m"], float, float]:
-    """Products by the compiled kernel; the origin's own zero row is put back after."""
+    """Products by the compiled kernel, and the zero row of the origin."""
     g, code = reference
     n = len(spans[0].rows)
     order = [origin, *(i for i in range(n) if i != origin)]
@@ -258,15 +291,15 @@ def _compiled(
         codes = bytes(span.codes[i] for i in order) + code
         length = span.hi - span.lo
         given = (rows, codes, length, curvature, *factors, upper, offset)
-        native.gram(*given, *span.lent_base)
+        kernels.gram(*given, *span.lent_base)
     products = np.zeros((n + 1, n + 1))
-    kept = np.array([*order[1:], n])
-    products[np.ix_(kept, kept)] = upper + np.triu(upper, 1).T
+    places = np.array([*order[1:], n])
+    products[np.ix_(places, places)] = upper + np.triu(upper, 1).T
     return products, float(offset[0]), float(offset[1])
 
 
 def _stacked(
-    native: Any,
+    kernels: Any,
     spans: list[Span],
     reference: tuple[NDArray[Any], bytes],
     curvature: float,
@@ -274,6 +307,8 @@ def _stacked(
     scales: tuple[int, int],
 ) -> tuple[Float64[Array, "m m"], float, float]:
     """Products by BLAS, block by block onto one triangle; blocks go across spans."""
+    from scipy.linalg.blas import dsyrk  # noqa: PLC0415 - slow to import
+
     n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
     width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
     stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")
@@ -285,7 +320,7 @@ def _stacked(
             at = lo % width
             hi = min(span.hi, lo - at + width)
             where = (lo - span.lo, hi - lo, origin, factor, width)
-            native.shifted(span.rows, span.codes, *where, stack.ravel()[at:])
+            kernels.shifted(span.rows, span.codes, *where, stack.ravel()[at:])
             r = span.wide(origin, lo - span.lo, hi - span.lo)
             scaled = r * factor
             rr += float(np.dot(scaled, scaled))

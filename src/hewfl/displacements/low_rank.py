@@ -16,11 +16,11 @@ from hewfl.core.array_types import Float64
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import as_wide, to_host
-from hewfl.displacements.dense import Rows
+from hewfl.displacements.dense import DenseDisplacements
 from hewfl.displacements.gram import slope_at
 from hewfl.solver.active_set import error_scale
 from hewfl.solver.large import Index, column_generation
-from hewfl.solver.least_norm import row_space_of_factor, settle_ties
+from hewfl.solver.least_norm import least_norm_minimiser, row_space_of_factor
 from hewfl.solver.simplex import accept
 
 _ROWS = 1024
@@ -31,7 +31,7 @@ _ROWS = 1024
 class DataColumns:
     """The quadratic of a round, met through its data."""
 
-    data: Rows
+    data: DenseDisplacements
     origin: Float64[Array, " d"]
     slope: Float64[Array, " d"]  # g + Λ r
     curvature: float
@@ -102,12 +102,16 @@ class DataColumns:
         return row_space_of_factor(np.sqrt(self.curvature) * self.rows(members))
 
 
-def solve_low_rank(data: Rows, reference: Any, curvature: float) -> SimplexSolution:
+def solve_low_rank(
+    data: DenseDisplacements, reference: Any, curvature: float
+) -> SimplexSolution:
     """Exact weights for n ≫ d without the Gram matrix."""
     problem = _columns(data, reference, curvature)
     found = column_generation(problem, int(np.clip(data.d // 4, 16, 128)))
     accept(problem, found)
-    w, note = settle_ties(problem, found.weights, independent=found.independent)
+    w, note = least_norm_minimiser(
+        problem, found.weights, independent=found.independent
+    )
     S = np.flatnonzero(w)
     x = np.ldexp(w[S] @ problem.rows(S), problem.exponent)
     gradient = problem.gradient(S, w[S])
@@ -126,7 +130,7 @@ def solve_low_rank(data: Rows, reference: Any, curvature: float) -> SimplexSolut
     )
 
 
-def _columns(data: Rows, reference: Any, curvature: float) -> DataColumns:
+def _columns(data: DenseDisplacements, reference: Any, curvature: float) -> DataColumns:
     """Origin at the shortest row; units so that squares neither over- nor underflow."""
     g = to_host(as_wide(data.xp, reference))
     if not np.isfinite(g).all():

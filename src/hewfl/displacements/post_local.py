@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64, Int64
-from hewfl.core.displacements import Displacements, LinearCombination
+from hewfl.core.displacements import LinearCombination, Products
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, ArrayLike, Ints, as_float64, invalid, positive
-from hewfl.displacements.backend import as_wide, on_gpu, to_host
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.dense import Rows, as_rows
+from hewfl.displacements.backend import Readable, as_wide, to_host
+from hewfl.displacements.dense import as_dense
 from hewfl.displacements.low_rank import solve_low_rank
 from hewfl.displacements.weighted_sum import weighted_sum
 from hewfl.solver.simplex import SMALL, solve_gram
@@ -28,13 +27,9 @@ from hewfl.solver.simplex import SMALL, solve_gram
 __all__ = ["LinearCombination", "combine", "data_gap", "post_local_weights"]
 
 
-def as_displacements(name: str, value: Any) -> Displacements:
-    """Displacements as they are, or arrays of any library as `Rows`.
-
-    Raises:
-        InvalidInputError: arrays are not real, ragged or empty.
-    """
-    return value if isinstance(value, Displacements) else as_rows(name, value)
+def _as_displacements(value: Any) -> Any:
+    """Displacements or products as they are, arrays of any library as a matrix."""
+    return value if isinstance(value, Products) else as_dense("displacements", value)
 
 
 def post_local_weights(
@@ -52,10 +47,10 @@ def post_local_weights(
     their device; float32 and bfloat16 data is accumulated in float64 block by block.
 
     Args:
-        displacements: Δ, shape (n, d), or a sequence of n vectors, or anything after
-            the protocol `Displacements`.
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or an object with
+            the protocol `Displacements`, or `Products` if g is no vector.
         reference: g, shape (d,): the server control variate c_t (Algorithm 2) or the
-            mean local gradient (Algorithm 3); the latter better as `LinearCombination`. None
+            mean local gradient (Algorithm 3), best as a `LinearCombination`. None
             stands for zero: the point of least norm.
         curvature: Λ > 0.
         active: S, a mask or a list of indices; all clients by default.
@@ -66,22 +61,22 @@ def post_local_weights(
     Raises:
         InvalidInputError: an argument breaks a rule above, or S is empty.
     """
-    data = as_displacements("displacements", displacements)
+    data = _as_displacements(displacements)
     lam = positive("curvature", curvature)
     members = _active(active, data.n)  # Alg. 2, l. 15
     part = data if len(members) == data.n else data.take(members)
     slope = reference_at(reference, data, whole=part is data)
-    if isinstance(part, Rows | Pieces) and part.n > max(SMALL, 2 * part.d):
+    if part.n > max(SMALL, 2 * part.d) and isinstance(part, Readable):
         solution = _from_rows(part, slope, lam)
     else:
         products = part.products(slope, lam)
         solution = solve_gram(products, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
-    return _spread(solution, members, data.n)
+    return _over_all(solution, members, data.n)
 
 
-def _from_rows(part: Rows | Pieces, slope: Any, lam: float) -> SimplexSolution:
+def _from_rows(part: Any, slope: Any, lam: float) -> SimplexSolution:
     """Very many clients of few parameters: rows are read, no Gram matrix is formed."""
-    rows = part if isinstance(part, Rows) else as_rows("displacements", part.matrix())
+    rows = as_dense("displacements", part.matrix()) if part.data is None else part
     if isinstance(slope, LinearCombination):
         slope = part.combine(slope.weights)
     elif slope is None:
@@ -89,13 +84,15 @@ def _from_rows(part: Rows | Pieces, slope: Any, lam: float) -> SimplexSolution:
     return solve_low_rank(rows, slope, lam)
 
 
-def reference_at(reference: Any, data: Displacements, *, whole: bool = True) -> Any:
-    """The reference where the data is; a sum is formed unless it is over all of it.
+def reference_at(reference: Any, data: Any, *, whole: bool = True) -> Any:
+    """The reference in the library and on the device of the data.
 
     Args:
-        reference: g, a vector of any array library, an `LinearCombination`, or None for zero.
-        data: the displacements.
-        whole: whether a sum over all of the data may stay one.
+        reference: g, a vector of any array library, a `LinearCombination`, or None for
+            zero.
+        data: the displacements. If one process cannot read them all, a vector is
+            returned as it is.
+        whole: whether a sum over all of the data may stay one; else it is formed.
 
     Raises:
         InvalidInputError: it has another length.
@@ -105,17 +102,19 @@ def reference_at(reference: Any, data: Displacements, *, whole: bool = True) -> 
         if u.shape != (data.n,):
             raise invalid("reference", f"a sum of {data.n} displacements", u.shape)
         return LinearCombination(u) if whole else data.combine(u)
-    if reference is None or not isinstance(data, Rows | Pieces):
-        return reference  # zero, or a vector as the transport itself keeps it
-    vector = as_rows("reference", [reference])
+    if reference is None or not isinstance(data, Readable):
+        return reference
+    vector = as_dense("reference", [reference])
     if vector.d != data.d:
         raise invalid("reference", f"of shape ({data.d},)", f"({vector.d},)")
     row = vector.row(0)
-    if isinstance(data, Pieces):
-        return to_host(as_wide(vector.xp, row))
-    if vector.xp is not data.xp:
+    if vector.xp is not data.xp or data.data is None:
         row = data.xp.asarray(to_host(as_wide(vector.xp, row)))
-    return compat.to_device(row, compat.device(data.row(0)))
+    return row if data.data is None else compat.to_device(row, _device(data))
+
+
+def _device(data: Readable) -> Any:
+    return compat.device(data.row(0))
 
 
 def _active(active: ArrayLike | None, n: int) -> Int64[Ints, " k"]:
@@ -147,23 +146,23 @@ def _indices(given: NDArray[Any], n: int) -> Int64[Ints, " k"]:
     return members
 
 
-def _spread(
+def _over_all(
     solution: SimplexSolution, members: Int64[Ints, " k"], n: int
 ) -> SimplexSolution:
     if len(members) == n:
         return solution
 
-    def over_all(values: NDArray[Any]) -> NDArray[Any]:
+    def scatter(values: NDArray[Any]) -> NDArray[Any]:
         full = np.zeros(n, dtype=values.dtype)
         full[members] = values
         return full
 
     return SimplexSolution(
-        weights=over_all(solution.weights),
+        weights=scatter(solution.weights),
         value=solution.value,
         gap=solution.gap,
-        multipliers=over_all(solution.multipliers),
-        support=over_all(solution.support),
+        multipliers=scatter(solution.multipliers),
+        support=scatter(solution.support),
         iterations=solution.iterations,
         status=solution.status,
     )
@@ -179,10 +178,11 @@ def combine(
     """The aggregated step d(w) = Σ_i w_iΔ_i, summed in float64 and rounded once.
 
     Args:
-        displacements: Δ, shape (n, d), or a sequence of n vectors, or `Pieces`.
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or an object with
+            the protocol `Displacements`.
         weights: w, shape (n,), or (k, n) for k sums in one pass; clients of weight zero
             are not read.
-        wide: leave the sum in float64; that of `Pieces` always is.
+        wide: leave the sum of arrays in float64.
         out: where to put sums in float64, if they are in main memory.
 
     Returns:
@@ -192,26 +192,27 @@ def combine(
     Raises:
         InvalidInputError: shapes do not fit or a weight is not finite.
     """
-    data = as_displacements("displacements", displacements)
-    w = as_float64("weights", weights)
+    data, w = _as_displacements(displacements), as_float64("weights", weights)
     if w.ndim not in (1, 2) or w.shape[-1] != data.n:
         raise invalid("weights", f"of shape ({data.n},) or (k, {data.n})", w.shape)
-    if not isinstance(data, Rows | Pieces):
-        return data.combine(w)
-    gpu = on_gpu(data.data) if isinstance(data, Rows) and not wide else None
-    if isinstance(data, Rows) and gpu is not None and out is None:
-        found = gpu.weighted_sum(data.data, w)  # vectors of weight zero are not read
-        return data.xp.astype(found, data.data.dtype)
-    members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
-    if len(members) == 0:
-        members = np.arange(1)
-    part, w = data.take(members), np.ascontiguousarray(w[..., members])
-    kind = None
-    if isinstance(part, Rows) and not wide:
-        rows = part.data if isinstance(part.data, list) else [part.data]
-        kind = part.xp.result_type(*{row.dtype for row in rows})
-        kind = kind if "float" in str(kind) else None
-    return weighted_sum(part, w, kind=kind, out=out)
+    if not isinstance(data, Readable):
+        sums = data.combine(w) if w.ndim == 1 else np.stack([*map(data.combine, w)])
+        if out is None:
+            return sums
+        out[...] = sums
+        return out
+    kind = None if wide or data.data is None else _precision(data, w)
+    return weighted_sum(data, w, kind=kind, out=out)
+
+
+def _precision(data: Readable, w: Float64[Array, "... n"]) -> Any:
+    """That of the vectors with weight; None where they are integers."""
+    if isinstance(data.data, list):
+        used = np.flatnonzero(w.reshape(-1, data.n).any(axis=0))
+        kind = data.xp.result_type(*{data.data[i].dtype for i in [*used] or [0]})
+    else:
+        kind = data.data.dtype
+    return kind if "float" in str(kind) else None
 
 
 def data_gap(
@@ -221,11 +222,12 @@ def data_gap(
 
         x = d(w),  h = g + Λx,   gap = max_i ⟨h, x − Δ_i⟩ ≥ Ψ(w) − min Ψ
 
-    It owes nothing to a Gram matrix, so it also audits the Gram matrix's rounding.
+    No Gram matrix enters, so it also checks the rounding of the Gram matrix.
 
     Args:
-        displacements: Δ, shape (n, d), or a sequence of n vectors, or `Pieces`.
-        reference: g, shape (d,), or an `LinearCombination`; None for zero.
+        displacements: Δ, shape (n, d), or a sequence of n vectors, or an object with
+            the protocol `Displacements`.
+        reference: g, shape (d,), or a `LinearCombination`; None for zero.
         curvature: Λ > 0.
         weights: w on the simplex, shape (n,).
 
@@ -236,9 +238,7 @@ def data_gap(
         InvalidInputError: shapes do not fit, weights are not on the simplex, or the
             data is not finite.
     """
-    data = displacements
-    if not isinstance(data, Rows | Pieces):
-        data = as_rows("displacements", displacements)
+    data = _as_displacements(displacements)
     slope = reference_at(reference, data)
     if isinstance(slope, LinearCombination):
         slope = combine(data, slope.weights, wide=True)
@@ -249,13 +249,16 @@ def data_gap(
         raise invalid("weights", f"of shape ({data.n},)", w.shape)
     if w.min() < 0 or abs(w.sum() - 1) > 1e-9:
         raise invalid("weights", "on the simplex", f"a sum of {w.sum()}")
-    terms = np.zeros(data.n)
-    for lo, hi in data.ranges():
-        X = to_host(data.block(lo, hi))
-        x = w @ X
-        h = to_host(as_wide(data.xp, slope[lo:hi])) + lam * x
+    xp, terms, lo = compat.array_namespace(slope), np.zeros(data.n), 0
+    for X in data.blocks():
+        x, hi = w @ X, lo + X.shape[1]
+        h = to_host(as_wide(xp, slope[lo:hi])) + lam * x
         with np.errstate(invalid="ignore"):
             terms += (x - X) @ h
+        lo = hi
+    if lo != data.d:
+        rule = "all in one process"
+        raise invalid("displacements", rule, f"{lo} of {data.d} entries")
     if not np.isfinite(terms).all():
         raise invalid("displacements", "finite", "NaN or infinite entries")
     return float(terms.max())

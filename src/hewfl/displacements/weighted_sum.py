@@ -6,17 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
-from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array
 from hewfl.displacements.backend import (
     CODES,
     FLOAT32,
     FLOAT64,
     Readable,
-    Span,
     as_wide,
+    compiled_kernels,
+    gpu_kernels,
     to_host,
 )
+
+_CACHE = 2**16
+"""Numbers of float64 that are summed before the next are widened."""
 
 
 def weighted_sum(
@@ -28,6 +31,10 @@ def weighted_sum(
 ) -> Any:
     """Σ_i w_iΔ_i, summed in float64 and rounded once.
 
+    A matrix on a GPU is summed by its kernel unless float64 is asked for, rows in main
+    memory by the compiled kernel, all else by portable code. Vectors of weight zero are
+    not read.
+
     Args:
         data: the displacements.
         w: weights, shape (n,), or (k, n) for k sums in one pass.
@@ -37,72 +44,89 @@ def weighted_sum(
     Returns:
         A vector of the data's library and device; k of them as a matrix.
     """
-    native = library(PASSES)
-    spans = None if native is None else data.spans()
-    lent = None if spans is None else list(spans)
-    codes = {code for span in lent or () for code in span.codes}
-    wide = kind is None or out is not None
+    gpu = None if kind is None or out is not None else gpu_kernels(data.data)
+    if gpu is not None:
+        return data.xp.astype(gpu.weighted_sum(data.data, w), kind)
+    members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
+    if len(members) < data.n:
+        members = members if len(members) else np.arange(1)
+        data, w = data.take(members), w[..., members]
+    w, wide = np.ascontiguousarray(w), kind is None or out is not None
+    compiled = compiled_kernels(data)
+    codes = {code for span in compiled[1] for code in span.codes} if compiled else set()
     fits = codes <= {FLOAT32, FLOAT64} and (wide or len(codes) == 1)
-    if native is None or lent is None or not fits:
-        found = _portable(data, w, None if wide else kind)
+    if compiled is None or not fits:
+        total = _portable_sum(data, w, None if wide else kind)
         if out is None:
-            return found
-        out[...] = to_host(found)
+            return total
+        out[...] = to_host(total)
         return out
+    kernels, spans = compiled
     if out is None:
         narrow = not wide and codes == {FLOAT32}
         out = np.empty((*w.shape[:-1], data.d), np.float32 if narrow else np.float64)
-    for span in lent:
-        _sum_span(native, span, w, out[..., span.lo : span.hi])
+    for span in spans:
+        # sums of several spans are not contiguous in `out`: by way of a copy
+        here = out[..., span.lo : span.hi]
+        into = here if here.flags.c_contiguous else np.empty_like(here, order="C")
+        given = (span.rows, span.codes, span.hi - span.lo, w, into, CODES[out.dtype])
+        kernels.combine(*given, *span.lent_base)
+        if into is not here:
+            here[...] = into
     return data.xp.asarray(out)
 
 
-def _sum_span(
-    native: Any, span: Span, w: Float64[Array, "... n"], out: NDArray[Any]
-) -> None:
-    """Sums of one span; where several lie apart, by way of a contiguous copy."""
-    into = out if out.flags.c_contiguous else np.empty_like(out, order="C")
-    code, length = CODES[out.dtype], span.hi - span.lo
-    native.combine(span.rows, span.codes, length, w, into, code, *span.lent_base)
-    if into is not out:
-        out[...] = into
+def matrix_sum(matrix: NDArray[Any], w: Float64[Array, " n"]) -> Float64[Array, " d"]:
+    """Σ_i w_iΔ_i in float64 by BLAS, for the matrix of a simulation; all is read.
+
+    Widening all of a float32 matrix would write n·d numbers to memory: a block that
+    stays in cache costs no more than reading the data.
+    """
+    if matrix.dtype == np.float64:
+        return np.asarray(w @ matrix)
+    n, d = matrix.shape
+    total, width = np.empty(d), max(1, _CACHE // n)
+    for lo in range(0, d, width):
+        block = matrix[:, lo : lo + width].astype(np.float64)
+        np.matmul(w, block, out=total[lo : lo + width])
+    return total
 
 
-def _portable(data: Readable, w: Float64[Array, "... n"], kind: Any) -> Any:
-    """Weighted sums in the array library of the data, block by block."""
+def _portable_sum(data: Readable, w: Float64[Array, "... n"], kind: Any) -> Any:
+    """The sums in the array library of the data, block by block."""
     pieces = []
     for lo, hi in data.ranges():
         X = data.block(lo, hi)
         xp = np if isinstance(X, np.ndarray) else data.xp
-        like = {} if xp is np else {"device": X.device}
-        piece = xp.matmul(xp.asarray(w, **like), X)
+        device = {} if xp is np else {"device": X.device}
+        piece = xp.matmul(xp.asarray(w, **device), X)
         if kind is not None:
             piece = data.xp.astype(data.xp.asarray(piece), kind)
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else data.xp.concat(pieces, axis=-1)
 
 
-def against_sum(
+def inner_with_sum(
     data: Readable, w: Float64[Array, " n"] | None = None
 ) -> Float64[Array, " n"]:
     """⟨Δ_i, Σ_j w_jΔ_j⟩ in float64: the Gram matrix times w in one pass, without it.
 
     Without weights ‖Δ_i‖²; a vector that is not finite spoils its own length only.
     """
-    native, total = library(PASSES), np.zeros(data.n)
-    spans = None if native is None else data.spans()
-    if native is None or spans is None:
+    compiled, total = compiled_kernels(data), np.zeros(data.n)
+    if compiled is None:
         for lo, hi in data.ranges():
             X = to_host(data.block(lo, hi))
             total += np.einsum("ij,ij->i", X, X) if w is None else X @ (w @ X)
         return total
+    kernels, spans = compiled
     for span in spans:
         given = (span.rows, span.codes, span.hi - span.lo, w, total)
-        native.against_sum(*given, *span.lent_base)
+        kernels.against_sum(*given, *span.lent_base)
     return total
 
 
-def products_with(data: Readable, vector: Any) -> Float64[Array, " n"]:
+def inner_with_vector(data: Readable, vector: Any) -> Float64[Array, " n"]:
     """⟨Δ_i, v⟩ in float64 for a vector of the data's library."""
     total = np.zeros(data.n)
     for lo, hi in data.ranges():

@@ -230,7 +230,7 @@ def _limits(
 # ------------------ Final weights by local work, and any run on one sheet
 
 MOST_TICKS = 10
-"""Horizons that are named below a panel; of more every second or third."""
+"""LocalSteps that are named below a panel; of more every second or third."""
 
 
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:

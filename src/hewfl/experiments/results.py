@@ -21,7 +21,7 @@ from hewfl.experiments.spec_sections import (
     is_own_law,
     make_local_steps,
 )
-from hewfl.federation.federation import EpochHorizons, TimedHorizons
+from hewfl.federation.federation import EpochSteps, TimedSteps
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
 Group = int | float
@@ -172,7 +172,7 @@ class Results:
         if not self.counts_epochs:
             return tuple(record.horizons)
         law = make_local_steps(self.spec.clients.local_steps)
-        assert isinstance(law, EpochHorizons)
+        assert isinstance(law, EpochSteps)
         choices = np.atleast_1d(law.epochs).tolist()
         sizes, b = self.constants[seed]["samples"], self.spec.clients.batch_size
         pairs = zip(record.clients, record.horizons, strict=True)
@@ -186,7 +186,7 @@ class Results:
             return False
         law = make_local_steps(given)
         known = all(constants["samples"] for constants in self.constants)
-        return known and isinstance(law, EpochHorizons)
+        return known and isinstance(law, EpochSteps)
 
     def mass(self, label: str) -> dict[Group, Float64[Array, " seeds"]]:
         """Weight of the clients of each group in the last round, seed by seed.
@@ -248,7 +248,7 @@ def _read_trace(folder: Path, least: int) -> list[RoundRecord]:
 
 
 def _epochs(choices: Sequence[float], m: int, b: int, h: int) -> Group:
-    """The number of epochs e with ⌈e m / b⌉ = h, as `EpochHorizons` counts steps."""
+    """The number of epochs e with ⌈e m / b⌉ = h, as `EpochSteps` counts steps."""
 
     def distance(e: float) -> tuple[int, float]:
         return abs(max(math.ceil(e * m / b), 1) - h), -e
@@ -359,7 +359,7 @@ AXES: dict[Axis, str] = {
 def available_axes(results: Results) -> list[Axis]:
     """The axes that a run has: seconds where clients have a time budget and speeds."""
     given = results.spec.clients.local_steps
-    timed = isinstance(given, Mapping) and given.get("kind") == "TimedHorizons"
+    timed = isinstance(given, Mapping) and given.get("kind") == "TimedSteps"
     return [axis for axis in AXES if axis != "seconds" or timed]
 
 
@@ -381,7 +381,7 @@ def mean_axis_values(results: Results, label: str, axis: Axis) -> Float64[Array,
 def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:
     """Time since the start, by budget and speeds of the spec; sending takes none."""
     law = make_local_steps(results.spec.clients.local_steps)
-    assert isinstance(law, TimedHorizons)
+    assert isinstance(law, TimedSteps)
     entry = results.labels.index(label)
     rows = []
     for by_entry in results.records:
@@ -390,7 +390,7 @@ def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:
     return np.array(rows)
 
 
-def _duration(law: TimedHorizons, record: RoundRecord) -> float:
+def _duration(law: TimedSteps, record: RoundRecord) -> float:
     """A round's budget, or the one step of a client too slow to end it in that time."""
     pairs = zip(record.clients, record.horizons, strict=True)
     return max([law.budget, *(1 / law.speeds[i] for i, h in pairs if h == 1)])

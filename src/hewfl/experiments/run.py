@@ -61,7 +61,7 @@ from hewfl.experiments.user_code import check_own, check_own_code
 from hewfl.server.checkpoint import check_trace
 from hewfl.simulation.audit import pathwise_audit_of_all
 from hewfl.simulation.engine import simulate
-from hewfl.simulation.setting import Observer, Step
+from hewfl.simulation.rounds import Observer, Step
 
 CHECKPOINT_EVERY = 10
 """Rounds; a run loses less than this by being killed."""

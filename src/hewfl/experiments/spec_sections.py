@@ -35,18 +35,18 @@ from hewfl.federation.attacks import (
     StaleUpdates,
 )
 from hewfl.federation.federation import (
-    ChoiceHorizons,
-    EpochHorizons,
-    FixedHorizons,
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
     FullParticipation,
-    Horizons,
     Law,
-    PoissonHorizons,
+    LocalSteps,
+    PoissonSteps,
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
     Scenario,
-    TimedHorizons,
+    TimedSteps,
 )
 
 MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
@@ -58,9 +58,7 @@ def _by_name(*laws: type[Any]) -> dict[str, type[Any]]:
     return {law.__name__: law for law in laws}
 
 
-LOCAL_STEPS = _by_name(
-    *(FixedHorizons, ChoiceHorizons, PoissonHorizons, EpochHorizons, TimedHorizons)
-)
+LOCAL_STEPS = _by_name(*(FixedSteps, ChoiceSteps, PoissonSteps, EpochSteps, TimedSteps))
 PARTICIPATION = _by_name(
     *(FullParticipation, SampledParticipation, RandomParticipation),
     RotatingParticipation,
@@ -244,8 +242,8 @@ class ClientsSpec:
         options: further arguments of a partition of your own.
         batch_size: samples of a local step.
         local_steps: a number, a list with one per client, or a table with `kind` =
-            "FixedHorizons", "ChoiceHorizons", "PoissonHorizons", "EpochHorizons" or
-            "TimedHorizons" and its fields, listed in docs/experiments.md; or a law of
+            "FixedSteps", "ChoiceSteps", "PoissonSteps", "EpochSteps" or
+            "TimedSteps" and its fields, listed in docs/experiments.md; or a law of
             your own, as kind = "my_laws:Weekdays".
         participation: "full", a number of clients sampled each round, or a table with
             `kind` and its fields.
@@ -377,11 +375,11 @@ def make_scenario(given: Any) -> Scenario:
         return Scenario(tuple(faults), objective)
 
 
-def make_local_steps(given: Any) -> Horizons:
+def make_local_steps(given: Any) -> LocalSteps:
     """The law of local steps of a spec."""
     where = "clients.local_steps"
     if isinstance(given, Mapping) or is_own(given, LOCAL_STEPS_GROUP):
-        law: Horizons = _law(LOCAL_STEPS, given, where, LOCAL_STEPS_GROUP, Horizons)
+        law: LocalSteps = _law(LOCAL_STEPS, given, where, LOCAL_STEPS_GROUP, LocalSteps)
         return law
     if isinstance(given, list | tuple):
         steps: Any = from_list(int, given, where)
@@ -390,7 +388,7 @@ def make_local_steps(given: Any) -> Horizons:
     else:
         raise invalid(where, "a whole number, a list of them or a table", repr(given))
     with errors_naming({"steps": where}):
-        return FixedHorizons(steps)
+        return FixedSteps(steps)
 
 
 def make_participation(given: Any) -> Law:

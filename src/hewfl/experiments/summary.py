@@ -71,7 +71,7 @@ def _on_bad(own: Sequence[Sequence[RoundRecord]]) -> dict[str, Any]:
     """Mean share of the weights that bad clients were given, where there are any."""
     shares = []
     for records in own:
-        bad = set(records[0].scenario.get("bad", ()))
+        bad = set(records[0].scenario.get("faulty", ()))
         sums = [
             (sum(abs(w) for i, w in pairs if i in bad), sum(abs(w) for _, w in pairs))
             for record in records[1:]

@@ -1,10 +1,12 @@
-"""Laws of what can be wrong with clients, hidden from every rule.
+"""Attacks and faults of clients: data poisoning, wrong updates, hidden batch sizes.
 
-A law is a frozen record; what it does depends on (seed, round, client) alone, so that
-all methods meet the same bad clients and a resumed run meets them again. There are
-three kinds, told apart by what they offer: wrong labels (`LabelFault`), wrong updates
-(`UpdateFault`), and batches that are not of the size the server was told
-(`HiddenBatches`). `hewfl.federation.scenario` says whom a law falls on.
+A fault is a frozen record. Its effect depends on (seed, round, client) alone: all
+methods have the same faulty clients, and so has a resumed run. Faults here are
+oblivious: they do not depend on other clients' updates or on the aggregator. There are
+three types: wrong labels (`LabelFault`: label flipping and random labels), wrong updates
+(`UpdateFault`: sign flipping, scaling, noise, stale updates), and batches of another
+size than the nominal one (`HiddenBatches`). `hewfl.federation.scenario` assigns faults
+to clients.
 """
 
 from collections.abc import Sequence
@@ -29,24 +31,24 @@ from hewfl.federation.local_steps import whole_list
 
 Rng = np.random.Generator
 Labels = Int64[Ints, " m"]
-Lanes = Float[Array, "entries d"]
+Rows = Float[Array, "entries d"]
 """One displacement for each method of a comparison."""
 
 
 @runtime_checkable
 class LabelFault(Protocol):
-    """A law of wrong labels."""
+    """Wrong labels: data poisoning."""
 
     @property
     def share(self) -> float:
-        """Of the clients that it falls on."""
+        """Share of the clients with this fault."""
 
-    def relabelled(self, labels: Labels, classes: int, rng: Rng) -> Labels:
-        """The labels that a bad client has in place of its own.
+    def relabel(self, labels: Labels, classes: int, rng: Rng) -> Labels:
+        """The labels of a faulty client.
 
         Args:
-            labels: its own.
-            classes: how many there are.
+            labels: its true labels.
+            classes: number of classes.
             rng: random numbers of this client.
 
         Returns:
@@ -56,20 +58,20 @@ class LabelFault(Protocol):
 
 @runtime_checkable
 class UpdateFault(Protocol):
-    """A law of wrong updates: branches are honest, what is sent of them is not."""
+    """Wrong updates of honest branches: model poisoning."""
 
     @property
     def share(self) -> float:
-        """Of the clients that it falls on."""
+        """Share of the clients with this fault."""
 
-    def sent(self, displacements: Lanes, t: int, own: Rng, common: Rng) -> Lanes:
-        """What a bad client sends in place of its displacement, entry by entry.
+    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+        """The vectors that a faulty client sends, one for each method.
 
         Args:
-            displacements: its honest ones.
+            displacements: of its honest branches.
             t: the round.
             own: random numbers of this client in this round.
-            common: random numbers that all its kind have in all rounds.
+            common: random numbers of all clients with this fault, the same in all rounds.
 
         Returns:
             As many vectors.
@@ -87,17 +89,17 @@ def _finite(name: str, value: float) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class RandomLabels(Validated):
-    """Labels drawn anew, all classes alike.
+    """Random labels, uniform over the classes.
 
     Attributes:
-        share: of the clients that have such labels.
-        labels: share of their samples that it falls on.
+        share: of the clients with such labels.
+        labels: share of their samples with such labels.
     """
 
     share: BelowOne
     labels: Part = 1.0
 
-    def relabelled(self, labels: Labels, classes: int, rng: Rng) -> Labels:
+    def relabel(self, labels: Labels, classes: int, rng: Rng) -> Labels:
         """A share of the labels, drawn from all classes."""
         hit = rng.random(len(labels)) < self.labels
         return np.where(hit, rng.integers(classes, size=len(labels)), labels)
@@ -106,17 +108,17 @@ class RandomLabels(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class FlippedLabels(Validated):
-    """Labels counted from the other end: class k of c becomes class c − 1 − k.
+    """Label flipping: class k of c becomes class c − 1 − k.
 
     Attributes:
-        share: of the clients that have such labels.
-        labels: share of their samples that it falls on.
+        share: of the clients with such labels.
+        labels: share of their samples with such labels.
     """
 
     share: BelowOne
     labels: Part = 1.0
 
-    def relabelled(self, labels: Labels, classes: int, rng: Rng) -> Labels:
+    def relabel(self, labels: Labels, classes: int, rng: Rng) -> Labels:
         """A share of the labels, mirrored."""
         hit = rng.random(len(labels)) < self.labels
         return np.where(hit, classes - 1 - labels, labels)
@@ -128,7 +130,7 @@ class FlippedLabels(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class ScaledUpdates(Validated):
-    """Displacements times a number: −1 flips their sign, 10 makes them loud.
+    """Displacements times a number: −1 is sign flipping, 10 makes them dominate.
 
     Attributes:
         share: of the clients that send them.
@@ -138,7 +140,7 @@ class ScaledUpdates(Validated):
     share: BelowOne
     factor: Annotated[float, _finite] = -1.0
 
-    def sent(self, displacements: Lanes, t: int, own: Rng, common: Rng) -> Lanes:
+    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
         """Each displacement times the factor."""
         return displacements * displacements.dtype.type(self.factor)
 
@@ -156,7 +158,7 @@ class RandomUpdates(Validated):
     share: BelowOne
     length: Positive = 1.0
 
-    def sent(self, displacements: Lanes, t: int, own: Rng, common: Rng) -> Lanes:
+    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
         """One direction for all entries, of each entry's own length."""
         return _along(own, self.length, displacements)
 
@@ -164,7 +166,7 @@ class RandomUpdates(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class ConstantUpdates(Validated):
-    """One direction for all bad clients and all rounds: together they push one way.
+    """One direction for all faulty clients and all rounds: they collude.
 
     Attributes:
         share: of the clients that send it.
@@ -174,7 +176,7 @@ class ConstantUpdates(Validated):
     share: BelowOne
     length: Positive = 1.0
 
-    def sent(self, displacements: Lanes, t: int, own: Rng, common: Rng) -> Lanes:
+    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
         """The common direction, of each entry's own length."""
         return _along(common, self.length, displacements)
 
@@ -182,7 +184,7 @@ class ConstantUpdates(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class GrowingNoise(Validated):
-    """Noise that grows by the round, as of a sensor that slowly fails.
+    """Noise that grows with the rounds, as of a sensor that slowly fails.
 
         Δ + γ t ‖Δ‖ u,     u a random unit vector
 
@@ -194,7 +196,7 @@ class GrowingNoise(Validated):
     share: BelowOne
     growth: Positive = 0.05
 
-    def sent(self, displacements: Lanes, t: int, own: Rng, common: Rng) -> Lanes:
+    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
         """The displacement and its noise."""
         return displacements + _along(own, self.growth * t, displacements)
 
@@ -202,10 +204,10 @@ class GrowingNoise(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class StaleUpdates(Validated):
-    """The same displacement again and again, computed anew only now and then.
+    """Stale updates: the same displacement again, with a new one from time to time.
 
-    A bad client works in its first round and in rounds t divisible by `every` that it
-    takes part in; in the rounds between it sends what it sent last.
+    A faulty client computes a displacement in its first round and in rounds t divisible
+    by `every` that it takes part in. In the rounds between it sends the last one again.
 
     Attributes:
         share: of the clients that send them.
@@ -215,7 +217,7 @@ class StaleUpdates(Validated):
     share: BelowOne
     every: Annotated[int, partial(whole, least=2)] = 10
 
-    def sent(self, displacements: Lanes, t: int, own: Rng, common: Rng) -> Lanes:
+    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
         """The displacement itself, in a round in which the client works."""
         return displacements
 
@@ -226,22 +228,22 @@ class StaleUpdates(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class HiddenBatches(Validated):
-    """Batches of other sizes than the server is told; nobody is bad for it.
+    """Batches of other sizes than the nominal one. No client counts as faulty.
 
-    Each client draws its size once, from the seed. The cohort goes on to tell the
-    federation's own `batch_size` to every rule.
+    Each client draws its size once, from the seed. The cohort has the federation's
+    nominal `batch_size`.
 
     Attributes:
-        choices: sizes to draw from, all alike.
+        choices: sizes to draw from, with equal probability.
     """
 
     choices: Annotated[Sequence[int], whole_list] = (1, 2, 8, 32)
 
-    def drawn(self, n: int, rng: Rng) -> Int64[Ints, " n"]:
+    def draw(self, n: int, rng: Rng) -> Int64[Ints, " n"]:
         """The true batch sizes of n clients.
 
         Args:
-            n: how many.
+            n: number of clients.
             rng: random numbers of the run.
 
         Returns:
@@ -253,7 +255,7 @@ class HiddenBatches(Validated):
 Fault = LabelFault | UpdateFault | HiddenBatches
 
 
-def _along(rng: Rng, length: float, like: Lanes) -> Lanes:
+def _along(rng: Rng, length: float, like: Rows) -> Rows:
     """One random direction, of `length` times the length of each row."""
     u = rng.standard_normal(like.shape[1])
     # norms in float64: a square of a short float32 vector is below its smallest number

@@ -14,12 +14,12 @@ from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import Ints, invalid, shown
 from hewfl.federation.local_steps import (
-    ChoiceHorizons,
-    EpochHorizons,
-    FixedHorizons,
-    Horizons,
-    PoissonHorizons,
-    TimedHorizons,
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
+    LocalSteps,
+    PoissonSteps,
+    TimedSteps,
     check_wholes,
 )
 from hewfl.federation.participation import (
@@ -38,10 +38,10 @@ from hewfl.federation.rng import generator
 from hewfl.federation.scenario import Scenario
 
 __all__ = [
-    "ChoiceHorizons", "EpochHorizons", "Federation", "FixedHorizons",
-    "FullParticipation", "History", "Horizons", "Law", "Participation",
-    "PastParticipation", "PoissonHorizons", "RandomParticipation",
-    "RotatingParticipation", "SampledParticipation", "TimedHorizons", "Scenario",
+    "ChoiceSteps", "EpochSteps", "Federation", "FixedSteps",
+    "FullParticipation", "History", "LocalSteps", "Law", "Participation",
+    "PastParticipation", "PoissonSteps", "RandomParticipation",
+    "RotatingParticipation", "SampledParticipation", "TimedSteps", "Scenario",
     "generator",
 ]  # fmt: skip
 
@@ -61,15 +61,15 @@ class Federation:
         InvalidInputError: an attribute is not of its kind, or out of its range.
     """
 
-    horizons: Horizons
+    horizons: LocalSteps
     batch_size: int | Sequence[int] = 32
     participation: Law = field(default_factory=FullParticipation)
     scenario: Scenario = field(default_factory=Scenario, repr=False)
 
     def __post_init__(self) -> None:
         """Check kinds and ranges."""
-        if isinstance(self.horizons, type) or not isinstance(self.horizons, Horizons):
-            rule = "a law of local steps, such as FixedHorizons(4)"
+        if isinstance(self.horizons, type) or not isinstance(self.horizons, LocalSteps):
+            rule = "a law of local steps, such as FixedSteps(4)"
             raise invalid("horizons", rule, shown(self.horizons))
         who = self.participation
         if isinstance(who, type) or not isinstance(who, Law):

@@ -25,14 +25,14 @@ from hewfl.core.validation import (
     shown,
     whole,
 )
-from hewfl.federation.rng import HORIZONS, SETUP, generator
+from hewfl.federation.rng import LOCAL_STEPS, SETUP, generator
 
 Wholes = Int64[Ints, " n"]
 """One whole number for each client."""
 
 
 @runtime_checkable
-class Horizons(Protocol):
+class LocalSteps(Protocol):
     """Local steps of every client in a round."""
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
@@ -88,7 +88,7 @@ def positive_list(name: str, given: Sequence[float] | Float64[Array, " k"]) -> N
 
 @final
 @dataclass(frozen=True, slots=True)
-class FixedHorizons(Validated):
+class FixedSteps(Validated):
     """The same steps every round: one number, or one per client.
 
     Attributes:
@@ -107,7 +107,7 @@ class FixedHorizons(Validated):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ChoiceHorizons(Validated):
+class ChoiceSteps(Validated):
     """A uniform choice from a list, once for the run or afresh every round.
 
     The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
@@ -122,7 +122,7 @@ class ChoiceHorizons(Validated):
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """One value per client."""
-        stream = (HORIZONS, t) if self.every_round else (SETUP, HORIZONS)
+        stream = (LOCAL_STEPS, t) if self.every_round else (SETUP, LOCAL_STEPS)
         return generator(seed, *stream).choice(
             np.asarray(self.choices, dtype=np.int64), len(sizes)
         )
@@ -130,7 +130,7 @@ class ChoiceHorizons(Validated):
 
 @final
 @dataclass(frozen=True, slots=True)
-class PoissonHorizons:
+class PoissonSteps:
     """A mixture of Poisson laws, cut to a range, afresh every round.
 
     The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
@@ -172,7 +172,7 @@ class PoissonHorizons:
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """One value per client; of the conditioned law by its inverse."""
-        rng = generator(seed, HORIZONS, t)
+        rng = generator(seed, LOCAL_STEPS, t)
         component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
         if self.clipped:
             drawn = rng.poisson(np.asarray(self.rates, dtype=np.float64)[component])
@@ -189,7 +189,7 @@ class PoissonHorizons:
 
 @final
 @dataclass(frozen=True, slots=True)
-class EpochHorizons:
+class EpochSteps:
     """The steps of passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
 
     Only the number of steps is that of whole passes. Samples are drawn with
@@ -228,13 +228,13 @@ class EpochHorizons:
         """Steps for the epochs of this round."""
         choices = np.atleast_1d(np.asarray(self.epochs, dtype=np.float64))
         shares = self.probabilities if len(self.probabilities) > 0 else None
-        epochs = generator(seed, HORIZONS, t).choice(choices, len(sizes), p=shares)
+        epochs = generator(seed, LOCAL_STEPS, t).choice(choices, len(sizes), p=shares)
         return np.maximum(np.ceil(epochs * sizes / batches), 1).astype(np.int64)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class TimedHorizons(Validated):
+class TimedSteps(Validated):
     """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
 
     Attributes:
@@ -252,6 +252,6 @@ class TimedHorizons(Validated):
         speeds = np.asarray(self.speeds, dtype=np.float64)
         if len(speeds) != len(sizes):
             raise invalid("speeds", f"{len(sizes)} numbers", len(speeds))
-        noise = generator(seed, HORIZONS, t).standard_normal(len(sizes))
+        noise = generator(seed, LOCAL_STEPS, t).standard_normal(len(sizes))
         steps = np.floor(self.budget * speeds * np.exp(self.jitter * noise))
         return np.maximum(steps, 1).astype(np.int64)

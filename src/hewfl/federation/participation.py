@@ -14,7 +14,7 @@ import numpy as np
 
 from hewfl.core.array_types import Int64
 from hewfl.core.validation import Count, Ints, Validated, as_float64, invalid, shown
-from hewfl.federation.rng import ROSTER, generator
+from hewfl.federation.rng import COHORT, generator
 
 
 @final
@@ -159,7 +159,7 @@ class SampledParticipation(Validated):
         """`count` of n clients."""
         if self.count > n:
             raise invalid("count", f"at most the {n} clients there are", self.count)
-        chosen = generator(seed, ROSTER, t).choice(n, self.count, replace=False)
+        chosen = generator(seed, COHORT, t).choice(n, self.count, replace=False)
         return np.sort(chosen)
 
 
@@ -191,7 +191,7 @@ class RandomParticipation:
         p = np.asarray(self.probability)
         if p.ndim and p.shape != (n,):
             raise invalid("probability", f"one number or {n} of them", p.tolist())
-        return np.flatnonzero(generator(seed, ROSTER, t).random(n) < p)
+        return np.flatnonzero(generator(seed, COHORT, t).random(n) < p)
 
 
 @final
@@ -210,6 +210,6 @@ class RotatingParticipation(Validated):
         n = history.population
         if self.count > n:
             raise invalid("count", f"at most the {n} clients there are", self.count)
-        ties = generator(seed, ROSTER, len(history.rounds)).permutation(n)
+        ties = generator(seed, COHORT, len(history.rounds)).permutation(n)
         order = np.lexsort((ties, history.last))
         return np.sort(order[: self.count])

@@ -1,8 +1,8 @@
-"""Random numbers of an environment: one generator for each purpose, from the seed."""
+"""Random streams: one generator for each purpose, from the seed."""
 
 import numpy as np
 
-ROSTER, HORIZONS, SETUP, SAMPLES, WORLD, PROBES = 1, 2, 3, 4, 5, 6
+COHORT, LOCAL_STEPS, SETUP, SAMPLES, SCENARIO, PROBES = 1, 2, 3, 4, 5, 6
 """Streams of random numbers that must not mix."""
 
 
@@ -11,6 +11,6 @@ def generator(seed: int, *stream: int) -> np.random.Generator:
 
     Args:
         seed: of the run.
-        stream: what it is for, such as (`ROSTER`, round).
+        stream: its purpose, such as (`COHORT`, round).
     """
     return np.random.default_rng([seed, *stream])

@@ -1,10 +1,10 @@
-"""A scenario: which clients are not what they seem, drawn by seed and told to no rule.
+"""A scenario: faulty clients, assigned by seed and hidden from every algorithm.
 
-    scenario   what can be wrong, part of a `Federation`
-    roles   who it falls on in a run with a seed: known to the simulator and the trace
+    Scenario          the types of faults and their shares, part of a `Federation`
+    FaultAssignment   the faulty clients of a run with a seed: simulator and trace only
 
-A rule sees displacements, the cohort and the plan; none of them says who is bad, and
-the cohort tells the batch size that the server believes in.
+An algorithm sees displacements, the cohort and the plan. None of them shows which
+clients are faulty, and the cohort has the nominal batch sizes.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ from hewfl.federation.attacks import (
     StaleUpdates,
     UpdateFault,
 )
-from hewfl.federation.rng import WORLD, generator
+from hewfl.federation.rng import SCENARIO, generator
 
-_ROLES, _LABELS, _BATCHES, _OWN, _COMMON = 0, 1, 2, 3, 4
+_ASSIGNMENT, _LABELS, _BATCHES, _CLIENT, _COMMON = 0, 1, 2, 3, 4
 """Streams within that of scenarios."""
 
 
 @runtime_checkable
 class Labelled(Protocol):
-    """A problem whose samples have classes, which a scenario may get wrong."""
+    """A problem whose samples have class labels, which a scenario may change."""
 
     @property
     def offsets(self) -> Int64[Ints, " n"]:
@@ -42,7 +42,7 @@ class Labelled(Protocol):
         """How many samples each client holds."""
 
     def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
-        """Classes of all samples, in memory of their own, and how many there are.
+        """A copy of the classes of all samples, and the number of classes.
 
         Returns:
             The classes, and their number.
@@ -62,121 +62,125 @@ class Labelled(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is wrong with some of the clients.
+    """Faults of some of the clients.
 
     Attributes:
-        faults: laws, each on clients of its own; none by default.
-        objective: whose mean loss the run measures: of the `honest` clients, or of
-            `all`, bad labels included.
+        faults: each falls on clients of its own; none by default.
+        objective: the clients whose mean loss is the objective: "honest", or "all"
+            with wrong labels included.
 
     Raises:
-        InvalidInputError: a fault is none of the known kinds, or the shares leave
-            nobody honest.
+        InvalidInputError: a fault is of no known type, or no client is honest.
     """
 
     faults: tuple[Fault, ...] = ()
     objective: Literal["honest", "all"] = "honest"
 
     def __post_init__(self) -> None:
-        """Check that there are laws, and what is measured."""
+        """Check the types of the faults, and the objective."""
         if not isinstance(self.faults, tuple):
-            raise invalid("faults", "a tuple of laws", shown(self.faults))
+            raise invalid("faults", "a tuple of faults", shown(self.faults))
         for fault in self.faults:
             if isinstance(fault, type) or not isinstance(fault, Fault):
-                rule = "laws such as RandomLabels(0.25)"
+                rule = "faults such as RandomLabels(0.25)"
                 raise invalid("faults", rule, shown(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
             raise invalid("faults", "of one HiddenBatches at most", "two")
         check_fields(self)
 
-    def roles(self, seed: int, batches: Int64[Ints, " n"]) -> "FaultAssignment":
-        """Who plays what in a run: from the seed alone.
+    def assign(self, seed: int, batches: Int64[Ints, " n"]) -> "FaultAssignment":
+        """The faulty clients of a run, from the seed alone.
 
         Args:
             seed: of the run.
-            batches: b_i that the server believes in.
+            batches: nominal b_i.
 
         Returns:
-            Who is bad and how, and the true batch sizes.
+            The faulty clients, and the true batch sizes.
 
         Raises:
-            InvalidInputError: the laws leave nobody honest.
+            InvalidInputError: no client is honest.
         """
         n, first = len(batches), 0
-        order = generator(seed, WORLD, _ROLES).permutation(n)
-        bad: dict[int, LabelFault | UpdateFault] = {}
+        order = generator(seed, SCENARIO, _ASSIGNMENT).permutation(n)
+        faulty: dict[int, LabelFault | UpdateFault] = {}
         true = batches
         for fault in self.faults:
             if isinstance(fault, HiddenBatches):
-                true = fault.drawn(n, generator(seed, WORLD, _BATCHES))
+                true = fault.draw(n, generator(seed, SCENARIO, _BATCHES))
                 continue
             count = round(fault.share * n)
             if first + count >= n:
                 raise invalid("faults", f"such that one of {n} is honest", self.faults)
             chosen = order[first : first + count]
-            bad |= dict.fromkeys(sorted(map(int, chosen)), fault)
+            faulty |= dict.fromkeys(sorted(map(int, chosen)), fault)
             first += count
-        return FaultAssignment(self, seed, true, bad)
+        return FaultAssignment(self, seed, true, faulty)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FaultAssignment:
-    """The clients of a run as they truly are.
+    """The true quality of the clients of a run.
 
     Attributes:
-        scenario: that they live in.
+        scenario: of the run.
         seed: of the run.
         batches: true b_i.
-        bad: bad clients and what is wrong with each.
+        faulty: faulty clients and their faults.
     """
 
     scenario: Scenario
     seed: int
     batches: Int64[Ints, " n"]
-    bad: Mapping[int, LabelFault | UpdateFault]
+    faulty: Mapping[int, LabelFault | UpdateFault]
 
     @property
     def honest(self) -> Int64[Ints, " h"]:
-        """Those who are not bad."""
-        everybody = np.arange(len(self.batches))
-        return np.setdiff1d(everybody, np.array(sorted(self.bad), dtype=np.int64))
+        """Clients without a fault."""
+        clients = np.arange(len(self.batches))
+        return np.setdiff1d(clients, np.array(sorted(self.faulty), dtype=np.int64))
 
     @property
-    def measured(self) -> Int64[Ints, " k"]:
-        """Those whose losses make the objective."""
+    def evaluated(self) -> Int64[Ints, " k"]:
+        """Clients whose losses make the objective."""
         whole = self.scenario.objective == "all"
         return np.arange(len(self.batches)) if whole else self.honest
 
     @property
     def quality(self) -> PerClient:
-        """True b_i of honest clients, zero of bad ones: what yardsticks are told."""
-        found = np.zeros(len(self.batches))
-        found[self.honest] = self.batches[self.honest]
-        return found
+        """True b_i of honest clients, zero of faulty ones: what oracle rules use."""
+        quality = np.zeros(len(self.batches))
+        quality[self.honest] = self.batches[self.honest]
+        return quality
 
     @property
     def stale(self) -> tuple[int, ...]:
-        """Those who send old updates again, which somebody must keep."""
-        bad = self.bad.items()
-        return tuple(i for i, fault in bad if isinstance(fault, StaleUpdates))
+        """Clients that send old updates again; the state remembers these updates."""
+        faulty = self.faulty.items()
+        return tuple(i for i, fault in faulty if isinstance(fault, StaleUpdates))
 
-    def note(self) -> dict[str, tuple[int, ...]]:
-        """What the trace says of the scenario; nothing where all is as it seems."""
-        found = {}
-        if self.bad:
-            found["bad"] = tuple(sorted(self.bad))
+    @property
+    def corrupts(self) -> bool:
+        """Whether some client changes its update."""
+        return any(isinstance(f, UpdateFault) for f in self.faulty.values())
+
+    def trace_fields(self) -> dict[str, tuple[int, ...]]:
+        """The scenario in the trace: faulty clients and hidden batch sizes, if any."""
+        fields = {}
+        if self.faulty:
+            fields["faulty"] = tuple(sorted(self.faulty))
         if any(isinstance(fault, HiddenBatches) for fault in self.scenario.faults):
-            found["batch_sizes"] = tuple(map(int, self.batches))
-        return found
+            fields["batch_sizes"] = tuple(map(int, self.batches))
+        return fields
 
-    def true(self, cohort: Cohort) -> Cohort:
-        """The cohort with the batch sizes that clients really use."""
+    def true_cohort(self, cohort: Cohort) -> Cohort:
+        """The cohort with the true batch sizes."""
         return replace(cohort, batch_sizes=self.batches[cohort.clients])
 
-    def relabelled(self, problem: Any) -> Any:
-        """The problem with the labels that bad clients have."""
-        wrong = {i: f for i, f in self.bad.items() if isinstance(f, LabelFault)}
+    def relabel(self, problem: Any) -> Any:
+        """The problem with the labels of the faulty clients."""
+        wrong = {i: f for i, f in self.faulty.items() if isinstance(f, LabelFault)}
         if not wrong:
             return problem
         if not isinstance(problem, Labelled):
@@ -185,50 +189,51 @@ class FaultAssignment:
         spans = {
             i: (int(problem.offsets[i]), int(problem.data_sizes[i])) for i in wrong
         }
-        _check_own(spans, problem)
+        _check_disjoint(spans, problem)
         labels, classes = problem.class_labels()
         for i, fault in wrong.items():
             here = slice(spans[i][0], sum(spans[i]))
-            rng = generator(self.seed, WORLD, _LABELS, i)
-            labels[here] = fault.relabelled(labels[here], classes, rng)
+            rng = generator(self.seed, SCENARIO, _LABELS, i)
+            labels[here] = fault.relabel(labels[here], classes, rng)
         return problem.with_labels(labels)
 
-    def sent(
+    def corrupt(
         self,
         displacements: Float[Array, "entries s d"],
         cohort: Cohort,
-        kept: Float[Array, "entries k d"] | None = None,
-    ) -> Float[Array, "entries s d"]:
-        """What the server hears in place of honest displacements.
+        last_sent: Float[Array, "entries k d"] | None = None,
+    ) -> tuple[Float[Array, "entries s d"], Float[Array, "entries k d"] | None]:
+        """The vectors that the server receives, and the new memory of stale clients.
 
         Args:
-            displacements: changed in place, and returned.
-            cohort: who they are of.
-            kept: what stale clients sent last, NaN before they ever did; changed in
-                place.
+            displacements: of honest branches.
+            cohort: their clients.
+            last_sent: the last vectors of stale clients, NaN before the first one.
         """
-        t = cohort.round
+        t, sent = cohort.round, displacements.copy()
+        after = None if last_sent is None else last_sent.copy()
         for place, i in enumerate(map(int, cohort.clients)):
-            fault = self.bad.get(i)
+            fault = self.faulty.get(i)
             if not isinstance(fault, UpdateFault):
                 continue
-            own = generator(self.seed, WORLD, _OWN, t, i)
-            common = generator(self.seed, WORLD, _COMMON)
-            rows = fault.sent(displacements[:, place], t, own, common)
-            if isinstance(fault, StaleUpdates) and kept is not None:
-                old = kept[:, self.stale.index(i)]
-                works = np.isnan(old[:, :1]) | (t % fault.every == 0)
-                rows = np.where(works, rows, old).astype(rows.dtype)
-                old[:] = rows
-            displacements[:, place] = rows
-        return displacements
+            client = generator(self.seed, SCENARIO, _CLIENT, t, i)
+            common = generator(self.seed, SCENARIO, _COMMON)
+            rows = fault.corrupt(displacements[:, place], t, client, common)
+            if isinstance(fault, StaleUpdates) and after is not None:
+                k = self.stale.index(i)
+                old = after[:, k]
+                is_fresh = np.isnan(old[:, :1]) | (t % fault.every == 0)
+                rows = np.where(is_fresh, rows, old).astype(rows.dtype)
+                after[:, k] = rows
+            sent[:, place] = rows
+        return sent, after
 
 
-def _check_own(spans: Mapping[int, tuple[int, int]], problem: Any) -> None:
+def _check_disjoint(spans: Mapping[int, tuple[int, int]], problem: Any) -> None:
     """Require that clients with wrong labels share no sample with others."""
     begin, end = problem.offsets, problem.offsets + problem.data_sizes
     for lo, m in spans.values():
-        meets = np.flatnonzero((begin < lo + m) & (end > lo))
-        if len(meets) > 1:
+        sharing = np.flatnonzero((begin < lo + m) & (end > lo))
+        if len(sharing) > 1:
             rule = "on labels of clients that share no samples"
-            raise invalid("faults", rule, f"clients {meets[:2].tolist()}, which do")
+            raise invalid("faults", rule, f"clients {sharing[:2].tolist()}, which do")

@@ -16,15 +16,14 @@ from flwr.serverapp import Grid
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, whole
-from hewfl.displacements.control_variates import kept
+from hewfl.displacements.control_variates import in_place
 from hewfl.federation import federation as scenario
 from hewfl.flower import client as say
 from hewfl.flower.arrays import layout_of, record_of, wide
 from hewfl.flower.client_registry import Registry
 from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
 from hewfl.flower.strategy import HewStrategy
-from hewfl.server.initial_state import first_state
-from hewfl.server.state import ServerState, check_algorithm
+from hewfl.server.state import ServerState, check_algorithm, initial_state
 
 
 class AlgorithmStrategy(HewStrategy):
@@ -49,7 +48,7 @@ class AlgorithmStrategy(HewStrategy):
         algorithm: Algorithm[Any],
         *,
         population: int,
-        horizons: scenario.Horizons | None = None,
+        horizons: scenario.LocalSteps | None = None,
         participation: scenario.Law | None = None,
         wait_seconds: float = 600.0,
         **plain: Any,
@@ -89,8 +88,8 @@ class AlgorithmStrategy(HewStrategy):
         anchor = wide(arrays)
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
         given = given if rule.demands.gradients else None
-        first = first_state(rule, anchor, n, given, server_step=self.server_step)
-        return replace(first, algorithm=kept(first.algorithm))
+        first = initial_state(rule, anchor, n, given, server_step=self.server_step)
+        return replace(first, algorithm=in_place(first.algorithm))
 
     def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
         """One minibatch gradient of every client at x_0, where they are demanded."""
@@ -150,7 +149,7 @@ class AlgorithmStrategy(HewStrategy):
         sizes, batches, offers = np.ones((3, n), dtype=np.int64)
         for i, c in there.items():
             sizes[i], batches[i], offers[i] = c.examples, c.batch_size, c.steps
-        law = self.horizons or scenario.FixedHorizons(offers.tolist())
+        law = self.horizons or scenario.FixedSteps(offers.tolist())
         laws = scenario.Federation(law, batches.tolist(), self.participation)
         cohort = laws.cohort(self.seed, t, sizes)
         here = np.array([int(i) in there for i in cohort.clients], dtype=np.bool_)

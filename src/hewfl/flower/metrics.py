@@ -14,9 +14,13 @@ from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.replies import KINDS, Exclusion, log, weighed
-from hewfl.server.communication import Charge, charge, with_gradients
+from hewfl.server.communication import (
+    RoundCommunication,
+    add_mean_gradients,
+    round_communication,
+)
 from hewfl.server.finish_round import Outcome
-from hewfl.server.trace import round_note
+from hewfl.server.trace import decision_fields
 
 
 def described(
@@ -26,7 +30,7 @@ def described(
     counts = {f"excluded-{k}": sum(e.kind == k for e in excluded) for k in KINDS}
     note: dict[str, Any] = {"status": outcome.status}
     if outcome.decision is not None:
-        note = round_note(cohort, outcome.decision, outcome.status)
+        note = decision_fields(cohort, outcome.decision, outcome.status)
     out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
     seen = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
     ours = {
@@ -78,9 +82,9 @@ def numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
     return found | {f"weight/{client}": float(weight) for client, weight in pairs}
 
 
-def node_charge(
+def unicast_communication(
     demands: Demands, active: int, d: int, *, means: bool = False, more: int = 0
-) -> tuple[Charge, Charge]:
+) -> tuple[RoundCommunication, RoundCommunication]:
     """The cost of a round whose messages go to each client by itself, and the paper's.
 
     Corrections are then a vector for each client, and not one that is broadcast.
@@ -93,8 +97,8 @@ def node_charge(
         more: numbers that each client sent besides, such as a sketch.
     """
     own = demands.traffic
-    sent = with_gradients(own) if means else own
+    sent = add_mean_gradients(own) if means else own
     if demands.variates:
         sent = replace(sent, down=1, down_scalars=sent.down_scalars + d)
     sent = replace(sent, up_scalars=sent.up_scalars + more)
-    return charge(sent, active, d), charge(own, active, d)
+    return round_communication(sent, active, d), round_communication(own, active, d)

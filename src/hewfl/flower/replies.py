@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, invalid
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.weighted_sum import against_sum
+from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
 from hewfl.flower.arrays import Layout, flat, views
 from hewfl.flower.client import DONE, MEAN, PARTITION
@@ -180,10 +180,12 @@ def round_of(
 
 def pieces(
     vectors: Sequence[Sequence[Any]], base: Any = None, squares: Any = None
-) -> Pieces:
+) -> ChunkedDisplacements:
     """The arrays of several clients as vectors, where they lie; less the base."""
     parts = zip(*vectors, strict=True)
-    return Pieces(tuple(rows for rows in parts if len(rows[0])), base, squares)
+    return ChunkedDisplacements(
+        tuple(rows for rows in parts if len(rows[0])), base, squares
+    )
 
 
 # ------------------ What came back from a round, sifted: usable answers in client
@@ -355,7 +357,7 @@ def _squares(answers: list[Answer], x: NDArray[Any]) -> list[float]:
         return []
     held = pieces([answer.rows for answer in answers], x)
     with np.errstate(all="ignore"):  # finite entries may have squares that are not
-        return [float(square) for square in against_sum(held)]
+        return [float(square) for square in inner_with_sum(held)]
 
 
 def _read(

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from hewfl.errors import DataError
-from hewfl.server.checkpoint import Saved, flatten, load_checkpoint, unflatten
+from hewfl.server.checkpoint import Checkpoint, flatten, load_checkpoint, unflatten
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.state import ServerState
 from hewfl.server.trace import RoundRecord
@@ -105,4 +105,4 @@ class SavedRun:
         """Add a round to the trace, then make its state the current one."""
         self._log.append([record])
         held = {**flatten(state), **more}
-        self._log.save(Saved(record.round, self._run, held, self._log.size))
+        self._log.save(Checkpoint(record.round, self._run, held, self._log.size))

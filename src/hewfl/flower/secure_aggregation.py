@@ -34,8 +34,8 @@ from hewfl.errors import HewError
 from hewfl.flower import client as say
 from hewfl.flower.arrays import Layout, record_of, views
 from hewfl.flower.replies import Answer, log
-from hewfl.server.finish_round import Outcome, conclude, decided
-from hewfl.server.state import Entry, ServerState
+from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.state import Entry, ServerState, checked_decision
 
 Factors = Sequence[Float64[Array, " s"]]
 
@@ -72,9 +72,9 @@ def conclude_in_phases(
             sum and a broadcast.
     """
     try:
-        decision, following = decided(entry.algorithm, round_, state.algorithm)
+        decision, following = checked_decision(entry.algorithm, round_, state.algorithm)
     except HewError as error:
-        return Outcome(state, str(error))
+        return Outcome(state, "refused", str(error))
     w = decision.weights
     factors = [w]
     if certify and isinstance(entry.algorithm, Modelled):
@@ -84,12 +84,12 @@ def conclude_in_phases(
     sums, heard = transport.sums(factors)
     share = float(w[heard].sum())
     if share <= 0:
-        return Outcome(state, "nobody was heard in the second phase")
+        return Outcome(state, "refused", "no client answered in the second phase")
     one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
     alone = (round_.cohort.only(one), round_.plan.only(one))
     step = matrix_round(state.anchor, sums[0][None] / share, *alone)
     mean = Entry(UniformLocalSGD(1.0, 1.0), entry.server_step)
-    came = conclude(mean, replace(state, algorithm=None), step, fits=fits)
+    came = finish_round(mean, replace(state, algorithm=None), step, fits=fits)
     if came.decision is None:
         return replace(came, state=state)
     if len(sums) > 1 and heard.all():
@@ -98,7 +98,7 @@ def conclude_in_phases(
             decision = replace(decision, gap=float(w @ p - p.min()))
     lost = int((~heard).sum())
     status = decision.status + (f"; {lost} lost between phases" if lost else "")
-    return Outcome(replace(came.state, algorithm=following), status, decision)
+    return Outcome(replace(came.state, algorithm=following), "ok", status, decision)
 
 
 # ------------------ The second phase of a round over Flower's Grid, in the clear or

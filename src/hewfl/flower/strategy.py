@@ -23,7 +23,7 @@ from hewfl.core.validation import invalid, positive, shown, whole
 from hewfl.errors import InvalidInputError
 from hewfl.flower import client as say
 from hewfl.flower.arrays import layout_of, record_of, wide
-from hewfl.flower.metrics import described, node_charge, numbers, usable
+from hewfl.flower.metrics import described, numbers, unicast_communication, usable
 from hewfl.flower.replies import (
     Answer,
     Asked,
@@ -43,10 +43,9 @@ from hewfl.flower.secure_aggregation import (
     opening,
 )
 from hewfl.methods.registry import reads, rule_of
-from hewfl.server.finish_round import Outcome, conclude
-from hewfl.server.initial_state import first_state
-from hewfl.server.server_step import ServerStep, continued
-from hewfl.server.state import Entry, ServerState
+from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.server_step import ServerStep, next_average
+from hewfl.server.state import Entry, ServerState, initial_state
 from hewfl.server.trace import RoundRecord
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -97,12 +96,15 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         super().__init__(*args, **fedavg)
         self.server_step = ServerStep() if server_step is None else server_step
         # averages are of what is handed over after a round, not of what a round gives
-        plain: Any = dict.fromkeys(("average", "average_decay", "average_from"))
         method, asks = self._taken(rule)
-        self.entry = Entry(method, replace(self.server_step, **plain))
-        if self.server_step.measure is not None:
+        self.entry = Entry(method, self.server_step.without_average())
+        if self.server_step.has_search:
             why = "left out: clients are not asked for losses along the step"
-            raise invalid("server_step.measure", why, self.server_step.measure)
+            raise invalid(
+                "server_step.line_search_samples",
+                why,
+                self.server_step.line_search_samples,
+            )
         self.longest = positive("longest", longest)
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
@@ -193,7 +195,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _blank(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
-        return first_state(
+        return initial_state(
             self.entry.algorithm, wide(arrays), 1, server_step=self.server_step
         )
 
@@ -208,7 +210,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """
         anchor, before = wide(arrays), self.state.average
         if before is not None and self._moved:
-            before = continued(self.server_step, before, anchor)
+            before = next_average(self.server_step, before, anchor)
         self._moved = False
         self._state = replace(self.state, anchor=anchor, average=before)
         own = None if before is None else before.model
@@ -291,8 +293,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         extra = WIDTH if self.phases == 2 else 0
         means = any(answer.means is not None for answer in answers)
         wants, sent = self.entry.algorithm.demands, (len(opened.asked), opened.layout.d)
-        bill = node_charge(wants, *sent, means=means, more=extra)
-        self._state = outcome.state.charged(*bill)
+        bill = unicast_communication(wants, *sent, means=means, more=extra)
+        self._state = outcome.state.add_communication(*bill)
         self._moved = outcome.decision is not None
         taken = [answer.content for answer in usable(answers, self.weighted_by_key)]
         own = self.train_metrics_aggr_fn(taken, self.weighted_by_key) if taken else {}
@@ -327,16 +329,16 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         state = replace(self.state, anchor=anchor)
         if len(answers) < self.min_replies:
             text = f"rejected: {len(answers)} usable replies, {self.min_replies} needed"
-            return Outcome(state, text)
+            return Outcome(state, "refused", text)
         wants = self.entry.algorithm.demands
         try:
             round_ = round_of(anchor, answers, cohort, read.x, variates=wants.variates)
         except InvalidInputError as error:
-            return Outcome(state, f"rejected: {error}")
+            return Outcome(state, "refused", f"rejected: {error}")
         alone = replace(state, average=None)
         if self.phases == 1:
             told: Any = {"with_terms": True, "whole_state": True}
-            came = conclude(self.entry, alone, round_, fits=fits, **told)
+            came = finish_round(self.entry, alone, round_, fits=fits, **told)
         else:
             where = (opened.grid, opened.layout, opened.t, answers, self._timeout)
             told = {"fits": fits, "certify": self.certify}

@@ -324,7 +324,7 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
         f"When a method first is at the target: mean over seeds and its {LEVEL:.0%} "
         "interval, between two evaluations by a straight line. Where some seeds never "
         "are, the median, and how many are. Seconds are there where the spec has time "
-        "budgets and speeds (TimedHorizons); sending takes none."
+        "budgets and speeds (TimedSteps); sending takes none."
     )
     return join((tag("p", note, class_="note"), *tables))
 
@@ -442,7 +442,7 @@ def _edges(choices: Sequence[Choice]) -> Html:
 # ------------------ Sections of a report page: final values, weights, certificate,
 
 COLUMNS = 8
-"""Horizons that have a column of their own; of more, neighbours share one."""
+"""LocalSteps that have a column of their own; of more, neighbours share one."""
 _SMOOTHNESS = {"estimate": "an estimate", "bound": "a proven bound"}
 
 

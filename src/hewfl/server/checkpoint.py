@@ -1,10 +1,10 @@
-"""Stop at any instant, go on later, same bits.
+"""Checkpoints: stop at any instant, resume later, same bits.
 
 A run folder holds `trace.jsonl` (append-only), `state-<round>.safetensors` and
 `manifest.json`. The manifest is replaced atomically and last; it names the state file,
-its checksum and how much of the trace belongs to it. Whatever instant a process dies,
-manifest and state fit each other, and a longer trace is cut back. All three are on the
-disk before the manifest says so, for the power may go as well. Nothing is pickled.
+its checksum and the length of the trace that belongs to it. If a process stops at any
+instant, manifest and state fit each other, and a longer trace is cut back. State and
+trace are synced to the disk before the manifest is replaced. Nothing is pickled.
 """
 
 import hashlib
@@ -22,19 +22,19 @@ from safetensors.numpy import load, save
 from hewfl.core.atomic import write_bytes
 from hewfl.errors import DataError
 
-FORMAT = 3
+FORMAT = 4
 T = TypeVar("T")
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array, or shows itself as one."""
+    """Whether it is an array or has `__array__`."""
     return hasattr(value, "__array__") and not isinstance(value, np.generic)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     """The arrays of a state, by path: dataclasses, tuples, arrays, numbers, None.
 
-    Of a part with the mark `is_elsewhere` there are none: whoever keeps it saves it.
+    Parts with the mark `is_elsewhere` are left out: their owner saves them.
     """
     if value is None or hasattr(value, "is_elsewhere"):
         return {}
@@ -54,7 +54,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
 
 
 def unflatten(like: T, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> T:
-    """A state of the form of another one, filled from `flatten`'s arrays."""
+    """A state of the same structure as another one, with the arrays of `flatten`."""
     value: Any = like
     if value is None or hasattr(value, "is_elsewhere"):
         return like
@@ -75,14 +75,14 @@ def unflatten(like: T, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """What a manifest says.
+class Checkpoint:
+    """A saved state.
 
     Attributes:
         round: rounds done.
-        run: what must match to go on: seed, entries, sizes.
+        run: what must match to resume: seed, entries, sizes.
         arrays: the state.
-        trace_bytes: how much of the trace belongs to it.
+        trace_bytes: length of the trace that belongs to it.
     """
 
     round: int
@@ -91,10 +91,10 @@ class Saved:
     trace_bytes: int
 
 
-def save_checkpoint(folder: Path, saved: Saved) -> None:
+def save_checkpoint(folder: Path, saved: Checkpoint) -> None:
     """Write the state, then the manifest that makes it the current one.
 
-    The trace that belongs to it was appended before; it is made sure of here.
+    The trace that belongs to it was appended before; it is synced here.
     """
     _sync(folder / "trace.jsonl")
     data = save(dict(saved.arrays))
@@ -118,13 +118,13 @@ def save_checkpoint(folder: Path, saved: Saved) -> None:
 
 
 def _sync(trace: Path) -> None:
-    """Have the system put the trace on the disk, if there is one."""
+    """Sync the trace to the disk, if there is one."""
     if trace.exists():
         with trace.open("r+b") as file:
             os.fsync(file.fileno())
 
 
-def load_checkpoint(folder: Path) -> Saved | None:
+def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The last state of a run folder, None if it has none.
 
     Raises:
@@ -134,11 +134,11 @@ def load_checkpoint(folder: Path) -> Saved | None:
     manifest = _manifest(path, "format")
     if manifest is None:
         return None
-    form, own = manifest.get("format"), manifest.pop("manifest_sha256", None)
+    form, digest = manifest.get("format"), manifest.pop("manifest_sha256", None)
     if form != FORMAT:
         what = f"has format {form}; this version reads {FORMAT}"
         raise _damage(f"checkpoint {path} {what}", folder)
-    if own != _digest(manifest):
+    if digest != _digest(manifest):
         what = "is damaged: its checksum does not match"
         raise _damage(f"checkpoint {path} {what}", folder)
     state = folder / manifest["state"]
@@ -148,14 +148,14 @@ def load_checkpoint(folder: Path) -> Saved | None:
         raise _damage(f"checkpoint {state} {what}", folder)
     _compare_trace(folder, manifest)
     size = manifest["trace_bytes"]
-    return Saved(manifest["round"], manifest["run"], load(data), size)
+    return Checkpoint(manifest["round"], manifest["run"], load(data), size)
 
 
 def check_trace(folder: Path) -> None:
-    """Require that a trace is as its last checkpoint left it, if there is one.
+    """Require that a trace matches its last checkpoint, if there is one.
 
     Raises:
-        DataError: the manifest is damaged, or the trace is another one or missing.
+        DataError: the manifest is damaged, or the trace is missing or differs.
     """
     manifest = _manifest(folder / "manifest.json", "trace_bytes", "trace_sha256")
     if manifest is not None:
@@ -163,21 +163,21 @@ def check_trace(folder: Path) -> None:
 
 
 def _damage(what: str, folder: Path) -> DataError:
-    return DataError(f"{what}; delete the folder {folder} to begin anew")
+    return DataError(f"{what}; delete the folder {folder} to start again")
 
 
 def _manifest(path: Path, *needed: str) -> dict[str, Any] | None:
-    """What a manifest says, which must be there; None if there is no manifest."""
+    """The manifest, with the needed keys; None if there is none."""
     if not path.exists():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for name in needed:
-            found[name]
+            manifest[name]
     except (ValueError, KeyError, TypeError) as error:
         what = f"checkpoint {path} is damaged: {error!r}"
         raise _damage(what, path.parent) from error
-    return found
+    return manifest
 
 
 def _compare_trace(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -191,7 +191,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _trace_digest(folder: Path, size: int) -> str:
-    """Of the first bytes of the trace; no digest equals that of a shorter one."""
+    """Of the first bytes of the trace and their number."""
     trace = folder / "trace.jsonl"
     data = b""
     if trace.exists():

@@ -1,8 +1,8 @@
-"""What travels: numbers sent up, down and besides, in both conventions.
+"""Communication: numbers sent down, up and besides, in both conventions.
 
 Broadcast counts once. `scalars` is what hewfl sends; `paper_scalars` is the paper's
-count, in which corrected methods also upload Δc_i (erratum E-17). A round in which
-nobody is contacted costs nothing (E-06).
+count, in which corrected methods also upload Δc_i (erratum E-17). A round without clients
+costs nothing (E-06).
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from hewfl.core.validation import Ints
 
 @final
 @dataclass(frozen=True, slots=True)
-class Charge:
+class RoundCommunication:
     """One round of one method.
 
     Attributes:
@@ -46,25 +46,25 @@ class Charge:
         return self.down + self.paper_up + self.extra
 
 
-def with_gradients(traffic: Traffic) -> Traffic:
+def add_mean_gradients(traffic: Traffic) -> Traffic:
     """What a method with control variates sends under an adaptive local optimiser.
 
     Each active client sends the mean gradient of its branch beside its displacement.
     The paper, which sends Δc_i along, counts that vector anyway.
 
-    >>> with_gradients(Traffic(down=2, up=1, paper_up=2))  # doctest: +ELLIPSIS
+    >>> add_mean_gradients(Traffic(down=2, up=1, paper_up=2))  # doctest: +ELLIPSIS
     Traffic(down=2, up=2, paper_up=2, ..., samples=0)
     """
     up = traffic.up + 1
     return replace(traffic, up=up, paper_up=max(up, traffic.paper_up))
 
 
-def charge(traffic: Traffic, active: int, d: int) -> Charge:
+def round_communication(traffic: Traffic, active: int, d: int) -> RoundCommunication:
     """The cost of a round with `active` clients and d parameters."""
     if active == 0:
-        return Charge()
+        return RoundCommunication()
     extra = active * (traffic.down_scalars + traffic.up_scalars)
-    return Charge(
+    return RoundCommunication(
         down=traffic.down * d,
         up=traffic.up * d * active,
         extra=extra + traffic.common_scalars,
@@ -75,58 +75,58 @@ def charge(traffic: Traffic, active: int, d: int) -> Charge:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Ledger:
-    """What one method sent in a whole run.
+class RunCommunication:
+    """What one method sent in a whole run, in total and per client.
 
     Attributes:
-        total: the sum of its rounds' charges; `up_per_client` is the largest so far.
+        total: the sum over rounds; `up_per_client` is the largest of a round.
         sent: numbers each client sent.
         paper_sent: numbers each client sent, in the paper's count.
         received: numbers each client received, broadcasts included.
         samples: on which each client measured losses, beside its local steps.
     """
 
-    total: Charge
+    total: RoundCommunication
     sent: Int64[Ints, " n"]
     paper_sent: Int64[Ints, " n"]
     received: Int64[Ints, " n"]
     samples: Int64[Ints, " n"]
 
 
-def ledger(
+def run_communication(
     traffic: Traffic,
     contacted: Iterable[Sequence[int]],
     n: int,
     d: int,
     *,
     at_start: int = 0,
-) -> Ledger:
-    """The account of a run.
+) -> RunCommunication:
+    """The communication of a run.
 
     Args:
         traffic: what the method sends in a round.
-        contacted: the clients of each round, those not heard included.
+        contacted: the clients of each round, excluded ones too.
         n: number of clients.
         d: number of parameters.
         at_start: numbers each client sent before the first round (E-29).
     """
     rounds = np.zeros(n, dtype=np.int64)
-    bills = [Charge(up=n * at_start, paper_up=n * at_start)]
+    costs = [RoundCommunication(up=n * at_start, paper_up=n * at_start)]
     for clients in contacted:
         rounds[list(clients)] += 1
-        bills.append(charge(traffic, len(clients), d))
-    total = Charge(
-        down=sum(bill.down for bill in bills),
-        up=sum(bill.up for bill in bills),
-        extra=sum(bill.extra for bill in bills),
-        paper_up=sum(bill.paper_up for bill in bills),
-        up_per_client=max(bill.up_per_client for bill in bills),
+        costs.append(round_communication(traffic, len(clients), d))
+    total = RoundCommunication(
+        down=sum(cost.down for cost in costs),
+        up=sum(cost.up for cost in costs),
+        extra=sum(cost.extra for cost in costs),
+        paper_up=sum(cost.paper_up for cost in costs),
+        up_per_client=max(cost.up_per_client for cost in costs),
     )
-    got = traffic.down * d + traffic.down_scalars + traffic.common_scalars
-    return Ledger(
+    received = traffic.down * d + traffic.down_scalars + traffic.common_scalars
+    return RunCommunication(
         total,
         at_start + rounds * (traffic.up * d + traffic.up_scalars),
         at_start + rounds * (traffic.paper_up * d + traffic.up_scalars),
-        rounds * got,
+        rounds * received,
         rounds * traffic.samples,
     )

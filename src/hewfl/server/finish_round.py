@@ -1,73 +1,95 @@
-"""From what was heard of a round to the next state.
+"""The server's part of a round: from the displacements to the next state.
 
     decision, state = algorithm.decide(round, state)
-    length          = asked of the clients, where the step is measured
+    length          = line search, where the server step has one
     anchor, memory  = server step of Σ w_iΔ_i
-    average         = of the anchors, where one is kept
+    average         = of the anchors, where there is one
 
-A round that cannot be concluded leaves the state as it was, and says why: the rule
-could not decide, or the new model would leave its range.
+A round that cannot be finished leaves the state as it was, with a reason: the algorithm
+could not decide, or the new model is not finite.
+
+Finiteness is checked once on each of these, and nowhere else on the way:
+
+    displacements   where they arrive: `simulation.rounds`, `flower.replies`
+    weights         `check_finite_weights`, where a mistake in a rule is an error
+    new model       `fits`, here; with `whole_state` the algorithm's next state too
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 
-from hewfl.core.algorithm import Algorithm, Modelled, RoundModel
+from hewfl.core.algorithm import Modelled, RoundModel
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.chunked import Pieces
-from hewfl.displacements.control_variates import KeptVariates, settled
-from hewfl.displacements.dense import Rows
-from hewfl.displacements.weighted_sum import weighted_sum
+from hewfl.displacements.control_variates import InPlaceVariates, commit
 from hewfl.errors import HewError, RuleError
-from hewfl.server.line_search import Ask, Measured, asked_points, fitted, lengthened
-from hewfl.server.rule_contract import check_form, check_weights, fault
+from hewfl.server.line_search import (
+    LineSearchResult,
+    LossesAlongStep,
+    fit_line_search,
+    scale_decision,
+    trial_lengths,
+)
 from hewfl.server.server_step import (
     Average,
     ServerStep,
+    add_iterate,
     apply_server_step,
     average_weight,
-    averaged,
 )
-from hewfl.server.state import Entry, ServerState
+from hewfl.server.state import (
+    Entry,
+    ServerState,
+    check_finite_weights,
+    checked_decision,
+    rule_error,
+)
 
-RANGE_ERROR = "the new model would not be finite"
+OutcomeKind = Literal["ok", "refused", "diverged"]
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What came of a round.
+    """The result of a round.
 
     Attributes:
         state: of the next round; the one before where there is no decision.
+        kind: "ok"; "refused": the algorithm could not decide, or the transport rejects
+            the round; "diverged": the new model is not finite.
         status: one sentence.
-        decision: the rule's; None where the round could not be concluded.
-        move: the step really taken, server optimiser included, where it was asked for.
-        terms: of the bound that the rule minimises, for the step really taken.
-        measured: what clients measured along the step, for the trace.
+        decision: None unless `kind` is "ok".
+        move: x_{t+1} − x_t, server step included, where it was asked for.
+        terms: of the bound that the algorithm minimises, at the move.
+        observed: values of the line search, for the trace.
     """
 
     state: ServerState
+    kind: OutcomeKind
     status: str
     decision: Decision | None = None
     move: Float64[Array, " d"] | None = None
     terms: Mapping[str, float] = field(default_factory=dict)
-    measured: Mapping[str, float] = field(default_factory=dict)
+    observed: Mapping[str, float] = field(default_factory=dict)
 
 
-def conclude(  # noqa: PLR0913 - five are switches
+def is_finite(model: Float64[Array, " d"]) -> bool:
+    """Whether a model has no NaN and no infinite entry."""
+    return bool(np.isfinite(model).all())
+
+
+def finish_round(  # noqa: PLR0913 - six are switches
     entry: Entry,
     state: ServerState,
     round_: Round,
     *,
-    fits: Callable[[Float64[Array, " d"]], bool],
-    ask: Ask | None = None,
+    fits: Callable[[Float64[Array, " d"]], bool] = is_finite,
+    losses_along: LossesAlongStep | None = None,
     with_terms: bool = False,
     with_move: bool = False,
     whole_state: bool = False,
@@ -77,42 +99,46 @@ def conclude(  # noqa: PLR0913 - five are switches
 
     Args:
         entry: the method.
-        state: before the round; used up where it keeps control variates in place.
-        round_: what was heard, all of it finite or refused by the rule.
-        fits: whether a model is one that can be sent.
-        ask: for the clients' losses along the step; needed for a measured one.
-        with_terms: whether the terms of the rule's bound are wanted.
-        with_move: whether the step itself is wanted.
-        whole_state: whether the rule's next state is looked through for NaN as well.
-        strict: whether a rule that breaks its contract is an error, as in a simulation,
-            and not a round that is lost, as in a job that should go on.
+        state: before the round; invalid afterwards where it has in-place variates.
+        round_: finite displacements and the rest of what an algorithm may use.
+        fits: whether a model can be sent.
+        losses_along: the clients' losses along the step, for a line search.
+        with_terms: whether to return the terms of the algorithm's bound.
+        with_move: whether to return the move.
+        whole_state: whether to check the algorithm's next state for NaN.
+        strict: whether a broken contract is an error, as in a simulation, and not a
+            refused round, as in a job that should continue.
 
     Raises:
         RuleError: only if `strict`: naming entry, round and rule.
     """
-    with np.errstate(all="ignore"):  # what is not finite is refused
+    server_step = entry.server_step
+    with np.errstate(all="ignore"):  # `fits` refuses what is not finite
         try:
-            decision, following = decided(entry.algorithm, round_, state.algorithm)
+            decision, following = checked_decision(
+                entry.algorithm, round_, state.algorithm
+            )
             if strict:
-                check_weights(round_, decision)
+                check_finite_weights(round_, decision)
             model = None
             if with_terms and isinstance(entry.algorithm, Modelled):
-                asked = entry.algorithm.model(round_, state.algorithm)
-                model = None if asked.smoothness is None else asked  # no L, no bound
-            found = _measured(entry.server_step, round_, decision, ask)
-            taken = decision if found is None else lengthened(decision, found.length)
-            moved = stepped(entry.server_step, round_, state, taken, model, with_move)
-            spoiled = whole_state and _has_nan(following)
-            if spoiled or not fits(moved.anchor):
-                return Outcome(state, RANGE_ERROR)
-            following = settled(following)
+                model = entry.algorithm.model(round_, state.algorithm)
+                model = None if model.smoothness is None else model  # no L, no bound
+            search = _search(server_step, round_, decision, losses_along)
+            scaled = (
+                decision if search is None else scale_decision(decision, search.length)
+            )
+            moved = take_step(server_step, round_, state, scaled, model, with_move)
+            if (whole_state and _has_nan(following)) or not fits(moved.anchor):
+                return Outcome(state, "diverged", "the new model would not be finite")
+            following = commit(following)
         except RuleError as error:
             if strict:
                 when = f"round {round_.cohort.round + 1}, decide"
-                raise fault(entry, when, str(error)) from error
-            return Outcome(state, str(error))
+                raise rule_error(entry, when, str(error)) from error
+            return Outcome(state, "refused", str(error))
         except HewError as error:
-            return Outcome(state, str(error))
+            return Outcome(state, "refused", str(error))
     new = replace(
         state,
         anchor=moved.anchor,
@@ -120,72 +146,62 @@ def conclude(  # noqa: PLR0913 - five are switches
         algorithm=following,
         average=moved.average,
     )
-    seen: Mapping[str, float] = {}
-    if found is not None and state.scale is not None:
-        new = replace(new, scale=state.scale * found.factor)
-        seen = found.note(state.scale)
-    status = _said(decision, entry.server_step)
-    return Outcome(new, status, decision, moved.move, moved.terms, seen)
+    observed: Mapping[str, float] = {}
+    if search is not None and state.scale is not None:
+        new = replace(new, scale=state.scale * search.step_size_factor)
+        observed = search.observations(state.scale)
+    status = _status(decision, server_step)
+    return Outcome(new, "ok", status, decision, moved.move, moved.terms, observed)
 
 
-def _measured(
-    server_step: ServerStep, round_: Round, decision: Decision, ask: Ask | None
-) -> Measured | None:
-    """What the clients measure along the step; None where it is not asked for."""
-    if server_step.measure is None:
+def _search(
+    server_step: ServerStep,
+    round_: Round,
+    decision: Decision,
+    losses_along: LossesAlongStep | None,
+) -> LineSearchResult | None:
+    """The line search along the step; None where the server step has none."""
+    if not server_step.has_search:
         return None
-    if ask is None:
-        rule = "left out where clients are not asked for losses, as in Flower"
-        raise invalid("server_step.measure", rule, server_step.measure)
+    if losses_along is None:
+        rule = "left out where clients do not measure losses, as in Flower"
+        given = server_step.line_search_samples
+        raise invalid("server_step.line_search_samples", rule, given)
     step = decision.step
     if step is None:
         step = round_.displacements.combine(decision.weights)
-    return fitted(server_step, decision.weights, ask(asked_points(server_step), step))
+    losses = losses_along(trial_lengths(server_step), step)
+    return fit_line_search(server_step, decision.weights, losses)
 
 
-def _said(decision: Decision, server_step: ServerStep) -> str:
-    """The status, with the certificate where the step is the one it is about."""
+def _status(decision: Decision, server_step: ServerStep) -> str:
+    """The status, with the certificate where it is about the step taken."""
     if not decision.certificate:
         return decision.status
-    held = decision.certificate
+    certificate = decision.certificate
     if not server_step.is_plain:
-        held = "no certificate: the server step is not the one it is about"
-    return f"{decision.status}; {held}"
+        certificate = "no certificate: it is not about this server step"
+    return f"{decision.status}; {certificate}"
 
 
 def _has_nan(state: Any) -> bool:
-    """Whether a rule's next state holds a NaN; infinite bounds are no mistake.
+    """Whether a next state holds a NaN; infinite bounds are valid.
 
-    Control variates that are kept in place see to it themselves.
+    Control variates in place check themselves.
     """
     if isinstance(state, np.ndarray):
         return bool(state.dtype.kind == "f" and np.isnan(state).any())
     if isinstance(state, tuple):
         return any(map(_has_nan, state))
-    if isinstance(state, KeptVariates) or not is_dataclass(state):
+    if isinstance(state, InPlaceVariates) or not is_dataclass(state):
         return False
     return any(_has_nan(getattr(state, f.name)) for f in fields(state))
 
 
-def decided(
-    algorithm: Algorithm[Any], round_: Round, state: Any
-) -> tuple[Decision, Any]:
-    """The rule's decision and its next state, checked for its form.
-
-    Raises:
-        RuleError: it is no decision about the clients of the round.
-        HewError: the rule's own.
-    """
-    answer: Any = algorithm.decide(round_, state)
-    check_form(algorithm, answer, round_)
-    decision, following = answer
-    return decision, following
-
-
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Moved:
-    """Where a step leads: anchor, memory and average, and what was asked for."""
+class NextModel:
+    """The model after a step: anchor, memory and average; move and terms if asked."""
 
     anchor: Float64[Array, " d"]
     memory: Float64[Array, "*rows d"]
@@ -194,74 +210,66 @@ class Moved:
     terms: Mapping[str, float]
 
 
-def stepped(
+def take_step(
     server_step: ServerStep,
     round_: Round,
     state: ServerState,
     decision: Decision,
     model: RoundModel | None,
     with_move: bool,
-) -> Moved:
-    """The step, a range of entries at a time: vectors of a large model are few.
+) -> NextModel:
+    """The server step, a range of entries at a time: large models have few copies.
 
-    The terms are those of the rule's model for the step really taken, ⟨g, d⟩ and
-    (Λ/2)‖d‖². What nobody can measure here, ‖∇F(x) − g‖² and F(x), is not among them.
+    The terms are those of the algorithm's model at the move d, ⟨g, d⟩ and (Λ/2)‖d‖².
+    The server cannot measure ‖∇F(x) − g‖² and F(x): they are not among them.
     """
-    d, data = len(state.anchor), round_.displacements
-    assert isinstance(data, Rows | Pieces), "a server holds what clients send"
-    is_plain, remembers = server_step.is_plain, len(server_step.memory) > 0
+    d, is_plain = len(state.anchor), server_step.is_plain
+    has_memory = len(server_step.memory) > 0
     anchor = np.empty(d)
-    memory = np.empty_like(state.memory) if remembers else state.memory
-    before, mean, share = state.average, None, 0.0
-    assert (before is None) == (server_step.average is None), (
-        "`first_state` knows the server_step"
-    )
+    memory = np.empty_like(state.memory) if has_memory else state.memory
+    before, average = state.average, None
     if before is not None:
-        mean, share = np.empty(d), average_weight(server_step, before.rounds)
+        average = Average(np.empty(d), before.rounds + 1)
+        share = average_weight(server_step, before.rounds)
     move = np.empty(d) if with_move else None
     slope = sq_norm = 0.0
-    for here, part in data.column_chunks():
+    for here, part in round_.displacements.column_chunks():
         step = decision.step
         step = part.combine(decision.weights) if step is None else step[here]
-        go, kept = step, state.memory[..., here]
+        go, memory_here = step, state.memory[..., here]
         if not is_plain:
-            go, kept = apply_server_step(server_step, step, kept)
+            go, memory_here = apply_server_step(server_step, step, memory_here)
         np.add(  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
             state.anchor[here], go, out=anchor[here]
         )
-        if remembers:
-            memory[..., here] = kept
-        if before is not None and mean is not None:
-            mean[here] = averaged(share, before.model[here], anchor[here])
+        if has_memory:
+            memory[..., here] = memory_here
+        if before is not None and average is not None:
+            average.model[here] = add_iterate(share, before.model[here], anchor[here])
         if move is not None:
             move[here] = go
         if model is not None:
             sq_norm += float(np.dot(go, go))
             if not (is_plain and decision.value is not None):
                 slope += float(np.dot(_reference(model, part, here), go))
-        del step, go, kept  # before the next range needs as much
-    average = None
-    if before is not None and mean is not None:
-        average = Average(mean, before.rounds + 1)
+        del step, go, memory_here  # free them before the next range
     if model is None:
-        return Moved(anchor, memory, average, move, {})
+        return NextModel(anchor, memory, average, move, {})
     bend = 0.5 * model.curvature * sq_norm
     if is_plain and decision.value is not None:
-        slope = decision.value - bend  # the step is the one that was weighed
+        slope = decision.value - bend  # the move is the step of the decision
     terms = {
         "certificate_slope": slope,
         "certificate_curvature": bend,
         "certificate_change": slope + bend,
     }
-    return Moved(anchor, memory, average, move, terms)
+    return NextModel(anchor, memory, average, move, terms)
 
 
-def _reference(
-    model: RoundModel, part: Rows | Pieces, here: slice
-) -> Float64[Array, " k"]:
-    """A range of the reference g; None stands for zero."""
+def _reference(model: RoundModel, part: Any, here: slice) -> Float64[Array, " k"]:
+    """A range of the reference g; None means zero."""
     if model.reference is None:
         return np.zeros(part.d)
     if isinstance(model.reference, LinearCombination):
-        return np.asarray(weighted_sum(part, model.reference.weights))
+        return np.asarray(part.combine(model.reference.weights))
     return np.asarray(model.reference[here], dtype=np.float64)

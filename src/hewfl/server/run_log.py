@@ -1,8 +1,8 @@
-"""A run on disk: its trace, its checkpoint, and what it is.
+"""A run on disk: its trace, its checkpoints, and its description.
 
 folder/trace.jsonl                  one line per entry and round, append-only
 folder/state-<round>.safetensors    the state, see `hewfl.server.checkpoint`
-folder/manifest.json                names the state and how much of the trace fits
+folder/manifest.json                names the state and the length of the trace
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,11 @@ from typing import Any, final
 from hewfl.core.atomic import write_text
 from hewfl.core.toml_records import write_toml
 from hewfl.errors import DataError
-from hewfl.server.checkpoint import Saved, load_checkpoint, save_checkpoint
+from hewfl.server.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hewfl.server.trace import RoundRecord, from_lines, to_line
 
 
@@ -48,34 +52,33 @@ class RunLog:
         self.append(records)
 
     def records(self) -> list[RoundRecord]:
-        """All records of the trace; a line that a killed process left half is none."""
+        """All records of the trace, without an incomplete last line."""
         if self.size == 0:
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         return from_lines(line for line in lines if line.endswith("\n"))
 
-    def save(self, saved: Saved) -> None:
-        """Make a state the current one; the trace that belongs to it is written."""
+    def save(self, saved: Checkpoint) -> None:
+        """Make a state the current one, after its trace is written."""
         save_checkpoint(self._folder, saved)
 
-    def load(self, run: Mapping[str, Any], but: Sequence[str] = ()) -> Saved | None:
-        """The run found here, None if there is none; the trace is cut to fit it.
+    def load(self, run: Mapping[str, Any]) -> Checkpoint | None:
+        """The last checkpoint, None if there is none; the trace is cut to fit it.
 
-        A trace without a checkpoint is of a run that died before its first: it goes.
+        A trace without a checkpoint is deleted: its run stopped before the first one.
 
         Args:
-            run: what must be the same to go on.
-            but: names in it that may differ.
+            run: what must be the same to resume.
 
         Raises:
-            DataError: it is damaged, or another run.
+            DataError: it is damaged, or of another run.
         """
         saved = load_checkpoint(self._folder)
         if saved is None:
             self.restart(())
             return None
         for key, value in run.items():
-            if key not in but and not _same(_plain(saved.run.get(key)), _plain(value)):
+            if _plain(saved.run.get(key)) != _plain(value):
                 text = (
                     f"the checkpoint belongs to another run: its {key} is "
                     f"{saved.run.get(key)!r}, asked for is {value!r}"
@@ -90,7 +93,7 @@ class RunLog:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON gives it back: tuples are lists."""
+    """A value as JSON returns it: tuples are lists."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
@@ -122,18 +125,3 @@ def describe(
     table["methods"] = [{key: v for key, v in method.items() if v is not None}]
     table["clients"] = {"partition": "nodes", **(clients or {})}
     write_text(folder / "spec.toml", write_toml(table))
-
-
-def _same(saved: Any, asked: Any) -> bool:
-    """Whether a run asked for is the one that was saved.
-
-    An option that the writer did not know yet is missing in what it saved. Such options
-    are off by default (None or false), so a run that leaves them off is the same run.
-    """
-    if not (isinstance(saved, Mapping) and isinstance(asked, Mapping)):
-        return bool(saved == asked)
-    off = {key for key, value in asked.items() if value is None or value is False}
-    later = off - saved.keys()
-    return saved.keys() == asked.keys() - later and all(
-        _same(saved[key], asked[key]) for key in saved
-    )

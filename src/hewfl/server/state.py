@@ -1,29 +1,53 @@
-"""What a run carries from round to round, and the method that it runs."""
+"""A method under the server: the entry of a comparison, its contract, its state.
 
+An algorithm that cannot decide a round raises a `HewError`, and its entry stops. Any
+other mistake in an algorithm raises one `RuleError` with entry, round and rule: weights
+of a wrong length, NaN, negative step sizes, an exception of another kind. The checks of
+plans and decisions below are the only ones.
+
+Methods that start their control variates at gradients (erratum E-29) need one gradient
+of every client. **A client without a finite one starts at the mean of the others.** Its
+first branch is then not corrected (c_i = c), and c is the mean of the finite gradients.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl.core.algorithm import Algorithm
-from hewfl.core.array_types import Float64
-from hewfl.core.validation import Array, invalid, shown
-from hewfl.server.communication import Charge
+import numpy as np
+
+from hewfl.core.algorithm import Algorithm, Started
+from hewfl.core.array_types import Bool, Float, Float64, Int64
+from hewfl.core.plugins import told
+from hewfl.core.round import Cohort, Decision, LocalPlan, Round
+from hewfl.core.validation import Array, Ints, Mask, invalid, shown
+from hewfl.errors import DataError, HewError, RuleError
+from hewfl.server.communication import RoundCommunication
 from hewfl.server.server_step import Average, ServerStep
 
 _CONTRACT = ("name", "demands", "init", "plan", "decide")
+SAFE_SQUARED_LENGTH = 1e30
+"""Displacements shorter than this do not overflow in a rule's arithmetic."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One method of a comparison: an algorithm under an server optimiser.
+    """One method of a comparison: an algorithm and a server step.
 
-    Attributes:
+    Args:
         algorithm: the method.
         server_step: what the server does with its step; plain addition by default.
-        label: what tables call it; by default the names of both.
+        label: its name in tables; by default the names of both.
 
     Raises:
-        InvalidInputError: an attribute is not of its kind.
+        InvalidInputError: an argument is not of its kind.
+
+    Examples:
+        >>> from hewfl import HewHom
+        >>> Entry(HewHom(1.0, 0.5), ServerStep(momentum=0.9)).name
+        'HEW (hom), momentum 0.9'
     """
 
     algorithm: Algorithm[Any]
@@ -31,33 +55,36 @@ class Entry:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that an algorithm and an server step were given."""
+        """Check that an algorithm and a server step were given."""
         check_algorithm("algorithm", self.algorithm)
         if not isinstance(self.server_step, ServerStep):
-            raise invalid("server_step", "an ServerStep", shown(self.server_step))
+            raise invalid("server_step", "a ServerStep", shown(self.server_step))
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         if self.label is not None:
             return self.label
         return self.algorithm.name + self.server_step.words
 
 
-def delivered(state: "ServerState") -> Float64[Array, " d"]:
-    """The model that a run hands out: the average where one is kept, else x_t."""
-    return state.anchor if state.average is None else state.average.model
+def as_entry(value: Any, name: str = "algorithm") -> Entry:
+    """An entry as it is; a method or an algorithm with its own server step, if any."""
+    if isinstance(value, Entry):
+        return value
+    check_algorithm(name, value, ", or an Entry")
+    step = getattr(value, "server_step", None)
+    return Entry(value, step if isinstance(step, ServerStep) else ServerStep())
 
 
 def check_algorithm(name: str, value: object, also: str = "") -> None:
-    """Require an object with the five parts of an algorithm; a class is none."""
+    """Require an object with the five parts of an algorithm; not a class."""
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
         got = shown(value)
         if "decide" not in missing and not isinstance(value, type):
             got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
-        rule = f"an algorithm, such as FedAvg(L, 0.1){also}"
-        raise invalid(name, rule, got)
+        raise invalid(name, f"an algorithm, such as HewHom(L, 0.1){also}", got)
 
 
 @final
@@ -67,18 +94,17 @@ class ServerState:
 
     Attributes:
         anchor: x_t.
-        memory: of the server optimiser: its momentum m; two rows, m and v, of one that
-            divides.
+        memory: of the server step: its momentum m; with `adapt` two rows, m and v.
         algorithm: the algorithm's own state.
         scalars: numbers sent since the start.
         paper_scalars: numbers sent in the paper's count.
-        diverged: stopped, because a step or the objective left all bounds.
-        refused: stopped, because its rule could not decide a round.
-        average: of the iterates, None where none is kept.
-        scale: that measured steps have put on the plan's step sizes; None without them.
-        kept: what stale clients of a simulated scenario sent last, one row each, and
-            below them, where mean gradients are sent too, those with the sign turned;
-            rules are not shown it.
+        diverged: stopped, because a step or the objective is out of range.
+        refused: stopped, because its algorithm could not decide a round.
+        average: of the iterates, None without one.
+        scale: of the plan's step sizes, by line searches; None without them.
+        last_sent: the last vectors of stale clients in a simulated scenario, one row
+            each, and below them, where mean gradients are sent too, those with the
+            opposite sign. No algorithm sees it.
     """
 
     anchor: Float64[Array, " d"]
@@ -90,17 +116,179 @@ class ServerState:
     refused: bool = False
     average: Average | None = None
     scale: float | None = None
-    kept: Float64[Array, "k d"] | None = None
+    last_sent: Float64[Array, "k d"] | None = None
 
     @property
     def stopped(self) -> bool:
         """Whether it takes part in no more rounds."""
         return self.diverged or self.refused
 
-    def charged(self, bill: Charge, paper: Charge | None = None) -> "ServerState":
-        """The state with a round's bill on its account; the paper's may be another."""
+    @property
+    def output_model(self) -> Float64[Array, " d"]:
+        """The model that a run returns: the average where there is one, else x_t."""
+        return self.anchor if self.average is None else self.average.model
+
+    def add_communication(
+        self, sent: RoundCommunication, paper: RoundCommunication | None = None
+    ) -> "ServerState":
+        """The state after a round's communication; `paper` if its count differs."""
         return replace(
             self,
-            scalars=self.scalars + bill.scalars,
-            paper_scalars=self.paper_scalars + (paper or bill).paper_scalars,
+            scalars=self.scalars + sent.scalars,
+            paper_scalars=self.paper_scalars + (paper or sent).paper_scalars,
         )
+
+
+def initial_state(
+    algorithm: Algorithm[Any],
+    anchor: Float64[Array, " d"],
+    population: int,
+    gradients: Float64[Array, "n d"] | None = None,
+    samples: Int64[Ints, " n"] | None = None,
+    server_step: ServerStep | None = None,
+) -> ServerState:
+    """The state of a method before its first round.
+
+    Args:
+        algorithm: the method.
+        anchor: x_0.
+        population: n.
+        gradients: of all clients at x_0, for methods that demand them; rows of clients
+            without a gradient are NaN.
+        samples: the number of samples of each gradient; one by default.
+        server_step: of the run; it determines the memory.
+
+    Raises:
+        DataError: gradients are demanded and no client has a finite one.
+    """
+    given, sent = None, 0
+    if algorithm.demands.gradients:
+        assert gradients is not None, "the method demands gradients"
+        finite = finite_rows(gradients)
+        given, sent = fill_missing(gradients, finite), len(anchor) * int(finite.sum())
+    first = algorithm.init(population, len(anchor), given)
+    if given is not None and isinstance(algorithm, Started):
+        counts = np.ones(population, dtype=np.int64) if samples is None else samples
+        first = algorithm.started(first, np.where(finite, counts, 0))
+    server_step = ServerStep() if server_step is None else server_step
+    memory = np.zeros(len(anchor))
+    if server_step.adapt is not None:
+        memory = np.repeat(np.array(server_step.memory)[:, None], len(anchor), axis=1)
+    average = None if server_step.average is None else Average(anchor)
+    scale = 1.0 if server_step.has_search else None
+    return ServerState(anchor, memory, first, sent, sent, average=average, scale=scale)
+
+
+def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:
+    """Which vectors have no NaN and no infinite entry."""
+    return np.asarray(np.isfinite(rows).all(axis=1))
+
+
+def fill_missing(
+    gradients: Float64[Array, "n d"], finite: Bool[Mask, " n"]
+) -> Float64[Array, "n d"]:
+    """First gradients of all clients: rows that are not finite become the mean."""
+    if finite.all():
+        return gradients
+    if not finite.any():
+        raise DataError("no client has a finite gradient to start from")
+    whole = gradients.copy()
+    whole[~finite] = gradients[finite].mean(axis=0)
+    return whole
+
+
+@contextmanager
+def rule_errors(entry: Entry, when: str) -> Iterator[None]:
+    """Turn exceptions of an algorithm into one `RuleError`; a `HewError` passes.
+
+    Raises:
+        RuleError: naming entry, round and rule, and where in the rule it happened.
+    """
+    try:
+        yield
+    except (HewError, MemoryError):
+        raise
+    except Exception as error:
+        raise rule_error(entry, when, told(error)) from error
+
+
+def rule_error(entry: Entry, when: str, what: str) -> RuleError:
+    """The one form of the error: entry, round, rule, and what is wrong."""
+    kind = type(entry.algorithm)
+    rule = f"{kind.__module__}.{kind.__qualname__}"
+    return RuleError(f"entry {entry.name!r}, {when}: the rule {rule} is wrong: {what}")
+
+
+def checked_plan(entry: Entry, cohort: Cohort, state: Any) -> LocalPlan:
+    """The algorithm's plan, with one valid step size for each client.
+
+    Raises:
+        RuleError: it is not a plan for the clients of the cohort.
+        HewError: the algorithm's own.
+    """
+    when, s = f"round {cohort.round + 1}, plan", len(cohort.clients)
+    with rule_errors(entry, when):
+        plan: Any = entry.algorithm.plan(cohort, state)
+    if not isinstance(plan, LocalPlan):
+        raise rule_error(entry, when, f"it must return a LocalPlan; got {shown(plan)}")
+    steps: Any = plan.step_sizes
+    is_vector = isinstance(steps, np.ndarray) and steps.dtype.kind == "f"
+    if not is_vector or steps.shape != (s,):
+        got = f"{type(steps).__name__} of shape {_shape(steps)}"
+        rule = f"step_sizes must be a float array of shape ({s},)"
+        raise rule_error(entry, when, f"{rule}; got {got}")
+    if not (steps >= 0).all():  # NaN is not
+        got = float(steps[~(steps >= 0)][0])
+        rule = "step_sizes must not be negative and not NaN"
+        raise rule_error(entry, when, f"{rule}; got {got}")
+    return plan
+
+
+def checked_decision(
+    algorithm: Algorithm[Any], round_: Round, state: Any
+) -> tuple[Decision, Any]:
+    """The algorithm's decision and its next state, of the right types and shapes.
+
+    Raises:
+        RuleError: it is not a decision about the clients of the round.
+        HewError: the algorithm's own.
+    """
+    answer: Any = algorithm.decide(round_, state)
+    name, pair = f"the decision of {algorithm.name}", "a Decision and the next state"
+    is_pair = isinstance(answer, tuple) and len(answer) == 2
+    if not is_pair or not isinstance(answer[0], Decision):
+        raise RuleError(f"`{name}` must be {pair}; got {shown(answer)}")
+    decision, following = answer
+    weights: Any = decision.weights
+    s = len(round_.cohort.clients)
+    is_vector = isinstance(weights, np.ndarray) and weights.dtype == np.float64
+    if not is_vector or weights.shape != (s,):
+        rule = f"a float64 array of shape ({s},)"
+        got = f"{type(weights).__name__} of shape {_shape(weights)}"
+        raise RuleError(f"`{name}, its weights,` must be {rule}; got {got}")
+    step, shape = decision.step, np.shape(round_.anchor)
+    if step is not None and shape != (0,) and np.shape(step) != shape:
+        rule = f"a vector of shape {shape}"
+        raise RuleError(f"`{name}, its step,` must be {rule}; got {np.shape(step)}")
+    return decision, following
+
+
+def check_finite_weights(round_: Round, decision: Decision) -> None:
+    """Require finite weights where displacements and losses are of a safe size.
+
+    Displacements of a diverging entry may overflow in any rule: that is no mistake.
+    """
+    if np.isfinite(decision.weights).all():
+        return
+    lengths, losses = np.diagonal(round_.displacements.gram()), round_.losses
+    is_safe = (lengths < SAFE_SQUARED_LENGTH).all()
+    if is_safe and (losses is None or np.isfinite(losses).all()):
+        got = shown(decision.weights.tolist())
+        raise RuleError(f"weights must be finite; got {got}")
+
+
+def _shape(value: Any) -> Any:
+    try:
+        return np.shape(value)
+    except ValueError:  # lists of unequal length
+        return "unknown"

@@ -11,7 +11,7 @@ from hewfl.core.algorithm import Traffic
 from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision
 from hewfl.core.validation import Array, invalid, shown
-from hewfl.server.communication import Ledger, ledger
+from hewfl.server.communication import RunCommunication, run_communication
 
 AVERAGED = "averaged_"
 """Before the name of a quantity: of the averaged model, among the metrics."""
@@ -42,7 +42,7 @@ class RoundRecord:
         excluded: clients left out because their displacement was not finite.
         observed: what the observers say.
         scenario: in round 0 of a simulation with clients that are not what they seem:
-            who is `bad`, and the true `batch_sizes`. Rules are never shown it.
+            the `faulty` clients, and the true `batch_sizes`. Rules are never shown it.
     """
 
     round: int
@@ -62,7 +62,7 @@ class RoundRecord:
     scenario: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-def round_note(
+def decision_fields(
     cohort: Cohort, decision: Decision | None, status: str
 ) -> dict[str, Any]:
     """A round's part of its record: who was heard, and the weights they were given."""
@@ -92,11 +92,11 @@ class Trace:
             entry that keeps no average.
 
     Examples:
-        >>> from hewfl import FedAvg, Federation, FixedHorizons, simulate
+        >>> from hewfl import FedAvg, Federation, FixedSteps, simulate
         >>> from hewfl.problems import random_quadratic
         >>> problem = random_quadratic(seed=0, n=4, d=3)
         >>> rule = FedAvg(problem.smoothness, 0.5)
-        >>> fleet = Federation(FixedHorizons(2))
+        >>> fleet = Federation(FixedSteps(2))
         >>> trace = simulate(problem, fleet, [rule], rounds=5, seed=0)
         >>> trace.names, len(trace.of("FedAvg"))
         (('FedAvg',), 6)
@@ -113,11 +113,11 @@ class Trace:
     averages: Float64[Array, "entries d"]
 
     @property
-    def bad(self) -> tuple[int, ...]:
-        """Clients that the scenario of the run made bad."""
-        return tuple(self.records[0].scenario.get("bad", ())) if self.records else ()
+    def faulty(self) -> tuple[int, ...]:
+        """The faulty clients of the scenario; none without a scenario."""
+        return tuple(self.records[0].scenario.get("faulty", ())) if self.records else ()
 
-    def ledger(self, entry: int | str) -> Ledger:
+    def communication(self, entry: int | str) -> RunCommunication:
         """What one entry sent, in total and client by client.
 
         Args:
@@ -131,7 +131,7 @@ class Trace:
         contacted = [(*r.clients, *r.excluded) for r in rounds]
         n, d = self.population, self.anchors.shape[1]
         first = start.scalars // n
-        return ledger(self.traffic[index], contacted, n, d, at_start=first)
+        return run_communication(self.traffic[index], contacted, n, d, at_start=first)
 
     def of(self, entry: int | str) -> tuple[RoundRecord, ...]:
         """The records of one entry, by index or by name.
@@ -210,8 +210,6 @@ def to_line(record: RoundRecord) -> str:
     """One line of JSON; floats keep every bit."""
     # `asdict` copies every weight of every client: a tenth of a run's time
     table = {entry.name: getattr(record, entry.name) for entry in fields(record)}
-    if not record.scenario:  # as lines were before there were scenarios
-        del table["scenario"]
     return json.dumps(table, separators=(",", ":")) + "\n"
 
 
@@ -223,6 +221,6 @@ def from_lines(lines: Iterable[str]) -> list[RoundRecord]:
 def _record(values: dict[str, Any]) -> RoundRecord:
     for name in ("clients", "horizons", "weights", "excluded"):
         values[name] = tuple(values[name])
-    scenario = values.get("scenario", {})
-    values["scenario"] = {key: tuple(value) for key, value in scenario.items()}
+    scenario = values["scenario"].items()
+    values["scenario"] = {key: tuple(value) for key, value in scenario}
     return RoundRecord(**values)

@@ -5,6 +5,6 @@ hold the methods' certificates against what came, and `Step` is what an observer
 """
 
 from hewfl.simulation.audit import control_audit, pathwise_audit
-from hewfl.simulation.setting import Step
+from hewfl.simulation.rounds import Step
 
 __all__ = ["Step", "control_audit", "pathwise_audit"]

@@ -19,7 +19,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.validation import Array
 from hewfl.problems.problem import Problem
-from hewfl.simulation.setting import Observer, Step
+from hewfl.simulation.rounds import Observer, Step
 
 ROUNDING = 1e-9
 """A slack below −this, relative to the terms, counts as a violation."""

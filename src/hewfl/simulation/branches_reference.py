@@ -12,7 +12,7 @@ from hewfl.problems.problem import Problem
 from hewfl.simulation.draws import Draws
 
 
-def run_branches_reference(
+def run_branches_plain(
     problem: Problem,
     anchor: Float[Array, " d"],
     cohort: Cohort,

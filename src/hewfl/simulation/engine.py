@@ -1,14 +1,7 @@
 """The simulation: many methods in lockstep on shared draws.
 
-One round reads as in the design:
-
-    cohort          = federation.cohort(t)
-    plan            = algorithm.plan(cohort, state)
-    draws           = draw(seed, t, cohort)
-    displacements   = run_branches(problem, anchor, cohort, plan, draws)
-    decision, state = algorithm.decide(round, state)
-    anchor, server_step   = apply_server_step(anchor, Σ w_iΔ_i, server_step)
-    trace.record(…)
+`simulate` checks its arguments, makes the initial states and runs the rounds
+(`hewfl.simulation.rounds`), with a trace and checkpoints where a folder is given.
 """
 
 import hashlib
@@ -35,29 +28,34 @@ from hewfl.core.validation import (
 )
 from hewfl.displacements.backend import to_host
 from hewfl.errors import DataError
-from hewfl.federation.federation import Federation, Scenario
+from hewfl.federation.federation import Federation
 from hewfl.problems.problem import Probed, Problem
-from hewfl.server.checkpoint import Saved, flatten, unflatten
-from hewfl.server.initial_state import finite_rows, first_state
-from hewfl.server.rule_contract import naming
+from hewfl.server.checkpoint import Checkpoint, flatten, unflatten
 from hewfl.server.run_log import RunLog
-from hewfl.server.state import Entry, ServerState, check_algorithm, delivered
+from hewfl.server.state import (
+    Entry,
+    ServerState,
+    as_entry,
+    finite_rows,
+    initial_state,
+    rule_errors,
+)
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.simulation.draws import draw
 from hewfl.simulation.rounds import (
-    evaluated,
-    record_of,
+    EntryRound,
+    Evaluation,
+    Observer,
+    Setting,
+    evaluate_all,
     run_round,
-    sends_gradients,
-    traffic_of,
 )
-from hewfl.simulation.setting import Observer, Setting
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
 
 
-def simulate(  # noqa: PLR0913 - the public door: all but three are optional
+def simulate(  # noqa: PLR0913 - public; all but three are optional
     problem: Problem,
     federation: Federation,
     algorithms: Sequence[Algorithm[Any] | Entry],
@@ -102,20 +100,20 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
     if evaluate_every is not None:
         whole("evaluate_every", evaluate_every, least=1)
     whole("checkpoint_every", checkpoint_every, least=1)
-    if not _is_listed(observers):
+    if not _is_list(observers):
         raise invalid("observers", "a list of functions", shown(observers))
     setting = _setting(problem, federation, entries, seed, dtype)
-    problem = setting.problem  # with the labels that bad clients have
+    problem = setting.problem  # with the labels of faulty clients
     folder = _folder(checkpoint)
-    states, notes = _first_states(setting, _start(problem, start))
+    starts = _initial_rounds(setting, _start(problem, start))
+    states = [start.state for start in starts]
     run = _fingerprint(setting, states[0].anchor)
-    evaluate = evaluate_every is not None
-    first, records = 0, _started(setting, states, notes, evaluate=evaluate)
+    first, records = 0, _first_records(setting, starts, evaluate_every is not None)
     log = None if folder is None else RunLog(folder)
     saved = None if log is None else log.load(run)
     if saved is not None and log is not None:
         if rounds < saved.round:
-            rule = f"at least the {saved.round} that {folder} holds"
+            rule = f"at least the {saved.round} in {folder}"
             raise invalid("rounds", rule, rounds)
         first, records = saved.round, log.records()
         states = list(unflatten(tuple(states), saved.arrays))
@@ -131,8 +129,8 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         if log is not None:
             log.append(news)
             if _is_due(t + 1, rounds, checkpoint_every):
-                arrays = _flattened(entries, states, t + 1)
-                log.save(Saved(t + 1, run, arrays, log.size))
+                arrays = _arrays(entries, states, t + 1)
+                log.save(Checkpoint(t + 1, run, arrays, log.size))
         if on_round is not None:
             on_round(t + 1)
     return Trace(
@@ -140,25 +138,22 @@ def simulate(  # noqa: PLR0913 - the public door: all but three are optional
         _distinct([entry.name for entry in entries]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(traffic_of(setting, entry) for entry in entries),
+        tuple(setting.traffic(entry) for entry in entries),
         problem.n,
-        np.stack([delivered(state) for state in states]),
+        np.stack([state.output_model for state in states]),
     )
 
 
-# ------------------ before the rounds
-
-
-def _flattened(
+def _arrays(
     entries: Sequence[Entry], states: Sequence[ServerState], t: int
 ) -> Mapping[str, Any]:
     """The arrays of all states, for a checkpoint.
 
     Raises:
-        RuleError: a rule's state holds what cannot be kept.
+        RuleError: a state has a part that cannot be saved.
     """
     for entry, state in zip(entries, states, strict=True):
-        with naming(entry, f"round {t}, its state"):
+        with rule_errors(entry, f"round {t}, its state"):
             flatten(state.algorithm)
     return flatten(tuple(states))
 
@@ -175,35 +170,32 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _started(
-    setting: Setting,
-    states: Sequence[ServerState],
-    notes: Sequence[Mapping[str, Any]],
-    *,
-    evaluate: bool,
+def _first_records(
+    setting: Setting, starts: Sequence[EntryRound], evaluate: bool
 ) -> list[RoundRecord]:
-    """The records of round 0."""
-    if not evaluate:
-        return [record_of(0, k, state, notes[k]) for k, state in enumerate(states)]
-    return evaluated(setting, states, 0, notes)
+    """The records of round 0, with the scenario."""
+    values = [Evaluation()] * len(starts)
+    if evaluate:
+        values = evaluate_all(setting, [start.state for start in starts])
+    scenario = setting.faults.trace_fields()
+    pairs = enumerate(zip(starts, values, strict=True))
+    return [
+        replace(s.record(0, k, value), scenario=scenario) for k, (s, value) in pairs
+    ]
 
 
 def _entries(algorithms: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
-    if not _is_listed(algorithms):
+    if not _is_list(algorithms):
         raise invalid(
             "algorithms", "a list of algorithms or entries", shown(algorithms)
         )
-    entries = []
-    for k, given in enumerate(algorithms):
-        if not isinstance(given, Entry):
-            check_algorithm(f"algorithms[{k}]", given, ", or a entry")
-        entries.append(given if isinstance(given, Entry) else Entry(given))
+    entries = [as_entry(a, f"algorithms[{k}]") for k, a in enumerate(algorithms)]
     if not entries:
         raise invalid("algorithms", "at least one", "none")
     return entries
 
 
-def _is_listed(value: object) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
@@ -218,7 +210,7 @@ def _setting(
         rule = "a federated problem, such as hewfl.problems.Softmax"
         raise invalid("problem", rule, shown(problem))
     if not isinstance(federation, Federation):
-        rule = "a Federation, such as Federation(FixedHorizons(4))"
+        rule = "a Federation, such as Federation(FixedSteps(4))"
         raise invalid("federation", rule, shown(federation))
     try:
         precision = np.dtype(dtype)
@@ -226,15 +218,14 @@ def _setting(
         precision = np.dtype(object)
     if precision.kind != "f":
         raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
-    if any(entry.server_step.measure for entry in entries) and not isinstance(
-        problem, Probed
-    ):
-        rule = "one with `sample_losses`, which a measured step asks for"
+    searches = any(entry.server_step.has_search for entry in entries)
+    if searches and not isinstance(problem, Probed):
+        rule = "one with `sample_losses`, for the line search"
         raise invalid("problem", rule, type(problem).__name__)
     setting = Setting(
         problem, federation, entries, whole("seed", seed, least=0), precision
     )
-    return replace(setting, problem=setting.roles.relabelled(problem))
+    return replace(setting, problem=setting.faults.relabel(problem))
 
 
 def _folder(checkpoint: object) -> Path | None:
@@ -246,7 +237,7 @@ def _folder(checkpoint: object) -> Path | None:
 
 
 def _start(problem: Problem, start: ArrayLike | None) -> Float64[Array, " d"]:
-    """x_0 in memory of its own: as given, else the problem's, else zero."""
+    """A copy of x_0: as given, else the problem's, else zero."""
     name, given = "start", start
     if given is None:
         name, given = "problem.start", getattr(problem, "start", None)
@@ -260,9 +251,9 @@ def _start(problem: Problem, start: ArrayLike | None) -> Float64[Array, " d"]:
 
 
 def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]:
-    """What two runs must share for one to go on where the other stopped.
+    """What must be equal for a run to resume from a checkpoint.
 
-    Problems are told apart by one sample gradient of every client at the start.
+    Problems are compared by one sample gradient of every client at the start.
     """
     problem, n = setting.problem, setting.problem.n
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
@@ -275,7 +266,7 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
         "problem": [f"{size:.5e}" for size in sizes[:100]],
         "seed": setting.seed,
         "entries": [repr(entry) for entry in setting.entries],
-        "federation": _told_apart(setting.federation),
+        "federation": repr(setting.federation),
         "dtype": setting.dtype.name,
         "clients": problem.n,
         "parameters": problem.d,
@@ -283,64 +274,39 @@ def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]
     }
 
 
-def _told_apart(federation: Federation) -> str:
-    """A federation in words; those without a scenario read as before there were any."""
-    scenario = federation.scenario
-    return repr(federation) + ("" if scenario == Scenario() else f" in {scenario!r}")
+def _initial_rounds(setting: Setting, x: Float64[Array, " d"]) -> list[EntryRound]:
+    """The states before round 1, and the status of the start of each entry.
 
-
-def _first_states(
-    setting: Setting, x: Float64[Array, " d"]
-) -> tuple[list[ServerState], list[dict[str, Any]]]:
-    """The states before round 1, and what round 0 says of the start of each.
-
-    Clients without a finite first gradient are named; a entry that cannot start because
-    no client has one is stopped.
+    Clients without a finite first gradient are named. An entry that cannot start
+    because no client has one is stopped.
     """
-    n, gradients = setting.problem.n, None
-    batches = setting.federation.batches(n)
+    n, d, gradients = setting.problem.n, len(x), None
+    batches, faults = setting.federation.batches(n), setting.faults
     silent: tuple[int, ...] = ()
     if any(entry.algorithm.demands.gradients for entry in setting.entries):
         gradients = _start_gradients(setting, x, batches)
         silent = tuple(map(int, np.flatnonzero(~finite_rows(gradients))))
-    states: list[ServerState] = []
-    notes: list[dict[str, Any]] = []
+    starts = []
     for entry in setting.entries:
-        demands = entry.algorithm.demands.gradients
+        rule, server_step = entry.algorithm, entry.server_step
+        excluded = silent if rule.demands.gradients else ()
+        status, is_refused = "start", False
         try:
-            given = (entry.algorithm, x, n, gradients, batches, entry.server_step)
-            with naming(entry, "before the first round, init"):
-                states.append(first_state(*given))
-            notes.append({"excluded": silent} if demands else {})
+            with rule_errors(entry, "before the first round, init"):
+                state = initial_state(rule, x, n, gradients, batches, server_step)
         except DataError as error:
-            zeros = np.zeros((n, len(x)))
-            state = first_state(
-                entry.algorithm, x, n, zeros, server_step=entry.server_step
-            )
-            states.append(replace(state, scalars=0, paper_scalars=0, refused=True))
-            notes.append({"excluded": silent, "status": f"refused: {error}"})
-    pairs = zip(setting.entries, states, strict=True)
-    states = [_in_scenario(setting, entry, state) for entry, state in pairs]
-    return states, [note | _scenario_note(setting) for note in notes]
-
-
-def _in_scenario(setting: Setting, entry: Entry, state: ServerState) -> ServerState:
-    """The state with room for stale updates, and a yardstick's rule told the truth."""
-    roles, rule = setting.roles, entry.algorithm
-    if roles.stale:  # NaN: nothing was sent yet
-        rows = len(roles.stale) * (1 + sends_gradients(setting, entry))
-        state = replace(state, kept=np.full((rows, len(state.anchor)), np.nan))
-    if isinstance(rule, Acquainted):
-        state = replace(
-            state, algorithm=rule.acquainted(state.algorithm, roles.quality)
-        )
-    return state
-
-
-def _scenario_note(setting: Setting) -> dict[str, Any]:
-    """What the first records say of the scenario."""
-    found = setting.roles.note()
-    return {"scenario": found} if found else {}
+            state = initial_state(rule, x, n, np.zeros((n, d)), server_step=server_step)
+            state = replace(state, scalars=0, paper_scalars=0, refused=True)
+            status, is_refused = f"refused: {error}", True
+        if faults.stale:  # NaN: no vector was sent yet
+            rows = len(faults.stale) * (1 + setting.sends_gradients(entry))
+            state = replace(state, last_sent=np.full((rows, d), np.nan))
+        if isinstance(rule, Acquainted):
+            following = rule.acquainted(state.algorithm, faults.quality)
+            state = replace(state, algorithm=following)
+        kind = "refused" if is_refused else "ok"
+        starts.append(EntryRound(state, kind, status, excluded=excluded))
+    return starts
 
 
 def _start_gradients(
@@ -349,12 +315,13 @@ def _start_gradients(
     """One minibatch gradient of every client at x_0 (erratum E-29)."""
     problem, n = setting.problem, setting.problem.n
     ones = np.ones(n, dtype=np.int64)
-    told = Cohort(np.arange(n), ones, batches, problem.data_sizes, n)
-    everybody = setting.roles.true(told)
+    nominal = Cohort(np.arange(n), ones, batches, problem.data_sizes, n)
+    everybody = setting.faults.true_cohort(nominal)
     batch = draw(setting.seed, _START, everybody, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
-    # A displacement goes against the gradient: so does what a bad client makes of it.
-    sent = setting.roles.sent(-np.array(gradients, dtype=np.float64), everybody)
+    # faults are defined on displacements, which have the opposite sign
+    displacements = -np.array(gradients, dtype=np.float64)
+    sent, _ = setting.faults.corrupt(displacements, everybody)
     return np.asarray(-sent[0])

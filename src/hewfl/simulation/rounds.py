@@ -1,33 +1,195 @@
-"""One round of all entries, from the cohort to the records."""
+"""One round of all entries of a comparison: pure functions from states to states.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+    cohort          = federation.cohort(t)                                `simulate`
+    plan            = algorithm.plan(cohort, state)                       `plan_round`
+    draws           = draw(seed, t, cohort)                               `run_clients`
+    displacements   = run_branches(problem, anchor, cohort, plan, draws)
+    decision, state = algorithm.decide(Round(...), state)                 `finish_entry`
+    anchor, memory  = server_step(anchor, decision, memory)
+    trace.record(t, anchor, decision, communication)                      `run_round`
+
+All entries use the same cohort and the same draws. An entry that diverges or refuses
+stops, and the others continue. Finiteness is checked on displacements (`_arrive`), on
+the new model (`hewfl.server.finish_round`) and on the objective (`run_round`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, final
 
 import numpy as np
 
-from hewfl.core.algorithm import Corrected, Informed, Traffic
+from hewfl.core.algorithm import Algorithm, Corrected, Informed, Traffic
 from hewfl.core.array_types import Float, Float64
 from hewfl.core.records import UpperState
-from hewfl.core.round import Cohort, LocalPlan, Round
+from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array
-from hewfl.displacements.dense import Rows
+from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
+from hewfl.federation.federation import Federation
 from hewfl.federation.participation import FullParticipation
+from hewfl.federation.scenario import FaultAssignment
+from hewfl.problems.arrays import two_means
 from hewfl.problems.problem import Adaptive, Probed, Problem
-from hewfl.server.communication import charge, with_gradients
-from hewfl.server.finish_round import RANGE_ERROR, conclude
-from hewfl.server.initial_state import finite_rows
-from hewfl.server.line_search import Ask, measured_traffic, scaled
-from hewfl.server.rule_contract import check_plan, naming
-from hewfl.server.state import Entry, ServerState
-from hewfl.server.trace import AVERAGED, RoundRecord, round_note
+from hewfl.server.communication import add_mean_gradients, round_communication
+from hewfl.server.finish_round import finish_round
+from hewfl.server.line_search import (
+    LossesAlongStep,
+    add_line_search_traffic,
+    scale_plan,
+)
+from hewfl.server.state import (
+    Entry,
+    ServerState,
+    checked_plan,
+    finite_rows,
+    rule_errors,
+)
+from hewfl.server.trace import AVERAGED, RoundRecord, decision_fields
 from hewfl.simulation.branches import run_branches
-from hewfl.simulation.draws import Draws, draw, draw_probes
-from hewfl.simulation.setting import Observer, Setting, Step
+from hewfl.simulation.draws import draw, draw_probes
 
-DIVERGED = 1e12
-"""A entry whose objective leaves this range is stopped; so is one that is not finite."""
+OBJECTIVE_LIMIT = 1e12
+"""An entry stops when its objective is larger than this, or not finite."""
+Kind = Literal["ok", "diverged", "refused", "stopped", "empty"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry's round, as observers see it.
+
+    Attributes:
+        round_number: rounds done before this one.
+        entry: index.
+        algorithm: of the entry.
+        state: the algorithm's state before the round.
+        round: all that the algorithm saw.
+        decision: the algorithm's decision.
+        move: x_{t+1} − x_t, server step included.
+        problem: what is optimised.
+    """
+
+    round_number: int
+    entry: int
+    algorithm: Algorithm[Any]
+    state: Any
+    round: Round
+    decision: Decision
+    move: Float64[Array, " d"]
+    problem: Problem
+
+
+Observer = Callable[[Step], Mapping[str, float]]
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """The constants of a run."""
+
+    problem: Problem
+    federation: Federation
+    entries: Sequence[Entry]
+    seed: int
+    dtype: np.dtype[Any]
+
+    @cached_property
+    def faults(self) -> FaultAssignment:
+        """The true quality of the clients, hidden from every algorithm."""
+        batches = self.federation.batches(self.problem.n)
+        return self.federation.scenario.assign(self.seed, batches)
+
+    @cached_property
+    def best(self) -> float:
+        """F*, solved for once, for audits."""
+        return self.problem.optimum().objective
+
+    def objectives(self, anchors: Float[Any, "entries d"]) -> Float64[Any, "entries 2"]:
+        """Both means of the losses, over the clients that the scenario evaluates."""
+        problem, members = self.problem, self.faults.evaluated
+        if len(members) == problem.n:
+            return problem.objectives(anchors)
+        losses = problem.client_losses(anchors)[:, members]
+        return two_means(losses, problem.data_sizes[members])
+
+    def sends_gradients(self, entry: Entry) -> bool:
+        """Whether an entry's clients send mean gradients beside displacements."""
+        return entry.algorithm.demands.variates and _hides_gradients(self.problem)
+
+    def traffic(self, entry: Entry) -> Traffic:
+        """What an entry's clients send in a round."""
+        traffic = entry.algorithm.demands.traffic
+        if self.sends_gradients(entry):
+            traffic = add_mean_gradients(traffic)
+        everybody = isinstance(self.federation.participation, FullParticipation)
+        return add_line_search_traffic(traffic, entry.server_step, everybody=everybody)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Objectives and metrics of a model; empty without an evaluation."""
+
+    objective: float | None = None
+    pooled: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryRound:
+    """One entry after a round.
+
+    Attributes:
+        state: after the round.
+        kind: "ok"; "diverged" or "refused": the entry stops in this round; "stopped":
+            it stopped before; "empty": no client took part.
+        status: one sentence.
+        cohort: clients with finite vectors, None without branches.
+        decision: the algorithm's, None unless `kind` is "ok".
+        excluded: clients whose vectors were not finite.
+        observed: values of the line search and of observers.
+    """
+
+    state: ServerState
+    kind: Kind
+    status: str
+    cohort: Cohort | None = None
+    decision: Decision | None = None
+    excluded: tuple[int, ...] = ()
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+    def record(self, t: int, k: int, evaluation: Evaluation) -> RoundRecord:
+        """The record of entry k after t rounds."""
+        fields: dict[str, Any] = {"status": self.status}
+        if self.cohort is not None:
+            fields = decision_fields(self.cohort, self.decision, self.status)
+        return RoundRecord(
+            round=t,
+            entry=k,
+            objective=evaluation.objective,
+            pooled=evaluation.pooled,
+            metrics=evaluation.metrics,
+            scalars=self.state.scalars,
+            paper_scalars=self.state.paper_scalars,
+            excluded=self.excluded,
+            observed=self.observed,
+            **fields,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Branch:
+    """An entry that runs branches in this round; `round_` once they have run."""
+
+    index: int
+    entry: Entry
+    state: ServerState
+    plan: LocalPlan
+    round_: Round | None = None
 
 
 def run_round(
@@ -38,383 +200,311 @@ def run_round(
     *,
     evaluate: bool,
 ) -> tuple[list[ServerState], list[RoundRecord]]:
-    """One round of all entries: the round t and the clients of the cohort."""
-    problem, t = setting.problem, cohort.round
-    alive = [k for k, state in enumerate(states) if not state.stopped]
-    states, notes = list(states), [_stopped(state) for state in states]
+    """The states after one round, and its records."""
+    with np.errstate(all="ignore"):  # values that are not finite stop an entry
+        plans = [plan_round(setting, k, s, cohort) for k, s in enumerate(states)]
+        branches = [plan for plan in plans if isinstance(plan, _Branch)]
+        results = run_clients(setting, branches, cohort)
+        rounds = [
+            finish_entry(setting, next(results), cohort, observers)
+            if isinstance(plan, _Branch)
+            else plan
+            for plan in plans
+        ]
+    states = [round_.state for round_ in rounds]
+    values = evaluate_all(setting, states) if evaluate else [Evaluation()] * len(states)
+    pairs = list(zip(rounds, values, strict=True))
+    t = cohort.round + 1
+    records = [r.record(t, k, value) for k, (r, value) in enumerate(pairs)]
+    return [_stop_if_diverged(r.state, value) for r, value in pairs], records
+
+
+def _stop_if_diverged(state: ServerState, value: Evaluation) -> ServerState:
+    F = value.objective
+    if F is None or abs(F) < OBJECTIVE_LIMIT:
+        return state
+    return replace(state, diverged=True)
+
+
+# ------------------ the plan
+
+
+def plan_round(
+    setting: Setting, k: int, state: ServerState, cohort: Cohort
+) -> "_Branch | EntryRound":
+    """The plan of an entry; its round is over where it cannot run branches."""
+    entry = setting.entries[k]
+    if state.stopped:
+        why = "diverged" if state.diverged else "refused"
+        return EntryRound(state, "stopped", f"{why}, stopped")
     if len(cohort.clients) == 0:
-        for k in alive:
-            notes[k] = {"status": "nobody took part"}
-    elif alive:
-        with np.errstate(
-            all="ignore"
-        ):  # what is not finite is named, and stops a entry
-            states = _told(setting, states, alive, notes)
-            alive = [k for k in alive if not states[k].stopped]
-            plans = _plans(setting, states, alive, cohort, notes)
-            for k, heard in _branches(setting, states, plans, cohort).items():
-                decided = _decide(setting, states[k], heard, (t, k), observers)
-                states[k], notes[k] = decided
-                notes[k]["excluded"] = _excluded(cohort, heard.cohort)
-                traffic = traffic_of(setting, setting.entries[k])
-                bill = charge(traffic, len(cohort.clients), problem.d)
-                states[k] = states[k].charged(bill)
-    if not evaluate:
-        return states, [record_of(t + 1, k, s, notes[k]) for k, s in enumerate(states)]
-    records = evaluated(setting, states, t + 1, notes)
-    pairs = zip(states, records, strict=True)
-    return [
-        replace(s, diverged=s.diverged or _has_diverged(r)) for s, r in pairs
-    ], records
+        return EntryRound(state, "empty", "no client took part")
+    try:
+        if entry.algorithm.demands.oracle:
+            upper = _true_state(setting, entry.algorithm, state)
+            if upper is None:
+                why = "diverged: the objective is not finite"
+                return EntryRound(replace(state, diverged=True), "diverged", why)
+            assert isinstance(entry.algorithm, Informed), "an oracle needs `told`"
+            following = entry.algorithm.told(state.algorithm, upper)
+            state = replace(state, algorithm=following)
+        plan = checked_plan(entry, cohort, state.algorithm)
+    except RuleError:
+        raise
+    except HewError as error:
+        return EntryRound(replace(state, refused=True), "refused", f"refused: {error}")
+    return _Branch(k, entry, state, scale_plan(plan, state.scale))
 
 
-def _plans(
-    setting: Setting,
-    states: list[ServerState],
-    alive: Sequence[int],
-    cohort: Cohort,
-    notes: list[dict[str, Any]],
-) -> dict[int, LocalPlan]:
-    """What each entry tells the clients; one that cannot plan stops, and says why."""
-    plans = {}
-    for k in alive:
-        entry = setting.entries[k]
-        try:
-            with naming(entry, f"round {cohort.round + 1}, plan"):
-                plan = entry.algorithm.plan(cohort, states[k].algorithm)
-            check_plan(entry, cohort, plan)
-            plans[k] = scaled(plan, states[k])
-        except RuleError:
-            raise
-        except HewError as error:
-            states[k] = replace(states[k], refused=True)
-            notes[k] = {"status": f"refused: {error}"}
-    return plans
+def _true_state(
+    setting: Setting, algorithm: Algorithm[Any], state: ServerState
+) -> UpperState | None:
+    """The true gap and tracking error (E-18, b), None if they are not finite.
+
+    The error is the largest over all clients, absent ones too: c is a mean over all.
+    """
+    problem, x = setting.problem, state.anchor[None]
+    gap, tracking = float(problem.objectives(x)[0, 0]) - setting.best, 0.0
+    variates = None
+    if isinstance(algorithm, Corrected):
+        variates = algorithm.variates(state.algorithm)
+    if variates is not None:
+        errors = variates.clients - problem.full_gradients(x)[0]
+        tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
+    if not np.isfinite([gap, tracking]).all():
+        return None
+    return UpperState(max(gap, 0.0), tracking)
 
 
-def _branches(
-    setting: Setting,
-    states: list[ServerState],
-    plans: Mapping[int, LocalPlan],
-    cohort: Cohort,
-) -> dict[int, Round]:
-    """Draws and branches of the entries that planned: what the server hears of each."""
-    if not plans:
-        return {}
-    problem, told = setting.problem, list(plans.values())
-    true = setting.roles.true(cohort)
+# ------------------ the clients
+
+
+def run_clients(
+    setting: Setting, branches: Sequence[_Branch], cohort: Cohort
+) -> Iterator[_Branch]:
+    """Draws and branches of all entries together, with what the server receives."""
+    if not branches:
+        return iter(())
+    problem, faults = setting.problem, setting.faults
+    plans, true = [branch.plan for branch in branches], faults.true_cohort(cohort)
     draws = draw(setting.seed, cohort.round, true, problem.offsets)
-    anchors = np.stack([states[k].anchor for k in plans])
-    displacements, gradients = _run(
-        problem, anchors.astype(setting.dtype), true, told, draws
-    )
-    if setting.roles.bad:
-        _spoil(setting, states, plans, displacements, gradients, cohort)
-    losses = _losses(problem, setting.entries, list(plans), anchors, cohort)
-    rows = zip(anchors, displacements, told, losses, gradients, strict=True)
-    heard = [
-        _heard(x, moved, cohort, plan, loss, mean)
-        for x, moved, plan, loss, mean in rows
-    ]
-    return dict(zip(plans, heard, strict=True))
-
-
-def _spoil(
-    setting: Setting,
-    states: list[ServerState],
-    plans: Mapping[int, LocalPlan],
-    displacements: Float[Array, "entries s d"],
-    gradients: Sequence[Float[Array, "s d"] | None],
-    cohort: Cohort,
-) -> None:
-    """What bad clients make of what they send, in place; stale ones keep it."""
-    roles, stale = setting.roles, len(setting.roles.stale)
-    kept = [np.array(states[k].kept) for k in plans] if stale else []
-    moved = np.stack([rows[:stale] for rows in kept]) if stale else None
-    displacements[:] = roles.sent(displacements, cohort, moved)
-    for place, (k, g) in enumerate(zip(plans, gradients, strict=True)):
-        if g is not None:  # a gradient points against the displacement
-            last = kept[place][stale:][None] if stale else None
-            g[:] = -roles.sent(-g[None], cohort, last)[0]
-        if moved is not None:
-            kept[place][:stale] = moved[place]
-            states[k] = replace(states[k], kept=kept[place])
-
-
-def _run(
-    problem: Problem,
-    anchors: Float[Array, "entries d"],
-    cohort: Cohort,
-    plans: Sequence[LocalPlan],
-    draws: Draws,
-) -> tuple[Float[Array, "entries s d"], list[Float[Array, "s d"] | None]]:
-    """Displacements, and mean gradients for the entries whose clients must send them."""
-    found: list[Float[Array, "s d"] | None] = [None] * len(plans)
-    asking = [k for k, plan in enumerate(plans) if plan.correction is not None]
-    if not (asking and _hides_gradients(problem)):
-        return run_branches(problem, anchors, cohort, plans, draws), found
-    assert isinstance(problem, Adaptive)
-    moved, means = problem.measured_branches(anchors, cohort, plans, draws.samples)
-    for k, mean in zip(asking, means, strict=True):
-        found[k] = mean
-    return moved, found
+    anchors = np.stack([branch.state.anchor for branch in branches])
+    start = anchors.astype(setting.dtype)
+    gradients: list[Float[Array, "s d"] | None] = [None] * len(plans)
+    corrected = [k for k, plan in enumerate(plans) if plan.correction is not None]
+    if corrected and isinstance(problem, Adaptive) and problem.hides_gradients:
+        ran = problem.measured_branches(start, true, plans, draws.samples)
+        displacements = ran[0]
+        means = dict(zip(corrected, ran[1], strict=True))
+        gradients = [means.get(k) for k in range(len(plans))]
+    else:
+        displacements = run_branches(problem, start, true, plans, draws)
+    if faults.corrupts:
+        branches, displacements, gradients = _corrupt(
+            faults, branches, displacements, gradients, cohort
+        )
+    losses = _client_losses(problem, branches, anchors, cohort)
+    rows = zip(branches, displacements, losses, gradients, strict=True)
+    return (_arrive(*row, cohort) for row in rows)
 
 
 def _hides_gradients(problem: Problem) -> bool:
     return isinstance(problem, Adaptive) and problem.hides_gradients
 
 
-def sends_gradients(setting: Setting, entry: Entry) -> bool:
-    """Whether a entry's clients send mean gradients beside their displacements."""
-    return entry.algorithm.demands.variates and _hides_gradients(setting.problem)
+def _corrupt(
+    faults: FaultAssignment,
+    branches: Sequence[_Branch],
+    displacements: Float[Array, "entries s d"],
+    gradients: Sequence[Float[Array, "s d"] | None],
+    cohort: Cohort,
+) -> tuple[
+    list[_Branch], Float[Array, "entries s d"], list[Float[Array, "s d"] | None]
+]:
+    """The vectors that faulty clients send; states remember those of stale clients."""
+    stale, memory = len(faults.stale), [branch.state.last_sent for branch in branches]
+    last = np.stack([m[:stale] for m in memory if m is not None]) if stale else None
+    displacements, last = faults.corrupt(displacements, cohort, last)
+    sent: list[Float[Array, "s d"] | None] = []
+    after: list[_Branch] = []
+    for k, (branch, g) in enumerate(zip(branches, gradients, strict=True)):
+        held = memory[k]
+        below = None if held is None else held[stale:][None]
+        if g is not None:  # a gradient has the opposite sign of a displacement
+            turned, below = faults.corrupt(-g[None], cohort, below)
+            g = -turned[0]
+        sent.append(g)
+        rows = None
+        if last is not None and below is not None:
+            rows = np.concatenate([last[k], below[0]])
+        after.append(replace(branch, state=replace(branch.state, last_sent=rows)))
+    return after, displacements, sent
 
 
-def traffic_of(setting: Setting, entry: Entry) -> Traffic:
-    """What a entry's clients send in a round of this run."""
-    traffic = entry.algorithm.demands.traffic
-    if sends_gradients(setting, entry):
-        traffic = with_gradients(traffic)
-    everybody = isinstance(setting.federation.participation, FullParticipation)
-    return measured_traffic(traffic, entry.server_step, everybody=everybody)
-
-
-def _asked(setting: Setting, heard: Round, entry: Entry) -> Ask | None:
-    """How the clients heard are asked for losses along a step; None if they are not.
-
-    A bad client answers with the labels it has; what it makes of displacements it does
-    not make of losses.
-    """
-    problem, count = setting.problem, entry.server_step.measure
-    if count is None:
-        return None
-    assert isinstance(problem, Probed), "checked before the rounds"
-    samples = draw_probes(setting.seed, heard.cohort, problem.offsets, count)
-
-    def ask(
-        points: tuple[float, ...], step: Float64[Array, " d"]
-    ) -> Float64[Array, "s k"]:
-        models = heard.anchor + np.array(points)[:, None] * step
-        found = problem.sample_losses(models.astype(setting.dtype), samples)
-        return np.ascontiguousarray(np.asarray(found, dtype=np.float64).T)
-
-    return ask
-
-
-def _told(
-    setting: Setting,
-    states: list[ServerState],
-    alive: Sequence[int],
-    notes: list[dict[str, Any]],
-) -> list[ServerState]:
-    """Audit entries learn the true state: the gap and the tracking error (E-18, b).
-
-    The error is the largest over all clients, absent ones too: c has them all. A entry
-    whose state is not finite has diverged, though no evaluation has seen it yet.
-    """
-    problem = setting.problem
-    for k in alive:
-        algorithm, state = setting.entries[k].algorithm, states[k]
-        if not algorithm.demands.oracle:
-            continue
-        assert isinstance(algorithm, Informed), "an oracle's word needs `told`"
-        x = state.anchor[None]
-        gap = float(problem.objectives(x)[0, 0]) - setting.best
-        tracking = 0.0
-        variates = None
-        if isinstance(algorithm, Corrected):
-            variates = algorithm.variates(state.algorithm)
-        if variates is not None:
-            errors = variates.clients - problem.full_gradients(x)[0]
-            tracking = float((np.asarray(errors, dtype=np.float64) ** 2).sum(1).max())
-        if not np.isfinite([gap, tracking]).all():
-            states[k] = replace(state, diverged=True)
-            notes[k] = {"status": "diverged: the objective is not finite"}
-            continue
-        upper = UpperState(max(gap, 0.0), tracking)
-        states[k] = replace(state, algorithm=algorithm.told(state.algorithm, upper))
-    return states
-
-
-def _losses(
+def _client_losses(
     problem: Problem,
-    entries: Sequence[Entry],
-    alive: Sequence[int],
+    branches: Sequence[_Branch],
     anchors: Float64[Array, "entries d"],
     cohort: Cohort,
 ) -> list[Float64[Array, " s"] | None]:
-    """F_i(x_t) for the entries that ask for them."""
-    asking = [j for j, k in enumerate(alive) if entries[k].algorithm.demands.losses]
-    found: list[Float64[Array, " s"] | None] = [None] * len(alive)
-    if asking:
-        table = np.asarray(problem.client_losses(anchors[asking]), dtype=np.float64)
-        for j, row in zip(asking, table[:, cohort.clients], strict=True):
-            found[j] = row
-    return found
+    """F_i(x_t) for the entries that need them."""
+    needed = [k for k, b in enumerate(branches) if b.entry.algorithm.demands.losses]
+    if not needed:
+        return [None] * len(branches)
+    table = np.asarray(problem.client_losses(anchors[needed]), dtype=np.float64)
+    rows = dict(zip(needed, table[:, cohort.clients], strict=True))
+    return [rows.get(k) for k in range(len(branches))]
 
 
-def _heard(
-    anchor: Float64[Array, " d"],
+def _arrive(
+    branch: _Branch,
     displacements: Float[Array, "s d"],
-    cohort: Cohort,
-    plan: LocalPlan,
     losses: Float64[Array, " s"] | None,
     gradients: Float[Array, "s d"] | None,
-) -> Round:
-    """The round without clients whose vectors are not finite."""
+    cohort: Cohort,
+) -> _Branch:
+    """The round of the clients whose vectors are finite."""
+    plan = branch.plan
     finite = finite_rows(displacements)
     if gradients is not None:
         finite &= finite_rows(gradients)
     if not finite.all():
-        heard = np.flatnonzero(finite)
-        displacements, cohort, plan = (
-            displacements[heard],
-            cohort.only(heard),
-            plan.only(heard),
-        )
-        losses = None if losses is None else losses[heard]
-        gradients = None if gradients is None else gradients[heard]
-    rows = Rows(displacements, np, *displacements.shape)
-    sent = None if gradients is None else Rows(gradients, np, *gradients.shape)
-    return Round(anchor, rows, cohort, plan, losses, sent)
+        members = np.flatnonzero(finite)
+        cohort, plan = cohort.only(members), plan.only(members)
+        displacements = displacements[members]
+        losses = None if losses is None else losses[members]
+        gradients = None if gradients is None else gradients[members]
+    rows = DenseDisplacements(displacements, np, *displacements.shape)
+    means = (
+        None
+        if gradients is None
+        else DenseDisplacements(gradients, np, *gradients.shape)
+    )
+    anchor = branch.state.anchor
+    return replace(branch, round_=Round(anchor, rows, cohort, plan, losses, means))
 
 
-def _decide(
-    setting: Setting,
-    state: ServerState,
-    heard: Round,
-    where: tuple[int, int],
-    observers: Sequence[Observer],
-) -> tuple[ServerState, dict[str, Any]]:
-    """The rule, the server step, and what the trace keeps of them.
+# ------------------ the server
 
-    A rule that cannot decide the round stops its own entry; the trace says why.
-    """
-    t, k = where
-    entry, problem = setting.entries[k], setting.problem
-    if len(heard.cohort.clients) == 0:
-        note = {"status": "diverged: no displacement was finite"}
-        return replace(state, diverged=True), note
-    watched = len(observers) > 0
-    ask = _asked(setting, heard, entry)
-    with naming(entry, f"round {t + 1}, decide"):
-        came = conclude(
-            *(entry, state, heard),
-            fits=_is_finite,
-            ask=ask,
-            with_move=watched,
+
+def finish_entry(
+    setting: Setting, branch: _Branch, asked: Cohort, observers: Sequence[Observer]
+) -> EntryRound:
+    """Decision, server step and communication of an entry."""
+    k, entry, state, round_ = branch.index, branch.entry, branch.state, branch.round_
+    assert round_ is not None
+    sent = round_communication(
+        setting.traffic(entry), len(asked.clients), setting.problem.d
+    )
+    state, cohort = state.add_communication(sent), round_.cohort
+    excluded = tuple(map(int, np.setdiff1d(asked.clients, cohort.clients)))
+    if len(cohort.clients) == 0:
+        why = "diverged: no displacement was finite"
+        stopped = replace(state, diverged=True)
+        return EntryRound(stopped, "diverged", why, excluded=excluded)
+    with rule_errors(entry, f"round {asked.round + 1}, decide"):
+        outcome = finish_round(
+            entry,
+            state,
+            round_,
+            losses_along=_losses_along(setting, round_, entry),
+            with_move=len(observers) > 0,
             strict=True,
         )
-    decision = came.decision
-    if decision is None and came.status == RANGE_ERROR:
-        status = "diverged: the step was not finite"
-        return replace(state, diverged=True), round_note(heard.cohort, None, status)
-    if decision is None:
-        status = f"refused: {came.status}"
-        return replace(state, refused=True), round_note(heard.cohort, None, status)
-    seen: dict[str, float] = dict(came.measured)
+    if outcome.decision is None:
+        is_finite = outcome.kind != "diverged"
+        stopped = replace(state, diverged=not is_finite, refused=is_finite)
+        why = f"{outcome.kind}: {outcome.status}"
+        return EntryRound(stopped, outcome.kind, why, cohort, excluded=excluded)
+    observed: dict[str, float] = dict(outcome.observed)
     for observe in observers:
-        assert came.move is not None
-        seen |= observe(
+        assert outcome.move is not None
+        observed |= observe(
             Step(
-                t,
+                asked.round,
                 k,
                 entry.algorithm,
                 state.algorithm,
-                heard,
-                decision,
-                came.move,
-                problem,
+                round_,
+                outcome.decision,
+                outcome.move,
+                setting.problem,
             )
         )
-    note = round_note(heard.cohort, decision, came.status) | {"observed": seen}
-    return came.state, note
-
-
-def _is_finite(anchor: Float64[Array, " d"]) -> bool:
-    return bool(np.isfinite(anchor).all())
-
-
-def _excluded(asked: Cohort, heard: Cohort) -> tuple[int, ...]:
-    if len(heard.clients) == len(asked.clients):
-        return ()
-    return tuple(int(i) for i in np.setdiff1d(asked.clients, heard.clients))
-
-
-# ------------------ records
-
-
-def _stopped(state: ServerState) -> dict[str, Any]:
-    if not state.stopped:
-        return {}
-    return {"status": "diverged, stopped" if state.diverged else "refused, stopped"}
-
-
-def record_of(
-    t: int, k: int, state: ServerState, note: Mapping[str, Any], **measured: Any
-) -> RoundRecord:
-    """A record from a state and what is known of the round."""
-    return RoundRecord(
-        round=t,
-        entry=k,
-        scalars=state.scalars,
-        paper_scalars=state.paper_scalars,
-        **measured,
-        **note,
+    return EntryRound(
+        outcome.state,
+        "ok",
+        outcome.status,
+        cohort,
+        outcome.decision,
+        excluded,
+        observed,
     )
 
 
-def evaluated(
-    setting: Setting,
-    states: Sequence[ServerState],
-    t: int,
-    notes: Sequence[Mapping[str, Any]],
-) -> list[RoundRecord]:
-    """Records with objectives and metrics; stopped entries are not evaluated.
+def _losses_along(
+    setting: Setting, round_: Round, entry: Entry
+) -> LossesAlongStep | None:
+    """The clients' losses along a step; None where there is no line search.
+
+    A faulty client measures the loss on the labels that it has; only its displacement
+    is corrupted.
+    """
+    problem, count = setting.problem, entry.server_step.line_search_samples
+    if count is None:
+        return None
+    assert isinstance(problem, Probed), "checked before the rounds"
+    samples = draw_probes(setting.seed, round_.cohort, problem.offsets, count)
+
+    def losses_along(
+        points: tuple[float, ...], step: Float64[Array, " d"]
+    ) -> Float64[Array, "s k"]:
+        models = round_.anchor + np.array(points)[:, None] * step
+        table = problem.sample_losses(models.astype(setting.dtype), samples)
+        return np.ascontiguousarray(np.asarray(table, dtype=np.float64).T)
+
+    return losses_along
+
+
+# ------------------ evaluation
+
+
+def evaluate_all(setting: Setting, states: Sequence[ServerState]) -> list[Evaluation]:
+    """Objectives and metrics of all entries that have not stopped.
 
     Scores are products in the run's precision; losses are summed in float64. Averages
-    are evaluated by themselves, so that iterates are in the same batch with them and
-    without: the rounding of a product may depend on what stands beside it.
+    are evaluated in a batch of their own: the rounding of a product may depend on its
+    batch, and an average must not change the iterates' values.
     """
-    alive = [k for k, state in enumerate(states) if not state.stopped]
-    measured: list[dict[str, Any]] = [{} for _ in states]
-    if alive:
-        found = _measured(setting, [states[k].anchor for k in alive])
-        for k, values in zip(alive, found, strict=True):
-            measured[k] = values
-    means = {k: average.model for k in alive if (average := states[k].average)}
-    if means:
-        found = _measured(setting, list(means.values()))
-        for k, values in zip(means, found, strict=True):
-            more = values.pop("metrics") | values
-            own = {f"{AVERAGED}{name}": value for name, value in more.items()}
-            measured[k]["metrics"] |= own
-    return [
-        record_of(t, k, state, notes[k], **measured[k])
-        for k, state in enumerate(states)
-    ]
+    running = [k for k, state in enumerate(states) if not state.stopped]
+    iterates = _evaluate(setting, [states[k].anchor for k in running])
+    values = dict(zip(running, iterates, strict=True))
+    means = {k: average.model for k in running if (average := states[k].average)}
+    averages = _evaluate(setting, list(means.values()))
+    for k, value in zip(means, averages, strict=True):
+        more = {**value.metrics, "objective": value.objective, "pooled": value.pooled}
+        metrics = {f"{AVERAGED}{name}": v for name, v in more.items() if v is not None}
+        values[k] = replace(values[k], metrics={**values[k].metrics, **metrics})
+    return [values.get(k, Evaluation()) for k in range(len(states))]
 
 
-def _measured(
+def _evaluate(
     setting: Setting, models: Sequence[Float64[Array, " d"]]
-) -> list[dict[str, Any]]:
-    """Objectives and metrics of some models."""
+) -> list[Evaluation]:
+    if not models:
+        return []
     stack = np.stack(models).astype(setting.dtype)
-    if (stack == stack[0]).all():  # all start at one point
+    if (stack == stack[0]).all():  # all entries start at one point
         stack = stack[:1]
     with np.errstate(all="ignore"):
         values = np.asarray(setting.objectives(stack), dtype=np.float64)
         metrics = setting.problem.evaluate(stack)
     rows = [min(row, len(stack) - 1) for row in range(len(models))]
     return [
-        {
-            "objective": float(values[at, 0]),
-            "pooled": float(values[at, 1]),
-            "metrics": {key: float(v[at]) for key, v in metrics.items()},
-        }
-        for at in rows
+        Evaluation(
+            float(values[row, 0]),
+            float(values[row, 1]),
+            {key: float(v[row]) for key, v in metrics.items()},
+        )
+        for row in rows
     ]
-
-
-def _has_diverged(record: RoundRecord) -> bool:
-    value = record.objective
-    return value is not None and not abs(value) < DIVERGED

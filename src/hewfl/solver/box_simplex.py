@@ -50,7 +50,7 @@ def solve_box_simplex(
         SolverError: the gap is above rounding; the text gives it.
     """
     G, c = products.gram, products.linear
-    size = float(np.diagonal(products.plain()).max())
+    size = float(np.diagonal(products.uncentred_gram()).max())
     bend = float(np.diagonal(G).max())
     if bend == 0.0:  # equal vectors: any point will do, so the one of least norm
         G, c, bend = np.eye(len(start)), np.zeros(len(start)), 1.0

@@ -62,7 +62,7 @@ class Faced(Protocol):
         """Orthonormal row space of the columns on a face, None if independent."""
 
 
-def settle_ties(
+def least_norm_minimiser(
     problem: Faced, w: Float64[Array, " n"], *, independent: bool
 ) -> tuple[Float64[Array, " n"], str]:
     """The least-norm minimiser, given any minimiser.

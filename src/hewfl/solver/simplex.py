@@ -22,7 +22,7 @@ from hewfl.core.validation import Array, ArrayLike, Ints, invalid
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import Found, active_set, is_independent
 from hewfl.solver.large import lifted_factor, solve_large
-from hewfl.solver.least_norm import UNIQUE, Faced, settle_ties
+from hewfl.solver.least_norm import UNIQUE, Faced, least_norm_minimiser
 from hewfl.solver.pivoting import block_pivoting
 from hewfl.solver.problem import (
     Stack,
@@ -201,7 +201,7 @@ def _solve_compiled(stack: Stack) -> _Answer:
         problem = scaled(stack.G[t], stack.q[t], float(stack.curvature[t]))
         independent = bool(info[t, 2])
         accept(problem, Found(w[t], 0, bool(pivots[t] >= 0), independent))
-        w[t], note = settle_ties(problem, w[t], independent=independent)
+        w[t], note = least_norm_minimiser(problem, w[t], independent=independent)
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
     done = np.maximum(pivots, 0)
@@ -243,7 +243,9 @@ def _finish(problems: list[WeightProblem], found: list[Found]) -> _Answer:
     for t, (problem, result) in enumerate(zip(problems, found, strict=True)):
         accept(problem, result)
         independent = result.independent
-        w[t], note = settle_ties(problem, result.weights, independent=independent)
+        w[t], note = least_norm_minimiser(
+            problem, result.weights, independent=independent
+        )
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
     pivots = np.array([result.pivots for result in found], dtype=np.int64)

@@ -20,10 +20,10 @@ from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.sketched_displacements import (
     NeedsEntriesError,
     NeedsProductsError,
-    Sketches,
+    SketchedDisplacements,
 )
-from hewfl.server.finish_round import decided
-from hewfl.server.line_search import Measured
+from hewfl.server.line_search import LineSearchResult
+from hewfl.server.state import checked_decision
 from hewfl.torch.job import Replica, Want, are_same
 from hewfl.torch.probe import measured_step
 from hewfl.torch.rank_errors import RankError
@@ -46,7 +46,7 @@ class Outcome:
     cohort: Cohort
     decision: Decision
     state: Any
-    measured: Measured | None = None
+    measured: LineSearchResult | None = None
 
 
 def concluded(replica: Replica, arrivals: Arrivals) -> Outcome:
@@ -74,9 +74,9 @@ def _by_sums(replica: Replica, arrivals: Arrivals) -> Outcome:
         rows = exchange.sketches(table)
         heard = heard[np.asarray(np.isfinite(rows).all(axis=1))[heard]]
         rows = rows if len(heard) == len(rows) else rows[heard]
-    sketches = Sketches(len(heard), replica.model.layout.parameters, rows)
+    sketches = SketchedDisplacements(len(heard), replica.model.layout.parameters, rows)
     round_ = _round_of(replica, NoAnchor(), sketches, heard, arrivals)
-    decision, following = decided(replica.algorithm, round_, replica.state)
+    decision, following = checked_decision(replica.algorithm, round_, replica.state)
     if decision.step is not None:
         raise NeedsEntriesError
     weights = np.zeros(replica.wire.ranks)
@@ -124,7 +124,7 @@ def _by_entries(replica: Replica, arrivals: Arrivals) -> Outcome:
     if not isinstance(replica.rule.choice, str):
         anchor = np.asarray(exchange.own_part(replica.model.anchor))
     round_ = _round_of(replica, anchor, shards, heard, arrivals)
-    decision, following = decided(replica.algorithm, round_, replica.state)
+    decision, following = checked_decision(replica.algorithm, round_, replica.state)
     step = decision.step
     step = exchange.wholes(shards.combine(decision.weights) if step is None else step)
     steps, found = _measured(replica, step, decision, heard)
@@ -171,9 +171,9 @@ def _measured(
     steps: Iterable[torch.Tensor],
     decision: Decision,
     heard: Int64[Ints, " s"],
-) -> tuple[Iterable[torch.Tensor], Measured | None]:
+) -> tuple[Iterable[torch.Tensor], LineSearchResult | None]:
     """The step as long as the ranks' losses say, where they are asked."""
-    if replica.probe is None or replica.options.server_step.measure is None:
+    if replica.probe is None or replica.options.server_step.line_search_samples is None:
         return steps, None
     steps, voters = list(steps), (heard, decision.weights)
     if not all(map(is_finite, steps)):

@@ -76,10 +76,12 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if options.overlap:
             text = "False: nothing tells an averager that the job ends"
             raise invalid("options.overlap", text, options.overlap)
-        if options.server_step.measure is not None:
+        if options.server_step.line_search_samples is not None:
             text = "left out: no loop tells how to measure a loss (use HewLocalSGD)"
             raise invalid(
-                "options.server_step.measure", text, options.server_step.measure
+                "options.server_step.line_search_samples",
+                text,
+                options.server_step.line_search_samples,
             )
         if chosen.demands.variates:
             text = "one without control variates (use HewLocalSGD)"

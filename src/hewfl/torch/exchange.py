@@ -25,8 +25,8 @@ from hewfl.core.array_types import Float64, Int64
 from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
-from hewfl.displacements.dense import as_rows
-from hewfl.displacements.sharded import OwnPart, Spread
+from hewfl.displacements.dense import as_dense
+from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
 from hewfl.torch.collectives import Wire
 from hewfl.torch.compression import Narrow
 from hewfl.torch.rank_errors import RankError
@@ -140,7 +140,7 @@ class Exchange:
 
     def spread(
         self, active: Int64[Ints, " s"], travelled: Float64[Array, " n"]
-    ) -> tuple[Int64[Ints, " k"], Spread]:
+    ) -> tuple[Int64[Ints, " k"], ShardedDisplacements]:
         """All displacements on this rank's entries: a collective call.
 
         Args:
@@ -170,11 +170,11 @@ class Exchange:
         if len(heard) == 0:
             raise RankError("no rank's model was finite")
         origin = int(np.argmin(travelled[heard]))
-        data = as_rows("displacements", rows if len(heard) == n else rows[heard])
+        data = as_dense("displacements", rows if len(heard) == n else rows[heard])
         d = self._model.layout.parameters
-        return heard, Spread(data, self._wire.summed, d, origin)
+        return heard, ShardedDisplacements(data, self._wire.summed, d, origin)
 
-    def own_part(self, wholes: Sequence[torch.Tensor]) -> OwnPart:
+    def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""
         first = self._wire.rank * self.entries
         last = first + self.entries
@@ -183,11 +183,15 @@ class Exchange:
             lo, hi = (max(end - bucket.begin, 0) for end in (first, last))
             parts.append(whole[lo:hi].to(self._wire.device))
         part = torch.cat(parts)
-        return OwnPart(torch.nn.functional.pad(part, (0, self.entries - len(part))))
+        return VectorShard(torch.nn.functional.pad(part, (0, self.entries - len(part))))
 
     def wholes(self, own: Any) -> list[torch.Tensor]:
         """A vector of which each rank has its own entries, whole on all of them."""
-        part = own.data if isinstance(own, OwnPart) else torch.from_numpy(np.array(own))
+        part = (
+            own.data
+            if isinstance(own, VectorShard)
+            else torch.from_numpy(np.array(own))
+        )
         part, whole = part.to(self._wire.device, self._kind), self._whole[0]
         self._wire.wait(self._wire.sent_to_all(part, whole))
         cut = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]

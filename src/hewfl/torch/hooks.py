@@ -69,7 +69,7 @@ class Steps:
         """
 
         def before(one: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if replica.options.server_step.measure is not None:
+            if replica.options.server_step.line_search_samples is not None:
                 self._scale(one, replica.scale)
             if replica.variates is not None:
                 refuse_closure(one, args, kwargs)

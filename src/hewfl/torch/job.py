@@ -163,7 +163,7 @@ class Replica:
                 text = "False for rules with control variates, and with exact = full"
                 raise invalid("overlap", text, options.overlap)
             self.want = Want.PRODUCTS  # who is not finite must be known in time
-        self.state = self.first_state()
+        self.state = self.initial_state()
         self.unheeded = Unheeded(wire.ranks, logs=wire.rank == 0)
         told = rule, options.server_step, options.exact, options.overlap, options.send
         shared = _shared(members, layout, (told, is_plain))
@@ -225,12 +225,12 @@ class Replica:
             self.model.give(self.model.average)
             yield
 
-    def first_state(self) -> Any:
+    def initial_state(self) -> Any:
         """The rule's state before the first round."""
         kept = None
         if self.variates is not None:
             kept = SpreadVariates(self.variates, self.exchange)
-        return self.rule.first_state(self.wire.ranks, self.exchange.entries, kept)
+        return self.rule.initial_state(self.wire.ranks, self.exchange.entries, kept)
 
 
 def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> bool:

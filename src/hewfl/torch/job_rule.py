@@ -23,7 +23,7 @@ from hewfl.algorithms.quadratic_model import RATIO
 from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive
-from hewfl.displacements.control_variates import ControlVariates, mapped
+from hewfl.displacements.control_variates import ControlVariates, map_records
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, check_algorithm
 from hewfl.torch.options import SyncOptions
@@ -118,7 +118,7 @@ class Rule:
             return self.choice
         return NAMED[self.choice](self.smoothness, self.curvature_ratio)
 
-    def first_state(self, ranks: int, entries: int, kept: Any) -> Any:
+    def initial_state(self, ranks: int, entries: int, kept: Any) -> Any:
         """The rule's state before the first round, on one rank.
 
         Args:
@@ -135,7 +135,9 @@ class Rule:
         if not isinstance(state, ControlVariates):  # more than c: vectors have a length
             given = np.zeros((ranks, entries)) if demands.gradients else None
             state = algorithm.init(ranks, entries, given)
-        return mapped(state, lambda p: kept if isinstance(p, ControlVariates) else p)
+        return map_records(
+            state, lambda p: kept if isinstance(p, ControlVariates) else p
+        )
 
 
 def rule_of(

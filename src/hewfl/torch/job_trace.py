@@ -7,11 +7,11 @@ from typing import Any, SupportsFloat, final
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, Decision
-from hewfl.server.communication import charge, with_gradients
-from hewfl.server.line_search import measured_traffic
+from hewfl.server.communication import add_mean_gradients, round_communication
+from hewfl.server.line_search import add_line_search_traffic
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.server_step import ServerStep
-from hewfl.server.trace import RoundRecord, round_note
+from hewfl.server.trace import RoundRecord, decision_fields
 from hewfl.torch.options import SyncReport
 
 
@@ -41,8 +41,8 @@ class JobTrace:
     ) -> None:
         self._log = RunLog(folder / "seed-0")
         sent = algorithm.demands.traffic
-        sent = with_gradients(sent) if sends_gradients else sent
-        self._traffic = measured_traffic(sent, server_step, everybody=False)
+        sent = add_mean_gradients(sent) if sends_gradients else sent
+        self._traffic = add_line_search_traffic(sent, server_step, everybody=False)
         self._d = d
         self._last = RoundRecord(round=0, entry=0)
         self._is_written = False
@@ -89,9 +89,9 @@ class JobTrace:
         if report.checked is not None:
             seen["last_sketch_error"] = report.checked.error
         if report.measured is not None:
-            seen |= report.measured.note(scale)
+            seen |= report.measured.observations(scale)
         sent = len(cohort.clients) + len(report.excluded)
-        bill = charge(self._traffic, sent, self._d)
+        bill = round_communication(self._traffic, sent, self._d)
         self._last = RoundRecord(
             round=report.round,
             entry=0,
@@ -99,7 +99,7 @@ class JobTrace:
             paper_scalars=self._last.paper_scalars + bill.paper_scalars,
             excluded=report.excluded,
             observed=seen,
-            **round_note(cohort, decision, decision.status),
+            **decision_fields(cohort, decision, decision.status),
         )
         self._log.append([self._last])
 

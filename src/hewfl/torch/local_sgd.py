@@ -189,7 +189,7 @@ class HewLocalSGD:
         return report
 
     def probe_with(self, probe: Probe) -> None:
-        """Tell how this rank measures its loss, for `ServerStep(measure=…)`.
+        """Tell how this rank measures its loss, for `ServerStep(line_search_samples=…)`.
 
             def probe(samples):
                 batch = next(fresh)  # of that many samples, not those of the last steps

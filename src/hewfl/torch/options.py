@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from hewfl.core.validation import invalid
-from hewfl.displacements.sketched_displacements import Validated
-from hewfl.server.line_search import Measured
+from hewfl.displacements.sketched_displacements import SketchCheck
+from hewfl.server.line_search import LineSearchResult
 from hewfl.server.server_step import ServerStep
 
 
@@ -46,12 +46,12 @@ class SyncReport:
     left: tuple[int, ...]
     status: str
     gap: float
-    checked: Validated | None
+    checked: SketchCheck | None
     bytes_sent: int
     ring_bytes: int
     seconds: float
     waited: float
-    measured: Measured | None = None
+    measured: LineSearchResult | None = None
 
 
 @final

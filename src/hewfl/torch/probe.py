@@ -8,7 +8,7 @@ import torch
 
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.validation import Array, Ints
-from hewfl.server.line_search import Measured, asked_points, fitted
+from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_lengths
 from hewfl.torch.collectives import Wire
 from hewfl.torch.shared_model import SharedModel
 
@@ -24,7 +24,7 @@ def measured_step(
     probe: Probe,
     steps: Sequence[torch.Tensor],
     voters: tuple[Int64[Ints, " s"], Float64[Array, " s"]],
-) -> Measured:
+) -> LineSearchResult:
     """Ask all ranks for their losses at x + a s: a collective call.
 
     Ranks that are not heard, or have no weight, answer too, and their answers do not
@@ -40,11 +40,11 @@ def measured_step(
     Returns:
         How far to go, and what was measured: the same on all ranks.
     """
-    assert model.server_step.measure is not None
+    assert model.server_step.line_search_samples is not None
     heard, weights = voters
-    loss, own = probe(model.server_step.measure), []
+    loss, own = probe(model.server_step.line_search_samples), []
     with model.set_aside(), torch.no_grad():
-        for a in asked_points(model.server_step):
+        for a in trial_lengths(model.server_step):
             pairs = zip(model.anchor, steps, strict=True)
             model.give([x + a * s.to(x) for x, s in pairs])
             own.append(float(loss()))
@@ -52,4 +52,4 @@ def measured_step(
     table[wire.rank] = own
     # A sum with zeros is exact, and keeps what is not finite in its own place.
     answers = wire.summed(table.reshape(-1)).reshape(table.shape)
-    return fitted(model.server_step, weights, answers[heard])
+    return fit_line_search(model.server_step, weights, answers[heard])

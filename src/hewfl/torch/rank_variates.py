@@ -13,7 +13,7 @@ import torch
 from hewfl.core.array_types import Int64
 from hewfl.core.round import Round
 from hewfl.core.validation import Ints, invalid
-from hewfl.displacements.sharded import OwnPart
+from hewfl.displacements.sharded import VectorShard
 from hewfl.torch.buckets import Bucket
 from hewfl.torch.collectives import Wire
 from hewfl.torch.exchange import Exchange
@@ -76,7 +76,7 @@ class RankVariates:
         """Let c be the mean of the gradients taken; a collective call.
 
         A rank without a finite one starts at that mean, as everywhere in hewfl
-        (`hewfl.server.initial_state`).
+        (`hewfl.server.state`).
 
         Args:
             heard: ranks with a finite gradient.
@@ -176,7 +176,7 @@ class SpreadVariates:
     """They are saved where they are kept, not with the rule's state."""
 
     @property
-    def server(self) -> OwnPart:
+    def server(self) -> VectorShard:
         """The server's, c."""
         return self.exchange.own_part(self.held.server)
 

@@ -10,9 +10,9 @@ import torch
 from hewfl.core.native import PASSES, library
 from hewfl.server.server_step import (
     ServerStep,
+    add_iterate,
     apply_server_step,
     average_weight,
-    averaged,
 )
 from hewfl.torch.buckets import Layout
 
@@ -206,7 +206,7 @@ class SharedModel:
             self._put(b, x, kept)
             if self.average:
                 mean = self.average[b]
-                mean.copy_(averaged(p, mean, self.anchor[b]))
+                mean.copy_(add_iterate(p, mean, self.anchor[b]))
             if self._held:
                 ahead = x.to(self.device, bucket.dtype) - self._held[b]
                 torch._foreach_add_(y, bucket.split(ahead))

@@ -62,7 +62,7 @@ def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
     if mine is not None and mine.get("rounds") != state["rounds"]:
         mine = None  # a checkpoint without this rank's part left the present one there
     parts = [(_common(replica), state["common"])]
-    rule, work = replica.first_state(), Work()
+    rule, work = replica.initial_state(), Work()
     if mine is not None:
         parts.append((_own(replica), mine))
         arrays = {k: v.cpu().numpy().copy() for k, v in mine.get("rule", {}).items()}

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.validation import invalid
-from hewfl.displacements.sketched_displacements import Validated, checked
+from hewfl.displacements.sketched_displacements import (
+    SketchCheck,
+    check_sketched_weights,
+)
 from hewfl.torch.aggregate_step import Outcome, concluded, finish
 from hewfl.torch.collectives import ring_bytes
 from hewfl.torch.job import Replica, Want
@@ -35,9 +38,14 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
         RankError: ranks are missing or disagree, none came back finite, or the new
             model would not be; the model is then as it was.
     """
-    if replica.options.server_step.measure is not None and replica.probe is None:
+    if (
+        replica.options.server_step.line_search_samples is not None
+        and replica.probe is None
+    ):
         rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
-        raise invalid("the job", rule, "an server step with `measure` alone")
+        raise invalid(
+            "the job", rule, "an server step with `line_search_samples` alone"
+        )
     finish(replica)
     began, sent = time.perf_counter(), replica.wire.bytes_sent
     last, meanwhile = (replica.product, replica.told), partial(_meanwhile, replica)
@@ -65,7 +73,7 @@ def sync(replica: Replica, work: Work) -> SyncReport | None:
     if replica.trace is not None:
         replica.trace.add(report, found.cohort, noted, replica.scale)
     if found.measured is not None:
-        replica.scale *= found.measured.factor
+        replica.scale *= found.measured.step_size_factor
     return report
 
 
@@ -105,14 +113,14 @@ def _start(replica: Replica, arrivals: Arrivals) -> None:
         replica.trace.charge(len(heard) * replica.model.layout.parameters)
 
 
-def _checked(replica: Replica, arrivals: Arrivals) -> Validated | None:
+def _checked(replica: Replica, arrivals: Arrivals) -> SketchCheck | None:
     """What the data says of the weights of the last round."""
     solved, replica.solved = replica.solved, None
     if solved is None:
         return None
     heard, weights, model, rows = solved
     products = arrivals.rows["product"][heard]
-    return checked(replica.rounds, model, weights, rows, products)
+    return check_sketched_weights(replica.rounds, model, weights, rows, products)
 
 
 def _report(
@@ -120,7 +128,7 @@ def _report(
     arrivals: Arrivals,
     outcome: Outcome,
     used: tuple[int, float, float],
-    before: Validated | None,
+    before: SketchCheck | None,
 ) -> SyncReport:
     heard, ranks = outcome.cohort.clients, range(replica.wire.ranks)
     active, found = set(arrivals.active.tolist()), set(heard.tolist())

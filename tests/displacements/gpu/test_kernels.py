@@ -19,8 +19,8 @@ import torch
 
 from hewfl.core.displacements import RoundProducts
 from hewfl.displacements import gpu
-from hewfl.displacements.backend import on_gpu
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.backend import gpu_kernels
+from hewfl.displacements.dense import as_dense
 from hewfl.displacements.gram import round_products, vector_products
 from hewfl.displacements.post_local import combine
 
@@ -126,7 +126,7 @@ def portable_products(
 ) -> RoundProducts:
     """The plain twin, in float64 throughout."""
     vectors = rows if reference is None else [*rows.double(), reference.double()]
-    return vector_products(as_rows("vectors", vectors), origin)
+    return vector_products(as_dense("vectors", vectors), origin)
 
 
 def assert_twins(found: RoundProducts | None, twin: RoundProducts, what: str) -> None:
@@ -226,7 +226,7 @@ def test_problems_are_those_of_the_host(
     found = gpu.round_products(rows, reference, 1.3)
     assert found is not None
     host = None if reference is None else reference.cpu()
-    twin = round_products(as_rows("rows", rows.cpu()), host, 1.3)
+    twin = round_products(as_dense("rows", rows.cpu()), host, 1.3)
     w = np.full(6, 1 / 6)
     w[longest] = 1e-5
     w /= w.sum()  # the origin does not matter then
@@ -314,8 +314,8 @@ def test_sums_of_nothing(place: str) -> None:
 
 def test_host_tensors_are_left_to_the_host() -> None:
     rows = torch.randn(3, 50)
-    assert not gpu.serves(rows)
-    assert on_gpu(rows) is None
+    assert not gpu.is_readable(rows)
+    assert gpu_kernels(rows) is None
     assert combine(rows, np.ones(3)).dtype == torch.float32
 
 
@@ -323,11 +323,11 @@ def test_host_tensors_are_left_to_the_host() -> None:
 @on_hopper
 def test_which_tensors_are_served() -> None:
     rows = torch.randn(4, 6, device="cuda")
-    assert on_gpu(rows) is gpu
-    assert gpu.serves(rows[:, 1:5])
-    assert gpu.serves(rows.double())
-    assert not gpu.serves(rows.T)
-    assert not gpu.serves(rows.int())
+    assert gpu_kernels(rows) is gpu
+    assert gpu.is_readable(rows[:, 1:5])
+    assert gpu.is_readable(rows.double())
+    assert not gpu.is_readable(rows.T)
+    assert not gpu.is_readable(rows.int())
 
 
 def test_every_number_of_rows_has_its_shape() -> None:

@@ -6,7 +6,7 @@ import torch
 
 from hewfl import combine, data_gap, post_local_weights
 from hewfl.core.displacements import LinearCombination
-from hewfl.displacements.dense import as_rows
+from hewfl.displacements.dense import as_dense
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,7 +40,7 @@ def test_weights_are_those_of_the_host(
     here = post_local_weights(rows.cpu(), home, 1.3)
     assert there.weights == pytest.approx(here.weights, abs=1e-6)
     assert float(there.value) == pytest.approx(float(here.value), rel=1e-6)
-    size = float(np.diagonal(as_rows("rows", rows.cpu()).gram()).max())
+    size = float(np.diagonal(as_dense("rows", rows.cpu()).gram()).max())
     given = home if home is not None else torch.zeros(d)
     assert data_gap(rows.cpu(), given, 1.3, there.weights) <= 1e-6 * size
 

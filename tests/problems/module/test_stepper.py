@@ -21,7 +21,7 @@ from hewfl.problems.module.stacked import (
     form_of,
 )
 from hewfl.problems.module.training import Task
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import Draws
 
 pytestmark = pytest.mark.torch
@@ -144,7 +144,7 @@ def test_branches_are_those_of_the_engine(route: Any) -> None:
     found = problem.branches(anchors, cohort, plans, samples)
     draws = Draws(samples, cohort.batch_sizes)
     for k, plan in enumerate(plans):
-        expected = run_branches_reference(problem, anchors[k], cohort, plan, draws)
+        expected = run_branches_plain(problem, anchors[k], cohort, plan, draws)
         assert close(found[k], expected, ROUNDING)
 
 

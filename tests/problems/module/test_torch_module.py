@@ -10,7 +10,7 @@ import torch
 from tests.problems.module.small import Array, data, mlp, nn, points, small
 
 from hewfl import (
-    ChoiceHorizons,
+    ChoiceSteps,
     FedAvg,
     Federation,
     HewHet,
@@ -182,7 +182,7 @@ def test_any_loss_and_integer_features() -> None:
     problem = torch_from_arrays(module, X, y.astype(np.float32), shards, loss=square)
     found = problem.evaluate(problem.start[None])
     assert set(found) == {"train_loss"}
-    federation = Federation(ChoiceHorizons((1, 3)), 4)
+    federation = Federation(ChoiceSteps((1, 3)), 4)
     trace = simulate(problem, federation, [FedAvg(20.0, 1.0)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
     assert losses[0] is not None
@@ -205,7 +205,7 @@ def digits(route: Any = "auto") -> TorchModule:
 
 
 def run(problem: TorchModule, rounds: int, **given: Any) -> Any:
-    federation = Federation(ChoiceHorizons((1, 2, 6)), 16, SampledParticipation(4))
+    federation = Federation(ChoiceSteps((1, 2, 6)), 16, SampledParticipation(4))
     return simulate(
         problem,
         federation,
@@ -240,7 +240,7 @@ def test_a_run_starts_at_the_module(tmp_path: Path) -> None:
     problem = small(module=nn.Sequential(*layers), training=Training())
 
     def played(**given: Any) -> Array:
-        federation = Federation(ChoiceHorizons((1, 2)), 4)
+        federation = Federation(ChoiceSteps((1, 2)), 4)
         lanes = [FedAvg(10.0, 1.0)]
         trace = simulate(problem, federation, lanes, rounds=2, seed=0, **given)
         return np.asarray(trace.anchors[0])
@@ -281,7 +281,7 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     """Read off displacements they would be as long as Adam's directions, about √d."""
     training = Training(clip=1e-3, optimiser="adamw")
     problem = small(training=training)
-    federation = Federation(ChoiceHorizons((1, 2)), batch_size=2)
+    federation = Federation(ChoiceSteps((1, 2)), batch_size=2)
     seen: list[float] = []
 
     def observe(step: Any) -> dict[str, float]:
@@ -299,7 +299,7 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     assert corrected.scalars == n * d + 3 * (2 * d + n * 2 * d + 1)
     assert corrected.paper_scalars == corrected.scalars
     assert plain.scalars == 3 * (d + n * d + 1)
-    assert trace.ledger(0).total.scalars == corrected.scalars
+    assert trace.communication(0).total.scalars == corrected.scalars
     sgd = replace(problem, training=Training())
     found = simulate(sgd, federation, lanes[:1], rounds=3, seed=0).of(0)[-1]
     assert found.scalars == n * d + 3 * (2 * d + n * d + 1)

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import Federation, FixedHorizons, HewHet, HewHom, UniformLocalSGD, simulate
+from hewfl import Federation, FixedSteps, HewHet, HewHom, UniformLocalSGD, simulate
 from hewfl.core import native
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.problems import Softmax
 from hewfl.problems.softmax.kernel import LIBRARY
 from hewfl.problems.softmax.passes import losses, losses_and_hits
 from hewfl.simulation.branches import run_branches
-from hewfl.simulation.branches_reference import run_branches_reference
+from hewfl.simulation.branches_reference import run_branches_plain
 from hewfl.simulation.draws import Draws, draw
 
 pytestmark = pytest.mark.skipif(
@@ -41,7 +41,7 @@ def told(rng: np.random.Generator, d: int) -> list[LocalPlan]:
 def setting(
     problem: Softmax, batches: list[int], horizons: list[int]
 ) -> tuple[Cohort, Draws]:
-    federation = Federation(FixedHorizons(horizons), batches)
+    federation = Federation(FixedSteps(horizons), batches)
     cohort = federation.cohort(3, 0, problem.data_sizes)
     return cohort, draw(3, 0, cohort, problem.offsets)
 
@@ -61,7 +61,7 @@ def test_compiled_branches_equal_the_plain_twin(
     fast = run_branches(problem, anchors, cohort, plans, draws)
     assert fast.dtype == dtype
     for k, plan in enumerate(plans):
-        slow = run_branches_reference(problem, anchors[k], cohort, plan, draws)
+        slow = run_branches_plain(problem, anchors[k], cohort, plan, draws)
         eps = np.finfo(dtype).eps  # scores of size √p are rounded to eps √p
         rounding = 40 * eps * (1 + np.sqrt(p)) * np.abs(slow).max()
         assert np.abs(fast[k] - slow).max() <= rounding
@@ -88,7 +88,7 @@ def test_scores_of_any_size_give_probabilities(spread: float) -> None:
     anchor = np.linspace(-spread, spread, problem.d).astype(np.float32)
     plan = LocalPlan(np.full(N, 0.1))
     fast = run_branches(problem, anchor[None], cohort, [plan], draws)[0]
-    slow = run_branches_reference(problem, anchor, cohort, plan, draws)
+    slow = run_branches_plain(problem, anchor, cohort, plan, draws)
     assert np.isfinite(fast).all()
     if spread <= 1e3:  # beyond, rounding of the scores decides which class wins
         assert np.abs(fast - slow).max() <= 1e-5 * max(1, spread) * np.abs(slow).max()
@@ -122,7 +122,7 @@ def test_whole_runs_agree_with_and_without_the_kernel() -> None:
     problem = softmax(9, 4, "float64")
     L = problem.smoothness
     lanes: list[Any] = [UniformLocalSGD(L, 0.4), HewHom(L, 0.4), HewHet(L, 0.4)]
-    federation = Federation(FixedHorizons([1, 2, 4, 4, 8, 1]), 4)
+    federation = Federation(FixedSteps([1, 2, 4, 4, 8, 1]), 4)
     fast = simulate(problem, federation, lanes, rounds=5, seed=2)
     with native.disabled():
         slow = simulate(problem, federation, lanes, rounds=5, seed=2)

@@ -19,7 +19,7 @@ import pytest
 
 from hewfl import (
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewControl,
     HewFixed,
     HewHet,
@@ -38,7 +38,7 @@ from hewfl.problems import (
     softmax_from_arrays,
 )
 from hewfl.simulation.audit import control_audit, pathwise_audit
-from hewfl.simulation.setting import Step
+from hewfl.simulation.rounds import Step
 from hewfl.theory import (
     PostLocal,
     System,
@@ -167,7 +167,7 @@ def play(
     for seed in range(SEEDS):
         trace = simulate(
             problem,
-            Federation(FixedHorizons(horizons), b),
+            Federation(FixedSteps(horizons), b),
             entries,
             rounds=rounds,
             seed=seed,

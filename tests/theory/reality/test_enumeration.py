@@ -18,7 +18,7 @@ from tests.theory.reality.scenario import Scenario, drawn
 from hewfl import (
     Algorithm,
     Federation,
-    FixedHorizons,
+    FixedSteps,
     HewFixed,
     HewHet,
     HewHom,
@@ -53,7 +53,7 @@ def test_every_run_ends_in_a_state_of_the_enumeration(method: str) -> None:
     first = Cloud(x[None], np.zeros((1, 2, 2)), np.ones(1))
     last = rounds(scenario, work, first, rule, 2)[-1]
     assert last.chances.sum() == pytest.approx(1, abs=1e-12)
-    problem, federation = as_problem(scenario), Federation(FixedHorizons((1, 2)), 1)
+    problem, federation = as_problem(scenario), Federation(FixedSteps((1, 2)), 1)
     assert problem.smoothness == pytest.approx(L, rel=1e-12)
     np.testing.assert_allclose(problem.variance_bounds(), scenario.variance)
     np.testing.assert_allclose(problem.optimum().x, 0, atol=1e-12)

@@ -3,9 +3,8 @@
 `kernels.cu` holds two kernels in CUDA C and says how they work. They are compiled at
 first use by the run-time compiler that comes with torch's CUDA builds. Where that is
 missing, and for products on a GPU without fast float64 matrix units, functions return
-None: the portable code of the room, which is the kernels' twin, then works on the same
-tensors. Loaded only when a CUDA tensor is given, so that the room itself does not need
-torch.
+None: the portable code of the package then works on the same tensors. This module is
+loaded only when a CUDA tensor is given, so that the package itself does not need torch.
 """
 
 from functools import cache
@@ -48,7 +47,7 @@ _WIDENED = 2**25
 """Entries that are brought to float64 at a time."""
 
 
-def serves(rows: Any) -> bool:
+def is_readable(rows: Any) -> bool:
     """Whether these are vectors that the kernels may read."""
     return (
         isinstance(rows, torch.Tensor)
@@ -73,9 +72,6 @@ def is_available(device: torch.device) -> bool:
     return True
 
 
-# ------------------ products
-
-
 def round_products(
     rows: torch.Tensor, reference: torch.Tensor | None, curvature: float
 ) -> RoundProducts | None:
@@ -85,7 +81,7 @@ def round_products(
     where it is a long one does a second pass start from the shortest.
 
     Args:
-        rows: shape (n, s), on a GPU; see `serves`.
+        rows: shape (n, s), on a GPU; see `is_readable`.
         reference: shape (s,), on the same, or None.
         curvature: Λ.
 
@@ -95,14 +91,16 @@ def round_products(
     """
     origin, n = 0, len(rows)
     for _ in range(ORIGINS):
-        found = vector_products(rows, reference, origin)
-        if found is None:
+        products = vector_products(rows, reference, origin)
+        if products is None:
             return None
-        numbers = np.concatenate([found.gram.ravel(), found.linear, [found.offset]])
+        numbers = np.concatenate(
+            [products.gram.ravel(), products.linear, [products.offset]]
+        )
         if not np.abs(numbers).max() < SAFE[1]:  # also where one is not a number
             return None
-        problem = weight_problem(found, n, curvature)
-        G, cr, rr = found.gram[:n, :n], found.linear[:n], found.offset
+        problem = weight_problem(products, n, curvature)
+        G, cr, rr = products.gram[:n, :n], products.linear[:n], products.offset
         lengths = np.diagonal(G) + 2 * cr + rr
         shortest = int(np.argmin(lengths))
         outside = nearer_origin(G, origin)
@@ -121,12 +119,12 @@ def vector_products(
     """Products of the rows and the reference after them, around one of the rows.
 
     Args:
-        rows: shape (n, s), on a GPU; see `serves`.
+        rows: shape (n, s), on a GPU; see `is_readable`.
         reference: shape (s,), on the same, of any precision, or None.
         origin: row that the others are taken relative to.
 
     Returns:
-        What `hewfl.displacements.gram.vector_products` gives; None where no kernel serves.
+        As `hewfl.displacements.gram.vector_products`; None where no kernel can run.
     """
     n = len(rows)
     m = n + (reference is not None)
@@ -178,9 +176,6 @@ def _tuned(blocks: int) -> tuple[int, int, int]:
     return next(best for most, best in TUNED.items() if blocks <= most)
 
 
-# ------------------ weighted sums
-
-
 def weighted_sum(
     rows: torch.Tensor,
     weights: Float64[Array, "... n"],
@@ -189,7 +184,7 @@ def weighted_sum(
     """Σ w_iΔ_i summed in float64, rounded once to float32, or not for float64 rows.
 
     Args:
-        rows: shape (n, s), on a GPU; see `serves`.
+        rows: shape (n, s), on a GPU; see `is_readable`.
         weights: shape (n,), or (k, n) for k sums; vectors of weight zero in a sum are
             not read for it.
         tuned: other values of rows in flight and threads, for benchmarks.
@@ -206,9 +201,6 @@ def weighted_sum(
     if out.numel() > 0:
         _launch("weighted_sum", -(-s // columns) * sums, threads, given, settings)
     return out
-
-
-# ------------------ the kernels
 
 
 def _layout(rows: torch.Tensor, *others: torch.Tensor) -> dict[str, int]:

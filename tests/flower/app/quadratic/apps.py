@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from hewfl import Cohort, FixedHorizons, HewHet, HewHom, Scaffold
+from hewfl import Cohort, FixedSteps, HewHet, HewHom, Scaffold
 from hewfl.flower import AlgorithmStrategy, ClientObjective, StepContext, client_app
 from hewfl.problems import random_quadratic
 from hewfl.simulation.draws import draw
@@ -58,7 +58,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = AlgorithmStrategy(
         method,
         population=n,
-        horizons=FixedHorizons(HORIZONS[:n]),
+        horizons=FixedSteps(HORIZONS[:n]),
         seed=int(config["seed"]),
         wait_seconds=float(config["wait"]),
         fraction_evaluate=0.0,
