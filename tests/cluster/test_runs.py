@@ -16,9 +16,9 @@ from hewfl.experiments import dask_tasks as travelling
 from hewfl.experiments import user_code as own
 from hewfl.experiments.dask_executor import Cluster
 from hewfl.experiments.dask_tasks import DataPart, likeness, parts_of_data, pieces_of
-from hewfl.experiments.executor import Task
-from hewfl.experiments.run import Progress, run_all
-from hewfl.experiments.run_folder import Folder, folder_for, held
+from hewfl.experiments.executor import Progress, Task
+from hewfl.experiments.run import run_all
+from hewfl.experiments.run_folder import Folder, folder_for, lock_runs
 from hewfl.experiments.spec import spec_from_table
 from tests.cluster.processes import Processes, until
 from tests.cluster.tasks import marked_tasks
@@ -41,7 +41,7 @@ def begun_folder(data: Path, root: Path, **changes: Any) -> Folder:
     """A run that has begun: its data file is not looked at again by the client."""
     table = tomllib.loads(TEXT) | {"data": {"name": str(data)}} | changes
     folder = folder_for(spec_from_table(table), root)
-    with held([folder]):
+    with lock_runs([folder]):
         pass
     return folder
 

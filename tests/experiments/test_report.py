@@ -18,8 +18,9 @@ import pytest
 from hewfl.core.atomic import read_json, write_json
 from hewfl.core.validation import Array
 from hewfl.errors import InvalidInputError
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for, open_folder
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.statistics import compare, rank_methods

@@ -305,7 +305,7 @@ def test_the_objective_is_of_those_who_are_judged(problem: Softmax, whose: str) 
     scenario = Scenario((RandomLabels(2 * ONE),), whose)  # type: ignore[arg-type]  # both are right
     fed = Federation(FixedSteps(2), 2, scenario=scenario)
     trace = simulate(problem, fed, [UniformLocalSGD(1.0, 0.3)], rounds=2, seed=0)
-    roles = scenario.roles(0, fed.batches(N))
+    roles = scenario.assign(0, fed.batches(N))
     losses = roles.relabelled(problem).client_losses(trace.anchors)[0]
     chosen = losses[roles.honest] if whose == "honest" else losses
     (found,) = trace.final().values()

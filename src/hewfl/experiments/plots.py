@@ -16,6 +16,7 @@ from hewfl.core.validation import Array, invalid
 from hewfl.experiments.results import (
     AXES,
     GAPS,
+    LARGER_IS_BETTER,
     Axis,
     Group,
     Results,
@@ -24,7 +25,6 @@ from hewfl.experiments.results import (
 )
 from hewfl.experiments.statistics import final_values, half_width
 from hewfl.experiments.styles import ADAPTIVE, MARKERS, Style, styles_of
-from hewfl.experiments.results import LARGER_IS_BETTER
 from hewfl.plotting import legend, name_ends, plain_text, save
 from hewfl.server.trace import AVERAGED
 

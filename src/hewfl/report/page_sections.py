@@ -10,8 +10,14 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array
+from hewfl.experiments.candidates import Choice, Trials
 from hewfl.experiments.plots import QUANTITIES, measured
-from hewfl.experiments.results import AXES, available_axes, mean_axis_values
+from hewfl.experiments.results import (
+    AXES,
+    LARGER_IS_BETTER,
+    available_axes,
+    mean_axis_values,
+)
 from hewfl.experiments.spec import write_spec
 from hewfl.experiments.statistics import (
     LEVEL,
@@ -21,13 +27,11 @@ from hewfl.experiments.statistics import (
     friedman_p,
     mean_ranks,
     rounds_to_target,
-    target_text,
     short_number,
+    target_text,
 )
 from hewfl.experiments.styles import is_hew
 from hewfl.experiments.summary import statistics
-from hewfl.experiments.results import LARGER_IS_BETTER
-from hewfl.experiments.tune import Choice, Trials
 from hewfl.report.page_data import (
     Html,
     PageRun,
@@ -129,7 +133,7 @@ def _ranking(runs: Sequence[PageRun], quantity: str) -> Html:
 
 def _is_certain(s: Ranking) -> bool:
     """Whether the best is certainly ahead of all others."""
-    return len(s.split(s.best[0])["better"]) == len(s.labels) - len(s.best)
+    return len(s.by_verdict(s.best[0])["better"]) == len(s.labels) - len(s.best)
 
 
 def _sentence(s: Ranking) -> str:
@@ -144,7 +148,7 @@ def _sentence(s: Ranking) -> str:
     if _is_certain(s):
         wins = "win" if many else "wins"
         return f"on {name} {first} {wins}, certainly against all {others} others"
-    doubt = s.split(s.best[0])["undecided"]
+    doubt = s.by_verdict(s.best[0])["undecided"]
     if len(doubt) == others:
         has = "have" if many else "has"
         return f"on {name} {first} {has} the best mean, but nothing is certain"
@@ -164,19 +168,19 @@ def _named(run: PageRun, s: Ranking) -> list[str]:
 def _short_certainty(s: Ranking) -> str:
     if not s.best:
         return ""
-    ahead = len(s.split(s.best[0])["better"])
+    ahead = len(s.by_verdict(s.best[0])["better"])
     others = len(s.labels) - len(s.best)
     return "certain" if ahead == others else f"certain against {ahead} of {others}"
 
 
 def _certainty(s: Ranking) -> str:
     """How sure the first place is, with the largest corrected p behind it."""
-    others = s.split(s.best[0])
+    others = s.by_verdict(s.best[0])
     count = len(s.labels) - len(s.best)
     if len(next(iter(s.finals.values()))) < 2:
         return "one seed: nothing can be certain"
     if not others["undecided"]:
-        worst = max((s.against(s.best[0], k).p for k in others["better"]), default=0.0)
+        worst = max((s.compare(s.best[0], k).p for k in others["better"]), default=0.0)
         return f"certain against all {count} others, p ≤ {max(worst, 1e-4):.1g}"
     doubt = listed(others["undecided"], 4)
     return (
@@ -193,7 +197,9 @@ def _costs(run: PageRun, s: Ranking) -> list[Html]:
     if target is not None:
         for axis in available_axes(results):
             if axis in ("rounds", "seconds"):
-                when = target_text(rounds_to_target(results, label, s.quantity, target, axis))
+                when = target_text(
+                    rounds_to_target(results, label, s.quantity, target, axis)
+                )
                 lines.append(
                     tag("small", f"{AXES[axis]} to {target:.4g}: {when}"),
                 )
@@ -204,7 +210,7 @@ def _sent(run: PageRun, s: Ranking) -> Html:
     """What the best sent in all, beside the least that a method sent."""
     if not s.best:
         return Html("")
-    sent = {k: positions(run.results, k, "scalars")[-1] for k in s.labels}
+    sent = {k: mean_axis_values(run.results, k, "scalars")[-1] for k in s.labels}
     least = min((v for v in sent.values() if v > 0), default=np.nan)
     ratio = sent[s.best[0]] / least
     more = f", {ratio:.2g} times the least" if ratio > 1.05 else ""
@@ -235,7 +241,7 @@ def baseline(run: PageRun) -> Html:
         others = [label for label in run.results.labels if label != best]
         if best is None or not others or not math.isfinite(s.mean(best)):
             continue
-        found = {label: s.against(label, best) for label in others}
+        found = {label: s.compare(label, best) for label in others}
         scale = _scale(found.values())
         rows = [
             [run.name(label), "0", "the same in every seed", "", "—", "= equal"]
@@ -286,8 +292,8 @@ def _matrix_cell(s: Ranking, label: str, other: str) -> Html:
         return tag("td", "·", class_="self")
     if s.is_equal(label, other):
         return tag("td", "= 0", class_="equal", title="the same in every seed")
-    c = s.against(label, other)
-    text = f"{WORDS[c.verdict][0]} {_signed(c.found.mean)}"
+    c = s.compare(label, other)
+    text = f"{WORDS[c.verdict][0]} {_signed(c.comparison.mean)}"
     told = f"{label} against {other}: p = {c.p:.2g}"
     return tag("td", text, class_=c.verdict, title=told)
 
@@ -311,7 +317,9 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
             continue
         rows = []
         for label in s.labels:
-            found = {a: rounds_to_target(results, label, s.quantity, target, a) for a in axes}
+            found = {
+                a: rounds_to_target(results, label, s.quantity, target, a) for a in axes
+            }
             order = float(np.mean(found["rounds"]))
             cells = [target_text(own) for own in found.values()]
             rows.append((order, [run.name(label), *cells]))
@@ -331,7 +339,7 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
 
 def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
     """A comparison as cells of a row: numbers, a small picture, a word."""
-    found = c.found
+    found = c.comparison
     verdict = tag("span", WORDS[c.verdict], class_=c.verdict)
     if not math.isfinite(found.high):
         known = f"{found.mean:+.4g}" if found.seeds else "—"
@@ -358,7 +366,7 @@ def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
 
 def _scale(found: Iterable[CorrectedComparison]) -> float:
     """Half the width of the pictures: far outliers end at the border."""
-    ends = [max(abs(c.found.low), abs(c.found.high)) for c in found]
+    ends = [max(abs(c.comparison.low), abs(c.comparison.high)) for c in found]
     kept = [end for end in ends if math.isfinite(end)]
     return min(max(kept), 3 * float(np.median(kept))) or 1.0 if kept else 1.0
 

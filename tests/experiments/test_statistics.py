@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from hewfl.core.validation import Array
 from hewfl.experiments.results import Results, available_axes, axis_values
@@ -14,11 +15,11 @@ from hewfl.experiments.statistics import (
     common_target,
     friedman_p,
     holm,
-    paired_p,
     mean_ranks,
+    paired_p,
+    rank_methods,
     rounds_to_target,
     target_text,
-    rank_methods,
 )
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
@@ -85,13 +86,13 @@ def test_p_is_corrected_over_all_pairs(standing: Ranking) -> None:
 
 
 def test_a_pair_reads_both_ways(standing: Ranking) -> None:
-    ahead, behind = standing.against("a", "c"), standing.against("c", "a")
+    ahead, behind = standing.compare("a", "c"), standing.compare("c", "a")
     assert (ahead.verdict, behind.verdict) == ("better", "worse")
     assert ahead.p == behind.p < 0.01
-    assert ahead.found.mean == -behind.found.mean
-    assert (ahead.found.low, ahead.found.high) == (
-        -behind.found.high,
-        -behind.found.low,
+    assert ahead.comparison.mean == -behind.comparison.mean
+    assert (ahead.comparison.low, ahead.comparison.high) == (
+        -behind.comparison.high,
+        -behind.comparison.low,
     )
 
 
@@ -101,7 +102,7 @@ def test_equals_share_the_first_place_and_doubt_is_not_equality(
     assert set(standing.best) == {"a", "a again"}
     assert standing.is_equal("a", "a again")
     assert not standing.is_equal("a", "b")
-    told = standing.split("a")
+    told = standing.by_verdict("a")
     assert told == {"better": ["c"], "worse": [], "undecided": ["b"]}
 
 
@@ -110,8 +111,8 @@ def test_what_diverged_everywhere_is_behind_without_a_test() -> None:
     kept = 1 + np.tile(NOISE[0][:, None], 2)
     found = rank_methods(results_with({"lost": lost, "kept": kept}), "objective")
     assert found.labels == ("kept", "lost")
-    assert found.against("kept", "lost").p == 0
-    assert found.against("kept", "lost").verdict == "better"
+    assert found.compare("kept", "lost").p == 0
+    assert found.compare("kept", "lost").verdict == "better"
 
 
 # ------------------------------------------------------------------ a target
@@ -125,7 +126,9 @@ def test_a_target_is_reached_between_evaluations() -> None:
     np.testing.assert_allclose(sent, [5, 10])
     never = rounds_to_target(results_with(curves), "a", "objective", 2.0, "rounds")
     np.testing.assert_allclose(never, [1, np.inf])
-    assert rounds_to_target(results_with(curves), "a", "objective", 9.0, "rounds").tolist() == [
+    assert rounds_to_target(
+        results_with(curves), "a", "objective", 9.0, "rounds"
+    ).tolist() == [
         0,
         0,
     ]
@@ -173,11 +176,23 @@ def test_ranks_over_panels(standing: Ranking) -> None:
     assert mean_ranks([standing]) == []
 
 
+def panels_of(table: Array) -> list[Ranking]:
+    """One ranking per row of final values; a column is a method."""
+    names = "abcdef"[: table.shape[1]]
+    rows = (dict(zip(names, row[:, None], strict=True)) for row in table)
+    return [Ranking("objective", row, {}) for row in rows]
+
+
 def test_friedman_is_scipy_s() -> None:
-    stats = pytest.importorskip("scipy.stats")
     table = np.array([[1.0, 2.0, 3.0], [1.5, 2.5, 2.0], [1.0, 3.0, 4.0], [2.0, 1.0, 5]])
-    panels = [Ranking("objective", dict(zip("abc", row[:, None], strict=True)), {})
-              for row in table]  # fmt: skip
-    expected = stats.friedmanchisquare(*table.T).pvalue
-    assert friedman_p(panels) == pytest.approx(expected)
-    assert friedman_p(panels[:1]) is None
+    expected = scipy.stats.friedmanchisquare(*table.T).pvalue
+    assert friedman_p(panels_of(table)) == pytest.approx(expected)
+    assert friedman_p(panels_of(table)[:1]) is None
+    assert friedman_p(panels_of(np.ones((3, 4)))) == 1.0
+
+
+def test_friedman_is_corrected_for_ties() -> None:
+    """Without the correction p is 0.789."""
+    rows = ["1133", "3331", "1122", "2131", "2311", "2211"]
+    table = np.array([[float(digit) for digit in row] for row in rows])
+    assert friedman_p(panels_of(table)) == pytest.approx(0.72617, abs=1e-5)
