@@ -79,8 +79,8 @@ def methods(d: int, device: str) -> dict[str, Method]:
     if d <= LARGE:
         made["hewfl, hom"] = ours("hom")
         made["hewfl, equal"] = ours("equal")
-        made["hewfl, sieve, int8"] = ours("sieve", send="int8")
-        made["hewfl, hom, full"] = ours("hom", exact="full")
+        made["hewfl, sieve, bfloat16"] = ours("sieve", compression="bfloat16")
+        made["hewfl, hom, full"] = ours("hom", gram="full")
         made["hewfl, het"] = corrected_method(parameters(d, device))
     return made
 

@@ -141,7 +141,7 @@ def play(rank: int, _: int, plan: Plan) -> list[Seen]:
         for t in range(plan.rounds):
             start = flat(module)
             descend(module, optimizer, plan.steps[rank])
-            local.count(plan.tokens[rank])
+            local.add_tokens(plan.tokens[rank])
             if rank in plan.spoiled and t == plan.rounds - 1:
                 with torch.no_grad():
                     next(iter(module.parameters())).view(-1)[2] = torch.nan

@@ -62,10 +62,10 @@ def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:
         if server_step.average:
             descend(module, optimizer, 1)  # steps since the round are not lost
             pending = flat(module)
-            with local.averaged():
+            with local.averaged_model():
                 told.averages.append(flat(module))
             assert flat(module).tobytes() == pending.tobytes()
-            local._replica.model.give()  # the next branch from x
+            local._job.model.set_parameters()  # the next branch from x
             local._steps.work = type(local._steps.work)()
     return told
 
@@ -109,11 +109,11 @@ def test_averages_are_the_engines(
 
 def refused(rank: int, _: int) -> str:
     _, _, local = make(rank, ServerStep())
-    with pytest.raises(InvalidInputError) as caught, local.averaged():
+    with pytest.raises(InvalidInputError) as caught, local.averaged_model():
         pass
     return str(caught.value)
 
 
 def test_a_job_without_an_average_says_so(pool: Pool) -> None:
     texts = pool.run(refused, 2)
-    assert "`options.server_step` must be one that keeps an average" in texts[0]
+    assert "`options.server_step` must be one with an average" in texts[0]

@@ -10,8 +10,8 @@ from torch import nn
 
 from hewfl import ServerStep
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.buckets import plan_layout
-from hewfl.torch.rendezvous import Work
+from hewfl.torch.parameters import plan_layout
+from hewfl.torch.rendezvous import LocalWork
 from hewfl.torch.shared_model import SharedModel, is_finite, largest
 
 pytestmark = pytest.mark.torch
@@ -74,7 +74,7 @@ def step(module: nn.Linear, optimizer: Any, rank: int, size: float) -> None:
 
 def take_back(local: HewLocalSGD, module: nn.Linear, start: torch.Tensor) -> None:
     """Go on from the common model as if the last step had not been."""
-    local._steps.work = Work()
+    local._steps.work = LocalWork()
     with torch.no_grad():
         module.weight.copy_(start)
 
@@ -111,14 +111,14 @@ def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
         with pytest.raises(RankError) as caught:
             local.sync()
         after = variates(local)
-        local._steps.work = Work()
+        local._steps.work = LocalWork()
     return str(caught.value), before, after
 
 
 def variates(local: HewLocalSGD) -> list[bytes]:
-    held = local._replica.variates
+    held = local._job.variates
     assert held is not None
-    return [bits(c) for c in held.own + held.server]
+    return [bits(c) for c in held.client + held.server]
 
 
 def test_a_control_variate_beyond_its_precision_is_said_too(pool: Pool) -> None:
@@ -150,14 +150,14 @@ def shared(server_step: ServerStep) -> SharedModel:
     """After a first move, so that momentum is not zero."""
     parameters = [nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))]
     model = SharedModel(parameters, plan_layout(parameters, 100), server_step)
-    model.take()
+    model.set_anchor()
     assert fits(model, torch.tensor([1.0, 1.0, -2.0]))
-    model.accept(0)
+    model.commit(0)
     return model
 
 
 def fits(model: SharedModel, step: torch.Tensor) -> bool:
-    return model.fits([model.advance(0, step.clone())[1]])
+    return model.is_representable([model.advance(0, step.clone())[1]])
 
 
 @pytest.mark.parametrize("far", [1e3, 8e37, 2e38, 3e38])
@@ -176,16 +176,16 @@ def test_what_fits_is_finite(server_step: ServerStep, far: float) -> None:
     step = far * torch.tensor([1.0, -1.0, 1.0])
     model, twin = shared(server_step), shared(server_step)
     if fits(model, step):
-        model.accept(1)
+        model.commit(1)
         assert is_finite(model.anchor[0])
         return
     for one in (model, twin):
         assert fits(one, torch.tensor([0.5, 0.25, 1.0]))
-        one.accept(1)
+        one.commit(1)
     assert torch.equal(model.anchor[0], twin.anchor[0])
     assert torch.equal(model.parameters[0], twin.parameters[0])
     assert not fits(twin, step)
-    twin.accept(2)
+    twin.commit(2)
     assert not is_finite(twin.anchor[0]) or not is_finite(twin.memory[0])
 
 

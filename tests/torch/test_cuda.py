@@ -52,7 +52,7 @@ def trained(device: str, rule: str, options: SyncOptions) -> np.ndarray:
 def test_rounds_on_a_gpu_are_those_on_the_host(
     tmp_path: Path, rule: str, how: str
 ) -> None:
-    options = replace(OUTER, exact="full") if how == "full" else OUTER
+    options = replace(OUTER, gram="full") if how == "full" else OUTER
     if how == "on host":
         options = replace(options, anchor_on_host=True)
     with alone("gloo", tmp_path / "gloo"):

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hewfl import InvalidInputError, ServerStep
-from hewfl.torch.buckets import plan_layout
-from hewfl.torch.shared_model import SMALL, SharedModel, moved
+from hewfl.torch.parameters import plan_layout
+from hewfl.torch.shared_model import SMALL_PIECE, SharedModel, add_anchor
 
 pytestmark = pytest.mark.torch
 
@@ -49,7 +49,7 @@ def test_displacements_and_models_go_through_any_memory_format() -> None:
     parameters = model()
     layout = plan_layout(parameters, 50)
     shared = SharedModel(parameters, layout, ServerStep())
-    shared.take()
+    shared.set_anchor()
     start = [p.detach().clone() for p in parameters]
     with torch.no_grad():
         for parameter in parameters:
@@ -58,7 +58,7 @@ def test_displacements_and_models_go_through_any_memory_format() -> None:
         away = torch.full((bucket.size,), torch.nan, dtype=bucket.dtype)
         shared.displacement(b, away)
         assert (away.float() - 1).abs().max() < 0.01
-    shared.give()
+    shared.set_parameters()
     for parameter, value in zip(parameters, start, strict=True):
         assert torch.equal(parameter, value)
 
@@ -72,7 +72,7 @@ def test_the_direct_way_is_the_general_one(
 
     Small pieces are put together before they are read.
     """
-    shapes = [(SMALL, 5), (SMALL,)] if large else [(7, 3), (5,), (11,)]
+    shapes = [(SMALL_PIECE, 5), (SMALL_PIECE,)] if large else [(7, 3), (5,), (11,)]
     jobs = []
     for server_step in (
         ServerStep(),
@@ -82,7 +82,7 @@ def test_the_direct_way_is_the_general_one(
         torch.manual_seed(6)
         parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
         shared = SharedModel(parameters, plan_layout(parameters, 2**16), server_step)
-        shared.take()
+        shared.set_anchor()
         for p in parameters:
             p.data = p.detach() + torch.randn(p.shape)  # memory of another place
         jobs.append(shared)
@@ -91,7 +91,7 @@ def test_the_direct_way_is_the_general_one(
     products = []
     for job in jobs:
         before = [x.clone() for x in (*job.anchor, *job.parameters)]
-        rooms = [job.room(b).copy_(s) for b, s in enumerate(steps)]
+        rooms = [job.sum_buffer(b).copy_(s) for b, s in enumerate(steps)]
         made = [
             job.advance(b, room, multiplies=multiplies) for b, room in enumerate(rooms)
         ]
@@ -101,8 +101,8 @@ def test_the_direct_way_is_the_general_one(
         assert max(float(reach) for _, far in made for reach in far) == pytest.approx(
             max(float((x + s).abs().max()) for x, s in zip(before, steps, strict=False))
         )
-        assert job.fits([far for _, far in made])
-        job.accept(0)
+        assert job.is_representable([far for _, far in made])
+        job.commit(0)
     assert products[1:] == pytest.approx(products[:1] * 2, rel=1e-4)
     assert (products[0] != 0) == multiplies
     for job in jobs[1:]:
@@ -118,8 +118,8 @@ def test_a_step_that_is_not_finite_shows(path: str, value: float) -> None:
     for place in (0, 3, 10):
         step = torch.zeros(11)
         step[place] = value
-        assert not math.isfinite(moved(step, torch.ones(11), None)[1])
-    assert moved(-torch.ones(11), -torch.ones(11), torch.zeros(11)) == (-11.0, 2.0)
+        assert not math.isfinite(add_anchor(step, torch.ones(11), None)[1])
+    assert add_anchor(-torch.ones(11), -torch.ones(11), torch.zeros(11)) == (-11.0, 2.0)
     assert path
 
 

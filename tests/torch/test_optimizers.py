@@ -11,7 +11,7 @@ from torch import nn
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD
-from hewfl.torch.parameters import mean_rate, require_one_rate
+from hewfl.torch.optimizer_hooks import mean_rate, require_one_rate
 
 pytestmark = pytest.mark.torch
 
@@ -41,7 +41,7 @@ def first_at_rest(rank: int, _: int) -> tuple[int, float, Any]:
     optimizer = torch.optim.SGD(parts, lr=0.1)
     with HewLocalSGD(module, optimizer, 2, options=SMALL) as local:
         descend(module, optimizer, 6)
-    return local.rounds, local._steps.work.travelled, flat(module).tobytes()
+    return local.rounds, local._steps.work.total_step, flat(module).tobytes()
 
 
 def test_a_first_group_at_rest_does_not_stop_rounds(pool: Pool) -> None:
@@ -91,11 +91,11 @@ def measured(rank: int, _: int, kind: str) -> tuple[Any, ...]:
                 seen.append(torch.cat([p.grad.reshape(-1) for p in module.parts]))
                 optimizer.step()
             local.sync()
-        variates = local._replica.variates
+        variates = local._job.variates
     assert variates is not None
-    own, server = (torch.cat(part) for part in (variates.own, variates.server))
+    own, server = (torch.cat(part) for part in (variates.client, variates.server))
     mean = torch.stack(seen).mean(dim=0)
-    return variates.is_plain, own, server, mean, local.bytes_sent
+    return variates.is_plain_sgd, own, server, mean, local.bytes_sent
 
 
 @pytest.mark.parametrize("kind", ["plain", "momentum", "adam"])
@@ -176,9 +176,7 @@ def test_fused_steps_that_scale_themselves_are_refused(pool: Pool) -> None:
     for fine, (kind, text, _) in pool.outcomes(scaled, 2, "het", "fused"):
         assert not fine
         assert kind == InvalidInputError.__name__
-        assert text.startswith(
-            "`gradients` must be unscaled before a step under a rule"
-        )
+        assert text.startswith("`gradients` must be unscaled before a step")
         assert text.endswith("got a scale of 1024")
 
 
@@ -210,6 +208,6 @@ def test_sparse_gradients_cannot_be_corrected(pool: Pool) -> None:
         assert not fine
         assert kind == InvalidInputError.__name__
         assert text == (
-            "`gradients` must be dense under a rule with control variates; got "
+            "`gradients` must be dense with control variates; got "
             "torch.sparse_coo for parameter number 0"
         )

@@ -103,7 +103,7 @@ def say(*words):  # one write each: all processes write here
 
 def told(local, state):
     load(local, state)
-    model = local._replica.model
+    model = local._job.model
     parts = [*model.anchor, *model.memory]
     shared = hashlib.sha256(b"".join(x.numpy().tobytes() for x in parts)).hexdigest()
     moved = float(sum(m.abs().sum() for m in model.memory))

@@ -126,11 +126,11 @@ def test_states_of_other_jobs_are_refused_before_anything_is_written(
     pool: Pool,
 ) -> None:
     form, layout, *damaged = pool.run(refusals, 2)[0]
-    assert form == "the state has format 7; this reads 5"
-    assert "the state belongs to another job: its layout is 5" in layout
+    assert form == "the state has format 7; this reads 6"
+    assert "the state is of another job: its layout is 5" in layout
     for text, what in zip(damaged, ("memory", "anchor", "parameters"), strict=True):
         assert text == (
-            f"the state is damaged: tensors of its {what} are of other shapes"
+            f"the state is damaged: tensors of its {what} have other shapes"
         )
 
 

@@ -21,26 +21,27 @@ from tests.torch.scenarios import (
 )
 
 from hewfl import (
-    Agreement,
+    ExactWeights,
     FedAvg,
-    FedExP,
     FedNova,
-    GeometricMedian,
     HewFixed,
     HewHet,
     HewHom,
+    LocalSGD,
+    Method,
     Scaffold,
     ServerStep,
     StepWeighted,
     UniformLocalSGD,
 )
+from hewfl.aggregators import Agreement, FedExP, GeometricMedian
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.server_step import apply_server_step
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.job import Replica
+from hewfl.torch.job import Job
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
@@ -79,27 +80,32 @@ def mean_travel(plan: Plan, n: int) -> float:
     return float(np.mean([h * r for h, r in pairs]))
 
 
-def smoothness(travelled: float) -> float:
+def smoothness(total_step: float) -> float:
     """L such that Λϑ = L/2 with ϑ = L η H and Λ = 1.25 L."""
-    return 1 / (2 * 1.25 * travelled)
+    return 1 / (2 * 1.25 * total_step)
 
 
-HOM = HewHom(kappa=1.0, amplitude=1.0, by="length")
+HOM = Method(
+    LocalSGD(total=1.0), ExactWeights(kappa=1.0, normalize="length", cross_fit=False)
+)
 """What "hom" is without an L."""
 RULES: dict[str, tuple[Any, Any]] = {
     "hom": ("hom", lambda _: HOM),
-    "agreement": ("agreement", lambda _: Agreement(1.0, 1.0)),
-    "median": ("median", lambda _: GeometricMedian(1.0, 1.0)),
-    "equal": ("equal", lambda _: UniformLocalSGD(1.0, 1.0)),
-    "steps": ("steps", lambda _: StepWeighted(1.0, 1.0)),
-    "tokens": ("tokens", lambda _: FedAvg(1.0, 1.0)),
-    "fednova": ("fednova", lambda _: FedNova(1.0, 1.0)),
+    "agreement": ("agreement", lambda _: Method(LocalSGD(1.0), Agreement())),
+    "median": ("median", lambda _: Method(LocalSGD(1.0), GeometricMedian())),
+    "equal": ("equal", lambda _: UniformLocalSGD(1.0)),
+    "steps": ("steps", lambda _: StepWeighted(1.0)),
+    "tokens": ("tokens", lambda _: FedAvg(1.0)),
+    "fednova": ("fednova", lambda _: FedNova(1.0)),
     "an algorithm": (HewHom(2.0, 0.4, 1.1), lambda _: HewHom(2.0, 0.4, 1.1)),
     "a null endpoint": (
         HewHom(20.0, 0.4, null_endpoint=True),
         lambda _: HewHom(20.0, 0.4, null_endpoint=True),
     ),
-    "a rival": (FedExP(1.0, 1.0), lambda _: FedExP(1.0, 1.0)),
+    "a rival": (
+        Method(LocalSGD(1.0), FedExP()),
+        lambda _: Method(LocalSGD(1.0), FedExP()),
+    ),
 }
 
 
@@ -205,9 +211,11 @@ class Falling:
 
 CORRECTED: dict[str, Callable[[float], Algorithm[Any]]] = {
     "het by a schedule": lambda far: HewHet(smoothness(far), 1.0, Falling(8.0)),
-    "het": lambda _: HewHet(kappa=1.0, amplitude=1.0),
+    "het": lambda _: Method(
+        LocalSGD(total=1.0, variates="gradient"), ExactWeights("variate", kappa=1.0)
+    ),
     "het from zero": lambda far: HewHet(smoothness(far), 1.0, start="zero"),
-    "scaffold": lambda _: Scaffold(10.0, 1.0),
+    "scaffold": lambda _: Scaffold(1.0 / 10.0),
 }
 
 
@@ -274,15 +282,15 @@ def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> N
     """With control variates there is a second sum: one ring more."""
     options = SyncOptions(bucket_bytes=2**20)
     if rule == "full":
-        options, rule = replace(options, exact="full"), "hom"
+        options, rule = replace(options, gram="full"), "hom"
     plan = Plan(rule, options=options, rounds=2)
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
         more = 1.0 * (ranks - 1) * 14 * 8  # what each rank did
-        if rule == "hom" and options.exact == "sketch":
+        if rule == "hom" and options.gram == "sketch":
             more += (ranks - 1) * 2**16
-        if rule == "het" or options.exact == "full":
+        if rule == "het" or options.gram == "full":
             m = ranks + (rule == "het")
             padding = 4 * (-SIZE % ranks)  # of shards
             more += ring * ((m**2 + m + 1) * 8 + padding)
@@ -299,11 +307,11 @@ def test_weights_from_sketches_are_checked_on_the_data(
 ) -> None:
     """In the next round; this model is so small that its sketch is exact."""
     plan = Plan(rounds=3, dtypes=(dtype,))
-    full = replace(plan, options=replace(plan.options, exact="full"))
+    full = replace(plan, options=replace(plan.options, gram="full"))
     seen, twins = pool.run(play, 4, plan)[1], pool.run(play, 4, full)[1]
-    assert [s.report.checked is None for s in seen] == [True, False, False]
+    assert [s.report.sketch_check is None for s in seen] == [True, False, False]
     for before, now, twin in zip(seen, seen[1:], twins, strict=False):
-        found = now.report.checked
+        found = now.report.sketch_check
         assert found is not None
         assert found.round == before.report.round
         assert found.error < 1e-6
@@ -314,7 +322,7 @@ def test_weights_from_sketches_are_checked_on_the_data(
 
 def test_a_rule_may_know_every_rank(pool: Pool) -> None:
     """One variance for each rank, as a federation has one for each client."""
-    rule = HewFixed(10.0, 1.0, variance=(1.0, 2.0, 4.0))
+    rule = HewFixed(total=1.0 / 10.0, variance=(1.0, 2.0, 4.0))
     for rounds in pool.run(play, 3, Plan(rule)):
         worth = np.array([1.0, 3.0, 2.0]) / np.array([1.0, 2.0, 4.0])
         assert rounds[0].report.weights == pytest.approx(worth / worth.sum())
@@ -334,7 +342,7 @@ def steady(rank: int, _: int, rule: str, guesses: bool) -> list[tuple[Any, ...]]
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         if not guesses:
-            patch.setattr(Replica, "note", lambda *_: None)
+            patch.setattr(Job, "update_prediction", lambda *_: None)
         with HewLocalSGD(module, optimizer, 10**9, rule) as local:
             for t in range(8):
                 start = [p.detach().clone() for p in module.parameters()]

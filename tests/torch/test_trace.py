@@ -28,10 +28,10 @@ def kept(
         if state is not None:
             local.load_state_dict(state[rank])
         else:
-            local.measure(objective=float(module().detach()))
+            local.log_metrics(objective=float(module().detach()))
         while local.rounds < rounds:
             descend(module, optimizer, rank + 1)
-            local.measure(objective=float(module().detach()), seen=local.rounds)
+            local.log_metrics(objective=float(module().detach()), seen=local.rounds)
         saved = local.state_dict()
     return saved, local.last
 
@@ -81,7 +81,7 @@ def killed(rank: int, _: int, folder: str, state: Any = None) -> Any:
     for _ in range(2):
         descend(module, optimizer, 2)
         local.sync()
-        local.measure(objective=float(module().detach()))
+        local.log_metrics(objective=float(module().detach()))
     return local.state_dict()
 
 

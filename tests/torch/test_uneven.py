@@ -45,7 +45,7 @@ def test_a_rank_that_runs_out_of_data_waits_for_the_others(
             (0, 0, 2),
             (0, 0, 1),
         ]
-        assert [r.left for r in reports] == [(), (0, 1), (0, 1), (0, 1, 2)]
+        assert [r.finished for r in reports] == [(), (0, 1), (0, 1), (0, 1, 2)]
         assert reports[2].weights == (0.0, 0.0, 1.0)
 
 
@@ -90,7 +90,7 @@ def odd(rank: int, _: int) -> list[Any]:
     """A entry for a rule, and an optimiser that has no learning rate."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    entry = FedAvgM(1.0, 1.0, momentum=0.5)
+    entry = FedAvgM(1.0, momentum=0.5)
     texts: list[Any] = []
     wrong: list[tuple[Any, ...]] = [
         (optimizer, 2, entry, None, SyncOptions(server_step=ServerStep(0.3))),
@@ -102,7 +102,7 @@ def odd(rank: int, _: int) -> list[Any]:
         texts.append(str(caught.value))
     with HewLocalSGD(module, optimizer, np.int64(2), entry, None, SMALL) as local:
         descend(module, optimizer, 4)
-    texts.append(local._replica.model.server_step)
+    texts.append(local._job.model.server_step)
     optimizer.param_groups[0].pop("lr")
     rateless = HewLocalSGD(module, optimizer, 2, "hom", None, SMALL)
     with pytest.MonkeyPatch.context() as patch, rateless:

@@ -1,10 +1,10 @@
-"""Exact-weight local SGD in a torch.distributed job.
+"""Aggregation weights for local SGD in a torch.distributed job.
 
-- `HewLocalSGD`: a context manager over the training loop one has;
+- `HewLocalSGD`: a context manager around an existing training loop;
 - `HewAverager`: the interface of `torch.distributed.algorithms.model_averaging`;
-- `QuorumLocalSGD`: the first of them inside torchft, where ranks come and go;
-- `SyncOptions`, `SyncReport`: what may be asked, what is reported;
-- `RankError`: ranks are missing or disagree, said on every rank.
+- `QuorumLocalSGD`: `HewLocalSGD` inside torchft, where ranks join and leave;
+- `SyncOptions`, `SyncReport`: options of a job, report of a round;
+- `RankError`: ranks are missing or disagree, raised on every rank.
 
 Installed by the extra `torch`.
 """
@@ -12,20 +12,20 @@ Installed by the extra `torch`.
 from hewfl.errors import MissingExtraError
 
 try:
-    import torch as _torch  # noqa: F401 - only to see that it is there
+    import torch as _torch  # noqa: F401 - a clear error if it is missing
 except ImportError as error:
     text = "hewfl.torch needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(text) from error
 
-# Its functions keep the default process group in their defaults, if there is one when
-# they are first imported, as the first optimiser does: then the group outlives
-# destroy_process_group, and its threads may abort the process (docs/torch.md, Leaving).
-import torch.distributed.nn as _early  # noqa: F401 - for its time, not its names
+# Functions of this module have the default process group as a default argument, if there
+# is one when they are first imported, as the first optimiser does. Then the group
+# survives destroy_process_group, and its threads may abort the process (docs/torch.md).
+import torch.distributed.nn as _early  # noqa: F401 - for the time of the import
 
 from hewfl.torch.averager import HewAverager
+from hewfl.torch.collectives import RankError
 from hewfl.torch.local_sgd import HewLocalSGD
 from hewfl.torch.options import SyncOptions, SyncReport
-from hewfl.torch.rank_errors import RankError
 from hewfl.torch.torchft_rounds import QuorumLocalSGD
 
 __all__ = [

@@ -1,6 +1,7 @@
-"""The collectives of a round, each with a time limit, and the bytes this rank sends."""
+"""Collectives of a process group, each with a time limit, and the bytes this rank sends."""
 
 import weakref
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, final
 
@@ -11,24 +12,34 @@ from torch._C import _distributed_c10d as c10d
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, invalid
-from hewfl.torch.rank_errors import RankError
+from hewfl.errors import HewError
 
 
 @final
-class Wire:
-    """A process group as the exchange sees it; counts what it sends.
+class RankError(HewError, RuntimeError):
+    """Ranks are missing or disagree; the message names them.
 
-    The group is the job's: it is not kept alive here, so that destroy_process_group
-    ends its threads. Every collective is given its own limit. One that only the waiting
-    gives up goes on in gloo's threads, and the process could not end until the missing
-    rank wakes.
+    Examples:
+        >>> issubclass(RankError, RuntimeError)
+        True
+    """
+
+
+@final
+class Communicator:
+    """The collectives that a round uses; counts the bytes this rank sends.
+
+    The process group is held by a weak reference, so that `destroy_process_group` ends
+    its threads. Every collective gets its own time limit. A limit on the wait alone
+    would leave the collective running in gloo's threads, and the process could not end
+    before the missing rank answers.
 
     Attributes:
-        rank: of this process in it.
+        rank: of this process in the group.
         ranks: n.
-        device: where tensors of a round are.
+        device: where the tensors of a round are.
         timeout: the shorter of the job's and the group's.
-        bytes_sent: by this rank since construction, as a ring or direct sends count.
+        bytes_sent: by this rank since construction, counted as for a ring or direct sends.
     """
 
     def __init__(self, group: Any, device: torch.device, timeout: timedelta) -> None:
@@ -39,7 +50,7 @@ class Wire:
         self.device = device
         backend = group._get_backend(torch.device(device.type))
         self.timeout: timedelta = min(timeout, backend.options._timeout)
-        self._how: dict[Any, Any] = {}
+        self._options_by_kind: dict[Any, Any] = {}
 
     @property
     def group(self) -> Any:
@@ -54,113 +65,126 @@ class Wire:
         return group
 
     @property
-    def keeps_time(self) -> bool:
-        """Whether waiting has a limit: on a device the stream waits, not the host."""
+    def has_time_limits(self) -> bool:
+        """Whether the host waits with a limit; on a GPU the stream waits instead."""
         return bool(self.device.type == "cpu")
 
-    def wait(self, works: list[Any]) -> None:
-        """Until sent and received; on the host with a limit, on a device in order."""
-        for work in works:
-            if self.keeps_time:
-                work.wait(self.timeout)
+    def wait(self, handles: list[Any]) -> None:
+        """Wait for collectives: on the host with a limit, on a GPU in stream order."""
+        for handle in handles:
+            if self.has_time_limits:
+                handle.wait(self.timeout)
             else:
-                work.wait()
+                handle.wait()
 
-    def gathering(self, row: NDArray[Any]) -> tuple[torch.Tensor, Any]:
-        """One row of numbers from each rank, once it has been waited for."""
-        mine = torch.from_numpy(row).to(self.device)
-        rows = mine.new_empty((self.ranks, *mine.shape))
-        self._count((self.ranks - 1) * mine.nbytes)
-        how = self._options(c10d.AllgatherOptions)
-        return rows, self.group.allgather([list(rows)], [mine], how)
+    def start_gather(self, row: NDArray[Any]) -> tuple[torch.Tensor, Any]:
+        """Start to gather one row of numbers from each rank; the table and a handle."""
+        sent = torch.from_numpy(row).to(self.device)
+        rows = sent.new_empty((self.ranks, *sent.shape))
+        self._count_bytes((self.ranks - 1) * sent.nbytes)
+        options = self._options(c10d.AllgatherOptions)
+        return rows, self.group.allgather([list(rows)], [sent], options)
 
-    def table(self, row: NDArray[Any]) -> NDArray[Any]:
+    def gather(self, row: NDArray[Any]) -> NDArray[Any]:
         """One row of numbers from each rank, in the order of ranks."""
-        rows, work = self.gathering(row)
-        self.wait([work])
+        rows, handle = self.start_gather(row)
+        self.wait([handle])
         table: NDArray[Any] = rows.cpu().numpy()
         return table
 
-    def summed(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
-        """Numbers added over ranks in float64, the same bits on all of them."""
+    def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
+        """Numbers summed over ranks in float64, the same bits on all of them."""
         total = torch.from_numpy(values.copy()).to(self.device)
-        self.wait([self.adding(total)])
+        self.wait([self.start_sum(total)])
         sums: Array = total.cpu().numpy()
         return sums
 
-    def adding(self, tensor: torch.Tensor) -> Any:
-        """Start to put the sum over ranks in place of each rank's own; to wait for."""
-        self._count(ring_bytes(tensor.nbytes, self.ranks))
+    def start_sum(self, tensor: torch.Tensor) -> Any:
+        """Start to replace a tensor by its sum over ranks; a handle to wait for."""
+        self._count_bytes(ring_bytes(tensor.nbytes, self.ranks))
         return self.group.allreduce([tensor], self._options(c10d.AllreduceOptions))
 
-    def copied(self, tensor: torch.Tensor) -> None:
-        """What rank 0 of the group has in place of each rank's own."""
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor by that of rank 0."""
         if self.rank == 0:
-            self._count((self.ranks - 1) * tensor.nbytes)
-        how = self._options(c10d.BroadcastOptions)
-        how.rootRank, how.rootTensor = 0, 0
-        self.wait([self.group.broadcast([tensor], how)])
+            self._count_bytes((self.ranks - 1) * tensor.nbytes)
+        options = self._options(c10d.BroadcastOptions)
+        options.rootRank, options.rootTensor = 0, 0
+        self.wait([self.group.broadcast([tensor], options)])
 
-    def exchanged(self, sent: torch.Tensor, received: torch.Tensor) -> Any:
-        """Shard j to rank j: row i of `received` is this rank's shard from rank i."""
-        self._count(sent.nbytes // self.ranks * (self.ranks - 1))
-        how = self._options(c10d.AllToAllOptions)
-        return self.group.alltoall_base(received.view(-1), sent, [], [], how)
+    def start_all_to_all(self, sent: torch.Tensor, received: torch.Tensor) -> Any:
+        """Start to send shard j to rank j: row i of `received` comes from rank i."""
+        self._count_bytes(sent.nbytes // self.ranks * (self.ranks - 1))
+        options = self._options(c10d.AllToAllOptions)
+        return self.group.alltoall_base(received.view(-1), sent, [], [], options)
 
-    def sent_to_all(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
-        """Every rank's shard to all, in the order of ranks."""
-        self._count((self.ranks - 1) * shard.nbytes)
+    def start_all_gather(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
+        """Start to send every rank's shard to all, in the order of ranks."""
+        self._count_bytes((self.ranks - 1) * shard.nbytes)
         if self.device.type != "cpu":
-            how = self._options(c10d.AllgatherOptions)
-            return [self.group._allgather_base(whole, shard, how)]
-        parts, works = whole.view(self.ranks, -1), []
+            options = self._options(c10d.AllgatherOptions)
+            return [self.group._allgather_base(whole, shard, options)]
+        parts, handles = whole.view(self.ranks, -1), []
         parts[self.rank].copy_(shard)
         for k in range(1, self.ranks):  # gloo's all-gather takes three times as long
-            to, fro = (self.rank + k) % self.ranks, (self.rank - k) % self.ranks
-            works.append(self.group.send([shard], to, 0))
-            works.append(self.group.recv([parts[fro]], fro, 0))
-        return works
+            target, source = (self.rank + k) % self.ranks, (self.rank - k) % self.ranks
+            handles.append(self.group.send([shard], target, 0))
+            handles.append(self.group.recv([parts[source]], source, 0))
+        return handles
 
     def _options(self, kind: Any) -> Any:
-        if kind not in self._how:
-            self._how[kind] = kind()
-            self._how[kind].timeout = self.timeout
-        return self._how[kind]
+        if kind not in self._options_by_kind:
+            self._options_by_kind[kind] = kind()
+            self._options_by_kind[kind].timeout = self.timeout
+        return self._options_by_kind[kind]
 
-    def _count(self, sent: int) -> None:
+    def _count_bytes(self, sent: int) -> None:
         self.bytes_sent += sent
 
 
-def group_of(given: Any) -> Any:
-    """The process group that is meant: all ranks, or one of torch or torchft.
+def plain_group(group: Any) -> Any:
+    """The process group of torch: all ranks by default, or the one inside torchft's.
 
-    Those of torchft wrap a plain one, another for each quorum. Here it is the present
-    quorum's: after the next one a round is a `RankError` of a group destroyed.
+    torchft wraps a plain group, another one for each quorum. This is the group of the
+    present quorum: after the next quorum a round on it raises `RankError`.
     """
-    group = dist.group.WORLD if given is None else given
+    group = dist.group.WORLD if group is None else group
     return getattr(group, "parent", group)
 
 
 def check_group(group: Any, device: torch.device) -> None:
-    """That this rank is in the group, and that it can exchange tensors on the device.
+    """Require a group that contains this rank and can exchange tensors on the device.
 
     Raises:
-        InvalidInputError: there is none, the rank is not in it, it has no backend for
-            the device, or gloo for another than the host: that lacks collectives.
+        InvalidInputError: there is no group, the rank is not in it, or it has no backend
+            for the device. gloo is refused on GPUs, where it lacks collectives.
     """
     if group is None:
-        raise invalid("process_group", "there: call init_process_group first", None)
+        raise invalid("process_group", "initialised by init_process_group", None)
     if group == dist.GroupMember.NON_GROUP_MEMBER:
-        raise invalid("process_group", "one that this rank is in", "one of others")
+        raise invalid("process_group", "one that contains this rank", "another")
     rule = f"one with a backend for parameters on {device.type}"
     try:
         name = str(group._get_backend(torch.device(device.type)).name())
     except RuntimeError as error:
         raise invalid("process_group", rule, dist.get_backend(group)) from error
     if name == "gloo" and device.type != "cpu":
-        raise invalid("process_group", rule + " that exchanges shards, as nccl", name)
+        raise invalid("process_group", rule + " and all-to-all, such as nccl", name)
 
 
 def ring_bytes(size: int, ranks: int) -> int:
     """What a ring all-reduce of `size` bytes sends from each rank: 2 (n − 1)/n."""
     return 2 * (ranks - 1) * size // ranks
+
+
+def join_words(items: Sequence[object]) -> str:
+    """Items in a sentence: «1, 2 and 5»."""
+    texts = [str(item) for item in items]
+    if len(texts) < 2:
+        return "".join(texts)
+    return ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def name_ranks(ranks: Sequence[object]) -> str:
+    """Ranks in a sentence: «rank 2», «ranks 1, 2 and 5»."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + join_words(ranks)

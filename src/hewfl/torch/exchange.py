@@ -1,16 +1,16 @@
-"""What travels between ranks in a round: sketches, one sum, or all entries.
+"""The exchange of displacements in a round: sketches, one sum, or all entries.
 
     1. each rank sketches its displacement, k numbers in one pass; all get all sketches;
-    2. the rule decides on every rank from the same sketches, or from the cohort alone;
+    2. the aggregator decides on every rank from the same sketches, or from counts alone;
     3. one plain all-reduce of w_iΔ_i.
 
-The sum of an all-reduce has the same bits on all ranks. Each rank applies its own
-weight only, so that machines whose solves differ in a last bit agree on the model.
+The sum of an all-reduce has the same bits on all ranks. Each rank applies only its own
+weight, so that machines whose solutions differ in a last bit agree on the model.
 
-A rule that wants entries has them shard by shard: shard j of every displacement goes to
-rank j (all-to-all), which forms its part of the products and of the step, and sends the
-latter to all. As many bytes as an all-reduce of the model, and more arithmetic; no rank
-ever holds all displacements.
+An aggregator that needs entries gets them shard by shard: shard j of every displacement
+goes to rank j (all-to-all), which forms its part of the products and of the step, and
+sends its part of the step to all. This takes as many bytes as an all-reduce of the model,
+and more arithmetic; no rank ever holds all displacements.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,172 +27,220 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
-from hewfl.torch.collectives import Wire
-from hewfl.torch.compression import Narrow
-from hewfl.torch.rank_errors import RankError
+from hewfl.torch.collectives import Communicator, RankError
+from hewfl.torch.parameters import Bucket
 from hewfl.torch.shared_model import SharedModel, is_finite
 
-ROOM = 2**16
+SKETCH_BYTES = 2**16
 """Bytes of a sketch: 16,384 numbers of float32, 8,192 of float64."""
-LONG, ALIGNED = 4096, 16
+MIN_ALIGNED, ALIGNMENT = 4096, 16
 """Shards from the first length on are padded to a multiple of the second, for kernels
 that load 16 numbers at once."""
 
 
 @final
 class Exchange:
-    """The displacements of all ranks, as much of them as a rule asks for.
+    """The displacements of all ranks, as much of them as the aggregator needs.
 
     Args:
         model: whose displacements.
-        wire: the way to the other ranks.
-        send: how sums travel, see `Narrow`.
+        comm: collectives of the ranks.
+        compression: of sums; None sends them as they are.
 
     Attributes:
-        narrow: where sums are not sent as they are.
-        entries: numbers of a vector that this rank is responsible for, padding
-            included.
+        compressed: sums in bfloat16, None without compression.
+        entries: of a vector that belong to this rank, padding included.
     """
 
     def __init__(
-        self, model: SharedModel, wire: Wire, send: Literal["full", "bfloat16", "int8"]
+        self,
+        model: SharedModel,
+        comm: Communicator,
+        compression: Literal["bfloat16"] | None,
     ) -> None:
-        self._model, self._wire, self._buckets = model, wire, model.layout.buckets
-        self.narrow = None if send == "full" else Narrow(self._buckets, wire, send)
-        self._travelling: list[tuple[torch.Tensor, Any]] = []
-        self._whole: list[torch.Tensor] = []
-        kinds = [bucket.dtype for bucket in self._buckets]
-        self._kind = reduce(torch.promote_types, kinds)
-        least = -(-model.layout.parameters // wire.ranks)
-        self.entries = least if least < LONG else -(-least // ALIGNED) * ALIGNED
+        self._model, self._comm, self._buckets = model, comm, model.layout.buckets
+        self.compressed = (
+            None if compression is None else Bfloat16Sum(self._buckets, comm)
+        )
+        self._pending: list[tuple[torch.Tensor, Any]] = []
+        self._shard_buffers: list[torch.Tensor] = []
+        dtypes = [bucket.dtype for bucket in self._buckets]
+        self._dtype = reduce(torch.promote_types, dtypes)
+        size = -(-model.layout.parameters // comm.ranks)
+        is_short = size < MIN_ALIGNED
+        self.entries = size if is_short else -(-size // ALIGNMENT) * ALIGNMENT
 
     # ------------------------------------------------------------------------ sketches
 
     @property
-    def _sketched(self) -> np.dtype[Any]:
+    def _sketch_dtype(self) -> np.dtype[Any]:
         """As many digits as displacements have."""
-        wide = max(bucket.dtype.itemsize for bucket in self._buckets)
-        return np.dtype(np.float32 if wide <= 4 else np.float64)
+        itemsize = max(bucket.dtype.itemsize for bucket in self._buckets)
+        return np.dtype(np.float32 if itemsize <= 4 else np.float64)
 
     def sketch(self, rounds: int) -> NDArray[np.uint8]:
-        """This rank's displacement in `ROOM` bytes.
+        """This rank's displacement in `SKETCH_BYTES` bytes.
 
-        Other signs in every round: what a sketch gets wrong does not add up.
+        Signs differ in every round, so that errors of sketches do not accumulate.
         """
-        made = CountSketch(ROOM // self._sketched.itemsize, seed=rounds)
-        total: Any = made.empty(self._model.parameters[0])
-        lends = total.device.type == "cpu" and library(PASSES) is not None
+        count_sketch = CountSketch(
+            SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
+        )
+        total: Any = count_sketch.empty(self._model.parameters[0])
+        is_native = total.device.type == "cpu" and library(PASSES) is not None
         for b, bucket in enumerate(self._buckets):
-            pieces, start = self._model.pieces(b), self._model.start(b)
+            pieces, origin = self._model.pieces(b), self._model.origin(b)
             sums = total
-            if lends and bucket.dtype == torch.float32:  # faster than tensors are lent
-                sums, start = total.numpy(), start.numpy()
+            if is_native and bucket.dtype == torch.float32:  # arrays convert faster
+                sums, origin = total.numpy(), origin.numpy()
                 pieces = [piece.numpy() for piece in pieces]
-            made.add(sums, pieces, bucket.begin, start)
-        numbers: NDArray[Any] = total.cpu().numpy().astype(self._sketched)
+            count_sketch.add(sums, pieces, bucket.begin, origin)
+        numbers: NDArray[Any] = total.cpu().numpy().astype(self._sketch_dtype)
         return numbers.view(np.uint8)
 
-    def sketches(self, table: NDArray[np.uint8]) -> Float64[Array, "n k"]:
+    def decode_sketches(self, table: NDArray[np.uint8]) -> Float64[Array, "n k"]:
         """The sketches of all ranks from their bytes."""
-        rows = np.ascontiguousarray(table).view(self._sketched)
+        rows = np.ascontiguousarray(table).view(self._sketch_dtype)
         return rows.astype(np.float64)
 
     # ---------------------------------------------------------------------- one sum
 
-    def start(self, weight: float) -> None:
-        """Let Σ w_iΔ_i travel, bucket by bucket: one is made ready while one travels.
+    def start_sum(self, weight: float) -> None:
+        """Start the sum Σ w_iΔ_i, bucket by bucket: one is prepared while one is sent.
 
         Args:
             weight: of this rank.
         """
-        self.drop()
+        self.discard_sum()
         for b in range(len(self._buckets)):
-            part = self._model.room(b)
-            if weight == 0:  # whatever Δ is, NaN included
+            part = self._model.sum_buffer(b)
+            if weight == 0:  # Δ may hold NaN
                 part.zero_()
             else:
                 self._model.displacement(b, part, weight)
-            if self.narrow is None:
-                self._travelling.append((part, self._wire.adding(part)))
+            if self.compressed is None:
+                self._pending.append((part, self._comm.start_sum(part)))
             else:
-                self.narrow.start(b, part)
+                self.compressed.start(b, part)
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether a sum has set out that nobody has waited for."""
-        return len(self._travelling) > 0
+    def is_pending(self) -> bool:
+        """Whether a sum is on its way."""
+        return len(self._pending) > 0
 
-    def drop(self) -> None:
-        """Wait for a sum that nobody wants any more; all ranks must."""
-        self._wire.wait([work for _, work in self._travelling])
-        self._travelling = []
+    def discard_sum(self) -> None:
+        """Wait for a pending sum and drop it; all ranks must."""
+        self._comm.wait([handle for _, handle in self._pending])
+        self._pending = []
 
-    def arriving(self) -> Iterator[torch.Tensor]:
-        """The sum, bucket by bucket as it comes; all of it must be waited for."""
-        if self.narrow is not None:
-            yield from self.narrow.finish()
-        while self._travelling:
-            part, work = self._travelling.pop(0)
-            self._wire.wait([work])
+    def receive_sum(self) -> Iterator[torch.Tensor]:
+        """The sum, bucket by bucket as it arrives; iterate to the end."""
+        if self.compressed is not None:
+            yield from self.compressed.receive()
+        while self._pending:
+            part, handle = self._pending.pop(0)
+            self._comm.wait([handle])
             yield part
 
     # -------------------------------------------------------------------- all entries
 
-    def spread(
-        self, active: Int64[Ints, " s"], travelled: Float64[Array, " n"]
+    def exchange_shards(
+        self, active: Int64[Ints, " s"], total_steps: Float64[Array, " n"]
     ) -> tuple[Int64[Ints, " k"], ShardedDisplacements]:
         """All displacements on this rank's entries: a collective call.
 
         Args:
             active: ranks that did a step.
-            travelled: η_iH_i of all ranks: who travelled least is the origin.
+            total_steps: η_iH_i of all ranks: the rank with the smallest is the origin.
 
         Returns:
-            Those of them whose displacements are finite, and the displacements.
+            The active ranks with a finite displacement, and the displacements.
 
         Raises:
             RankError: there is none.
         """
-        n, size = self._wire.ranks, self._wire.ranks * self.entries
-        if not self._whole:  # of such sizes memory is kept: making it takes long
-            how = {"dtype": self._kind, "device": self._wire.device}
-            self._whole = [torch.zeros(size, **how) for _ in range(2)]
-        sent, received = self._whole
+        n, size = self._comm.ranks, self._comm.ranks * self.entries
+        if not self._shard_buffers:  # reused: to allocate such sizes takes long
+            options = {"dtype": self._dtype, "device": self._comm.device}
+            self._shard_buffers = [torch.zeros(size, **options) for _ in range(2)]
+        sent, received = self._shard_buffers
         sent[self._model.layout.parameters :].zero_()
         for b, bucket in enumerate(self._buckets):
             self._model.displacement(b, sent[bucket.begin :][: bucket.size])
         rows = received.view(n, -1)
-        flying = self._wire.exchanged(sent, rows)
-        fine = np.zeros(n)
-        fine[self._wire.rank] = is_finite(sent)
-        heard = active[self._wire.summed(fine)[active] != 0]
-        self._wire.wait([flying])
-        if len(heard) == 0:
+        handle = self._comm.start_all_to_all(sent, rows)
+        finite = np.zeros(n)
+        finite[self._comm.rank] = is_finite(sent)
+        participants = active[self._comm.sum(finite)[active] != 0]
+        self._comm.wait([handle])
+        if len(participants) == 0:
             raise RankError("no rank's model was finite")
-        origin = int(np.argmin(travelled[heard]))
-        data = as_dense("displacements", rows if len(heard) == n else rows[heard])
+        origin = int(np.argmin(total_steps[participants]))
+        is_all = len(participants) == n
+        data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
-        return heard, ShardedDisplacements(data, self._wire.summed, d, origin)
+        return participants, ShardedDisplacements(data, self._comm.sum, d, origin)
 
     def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""
-        first = self._wire.rank * self.entries
+        first = self._comm.rank * self.entries
         last = first + self.entries
         parts = []
         for bucket, whole in zip(self._buckets, wholes, strict=True):
             lo, hi = (max(end - bucket.begin, 0) for end in (first, last))
-            parts.append(whole[lo:hi].to(self._wire.device))
+            parts.append(whole[lo:hi].to(self._comm.device))
         part = torch.cat(parts)
         return VectorShard(torch.nn.functional.pad(part, (0, self.entries - len(part))))
 
-    def wholes(self, own: Any) -> list[torch.Tensor]:
-        """A vector of which each rank has its own entries, whole on all of them."""
-        part = (
-            own.data
-            if isinstance(own, VectorShard)
-            else torch.from_numpy(np.array(own))
-        )
-        part, whole = part.to(self._wire.device, self._kind), self._whole[0]
-        self._wire.wait(self._wire.sent_to_all(part, whole))
-        cut = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]
-        return [s.to(b.dtype) for s, b in zip(cut, self._buckets, strict=True)]
+    def gather_shards(self, shard: Any) -> list[torch.Tensor]:
+        """A whole vector, bucket by bucket, from the shards of all ranks."""
+        is_part = isinstance(shard, VectorShard)
+        part = shard.data if is_part else torch.from_numpy(np.array(shard))
+        part, whole = part.to(self._comm.device, self._dtype), self._shard_buffers[0]
+        self._comm.wait(self._comm.start_all_gather(part, whole))
+        slices = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]
+        return [s.to(b.dtype) for s, b in zip(slices, self._buckets, strict=True)]
+
+
+@final
+class Bfloat16Sum:
+    """A sum in bfloat16, bucket by bucket, with error feedback.
+
+    What a rank rounds off is added to what it sends next. The rounding inside the
+    all-reduce is not fed back.
+
+    Args:
+        buckets: of the model.
+        comm: collectives of the ranks.
+
+    Attributes:
+        residuals: what was rounded off so far, of each bucket.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket], comm: Communicator) -> None:
+        self._comm = comm
+        self.residuals = [
+            torch.zeros(bucket.size, dtype=bucket.wide, device=comm.device)
+            for bucket in buckets
+        ]
+        self._next_residuals: dict[int, torch.Tensor] = {}
+        self._sums: dict[int, torch.Tensor] = {}
+        self._handles: list[Any] = []
+
+    def start(self, b: int, part: torch.Tensor) -> None:
+        """Send this rank's part of the sum on a bucket."""
+        whole = self.residuals[b] + part
+        self._sums[b] = whole.bfloat16()
+        self._next_residuals[b] = whole - self._sums[b]
+        self._handles.append(self._comm.start_sum(self._sums[b]))
+
+    def receive(self) -> list[torch.Tensor]:
+        """The sum of all buckets, once it has arrived."""
+        handles, self._handles = self._handles, []
+        self._comm.wait(handles)
+        return list(self._sums.values())
+
+    def commit(self) -> None:
+        """Keep the new residuals, once the sum is accepted."""
+        for b, residual in self._next_residuals.items():
+            self.residuals[b].copy_(residual)

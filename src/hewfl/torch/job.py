@@ -1,9 +1,7 @@
-"""Ranks that work and are given no weight, named once it is no accident."""
+"""One rank's part of a job: the common model, the rule, and the link to other ranks."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
@@ -12,225 +10,196 @@ import numpy as np
 import torch
 
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.array_types import Float64, Int64
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Decision
-from hewfl.core.validation import Array, Ints, invalid
-from hewfl.torch.buckets import Layout, digest, plan_layout
-from hewfl.torch.collectives import Wire, check_group
+from hewfl.core.validation import Array, invalid
+from hewfl.torch.collectives import Communicator, check_group
 from hewfl.torch.exchange import Exchange
 from hewfl.torch.job_rule import Rule
 from hewfl.torch.job_trace import JobTrace
-from hewfl.torch.options import SyncOptions
-from hewfl.torch.parameters import Members, form_of
-from hewfl.torch.probe import Probe
-from hewfl.torch.rank_errors import ranks_named
+from hewfl.torch.options import Probe, SyncOptions
+from hewfl.torch.parameters import (
+    Layout,
+    SharedParameters,
+    digest,
+    form_of,
+    plan_layout,
+)
 from hewfl.torch.rank_variates import RankVariates, SpreadVariates
-from hewfl.torch.rendezvous import Meetings, Shared
+from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
 
-PATIENCE = 8
-"""Rounds in a row after which a rank without weight is named."""
-_log = logging.getLogger("hewfl.torch")
-
-
-@final
-class Unheeded:
-    """Counts the rounds in a row in which each rank was heard and weighed nothing.
-
-    A rank that did no step or whose model was not finite is reported as such; its count
-    stays as it is.
-
-    Args:
-        ranks: n.
-        logs: whether this rank writes the log of the job.
-    """
-
-    def __init__(self, ranks: int, *, logs: bool) -> None:
-        self._rounds = np.zeros(ranks, dtype=np.int64)
-        self._logs = logs
-
-    def noted(
-        self, decision: Decision, heard: Int64[Ints, " s"], round_: int
-    ) -> Decision:
-        """The decision, whose status names ranks that now have waited long enough.
-
-        Args:
-            decision: the rule's.
-            heard: the ranks that it is about.
-            round_: rounds done, this one included.
-        """
-        weightless = heard[decision.weights == 0]
-        counts = self._rounds[weightless] + 1
-        self._rounds[heard] = 0
-        self._rounds[weightless] = counts
-        named = weightless[counts == PATIENCE].tolist()
-        if not named:
-            return decision
-        text = f"weight zero for {PATIENCE} rounds in a row: {ranks_named(named)}"
-        if self._logs:
-            hint = "its work is lost: look at its data, or choose another rule"
-            _log.warning("round %d: %s (%s)", round_, text, hint)
-        return replace(decision, status=f"{decision.status}; {text}")
-
-
-# ------------------ What one rank holds of a job: the common model, the rule, the
-
 ROUNDING = 1e-12
-"""Weights that are closer are those of one solution on two kinds of machines."""
+"""Weights closer than this are one solution, computed on two kinds of machines."""
 
 
 @final
-class Want(IntEnum):
-    """What a rule has asked for so far; more and more of it travels."""
+class Access(IntEnum):
+    """What the algorithm sees of displacements; each level sends more."""
 
-    WEIGHTS = 0
+    NONE = 0
     PRODUCTS = 1
     ENTRIES = 2
 
 
 @final
-class Replica:
-    """The common model, and the way to the other ranks.
+class Job:
+    """One rank's part of a job.
 
     Construction gives all ranks the parameters of rank 0, frozen ones too.
 
     Attributes:
-        members: which parameters are shared.
+        parameters: that ranks share.
         rule: how ranks are weighted.
-        algorithm: what decides by it.
-        options: what all ranks share.
-        wire: the way to the others.
+        algorithm: that decides.
+        options: that all ranks share.
+        comm: collectives of the ranks.
         model: x and y.
         exchange: of displacements.
-        variates: control variates, None for rules without.
-        want: what the rule has asked for so far.
-        solved: ranks, weights, model and sketches of the last round, whose weights are
-            yet to be checked on the data.
+        variates: control variates, None for algorithms without.
+        access: what the algorithm sees of displacements.
+        unchecked: ranks, weights, model and sketches of the last round, whose weights
+            are not yet checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
-        flying: decision and number of a round whose sum is under way.
-        steady: weights of all ranks in the last three rounds, None if they changed: a
-            guess of the next ones, by which a sum travels before they are known. Rules
-            that drop bad ranks give the same weights for long.
-        told: a number for the weights of the last round, which ranks compare.
-        meetings: where ranks agree.
-        unheeded: counts rounds without weight.
-        state: the rule's own; vectors in it are this rank's entries.
-        trace: on the first rank of a job that keeps one.
+        pending: decision and number of a round whose sum is on its way.
+        predicted: weights of all ranks in the last three rounds, None if they changed:
+            a prediction of the next ones, with which a sum can start before they are
+            known. Rules that drop bad ranks give the same weights for long.
+        weights_digest: of the weights of the last round, which ranks compare.
+        rendezvous: where ranks agree.
+        zero_weight: counts of consecutive rounds with weight zero, by rank.
+        state: of the algorithm; vectors in it are this rank's entries.
+        trace: on the first rank of a job with one.
         rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
-        probe: how this rank measures its loss, for measured steps; None until told.
-        scale: that measured steps have put on the learning rates.
+        probe: measures this rank's loss, for a line search; None until it is set.
+        scale: of the learning rates, from line searches.
     """
 
     def __init__(
         self,
-        members: Members,
+        parameters: SharedParameters,
         group: Any,
         rule: Rule,
         options: SyncOptions,
         *,
-        is_plain: bool = True,
+        is_plain_sgd: bool = True,
     ) -> None:
-        moving = list(members.shared.values())
-        device = moving[0].device if moving else torch.device("cpu")
+        trainable = list(parameters.trainable.values())
+        device = trainable[0].device if trainable else torch.device("cpu")
         check_group(group, device)
         rule.check_plan(group.size())
-        layout = plan_layout(moving, options.bucket_bytes)
-        self.members, self.rule, self.options = members, rule, options
+        layout = plan_layout(trainable, options.bucket_bytes)
+        self.parameters, self.rule, self.options = parameters, rule, options
         self.algorithm = rule.algorithm
         self.rounds, self.scale, self.is_over = 0, 1.0, False
         self.probe: Probe | None = None
-        self.solved: tuple[Any, Any, RoundModel, Any] | None = None
+        self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
         self.product = 0.0
-        self.flying: tuple[Decision, int] | None = None
-        self.steady: Float64[Array, " n"] | None = None
-        self._weights: Float64[Array, " n"] = np.zeros(0)
-        self.told = self._agreed = 0
-        self.wire = wire = Wire(group, device, options.limit)
+        self.pending: tuple[Decision, int] | None = None
+        self.predicted: Float64[Array, " n"] | None = None
+        self._last_weights: Float64[Array, " n"] = np.zeros(0)
+        self.weights_digest = self._last_agreed = 0
+        self.comm = comm = Communicator(group, device, options.limit)
         self.model = SharedModel(
-            moving, layout, options.server_step, on_host=options.anchor_on_host
+            trainable, layout, options.server_step, on_host=options.anchor_on_host
         )
-        self.exchange = Exchange(self.model, wire, options.send)
+        self.exchange = Exchange(self.model, comm, options.compression)
         self.variates: RankVariates | None = None
         demands = rule.demands
         if demands.variates:
-            how = {"at_gradients": demands.gradients, "is_plain": is_plain}
-            self.variates = RankVariates(self.model, wire, **how)
-        by_entries = options.exact == "full" or demands.variates
-        self.want = Want.ENTRIES if by_entries else Want.WEIGHTS
+            self.variates = RankVariates(
+                self.model,
+                comm,
+                at_gradients=demands.gradients,
+                is_plain_sgd=is_plain_sgd,
+            )
+        by_entries = options.gram == "full" or demands.variates
+        self.access = Access.ENTRIES if by_entries else Access.NONE
         if options.overlap:
             if by_entries:
-                text = "False for rules with control variates, and with exact = full"
+                text = 'False with control variates and with gram="full"'
                 raise invalid("overlap", text, options.overlap)
-            self.want = Want.PRODUCTS  # who is not finite must be known in time
+            self.access = Access.PRODUCTS  # to know in time whose model is not finite
         self.state = self.initial_state()
-        self.unheeded = Unheeded(wire.ranks, logs=wire.rank == 0)
-        told = rule, options.server_step, options.exact, options.overlap, options.send
-        shared = _shared(members, layout, (told, is_plain))
-        self.meetings = Meetings(group, wire, shared)
+        self.zero_weight = np.zeros(comm.ranks, dtype=np.int64)
+        agreed = rule, options.server_step, options.gram, options.overlap
+        chosen = (*agreed, options.compression, is_plain_sgd)
+        self.rendezvous = Rendezvous(
+            group, comm, _agreed_values(parameters, layout, chosen)
+        )
         self._construct()
         self.trace = None
-        if options.folder is not None and wire.rank == 0:
-            sends = self.variates is not None and not is_plain
-            of = self.algorithm, wire.ranks, layout.parameters, options.server_step
-            self.trace = JobTrace(Path(options.folder), *of, sends_gradients=sends)
+        if options.folder is not None and comm.rank == 0:
+            self.trace = JobTrace(
+                Path(options.folder),
+                self.algorithm,
+                comm.ranks,
+                layout.parameters,
+                options.server_step,
+                sends_gradients=self.variates is not None and not is_plain_sgd,
+            )
 
     def _construct(self) -> None:
-        """Agree on everything, and take what rank 0 has."""
-        with self.meetings.construction():
-            self.model.take()
+        """Agree on everything, and copy the parameters of rank 0."""
+        with self.rendezvous.construction():
+            self.model.set_anchor()
             for whole in self.model.anchor:
-                at_hand = whole.to(self.wire.device)
-                self.wire.copied(at_hand)
-                whole.copy_(at_hand)
-            for parameter in self.members.frozen:
-                whole = parameter.detach().to(self.wire.device).contiguous()
-                self.wire.copied(whole.view(-1).view(torch.uint8))  # any precision
+                on_device = whole.to(self.comm.device)
+                self.comm.broadcast(on_device)
+                whole.copy_(on_device)
+            for parameter in self.parameters.frozen:
+                whole = parameter.detach().to(self.comm.device).contiguous()
+                self.comm.broadcast(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
-        self.model.follow()
+        self.model.restart_from_anchor()
 
-    def note(self, weights: Float64[Array, " n"], told: list[int]) -> None:
-        """Remember the weights of a round, to guess the next ones.
+    def update_prediction(
+        self, weights: Float64[Array, " n"], digests: list[int]
+    ) -> None:
+        """Predict the next weights from those of this round.
 
-        All ranks must guess alike, and machines of different kinds may solve for
-        weights that differ in the last bit: a guess is what all ranks have told each
-        other twice, and is left where weights have changed by more than rounding.
+        All ranks must predict the same, and machines of different kinds may compute
+        weights that differ in the last bit. So a prediction is what all ranks have sent
+        each other twice; it is dropped where weights change by more than rounding.
 
         Args:
             weights: of all ranks.
-            told: numbers that ranks have for the weights of the round before.
+            digests: of the weights of the round before, from all ranks.
         """
-        agreed = told[0] if len(set(told)) == 1 else 0
-        is_steady = agreed != 0 and agreed == self._agreed
-        is_steady = is_steady and are_same(weights, self._weights)
-        guesses = is_steady and self.wire.keeps_time and self.want < Want.ENTRIES
-        guesses = guesses and not (self.options.overlap or self.exchange.narrow)
-        self.steady = self._weights if guesses else None
-        self._weights, self._agreed = weights, agreed
-        self.told = digest(weights.tolist())
+        agreed = digests[0] if len(set(digests)) == 1 else 0
+        is_steady = agreed != 0 and agreed == self._last_agreed
+        is_steady = is_steady and are_same(weights, self._last_weights)
+        predicts = (
+            is_steady and self.comm.has_time_limits and self.access < Access.ENTRIES
+        )
+        predicts = predicts and not (self.options.overlap or self.exchange.compressed)
+        self.predicted = self._last_weights if predicts else None
+        self._last_weights, self._last_agreed = weights, agreed
+        self.weights_digest = digest(weights.tolist())
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Let this rank's parameters hold the averaged model inside the block.
+    def averaged_model(self) -> Iterator[None]:
+        """Set this rank's parameters to the averaged model inside the block.
 
-        Every rank holds the whole average, so that no other has to come along.
+        Every rank holds the whole average, so no other rank has to take part.
 
         Raises:
-            InvalidInputError: the job keeps none.
+            InvalidInputError: the job has no average.
         """
         if not self.model.average:
-            rule = 'one that keeps an average, such as ServerStep(average="ema")'
+            rule = 'one with an average, such as ServerStep(average="ema")'
             raise invalid("options.server_step", rule, repr(self.options.server_step))
-        with self.model.set_aside():
-            self.model.give(self.model.average)
+        with self.model.restore_parameters():
+            self.model.set_parameters(self.model.average)
             yield
 
     def initial_state(self) -> Any:
-        """The rule's state before the first round."""
-        kept = None
+        """The algorithm's state before the first round."""
+        variates = None
         if self.variates is not None:
-            kept = SpreadVariates(self.variates, self.exchange)
-        return self.rule.initial_state(self.wire.ranks, self.exchange.entries, kept)
+            variates = SpreadVariates(self.variates, self.exchange)
+        return self.rule.initial_state(self.comm.ranks, self.exchange.entries, variates)
 
 
 def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> bool:
@@ -238,13 +207,15 @@ def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> boo
     return bool(np.abs(weights - others).max() <= ROUNDING)
 
 
-def _shared(members: Members, layout: Layout, chosen: Any) -> tuple[Shared, ...]:
-    """What all ranks must have alike: the model, and what is done with it."""
-    shapes = [f"{k} {form_of(p)[:2]}" for k, p in members.shared.items()]
-    forms = [form_of(p)[:2] for p in members.frozen]
+def _agreed_values(
+    parameters: SharedParameters, layout: Layout, chosen: Any
+) -> tuple[AgreedValue, ...]:
+    """What all ranks must have in common: the model, the rule and the options."""
+    shapes = [f"{k} {form_of(p)[:2]}" for k, p in parameters.trainable.items()]
+    forms = [form_of(p)[:2] for p in parameters.frozen]
     d, signature = layout.parameters, digest(layout.signature, forms)
     return (
-        Shared("number of parameters", d, str(d)),
-        Shared("parameters", signature, ", ".join(shapes)),
-        Shared("rule and options", digest(chosen), repr(chosen)),
+        AgreedValue("number of parameters", d, str(d)),
+        AgreedValue("parameters", signature, ", ".join(shapes)),
+        AgreedValue("rule and options", digest(chosen), repr(chosen)),
     )

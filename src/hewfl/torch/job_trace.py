@@ -1,4 +1,4 @@
-"""The trace of a job, kept by its first rank; `hewfl report` reads the folder."""
+"""The trace of a job, written by its first rank; `hewfl report` reads the folder."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,13 +20,13 @@ class JobTrace:
     """One record per round, in the form of every run of hewfl.
 
     Args:
-        folder: where; a trace found there is continued by a job that loads its state,
-            and replaced by one that does not.
-        algorithm: the rule.
+        folder: of the trace. A job that loads its state continues the trace there; one
+            that does not replaces it.
+        algorithm: that decides.
         ranks: n.
         d: number of parameters.
         server_step: of the job.
-        sends_gradients: whether ranks send mean gradients beside displacements.
+        sends_gradients: whether ranks send mean gradients besides displacements.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class JobTrace:
         sends_gradients: bool = False,
     ) -> None:
         self._log = RunLog(folder / "seed-0")
-        sent = algorithm.demands.traffic
-        sent = add_mean_gradients(sent) if sends_gradients else sent
-        self._traffic = add_line_search_traffic(sent, server_step, everybody=False)
+        traffic = algorithm.demands.traffic
+        traffic = add_mean_gradients(traffic) if sends_gradients else traffic
+        self._traffic = add_line_search_traffic(traffic, server_step, everybody=False)
         self._d = d
         self._last = RoundRecord(round=0, entry=0)
         self._is_written = False
@@ -50,24 +50,24 @@ class JobTrace:
         describe(folder, folder.name, method, clients={"n": ranks})
 
     def resume(self, rounds: int) -> None:
-        """Go on after a number of rounds: later records are dropped."""
-        found = [record for record in self._log.records() if record.round <= rounds]
-        self._log.restart(found[:-1])
+        """Continue after a number of rounds; drop later records."""
+        records = [record for record in self._log.records() if record.round <= rounds]
+        self._log.restart(records[:-1])
         self._is_written = True
-        self._last = found[-1] if found else self._last
+        self._last = records[-1] if records else self._last
         self._log.append([self._last])
 
-    def measure(self, measured: Mapping[str, SupportsFloat]) -> None:
+    def log_metrics(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """Add numbers to the record of the last round."""
-        numbers = {name: float(value) for name, value in measured.items()}
+        numbers = {name: float(value) for name, value in metrics.items()}
         objective = numbers.pop("objective", self._last.objective)
         pooled = numbers.pop("pooled", self._last.pooled)
-        metrics = {**self._last.metrics, **numbers}
-        self._change(objective=objective, pooled=pooled, metrics=metrics)
+        merged = {**self._last.metrics, **numbers}
+        self._replace_last(objective=objective, pooled=pooled, metrics=merged)
 
     def charge(self, numbers: int) -> None:
-        """Count numbers that were sent beside the rounds, as first gradients are."""
-        self._change(
+        """Count numbers that were sent outside of rounds, as first gradients are."""
+        self._replace_last(
             scalars=self._last.scalars + numbers,
             paper_scalars=self._last.paper_scalars + numbers,
         )
@@ -79,32 +79,32 @@ class JobTrace:
 
         Args:
             report: of the round.
-            cohort: ranks heard, and their work.
-            decision: the rule's.
-            scale: that measured steps had put on the learning rates.
+            cohort: participating ranks, and their work.
+            decision: of the algorithm.
+            scale: of the learning rates, from line searches.
         """
-        self._change()  # the start is written by now
-        seen = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
-        seen["waited"] = report.waited
-        if report.checked is not None:
-            seen["last_sketch_error"] = report.checked.error
-        if report.measured is not None:
-            seen |= report.measured.observations(scale)
-        sent = len(cohort.clients) + len(report.excluded)
-        bill = round_communication(self._traffic, sent, self._d)
+        self._replace_last()  # so that the start is written
+        observed = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
+        observed["wait_seconds"] = report.wait_seconds
+        if report.sketch_check is not None:
+            observed["last_sketch_error"] = report.sketch_check.error
+        if report.line_search is not None:
+            observed |= report.line_search.observations(scale)
+        senders = len(cohort.clients) + len(report.excluded)
+        cost = round_communication(self._traffic, senders, self._d)
         self._last = RoundRecord(
             round=report.round,
             entry=0,
-            scalars=self._last.scalars + bill.scalars,
-            paper_scalars=self._last.paper_scalars + bill.paper_scalars,
+            scalars=self._last.scalars + cost.scalars,
+            paper_scalars=self._last.paper_scalars + cost.paper_scalars,
             excluded=report.excluded,
-            observed=seen,
+            observed=observed,
             **decision_fields(cohort, decision, decision.status),
         )
         self._log.append([self._last])
 
-    def _change(self, **changes: Any) -> None:
-        """The last record with other numbers, on the disk as well."""
+    def _replace_last(self, **changes: Any) -> None:
+        """Change the last record, on the disk as well."""
         self._last = replace(self._last, **changes)
         if self._is_written:
             self._log.replace_last([self._last])

@@ -1,40 +1,45 @@
-"""What may be asked of the exchange, and what it reports."""
+"""Options of a torch job, and the report of a round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, SupportsFloat, final
 
 from hewfl.core.validation import invalid
 from hewfl.displacements.sketched_displacements import SketchCheck
 from hewfl.server.line_search import LineSearchResult
 from hewfl.server.server_step import ServerStep
 
+Loss = Callable[[], SupportsFloat]
+"""The loss of the model at its present parameters, on samples drawn before."""
+Probe = Callable[[int], Loss]
+"""Draws that many fresh samples of this rank, and returns the loss on them."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """One round as this rank saw it.
+    """One round, as this rank saw it.
 
     Attributes:
         round: rounds done, this one included.
         weights: w_i of every rank.
         steps: H_i of every rank.
         tokens: counted by every rank.
-        idle: ranks that had done no step, or at learning rate zero; weight zero.
-        excluded: ranks whose displacement was not finite, weight zero.
-        left: ranks whose loops have ended; the round is the last if it is all of them.
+        idle: ranks without a step, or at learning rate zero; weight zero.
+        excluded: ranks whose displacement was not finite; weight zero.
+        finished: ranks whose loops have ended; if it is all of them, the round is the last.
         status: of the weight problem, one sentence.
         gap: certificate of the weights.
-        checked: of the round before, where weights were from sketches: what the data
-            says of them, n numbers that travel with the next meeting.
+        sketch_check: of the round before, where weights came from sketches: their exact
+            value and error on the data, from n numbers that the next rendezvous carries.
         bytes_sent: by this rank.
-        ring_bytes: what a ring all-reduce of the model would have sent.
+        ring_bytes: of a ring all-reduce of the model.
         seconds: from arrival to the new model.
-        waited: of these, until the last rank had arrived.
-        measured: what ranks measured along the step, None where they do not.
+        wait_seconds: of these, until the last rank arrived.
+        line_search: losses along the step, None without a line search.
     """
 
     round: int
@@ -43,52 +48,52 @@ class SyncReport:
     tokens: tuple[int, ...]
     idle: tuple[int, ...]
     excluded: tuple[int, ...]
-    left: tuple[int, ...]
+    finished: tuple[int, ...]
     status: str
     gap: float
-    checked: SketchCheck | None
+    sketch_check: SketchCheck | None
     bytes_sent: int
     ring_bytes: int
     seconds: float
-    waited: float
-    measured: LineSearchResult | None = None
+    wait_seconds: float
+    line_search: LineSearchResult | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """Choices that all ranks must share, but for the last three.
+    """Options of a job. All ranks must agree on them, except for the last three.
 
     Attributes:
         smoothness: L for the rules "hom" and "het"; None does without
             (`hewfl.torch.job_rule.Rule`).
         curvature_ratio: Λ/L for the same rules.
-        server_step: step size and momentum on the aggregated step; DiLoCo uses
-            ServerStep(0.7, 0.9, nesterov=True).
-        exact: "sketch" solves for weights from sketches of the displacements, exact
-            for models of up to 16,384 parameters, at the cost of an all-reduce. "full"
-            exchanges all entries and forms all products. Rules with control variates
-            and rules that ask for entries have them in either case.
-        overlap: let a round's sum travel while local steps go on; it is applied at the
-            next round, and steps made since are kept.
-        send: "bfloat16" sends sums of float32 models in half the bytes, "int8" in a
-            quarter; what is rounded off is added to what is sent next
-            (`hewfl.torch.compression`). "full" sends them as they are.
-        bucket_bytes: what is exchanged at once, at most.
-        anchor_on_host: keep the common model, and what the server step remembers, in
-            main memory while parameters are on a GPU.
-        timeout: how long to wait for the other ranks, a time or a number of seconds.
-        folder: where the first rank keeps a trace of the job for `hewfl report`; None
-            keeps none.
-        on_round: called on this rank after each round, with its report; a state that
-            is saved there is that of the new model, with no step under way.
+        server_step: applied to the aggregated step; DiLoCo uses
+            `ServerStep(0.7, 0.9, nesterov=True)`.
+        gram: "sketch" computes inner products from sketches of the displacements, at
+            the cost of an all-reduce; they are exact for models of up to 16,384
+            parameters. "full" exchanges all entries. Aggregators that need entries and
+            control variates exchange them in either case.
+        overlap: send a round's sum while local steps continue. It is applied at the
+            next round, and the steps made since then stay.
+        compression: "bfloat16" sends sums of float32 models in half the bytes; what is
+            rounded off is added to the next sum. None sends sums as they are.
+        bucket_bytes: exchanged at once, at most.
+        anchor_on_host: keep the common model, and the server step's memory, in main
+            memory while parameters are on a GPU.
+        timeout: of the wait for other ranks, a timedelta or a number of seconds.
+        folder: where the first rank writes a trace of the job for `hewfl report`; None
+            writes none.
+        on_round: called on this rank after each round, with its report. A state saved
+            there is that of the new model, with no local step since.
 
     Raises:
         InvalidInputError: an attribute is out of its range.
 
     Examples:
         >>> from hewfl import ServerStep
-        >>> options = SyncOptions(server_step=ServerStep(0.7, 0.9, nesterov=True), timeout=60)
+        >>> server_step = ServerStep(0.7, 0.9, nesterov=True)
+        >>> options = SyncOptions(server_step=server_step, timeout=60)
         >>> options.limit.total_seconds()
         60.0
     """
@@ -96,9 +101,9 @@ class SyncOptions:
     smoothness: float | None = None
     curvature_ratio: float = 1.25
     server_step: ServerStep = field(default_factory=ServerStep)
-    exact: Literal["sketch", "full"] = "sketch"
+    gram: Literal["sketch", "full"] = "sketch"
     overlap: bool = False
-    send: Literal["full", "bfloat16", "int8"] = "full"
+    compression: Literal["bfloat16"] | None = None
     bucket_bytes: int = 2**24
     anchor_on_host: bool = False
     timeout: timedelta | float | int = timedelta(minutes=10)
@@ -107,22 +112,22 @@ class SyncOptions:
 
     def __post_init__(self) -> None:
         """Check that sizes and times are positive."""
-        if self.exact not in ("sketch", "full"):
-            raise invalid("exact", '"sketch" or "full"', repr(self.exact))
-        if self.send not in ("full", "bfloat16", "int8"):
-            raise invalid("send", '"full", "bfloat16" or "int8"', repr(self.send))
+        if self.gram not in ("sketch", "full"):
+            raise invalid("gram", '"sketch" or "full"', repr(self.gram))
+        if self.compression not in (None, "bfloat16"):
+            raise invalid("compression", '"bfloat16" or None', repr(self.compression))
         if self.bucket_bytes < 1:
             raise invalid("bucket_bytes", "at least 1", self.bucket_bytes)
-        given: Any = self.timeout
-        if isinstance(given, Real):
-            object.__setattr__(self, "timeout", timedelta(seconds=float(given)))
-        elif not isinstance(given, timedelta):
-            raise invalid("timeout", "a timedelta or a number of seconds", given)
+        timeout: Any = self.timeout
+        if isinstance(timeout, Real):
+            object.__setattr__(self, "timeout", timedelta(seconds=float(timeout)))
+        elif not isinstance(timeout, timedelta):
+            raise invalid("timeout", "a timedelta or a number of seconds", timeout)
         if self.limit <= timedelta(0):
-            raise invalid("timeout", "positive", given)
+            raise invalid("timeout", "positive", timeout)
 
     @property
     def limit(self) -> timedelta:
         """The timeout as a time."""
-        assert isinstance(self.timeout, timedelta), "turned into one when it was made"
+        assert isinstance(self.timeout, timedelta), "converted in __post_init__"
         return self.timeout

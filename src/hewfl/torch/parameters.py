@@ -1,74 +1,87 @@
-"""Which parameters ranks share: fixed at construction, and checked."""
+"""The parameters that ranks share, and their layout in buckets.
 
+Which parameters require gradients is fixed at construction. Parameters of one precision
+are laid end to end, in the order of their memory, and cut into buckets, which are
+exchanged one by one. The layout does not depend on the number of ranks: three ranks can
+read a state that four have saved.
+"""
+
+import hashlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 
 from hewfl.core.validation import invalid
-from hewfl.torch.buckets import is_spread
+
+BUCKET_SHARE, MIN_BUCKET_BYTES = 8, 2**22
+"""A bucket is this part of the model (one eighth), but at least so many bytes: the next
+bucket is prepared while one is sent, and a small model is sent at once."""
 
 
 @final
-class Members:
+class SharedParameters:
     """The parameters of a model by name, as they were at construction.
 
     Attributes:
-        shared: those that require gradients, in order.
-        frozen: the others, but for those that torch has spread over ranks.
+        trainable: those that require gradients, in order.
+        frozen: the others, except DTensors.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        given = dict(named)
-        self.shared = {name: p for name, p in given.items() if p.requires_grad}
+        by_name = dict(named)
+        self.trainable = {name: p for name, p in by_name.items() if p.requires_grad}
         self.frozen = [
             p
-            for p in given.values()
-            if not (p.requires_grad or is_spread(p)) and p.numel()
+            for p in by_name.values()
+            if not (p.requires_grad or is_dtensor(p)) and p.numel()
         ]
-        self._forms = [form_of(p) for p in self.shared.values()]
+        self._forms = [form_of(p) for p in self.trainable.values()]
 
     def check(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """That the same ones require gradients, in the same form.
+        """Require that the same parameters require gradients, in the same form.
 
         Raises:
-            InvalidInputError: they do not; the first is named.
+            InvalidInputError: they do not; the message names the first.
         """
         now = {name: p for name, p in named if p.requires_grad}
-        rule = "those that required gradients at construction (make a new one else)"
-        for name in [*self.shared, *now]:
-            if now.get(name) is not self.shared.get(name):
-                raise invalid("parameters", rule, f"{name}, {self._change(name, now)}")
-        for (name, p), form in zip(self.shared.items(), self._forms, strict=True):
+        rule = "those that required gradients at construction (else make a new one)"
+        for name in [*self.trainable, *now]:
+            if now.get(name) is not self.trainable.get(name):
+                change = self._describe_change(name, now)
+                raise invalid("parameters", rule, f"{name}, {change}")
+        for (name, p), form in zip(self.trainable.items(), self._forms, strict=True):
             if form_of(p) != form:
                 got = f"{form_of(p)} for {name}, not {form}"
                 raise invalid("parameters", "of the form they had at construction", got)
 
     def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """That they move what is shared, all of it and nothing else.
+        """Require that the optimisers update all trainable parameters and no others.
 
         Raises:
-            InvalidInputError: they do not; the first difference is named.
+            InvalidInputError: they do not; the message names the first difference.
         """
-        moved = {
+        updated = {
             id(p): f"parameter {k} of its group {g}"
             for optimizer in optimizers
             for g, group in enumerate(optimizer.param_groups)
             for k, p in enumerate(group["params"])
             if p.requires_grad
         }
-        for name, p in self.shared.items():
-            if moved.pop(id(p), None) is None:
+        for name, p in self.trainable.items():
+            if updated.pop(id(p), None) is None:
                 rule = "one of all parameters that require gradients (freeze the others"
                 rule += " with `requires_grad_(False)`)"
                 raise invalid("optimizer", rule, f"one without {name}")
-        for place in moved.values():
+        for place in updated.values():
             raise invalid("optimizer", "one of the model's parameters", place)
 
-    def _change(self, name: str, now: dict[str, torch.Tensor]) -> str:
+    def _describe_change(self, name: str, now: dict[str, torch.Tensor]) -> str:
         if name not in now:
-            return "which does not any more"
-        if name not in self.shared:
+            return "which no longer requires gradients"
+        if name not in self.trainable:
             return "which did not"
         return "which is another tensor now"
 
@@ -78,104 +91,154 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return str(tensor.dtype), tuple(tensor.shape), tensor.stride()
 
 
-# ------------------ What is read from the user's optimiser, and what is asked of it
+def is_dtensor(parameter: torch.Tensor) -> bool:
+    """Whether a tensor is distributed over ranks; its module is loaded only if used."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(parameter, module.DTensor)
 
 
-def several(
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-) -> list[torch.optim.Optimizer]:
-    """One or several optimisers, as a list.
+@final
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where a contiguous part of a parameter lies in a bucket.
+
+    Attributes:
+        parameter: index of the parameter.
+        start: its first entry, in the order of the parameter's memory.
+        at: its first entry in the bucket.
+        size: entries.
+    """
+
+    parameter: int
+    start: int
+    at: int
+    size: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A part of the model that is exchanged at once.
+
+    Attributes:
+        dtype: precision of its parameters, and of what is sent.
+        pieces: its contents, end to end.
+        begin: place of its first entry in the whole model.
+    """
+
+    dtype: torch.dtype
+    pieces: tuple[Piece, ...]
+    begin: int
+
+    @property
+    def size(self) -> int:
+        """Entries."""
+        return self.pieces[-1].at + self.pieces[-1].size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a vector of this bucket when it is sent."""
+        return self.size * int(self.dtype.itemsize)
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The precision of sums: at least float32."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    def split(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        """A vector of this bucket, piece by piece."""
+        return list(whole.split([piece.size for piece in self.pieces]))
+
+    def views(
+        self, tensors: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Views of the pieces in parameters, or in tensors of the same memory format."""
+        flat = [flat_view(tensors[piece.parameter]) for piece in self.pieces]
+        spans = [(piece.start, piece.start + piece.size) for piece in self.pieces]
+        return [v[a:b] for v, (a, b) in zip(flat, spans, strict=True)]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The buckets of a model.
+
+    Attributes:
+        buckets: in order; the same on all ranks.
+        parameters: d.
+        signature: a number that differs where layouts differ.
+    """
+
+    buckets: tuple[Bucket, ...]
+    parameters: int
+    signature: int
+
+
+def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Layout:
+    """Cut a model into buckets of at most `bucket_bytes`.
 
     Raises:
-        InvalidInputError: something else is given, or one of them twice.
+        InvalidInputError: there is no parameter, there are several devices, a precision
+            is not floating, or a parameter is a DTensor or has gaps or overlaps in
+            memory.
     """
-    given = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-    for one in given:
-        if not hasattr(one, "register_step_post_hook"):
-            raise invalid("optimizer", "a torch optimiser, or several", type(one))
-    if len({id(one) for one in given}) < len(given) or not given:
-        raise invalid("optimizer", "different optimisers, at least one", len(given))
-    return given
+    if not any(p.numel() for p in parameters):
+        raise invalid("parameters", "at least one that requires a gradient", "none")
+    devices = sorted({str(p.device) for p in parameters})
+    if len(devices) > 1:
+        raise invalid("parameters", "on one device", devices)
+    for k, parameter in enumerate(parameters):
+        _check(k, parameter)
+    total = sum(p.nbytes for p in parameters)
+    bucket_bytes = min(bucket_bytes, max(total // BUCKET_SHARE, MIN_BUCKET_BYTES))
+    buckets: list[Bucket] = []
+    begin = 0
+    for dtype in sorted({p.dtype for p in parameters}, key=str):
+        indices = [k for k, p in enumerate(parameters) if p.dtype == dtype]
+        sizes = [parameters[k].numel() for k in indices]
+        for pieces in _cut(indices, sizes, max(1, bucket_bytes // dtype.itemsize)):
+            buckets.append(Bucket(dtype, tuple(pieces), begin))
+            begin += buckets[-1].size
+    described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
+    return Layout(tuple(buckets), begin, digest(described, bucket_bytes))
 
 
-def mean_rate(groups: Sequence[Mapping[str, Any]]) -> float:
-    """The learning rate of a step: the mean over parameters, where groups differ.
-
-    Zero only if nothing moves. Frozen parameters do not count.
-    """
-    pairs = _rates(groups)
-    if len({rate for rate, _ in pairs}) < 2:  # no rounding
-        return pairs[0][0] if pairs else 0.0
-    return sum(rate * size for rate, size in pairs) / sum(size for _, size in pairs)
+def digest(*values: Any) -> int:
+    """A number of 48 bits, exact in float64, that differs where values differ."""
+    return int(hashlib.sha256(repr(values).encode()).hexdigest()[:12], 16)
 
 
-def require_one_rate(groups: Sequence[Mapping[str, Any]]) -> None:
-    """That all groups have one learning rate.
-
-    Control variates take Δ_i/(η_iH_i) for a gradient: one η_i for all its entries.
-
-    Raises:
-        InvalidInputError: they have several.
-    """
-    rates = sorted({rate for rate, _ in _rates(groups)})
-    if len(rates) > 1:
-        rule = "the same in all groups under a rule with control variates"
-        raise invalid("lr", rule, rates)
+def flat_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The entries of a dense tensor in the order of its memory, without a copy."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
-def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its steps are −η g: torch's SGD without momentum."""
-    momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
-    return isinstance(optimizer, torch.optim.SGD) and not any(momenta)
+def _check(k: int, parameter: torch.Tensor) -> None:
+    if is_dtensor(parameter):
+        rule = "whole on each rank: FSDP and tensor parallelism are not supported"
+        raise invalid("parameters", rule, f"a DTensor as number {k}")
+    if not parameter.dtype.is_floating_point:
+        raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
+    expected = 1
+    strides = sorted(zip(parameter.stride(), parameter.shape, strict=True))
+    for stride, size in strides:
+        if size > 1 and stride != expected:
+            got = f"strides {parameter.stride()} for number {k}"
+            raise invalid("parameters", "without gaps in memory", got)
+        expected *= size
 
 
-def has_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a fused step found gradients that are not finite, and did nothing."""
-    found = getattr(optimizer, "found_inf", None)  # set by torch.amp.GradScaler
-    return found is not None and float(found) > 0
-
-
-def refuse_scaled(optimizer: torch.optim.Optimizer) -> None:
-    """That the gradients at hand are not multiples that the step itself divides.
-
-    Raises:
-        InvalidInputError: `torch.amp.GradScaler` left that to a fused optimiser.
-    """
-    scale = getattr(optimizer, "grad_scale", None)
-    if scale is not None:
-        rule = "unscaled before a step under a rule with control variates"
-        rule += " (`scaler.unscale_(optimizer)`, or an optimiser that is not fused)"
-        raise invalid("gradients", rule, f"a scale of {float(scale):g}")
-
-
-def refuse_closure(
-    optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """That a step uses the gradients at hand: a closure would form them anew.
-
-    Args:
-        optimizer: whose step.
-        args: of its `step`, the optimiser itself included.
-        kwargs: the rest of them.
-
-    Raises:
-        InvalidInputError: a closure is among them.
-    """
-    given = [value for value in args if value is not optimizer]
-    for value in (*given, kwargs.get("closure")):
-        if callable(value):
-            rule = "absent under a rule with control variates, which correct gradients"
-            raise invalid("closure", rule + " before `optimizer.step()`", value)
-
-
-def _rates(groups: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """Learning rate and number of trainable parameters of the groups that have any.
-
-    Optimisers that find their own step size may have none: then it is one, on all
-    ranks alike.
-    """
-    sizes = [
-        sum(p.numel() for p in group["params"] if p.requires_grad) for group in groups
-    ]
-    pairs = zip(groups, sizes, strict=True)
-    return [(float(group.get("lr", 1.0)), size) for group, size in pairs if size]
+def _cut(indices: list[int], sizes: list[int], length: int) -> list[list[Piece]]:
+    """Pieces of all parameters, bucket by bucket."""
+    buckets: list[list[Piece]] = [[]]
+    free = length
+    for k, size in zip(indices, sizes, strict=True):
+        start = 0
+        while start < size:
+            if free == 0:
+                buckets.append([])
+                free = length
+            taken = min(free, size - start)
+            buckets[-1].append(Piece(k, start, length - free, taken))
+            start, free = start + taken, free - taken
+    return [pieces for pieces in buckets if pieces]

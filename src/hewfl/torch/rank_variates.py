@@ -1,8 +1,7 @@
-"""Control variates of one rank, for the rules that have them: its own and the server's.
+"""Control variates of one rank: its own c_i and the server's c.
 
-Everything that such a rule adds to a round is here: gradients are corrected before each
-step, and once a round is accepted c_i is the mean gradient of the rank's branch, and c
-the mean of all c_i.
+Gradients are corrected before each step. After a round is accepted, c_i is the mean
+gradient of the rank's branch, and c the mean of all c_i.
 """
 
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ from hewfl.core.array_types import Int64
 from hewfl.core.round import Round
 from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.sharded import VectorShard
-from hewfl.torch.buckets import Bucket
-from hewfl.torch.collectives import Wire
+from hewfl.torch.collectives import Communicator, RankError
 from hewfl.torch.exchange import Exchange
-from hewfl.torch.rank_errors import RankError
+from hewfl.torch.parameters import Bucket
 from hewfl.torch.shared_model import SharedModel, is_finite
 
 Vector = list[torch.Tensor]
@@ -28,31 +26,36 @@ Vector = list[torch.Tensor]
 class RankVariates:
     """c_i and c, bucket by bucket.
 
-    The plain twin is `hewfl.displacements.control_variates`, which holds all c_i in one place. With
-    plain SGD c_i follows from displacements; with any other optimiser these do not show
-    gradients, which are then summed up as they come (`totals`).
+    The plain twin is `hewfl.displacements.control_variates`, which holds all c_i in one
+    place. With plain SGD c_i follows from displacements. With another optimiser
+    displacements do not show gradients, so these are summed as they come (`totals`).
 
     Args:
         model: whose gradients.
-        wire: the way to the other ranks.
+        comm: collectives of the ranks.
         at_gradients: whether c_i starts at the first gradient, and not at zero.
-        is_plain: whether local steps are those of plain SGD.
+        is_plain_sgd: whether local steps are those of plain SGD.
 
     Attributes:
-        own: c_i.
+        client: c_i.
         server: c, the same bits on all ranks.
         totals: sums of the gradients since the last round; empty with plain SGD.
         steps: how many gradients are in them.
-        started: whether they have been given their first values, on all ranks.
+        is_initialised: whether c_i and c have their first values, on all ranks.
     """
 
     def __init__(
-        self, model: SharedModel, wire: Wire, *, at_gradients: bool, is_plain: bool
+        self,
+        model: SharedModel,
+        comm: Communicator,
+        *,
+        at_gradients: bool,
+        is_plain_sgd: bool,
     ) -> None:
-        self._model, self._wire, self.is_plain = model, wire, is_plain
-        self.own, self.server = self._zeros(), self._zeros()
-        self.totals = [] if is_plain else self._zeros()
-        self.steps, self.started = 0, not at_gradients
+        self._model, self._comm, self.is_plain_sgd = model, comm, is_plain_sgd
+        self.client, self.server = self._zeros(), self._zeros()
+        self.totals = [] if is_plain_sgd else self._zeros()
+        self.steps, self.is_initialised = 0, not at_gradients
 
     def _zeros(self) -> Vector:
         buckets, device = self._model.layout.buckets, self._model.device
@@ -61,100 +64,103 @@ class RankVariates:
     # ---------------------------------------------------------------- in the branches
 
     def take_gradients(self) -> bool:
-        """c_i = the gradient at hand; c is yet to be summed.
+        """Set c_i to the present gradient; c is not summed yet.
 
         Erratum E-29: with c_i = 0 the first round picks the shortest endpoint.
 
         Returns:
             Whether it is finite.
         """
-        for own, bucket in zip(self.own, self._model.layout.buckets, strict=True):
-            torch._foreach_copy_(bucket.split(own), self._gradients(bucket))
-        return all(map(is_finite, self.own))
+        for client, bucket in zip(self.client, self._model.layout.buckets, strict=True):
+            torch._foreach_copy_(bucket.split(client), self._gradients(bucket))
+        return all(map(is_finite, self.client))
 
-    def start(self, heard: Int64[Ints, " s"]) -> None:
-        """Let c be the mean of the gradients taken; a collective call.
+    def initialise(self, participants: Int64[Ints, " s"]) -> None:
+        """Set c to the mean of the first gradients; a collective call.
 
-        A rank without a finite one starts at that mean, as everywhere in hewfl
+        A rank without a finite gradient starts at that mean, as everywhere in hewfl
         (`hewfl.server.state`).
 
         Args:
-            heard: ranks with a finite gradient.
+            participants: ranks with a finite gradient.
 
         Raises:
-            RankError: none has one.
+            RankError: there is none.
         """
-        if len(heard) == 0:
+        if len(participants) == 0:
             raise RankError("no rank has a finite first gradient")
-        is_heard = self._wire.rank in heard
-        given = self.own if is_heard else self._zeros()
-        self.server = self._mean(given, len(heard))
-        if not is_heard:
-            self.join()
-        self.started = True
+        takes_part = self._comm.rank in participants
+        summand = self.client if takes_part else self._zeros()
+        self.server = self._mean(summand, len(participants))
+        if not takes_part:
+            self.reset_to_server()
+        self.is_initialised = True
 
-    def add(self) -> None:
-        """Sum up the gradients at hand, before they are corrected."""
+    def add_gradients(self) -> None:
+        """Add the present gradients to the totals, before they are corrected."""
         for total, bucket in zip(self.totals, self._model.layout.buckets, strict=True):
             torch._foreach_add_(bucket.split(total), self._gradients(bucket))
         self.steps += 1
 
-    def correct(self) -> None:
-        """Gradients become g − c_i + c."""
-        pairs = zip(self.own, self.server, strict=True)
-        for (own, server), bucket in zip(
+    def correct_gradients(self) -> None:
+        """Replace gradients g by g − c_i + c."""
+        pairs = zip(self.client, self.server, strict=True)
+        for (client, server), bucket in zip(
             pairs, self._model.layout.buckets, strict=True
         ):
-            torch._foreach_add_(self._gradients(bucket), bucket.split(server - own))
+            torch._foreach_add_(self._gradients(bucket), bucket.split(server - client))
 
     def _gradients(self, bucket: Bucket) -> list[torch.Tensor]:
-        """The pieces of a bucket in the gradients at hand."""
-        held, wanted = self._model.parameters, {p.parameter for p in bucket.pieces}
-        return bucket.of({k: gradient_of(k, held[k]) for k in wanted})
+        """The pieces of a bucket in the present gradients."""
+        parameters = self._model.parameters
+        indices = {piece.parameter for piece in bucket.pieces}
+        return bucket.views({k: gradient_of(k, parameters[k]) for k in indices})
 
-    def join(self) -> None:
-        """Start at the server's, as a rank that joins: its branch is not corrected."""
-        for own, server in zip(self.own, self.server, strict=True):
-            own.copy_(server)
-        self._forget()
+    def reset_to_server(self) -> None:
+        """Set c_i = c, as for a rank that joins: its branch is not corrected."""
+        for client, server in zip(self.client, self.server, strict=True):
+            client.copy_(server)
+        self._reset_totals()
 
     # ------------------------------------------------------------------ after a round
 
-    def following(self, travelled: float) -> tuple[Vector, Vector]:
+    def next_values(self, total_step: float) -> tuple[Vector, Vector]:
         """c_i and c after a round; nothing is changed. A collective call.
 
-            c_i ← c_i − c − Δ_i/(η_iH_i), or the mean of the gradients summed up
+            c_i ← c_i − c − Δ_i/(η_iH_i), or the mean of the summed gradients
             c ← (1/n) Σ c_i
 
         Args:
-            travelled: η_iH_i of this rank, zero if it was not heard: it keeps its c_i.
+            total_step: η_iH_i of this rank, zero if it takes no part: c_i stays.
 
         Returns:
             Both; where one c_i is not finite c is not, on all ranks alike.
         """
-        own = self.own
-        if travelled > 0 and self.is_plain:
-            own = [self._from_displacement(b, travelled) for b in range(len(own))]
-        elif travelled > 0 and self.steps > 0:
-            own = [total / self.steps for total in self.totals]
-        return own, self._mean(own, self._wire.ranks)
+        client = self.client
+        if total_step > 0 and self.is_plain_sgd:
+            buckets = range(len(client))
+            client = [self._from_displacement(b, total_step) for b in buckets]
+        elif total_step > 0 and self.steps > 0:
+            client = [total / self.steps for total in self.totals]
+        return client, self._mean(client, self._comm.ranks)
 
-    def accept(self, own: Vector, server: Vector) -> None:
-        """Let c_i and c be what `following` has found."""
-        self.own, self.server = own, server
-        self._forget()
+    def commit(self, client: Vector, server: Vector) -> None:
+        """Replace c_i and c by the result of `next_values`."""
+        self.client, self.server = client, server
+        self._reset_totals()
 
-    def _from_displacement(self, b: int, travelled: float) -> torch.Tensor:
-        away = torch.empty_like(self.own[b], dtype=self._model.layout.buckets[b].dtype)
-        self._model.displacement(b, away)
-        return (self.own[b] - self.server[b]).add_(away, alpha=-1 / travelled)
+    def _from_displacement(self, b: int, total_step: float) -> torch.Tensor:
+        dtype = self._model.layout.buckets[b].dtype
+        delta = torch.empty_like(self.client[b], dtype=dtype)
+        self._model.displacement(b, delta)
+        return (self.client[b] - self.server[b]).add_(delta, alpha=-1 / total_step)
 
-    def _mean(self, own: Vector, count: int) -> Vector:
-        sums = [c.clone() for c in own]
-        self._wire.wait([self._wire.adding(c) for c in sums])
+    def _mean(self, summand: Vector, count: int) -> Vector:
+        sums = [c.clone() for c in summand]
+        self._comm.wait([self._comm.start_sum(c) for c in sums])
         return [c.div_(count) for c in sums]
 
-    def _forget(self) -> None:
+    def _reset_totals(self) -> None:
         for total in self.totals:
             total.zero_()
         self.steps = 0
@@ -163,30 +169,30 @@ class RankVariates:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadVariates:
-    """The control variates of all ranks as a rule sees them; see `Variates`.
+    """The control variates of all ranks as an algorithm sees them; see `Variates`.
 
     Attributes:
-        held: where they are kept.
+        variates: of this rank.
         exchange: which entries are this rank's.
     """
 
-    held: RankVariates
+    variates: RankVariates
     exchange: Exchange
     is_elsewhere: ClassVar[bool] = True
-    """They are saved where they are kept, not with the rule's state."""
+    """They are saved with the ranks, not with the algorithm's state."""
 
     @property
     def server(self) -> VectorShard:
         """The server's, c."""
-        return self.exchange.own_part(self.held.server)
+        return self.exchange.own_part(self.variates.server)
 
-    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see `held`
+    def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see `variates`
         """Itself: the values change once the round is accepted."""
         return self
 
 
 def gradient_of(k: int, parameter: Any) -> torch.Tensor:
-    """A gradient that lies in memory as its parameter does.
+    """A gradient in the memory format of its parameter.
 
     A parameter that the loss did not use has gradient zero, which is corrected too.
 
@@ -197,7 +203,7 @@ def gradient_of(k: int, parameter: Any) -> torch.Tensor:
         parameter.grad = torch.zeros_like(parameter)
     elif parameter.grad.layout != torch.strided:
         got = f"{parameter.grad.layout} for parameter number {k}"
-        raise invalid("gradients", "dense under a rule with control variates", got)
+        raise invalid("gradients", "dense with control variates", got)
     elif parameter.grad.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
     return parameter.grad

@@ -1,36 +1,45 @@
-"""Where ranks meet: what each did, whether all came for the same, who is missing."""
+"""The rendezvous of ranks: what each did, whether all agree, and which are missing."""
 
+import os
 import secrets
+import time
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import IntEnum
 from typing import Any, final
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed import distributed_c10d
 
 from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
-from hewfl.torch.collectives import Wire
-from hewfl.torch.rank_errors import Attendance, RankError, ranks_named
+from hewfl.torch.collectives import Communicator, RankError, name_ranks
 
 ROW = np.dtype(
-    [(name, "i8") for name in ("meeting", "instance", "job", "rounds")]
+    [(name, "i8") for name in ("purpose", "instance", "job", "rounds")]
     + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite")]
-    + [("travelled", "f8"), ("product", "f8"), ("weights", "i8"), ("same", "i8", 3)]
+    + [("total_step", "f8"), ("product", "f8")]
+    + [("weights_digest", "i8"), ("digests", "i8", 3)]
 )
-"""What a rank says of itself: `Work`, and all that must agree."""
-_SAME = ("meeting", "instance", "rounds", "same")
-"""Fields that agree in most meetings."""
-_TEXT = 1600
-"""Bytes of what a rank says where ranks disagree."""
+"""The record that a rank sends: its `LocalWork`, and all that must agree."""
+_AGREEING = ("purpose", "instance", "rounds", "digests")
+"""Fields that agree at most rendezvous."""
+_TEXT_BYTES = 1600
+"""Bytes in which a rank describes a value on which ranks disagree."""
+_COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
+"""For each process group: its instances and rendezvous so far, and the job's number."""
 
 
 @final
-class Meeting(IntEnum):
-    """What ranks meet for."""
+class Purpose(IntEnum):
+    """What a rendezvous is for."""
 
     CONSTRUCTION = 0
     FIRST_STEP = 1
@@ -38,207 +47,324 @@ class Meeting(IntEnum):
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The purpose in words."""
         return ("at construction", "at the first step", "at a round")[self]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Work:
+class LocalWork:
     """One rank's work since the last round: exchanged, never assumed.
 
     Attributes:
         steps: H_i, steps of the local optimiser.
-        tokens: samples or tokens seen, where the loop counts them.
-        travelled: η_iH_i, the sum of the learning rates of those steps, each the mean
+        tokens: samples or tokens processed, where the loop counts them.
+        total_step: η_iH_i, the sum of the learning rates of those steps, each the mean
             over parameters where groups differ.
         leaving: whether the rank's loop has ended.
-        finite: whether the gradients of its first step are, where ranks meet for them.
+        finite: whether the gradients of its first step are finite, where ranks exchange
+            them.
     """
 
     steps: int = 0
     tokens: int = 0
-    travelled: float = 0.0
+    total_step: float = 0.0
     leaving: bool = False
     finite: bool = True
 
-    def after_step(self, learning_rate: float) -> "Work":
-        """The work with one step more."""
-        far = self.travelled + learning_rate
-        return replace(self, steps=self.steps + 1, travelled=far)
+    def after_step(self, learning_rate: float) -> "LocalWork":
+        """The work after one more step."""
+        total = self.total_step + learning_rate
+        return replace(self, steps=self.steps + 1, total_step=total)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Who came to a meeting, and with what.
+class RankRecords:
+    """The records of all ranks at a rendezvous.
 
     Attributes:
-        meeting: what those that are still in their loops came for.
+        purpose: of the ranks whose loops have not ended.
         rows: of `ROW`, in the order of ranks.
-        sketches: of the ranks, as bytes; None where they did not travel along.
+        sketches: of the ranks, as bytes; None where they were not sent along.
     """
 
-    meeting: Meeting
+    purpose: Purpose
     rows: NDArray[Any]
     sketches: NDArray[np.uint8] | None
 
     @property
     def active(self) -> Int64[Ints, " s"]:
-        """Ranks that did a step, at a learning rate that is not zero."""
-        return np.flatnonzero((self.rows["steps"] > 0) & (self.rows["travelled"] > 0))
+        """Ranks that did a step at a learning rate above zero."""
+        return np.flatnonzero((self.rows["steps"] > 0) & (self.rows["total_step"] > 0))
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """Something that must be the same on all ranks.
+class AgreedValue:
+    """A value that must be the same on all ranks.
 
     Attributes:
-        what: how an error calls it.
-        number: that ranks with another do not have.
-        text: what this rank has.
+        what: its name in an error.
+        digest: a number that differs where values differ.
+        text: the value of this rank.
     """
 
     what: str
-    number: int
+    digest: int
     text: str
 
 
 @final
-class Meetings:
-    """The meetings of one `HewLocalSGD` or `HewAverager`.
+class Rendezvous:
+    """All rendezvous of one `HewLocalSGD` or `HewAverager`.
 
     Args:
-        group: the ranks.
-        wire: the way to them.
-        shared: what must agree besides.
+        group: the process group.
+        comm: its collectives.
+        agreed: what must agree besides the purpose and the round.
     """
 
-    def __init__(self, group: Any, wire: Wire, shared: tuple[Shared, ...]) -> None:
-        self._wire, self._shared = wire, shared
-        self._attendance = Attendance(group, wire.rank, wire.ranks)
+    def __init__(
+        self, group: Any, comm: Communicator, agreed: tuple[AgreedValue, ...]
+    ) -> None:
+        self._comm, self._agreed = comm, agreed
+        self._attendance = Attendance(group, comm.rank, comm.ranks)
 
-    def watched(self, place: str) -> AbstractContextManager[None]:
-        """Let a failure inside the block name who is missing."""
-        return self._attendance.watched(place)
+    def watch(self, place: str) -> AbstractContextManager[None]:
+        """Let a failure inside the block name the missing ranks."""
+        return self._attendance.watch(place)
 
     @contextmanager
     def construction(self) -> Iterator[None]:
-        """The first meeting, in which ranks agree on a number for the job."""
-        attendance, wire = self._attendance, self._wire
-        mine = attendance.job or secrets.randbelow(2**48) + 1
-        if not (wire.keeps_time or attendance.job):
-            # ranks meet in the store: before that they agree on its keys
-            number = torch.tensor([mine], device=wire.device)
-            wire.copied(number)
-            mine = attendance.job = int(number)
-        with self.met(Meeting.CONSTRUCTION, Work(), 0, job=mine) as arrivals:
-            attendance.job = int(arrivals.rows["job"][0])
+        """The first rendezvous, at which ranks agree on a number for the job."""
+        attendance, comm = self._attendance, self._comm
+        job = attendance.job or secrets.randbelow(2**48) + 1
+        if not (comm.has_time_limits or attendance.job):
+            # Ranks exchange records in the store, so they must agree on its keys first.
+            number = torch.tensor([job], device=comm.device)
+            comm.broadcast(number)
+            job = attendance.job = int(number)
+        with self.gather(Purpose.CONSTRUCTION, LocalWork(), 0, job=job) as records:
+            attendance.job = int(records.rows["job"][0])
             yield
 
     @contextmanager
-    def met(
+    def gather(
         self,
-        meeting: Meeting,
-        work: Work,
+        purpose: Purpose,
+        work: LocalWork,
         rounds: int,
         last: tuple[float, int] = (0.0, 0),
         meanwhile: Callable[[], NDArray[np.uint8] | None] | None = None,
         job: int = 0,
-    ) -> Iterator[Arrivals]:
-        """The work of all ranks; failures from here on name who is missing.
+    ) -> Iterator[RankRecords]:
+        """The records of all ranks; failures inside the block name the missing ranks.
 
         Args:
-            meeting: what this rank has come for.
+            purpose: of this rank.
             work: that it has done.
             rounds: done before.
             last: ⟨d, Δ⟩ of the last step d and this rank's displacement in it, and a
-                number for the weights it had.
-            meanwhile: called while this travels, on the host; gives this rank's sketch
-                where all ranks send one.
+                digest of the weights of that round.
+            meanwhile: called while the records are sent, on the host; gives this rank's
+                sketch where all ranks send one.
             job: number of the job, at construction.
 
         Raises:
-            RankError: on every rank alike, if they have not come for the same thing.
+            RankError: ranks disagree; the same error on every rank.
         """
-        place = f"in round {rounds}" if meeting is Meeting.ROUND else meeting.place
-        with self.watched(place):
+        place = f"in round {rounds}" if purpose is Purpose.ROUND else purpose.place
+        with self.watch(place):
             row = np.zeros((), ROW)
-            row["meeting"], row["instance"] = meeting, self._attendance.instance
+            row["purpose"], row["instance"] = purpose, self._attendance.instance
             row["job"], row["rounds"] = job, rounds
-            row["product"], row["weights"] = last
-            for name in ("steps", "tokens", "leaving", "finite", "travelled"):
+            row["product"], row["weights_digest"] = last
+            for name in ("steps", "tokens", "leaving", "finite", "total_step"):
                 row[name] = getattr(work, name)
-            row["same"] = [shared.number for shared in self._shared]
-            mine, made = np.frombuffer(row.tobytes(), np.uint8).copy(), None
-            if self._wire.keeps_time:
-                told, coming = self._wire.gathering(mine)
+            row["digests"] = [value.digest for value in self._agreed]
+            message, sketch_table = np.frombuffer(row.tobytes(), np.uint8).copy(), None
+            if self._comm.has_time_limits:
+                table, handle = self._comm.start_gather(message)
                 sketch = None if meanwhile is None else meanwhile()
                 if sketch is not None:
-                    made = self._wire.gathering(sketch)
-                self._wire.wait([coming])
-                rows = told.numpy().view(ROW)[:, 0]
+                    sketch_table = self._comm.start_gather(sketch)
+                self._comm.wait([handle])
+                rows = table.numpy().view(ROW)[:, 0]
             else:
-                table = self._attendance.table(mine, self._wire.timeout)
-                rows = table.view(ROW)[:, 0]
-            self._require_one(rows)
-            if made is not None:
-                self._wire.wait([made[1]])
-            sketches = None if made is None else made[0].numpy()
-            yield Arrivals(_goal(rows), rows, sketches)
+                stored = self._attendance.table(message, self._comm.timeout)
+                rows = stored.view(ROW)[:, 0]
+            self._require_agreement(rows)
+            if sketch_table is not None:
+                self._comm.wait([sketch_table[1]])
+            sketches = None if sketch_table is None else sketch_table[0].numpy()
+            yield RankRecords(_purpose_of(rows), rows, sketches)
 
-    def _require_one(self, rows: NDArray[Any]) -> None:
-        """That all ranks have come for the same thing, and have the same of all.
+    def _require_agreement(self, rows: NDArray[Any]) -> None:
+        """Require one purpose, instance, round and all agreed values.
 
-        A rank that has left its loop comes along to whatever the others meet for.
+        A rank whose loop has ended joins whatever rendezvous the others hold.
         """
-        if all((rows[what] == rows[what][0]).all() for what in _SAME):
+        if all((rows[name] == rows[name][0]).all() for name in _AGREEING):
             return
-        goal, same = _goal(rows), rows["same"].T.tolist()
-        comes = (rows["leaving"] != 0) & (rows["meeting"] == Meeting.ROUND)
-        require_one(
-            "all ranks must come to the same meeting",
-            np.where(comes, goal, rows["meeting"]).tolist(),
+        joins = (rows["leaving"] != 0) & (rows["purpose"] == Purpose.ROUND)
+        require_same(
+            "all ranks must come to the same rendezvous",
+            np.where(joins, _purpose_of(rows), rows["purpose"]).tolist(),
             [
-                "leaving the loop" if left else Meeting(m).place
-                for m, left in zip(rows["meeting"], rows["leaving"], strict=True)
+                "leaving the loop" if leaving else Purpose(purpose).place
+                for purpose, leaving in zip(
+                    rows["purpose"], rows["leaving"], strict=True
+                )
             ],
         )
-        job = "meet over the same HewLocalSGD or HewAverager of the group"
-        for what, place, rule in (
-            ("instance", "number {}", job),
+        for name, text, rule in (
+            ("instance", "number {}", "use the same HewLocalSGD or HewAverager"),
             ("rounds", "in round {}", "be in the same round"),
         ):
-            column = rows[what].tolist()
-            said = [place.format(k) for k in column]
-            require_one(f"all ranks must {rule}", column, said)
-        for k, column in enumerate(same):
-            if len(set(column)) > 1:  # all see it, and come along to say what they have
-                rule = f"all ranks must have the same {self._shared[k].what}"
-                said = self._said(k)
-                require_one(rule, said, said)
+            column = rows[name].tolist()
+            require_same(
+                f"all ranks must {rule}", column, [text.format(k) for k in column]
+            )
+        for k, column in enumerate(rows["digests"].T.tolist()):
+            if len(set(column)) > 1:  # the same on all ranks, so all send their text
+                rule = f"all ranks must have the same {self._agreed[k].what}"
+                texts = self._gather_texts(k)
+                require_same(rule, texts, texts)
 
-    def _said(self, k: int) -> list[str]:
-        """What each rank has of something that should be the same."""
-        mine = self._shared[k].text.encode()[:_TEXT].ljust(_TEXT)
-        rows = self._wire.table(np.frombuffer(mine, np.uint8).copy())
+    def _gather_texts(self, k: int) -> list[str]:
+        """Each rank's text of an agreed value."""
+        text = self._agreed[k].text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+        rows = self._comm.gather(np.frombuffer(text, np.uint8).copy())
         return [row.tobytes().decode(errors="replace").rstrip() for row in rows]
 
 
-def _goal(rows: NDArray[Any]) -> Meeting:
-    """What the first rank that is still in its loop has come for."""
-    return Meeting(int(rows["meeting"][np.argmin(rows["leaving"])]))
+def _purpose_of(rows: NDArray[Any]) -> Purpose:
+    """The purpose of the first rank whose loop has not ended."""
+    return Purpose(int(rows["purpose"][np.argmin(rows["leaving"])]))
 
 
-def require_one(rule: str, column: Sequence[Any], said: Sequence[str]) -> None:
-    """That all ranks have the same of something; else the error says what each has.
+def require_same(rule: str, column: Sequence[Any], texts: Sequence[str]) -> None:
+    """Require one value on all ranks; the error gives each rank's text.
 
     Raises:
-        RankError: they have not.
+        RankError: values differ.
     """
-    kinds = sorted(set(column))
-    if len(kinds) > 1:
-        sets = [[i for i, own in enumerate(column) if own == kind] for kind in kinds]
-        got = "; ".join(f"{ranks_named(some)}: {said[some[0]]}" for some in sets)
+    values = sorted(set(column))
+    if len(values) > 1:
+        groups = [[i for i, v in enumerate(column) if v == value] for value in values]
+        got = "; ".join(f"{name_ranks(group)}: {texts[group[0]]}" for group in groups)
         raise RankError(f"{rule}; got {got}")
+
+
+@final
+class Attendance:
+    """Each rank's last rendezvous, in the job's store, to name missing ranks.
+
+    A collective that fails reports that a rank is gone, not which. The store of the
+    default process group survives most failures. Rendezvous are counted on the group,
+    for all purposes together: a rank with a lower count is missing. Nothing else reads
+    the store: under torchrun it survives the processes, and the notes of an earlier
+    attempt must not count for this one.
+
+    Attributes:
+        instance: instances on the group by this rank, this one included.
+    """
+
+    def __init__(self, group: Any, rank: int, ranks: int) -> None:
+        """Count one more instance on the group.
+
+        Args:
+            group: the process group.
+            rank: of this process in it.
+            ranks: n.
+        """
+        self._rank, self._ranks = rank, ranks
+        self._counts = _COUNTS.setdefault(group, Counter())
+        self._store: Any = dist.HashStore()  # local to this process: it names no rank
+        if dist.is_initialized():
+            self._store = distributed_c10d._get_default_store()
+        attempt = "0"
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # it survives
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._prefix = f"hewfl/attempt {attempt}/{getattr(group, 'group_name', '')}"
+        self._counts["instances"] += 1
+        self.instance = self._counts["instances"]
+
+    @property
+    def job(self) -> int:
+        """The number of the job, the same on all ranks; zero before construction.
+
+        It differs from that of an earlier attempt, whose notes may be in the store.
+        """
+        return self._counts["job"]
+
+    @job.setter
+    def job(self, number: int) -> None:
+        self._counts["job"] = number
+
+    def table(self, row: NDArray[np.uint8], timeout: timedelta) -> NDArray[np.uint8]:
+        """One row of bytes from each rank, in the order of ranks, through the store.
+
+        For backends whose collectives cannot be cancelled: on NCCL a missing rank shows
+        here, before a collective is started, as an error instead of an abort.
+        """
+        count = self._counts["rendezvous"]
+        keys = [self._row_key(count, rank) for rank in range(self._ranks)]
+        self._store.set(keys[self._rank], row.tobytes().hex())
+        self._store.wait(keys, timeout)
+        rows = [bytes.fromhex(self._store.get(key).decode()) for key in keys]
+        if count > 2:  # all ranks were at the last one, and so have read this one
+            self._store.delete_key(self._row_key(count - 2, self._rank))
+        return np.stack([np.frombuffer(row, np.uint8) for row in rows])
+
+    @contextmanager
+    def watch(self, place: str) -> Iterator[None]:
+        """Record that this rank is here; let a failure name the ranks that are not.
+
+        Args:
+            place: of the rendezvous, in words.
+        """
+        start = time.monotonic()
+        self._counts["rendezvous"] += 1
+        try:
+            note = f"{self.job} {self._counts['rendezvous']} {place}"
+            self._store.set(f"{self._prefix}/{self._rank}", note)
+            yield
+        except RankError:
+            raise
+        except RuntimeError as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            text = (
+                f"rank {self._rank} broke off {place} after "
+                f"{time.monotonic() - start:.1f} s because {self._name_missing()}: "
+                f"{lines[0]}"
+            )
+            raise RankError(text) from error
+
+    def _name_missing(self) -> str:
+        try:
+            notes = [self._read_note(rank) for rank in range(self._ranks)]
+        except RuntimeError:  # the store is gone as well
+            return "the process that keeps the job's store is gone"
+        missing = [
+            f"{rank} ({place})"
+            for rank, (count, place) in enumerate(notes)
+            if count < self._counts["rendezvous"]
+        ]
+        if not missing:
+            return "another rank broke off"
+        return f"it did not see {name_ranks(missing)}"
+
+    def _row_key(self, count: int, rank: int) -> str:
+        return f"{self._prefix}/job {self.job}/rendezvous {count}/{rank}"
+
+    def _read_note(self, rank: int) -> tuple[int, str]:
+        """The last rendezvous of a rank: its count, and in words."""
+        key = f"{self._prefix}/{rank}"
+        if not self._store.check([key]):
+            return 0, "not seen before"
+        job, count, place = self._store.get(key).decode().split(" ", 2)
+        if self.job and job not in ("0", str(self.job)):
+            return 0, "not seen since the job was started again"
+        return int(count), f"last seen {place}"

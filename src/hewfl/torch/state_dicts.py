@@ -1,10 +1,10 @@
-"""State dicts: what all ranks share, and what is this rank's own.
+"""State dicts of a job: what all ranks share, and what belongs to one rank.
 
-A state has no pickled objects: tensors, numbers and text, nested in dicts whose keys
-are text, as `torch.save` and `torch.distributed.checkpoint` want them. What is a rank's
-own lies under a key with its name, so that ranks that write one checkpoint together do
-not overwrite each other's. Tensors are copies: training may go on, and nothing is
-written into the job before all of a state has been checked.
+A state has no pickled objects: tensors, numbers and text, nested in dicts with text keys,
+as `torch.save` and `torch.distributed.checkpoint` expect. What belongs to one rank has a
+key with its name, so that ranks that write one checkpoint together do not overwrite each
+other. Tensors are copies, so training may continue. A state is checked completely before
+anything is loaded.
 """
 
 from collections.abc import Mapping
@@ -15,142 +15,143 @@ import torch
 
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import flatten, unflatten
-from hewfl.torch.aggregate_step import finish
-from hewfl.torch.job import Replica
-from hewfl.torch.rendezvous import Work
+from hewfl.torch.job import Job
+from hewfl.torch.rendezvous import LocalWork
+from hewfl.torch.sync import apply_pending
 
-FORMAT = 5
+FORMAT = 6
 Tensors = dict[str, torch.Tensor]
 
 
-def replica_state(replica: Replica, work: Work) -> dict[str, Any]:
+def job_state(job: Job, work: LocalWork) -> dict[str, Any]:
     """All that this rank carries from round to round besides model and optimiser.
 
-    The parameters y as well: construction overwrites them, so that a model which was
-    loaded before would be lost.
+    The parameters y as well: construction overwrites them, so a model that was loaded
+    before would be lost.
     """
-    finish(replica)  # a sum under way is applied
-    variates = replica.variates
-    rule = {k: torch.from_numpy(v.copy()) for k, v in flatten(replica.state).items()}
-    own = {"rounds": replica.rounds, "rule": rule, "work": asdict(work), "gradients": 0}
-    if variates is not None:
-        own["gradients"] = variates.steps
+    apply_pending(job)
+    variates = job.variates
+    algorithm = {k: torch.from_numpy(v.copy()) for k, v in flatten(job.state).items()}
+    local = {
+        "rounds": job.rounds,
+        "algorithm": algorithm,
+        "work": asdict(work),
+        "gradients": 0 if variates is None else variates.steps,
+    }
     return {
         "format": FORMAT,
-        "job": _job(replica),
-        "rounds": replica.rounds,
-        "started": variates is None or variates.started,
-        "scale": replica.scale,
-        "common": {k: _copied(tensors) for k, tensors in _common(replica).items()},
-        _name(replica): own | {k: _copied(v) for k, v in _own(replica).items()},
+        "job": _identity(job),
+        "rounds": job.rounds,
+        "variates_initialised": variates is None or variates.is_initialised,
+        "scale": job.scale,
+        "common": {k: _clone(tensors) for k, tensors in _common_tensors(job).items()},
+        _rank_key(job): local | {k: _clone(v) for k, v in _rank_tensors(job).items()},
     }
 
 
-def load_replica_state(replica: Replica, state: Mapping[str, Any]) -> Work:
-    """Put a replica where `replica_state` found it; the work then under way.
+def load_job_state(job: Job, state: Mapping[str, Any]) -> LocalWork:
+    """Restore a job from `job_state`; the local work at that time.
 
-    Where the state has no part of this rank of as many ranks, the rank joins: it takes
-    the common model, its server step's memory and average, its control variate starts
-    at the server's, and steps under way are dropped. So a job goes on with more or
-    fewer ranks, from any rank's state.
+    Where the state has no part for this rank among as many ranks, the rank joins: it
+    takes the common model, the server step's memory and the average, its control variate
+    starts at the server's, and local steps since the last round are discarded. So a job
+    continues with more or fewer ranks, from any rank's state.
 
     Raises:
-        DataError: the state is damaged, or of another format, model or rule.
+        DataError: the state is damaged, or of another format, model or aggregator.
     """
-    _require_job(replica, state)
-    mine = state.get(_name(replica))
-    if mine is not None and mine.get("rounds") != state["rounds"]:
-        mine = None  # a checkpoint without this rank's part left the present one there
-    parts = [(_common(replica), state["common"])]
-    rule, work = replica.initial_state(), Work()
-    if mine is not None:
-        parts.append((_own(replica), mine))
-        arrays = {k: v.cpu().numpy().copy() for k, v in mine.get("rule", {}).items()}
-        rule, work = unflatten(rule, arrays), Work(**mine["work"])
+    _require_identity(job, state)
+    local = state.get(_rank_key(job))
+    if local is not None and local.get("rounds") != state["rounds"]:
+        local = None  # of an older checkpoint, in which this rank took part
+    parts = [(_common_tensors(job), state["common"])]
+    algorithm, work = job.initial_state(), LocalWork()
+    if local is not None:
+        parts.append((_rank_tensors(job), local))
+        arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
+        algorithm, work = unflatten(algorithm, arrays), LocalWork(**local["work"])
     pairs = [
-        (tensors, given.get(what, {}), what)
-        for own, given in parts
-        for what, tensors in own.items()
+        (tensors, source.get(name, {}), name)
+        for targets, source in parts
+        for name, tensors in targets.items()
     ]
-    for tensors, found, what in pairs:  # before anything is written
-        shapes = {k: tensor.shape for k, tensor in found.items()}
+    for tensors, loaded, name in pairs:  # before anything is written
+        shapes = {k: tensor.shape for k, tensor in loaded.items()}
         if shapes != {k: tensor.shape for k, tensor in tensors.items()}:
-            text = f"the state is damaged: tensors of its {what} are of other shapes"
+            text = f"the state is damaged: tensors of its {name} have other shapes"
             raise DataError(text)
-    for tensors, found, _ in pairs:
+    for tensors, loaded, _ in pairs:
         for k, tensor in tensors.items():
-            tensor.copy_(found[k])
-    replica.rounds, replica.state = int(state["rounds"]), rule
-    replica.scale = float(state["scale"])
-    if mine is None:
-        replica.model.give()
-    if replica.variates is not None:
-        replica.variates.started = bool(state["started"])
-        if mine is None:
-            replica.variates.join()
+            tensor.copy_(loaded[k])
+    job.rounds, job.state = int(state["rounds"]), algorithm
+    job.scale = float(state["scale"])
+    if local is None:
+        job.model.set_parameters()
+    if job.variates is not None:
+        job.variates.is_initialised = bool(state["variates_initialised"])
+        if local is None:
+            job.variates.reset_to_server()
         else:
-            replica.variates.steps = int(mine["gradients"])
-    if replica.trace is not None:
-        replica.trace.resume(replica.rounds)
+            job.variates.steps = int(local["gradients"])
+    if job.trace is not None:
+        job.trace.resume(job.rounds)
     return work
 
 
-def _require_job(replica: Replica, state: Mapping[str, Any]) -> None:
-    """That a state is of this format, model, rule and server step.
+def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
+    """Require a state of this format, model, aggregator and server step.
 
     Raises:
-        DataError: it is not.
+        DataError: it is another.
     """
     if state.get("format") != FORMAT:
         text = f"the state has format {state.get('format')}; this reads {FORMAT}"
         raise DataError(text)
-    for what, value in _job(replica).items():
-        found = state["job"].get(what)
-        if found != value:
-            text = (
-                f"the state belongs to another job: its {what} is {found}, not {value}"
-            )
+    for name, value in _identity(job).items():
+        loaded = state["job"].get(name)
+        if loaded != value:
+            text = f"the state is of another job: its {name} is {loaded}, not {value}"
             raise DataError(text)
 
 
-def _common(replica: Replica) -> dict[str, Tensors]:
+def _common_tensors(job: Job) -> dict[str, Tensors]:
     """Tensors that are the same on all ranks."""
-    model, variates = replica.model, replica.variates
-    held = {"anchor": model.anchor, "memory": model.memory, "average": model.average}
-    held["server"] = [] if variates is None else variates.server
-    return _numbered(held)
+    model, variates = job.model, job.variates
+    lists = {"anchor": model.anchor, "memory": model.memory, "average": model.average}
+    lists["server"] = [] if variates is None else variates.server
+    return _by_index(lists)
 
 
-def _own(replica: Replica) -> dict[str, Tensors]:
-    """Tensors that only this rank has."""
-    narrow, variates = replica.exchange.narrow, replica.variates
-    held = {"parameters": [y.detach() for y in replica.model.parameters]}
-    held["residual"] = [] if narrow is None else narrow.residuals
+def _rank_tensors(job: Job) -> dict[str, Tensors]:
+    """Tensors that belong to this rank."""
+    compressed, variates = job.exchange.compressed, job.variates
+    lists = {"parameters": [y.detach() for y in job.model.parameters]}
+    lists["residual"] = [] if compressed is None else compressed.residuals
     if variates is not None:
-        held |= {"variate": variates.own, "totals": variates.totals}
-    return _numbered(held)
+        lists |= {"variate": variates.client, "totals": variates.totals}
+    return _by_index(lists)
 
 
-def _numbered(held: Mapping[str, list[torch.Tensor]]) -> dict[str, Tensors]:
-    """Lists of tensors by their places, as text; those with any."""
+def _by_index(lists: Mapping[str, list[torch.Tensor]]) -> dict[str, Tensors]:
+    """Lists of tensors by their index, as text; empty lists are left out."""
     return {
-        what: {str(k): tensor for k, tensor in enumerate(tensors)}
-        for what, tensors in held.items()
+        name: {str(k): tensor for k, tensor in enumerate(tensors)}
+        for name, tensors in lists.items()
         if tensors
     }
 
 
-def _copied(tensors: Tensors) -> Tensors:
+def _clone(tensors: Tensors) -> Tensors:
     return {k: tensor.detach().clone() for k, tensor in tensors.items()}
 
 
-def _name(replica: Replica) -> str:
-    return f"rank {replica.wire.rank} of {replica.wire.ranks}"
+def _rank_key(job: Job) -> str:
+    return f"rank {job.comm.rank} of {job.comm.ranks}"
 
 
-def _job(replica: Replica) -> dict[str, Any]:
+def _identity(job: Job) -> dict[str, Any]:
     return {
-        "layout": replica.model.layout.signature,
-        "rule": repr(replica.rule),
-        "server_step": repr(replica.options.server_step),
+        "layout": job.model.layout.signature,
+        "rule": repr(job.rule),
+        "server_step": repr(job.options.server_step),
     }

@@ -1,158 +1,473 @@
-"""A round, from the meeting of the ranks to the report.
+"""A round: rendezvous, decision, sum, new model, report.
 
-1. ranks tell each other what they did (`Work`), and agree on all else;
-2. the rule decides the same on every rank, and all move (`conclude.py`);
-3. what came of it is reported, and traced.
+1. Ranks exchange their `LocalWork` and agree on all else.
+2. The algorithm decides the same on every rank. It sees of the displacements what it
+   needs (`exchange.py`): nothing, their sketches, or all entries. Where it asks for more
+   than it was given, all ranks see that alike; it is given more at once and from then on.
+3. Every rank has the same step, checks that the new model is finite, and only then moves.
+4. The round is reported and traced.
 """
 
 import logging
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from hewfl.core.validation import invalid
+from hewfl.core.algorithm import Modelled
+from hewfl.core.array_types import Float64, Int64
+from hewfl.core.round import Cohort, Decision, LocalPlan, Round
+from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.sketched_displacements import (
+    NeedsEntriesError,
+    NeedsProductsError,
     SketchCheck,
+    SketchedDisplacements,
     check_sketched_weights,
 )
-from hewfl.torch.aggregate_step import Outcome, concluded, finish
-from hewfl.torch.collectives import ring_bytes
-from hewfl.torch.job import Replica, Want
+from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_lengths
+from hewfl.server.state import checked_decision
+from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
+from hewfl.torch.job import Access, Job, are_same
 from hewfl.torch.options import SyncReport
-from hewfl.torch.rank_errors import ranks_named
-from hewfl.torch.rendezvous import Arrivals, Meeting, Work
+from hewfl.torch.rendezvous import LocalWork, Purpose, RankRecords
+from hewfl.torch.shared_model import is_finite
 
+ZERO_WEIGHT_ROUNDS = 8
+"""Consecutive rounds with weight zero after which a rank is named."""
 _log = logging.getLogger("hewfl.torch")
 
 
-def sync(replica: Replica, work: Work) -> SyncReport | None:
+@final
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """The result of a round.
+
+    Attributes:
+        cohort: participating ranks, and their work.
+        decision: of the algorithm.
+        state: of the algorithm afterwards.
+        line_search: along the step, None without one.
+    """
+
+    cohort: Cohort
+    decision: Decision
+    state: Any
+    line_search: LineSearchResult | None = None
+
+
+def sync(job: Job, work: LocalWork) -> SyncReport | None:
     """Aggregate what all ranks did since the last round.
 
     Returns:
-        What happened; None if no rank had done a step.
+        The report; None if no rank had done a step.
 
     Raises:
-        RankError: ranks are missing or disagree, none came back finite, or the new
+        RankError: ranks are missing or disagree, no displacement is finite, or the new
             model would not be; the model is then as it was.
     """
-    if (
-        replica.options.server_step.line_search_samples is not None
-        and replica.probe is None
-    ):
-        rule = "told how to measure a loss (`HewLocalSGD.probe_with`)"
+    if job.options.server_step.line_search_samples is not None and job.probe is None:
+        rule = "followed by `HewLocalSGD.set_probe`, which measures a loss"
         raise invalid(
-            "the job", rule, "an server step with `line_search_samples` alone"
+            "server_step.line_search_samples",
+            rule,
+            job.options.server_step.line_search_samples,
         )
-    finish(replica)
-    began, sent = time.perf_counter(), replica.wire.bytes_sent
-    last, meanwhile = (replica.product, replica.told), partial(_meanwhile, replica)
-    given = Meeting.ROUND, work, replica.rounds, last, meanwhile
-    with replica.meetings.met(*given) as arrivals:
-        met, before = time.perf_counter(), _checked(replica, arrivals)
-        replica.is_over = bool(arrivals.rows["leaving"].all())
-        found = None
-        if arrivals.meeting is Meeting.FIRST_STEP:  # this rank has left before
-            _start(replica, arrivals)
-        elif len(arrivals.active) == 0:
-            replica.exchange.drop()
+    apply_pending(job)
+    start, sent_before = time.perf_counter(), job.comm.bytes_sent
+    last = job.product, job.weights_digest
+    arguments = Purpose.ROUND, work, job.rounds, last, partial(_meanwhile, job)
+    with job.rendezvous.gather(*arguments) as records:
+        wait_seconds, sketch_check = (
+            time.perf_counter() - start,
+            _check_last(job, records),
+        )
+        job.is_over = bool(records.rows["leaving"].all())
+        outcome = None
+        if records.purpose is Purpose.FIRST_STEP:  # this rank has left its loop
+            _initialise_variates(job, records)
+        elif len(records.active) == 0:
+            job.exchange.discard_sum()
             return None
         else:
-            found = concluded(replica, arrivals)
-    if found is None:
-        return sync(replica, work)
-    replica.state, replica.rounds = found.state, replica.rounds + 1
-    clients = found.cohort.clients
-    noted = replica.unheeded.noted(found.decision, clients, replica.rounds)
-    used = replica.wire.bytes_sent - sent, time.perf_counter() - began, met - began
-    found = replace(found, decision=noted)
-    report = _report(replica, arrivals, found, used, before)
-    replica.note(np.array(report.weights), arrivals.rows["weights"].tolist())
-    if replica.trace is not None:
-        replica.trace.add(report, found.cohort, noted, replica.scale)
-    if found.measured is not None:
-        replica.scale *= found.measured.step_size_factor
+            outcome = _aggregate(job, records)
+    if outcome is None:
+        return sync(job, work)
+    job.state, job.rounds = outcome.state, job.rounds + 1
+    outcome = replace(outcome, decision=_note_zero_weights(job, outcome))
+    bytes_sent = job.comm.bytes_sent - sent_before
+    report = SyncReport(
+        bytes_sent=bytes_sent,
+        seconds=time.perf_counter() - start,
+        wait_seconds=wait_seconds,
+        sketch_check=sketch_check,
+        **_describe(job, records, outcome),
+    )
+    job.update_prediction(
+        np.array(report.weights), records.rows["weights_digest"].tolist()
+    )
+    if job.trace is not None:
+        job.trace.add(report, outcome.cohort, outcome.decision, job.scale)
+    if outcome.line_search is not None:
+        job.scale *= outcome.line_search.step_size_factor
     return report
 
 
-def _meanwhile(replica: Replica) -> NDArray[np.uint8] | None:
-    """Let a sum travel by steady weights, and make this rank's sketch if it is sent."""
-    if replica.steady is not None:
-        replica.exchange.start(float(replica.steady[replica.wire.rank]))
-    if replica.want is not Want.PRODUCTS:
+def _meanwhile(job: Job) -> NDArray[np.uint8] | None:
+    """Start a sum with predicted weights; make this rank's sketch if it is sent."""
+    if job.predicted is not None:
+        job.exchange.start_sum(float(job.predicted[job.comm.rank]))
+    if job.access is not Access.PRODUCTS:
         return None
-    return replica.exchange.sketch(replica.rounds)
+    return job.exchange.sketch(job.rounds)
 
 
-def start_variates(replica: Replica) -> None:
-    """c_i = the gradients at hand, c their mean (erratum E-29).
+def start_variates(job: Job) -> None:
+    """Set c_i to the present gradients, c to their mean (erratum E-29).
 
     Raises:
-        RankError: on every rank, if none has finite gradients or one has not come
-            to its first step.
+        RankError: on every rank, if none has finite gradients or one has not come to
+            its first step.
     """
-    assert replica.variates is not None
-    work = Work(finite=replica.variates.take_gradients())
-    with replica.meetings.met(Meeting.FIRST_STEP, work, replica.rounds) as arrivals:
-        _start(replica, arrivals)
+    assert job.variates is not None
+    work = LocalWork(finite=job.variates.take_gradients())
+    with job.rendezvous.gather(Purpose.FIRST_STEP, work, job.rounds) as records:
+        _initialise_variates(job, records)
 
 
-def _start(replica: Replica, arrivals: Arrivals) -> None:
-    """The first values of control variates; whoever has left has no gradient."""
-    assert replica.variates is not None
-    finite, leaving = arrivals.rows["finite"], arrivals.rows["leaving"]
-    heard = np.flatnonzero((finite != 0) & (leaving == 0))
-    replica.variates.start(heard)
+def _initialise_variates(job: Job, records: RankRecords) -> None:
+    """The first values of control variates; a rank that has left has no gradient."""
+    assert job.variates is not None
+    finite, leaving = records.rows["finite"], records.rows["leaving"]
+    participants = np.flatnonzero((finite != 0) & (leaving == 0))
+    job.variates.initialise(participants)
     lost = np.flatnonzero(finite == 0).tolist()
-    if lost and replica.wire.rank == 0:
-        text = "the first gradient was not finite on %s: the others' mean stands in"
-        _log.warning(text, ranks_named(lost))
-    if replica.trace is not None:
-        replica.trace.charge(len(heard) * replica.model.layout.parameters)
+    if lost and job.comm.rank == 0:
+        text = "the first gradient was not finite on %s; it is replaced by the mean"
+        _log.warning(text, name_ranks(lost))
+    if job.trace is not None:
+        job.trace.charge(len(participants) * job.model.layout.parameters)
 
 
-def _checked(replica: Replica, arrivals: Arrivals) -> SketchCheck | None:
-    """What the data says of the weights of the last round."""
-    solved, replica.solved = replica.solved, None
-    if solved is None:
-        return None
-    heard, weights, model, rows = solved
-    products = arrivals.rows["product"][heard]
-    return check_sketched_weights(replica.rounds, model, weights, rows, products)
+# ----------------------------------------------------------- decision, sum, new model
 
 
-def _report(
-    replica: Replica,
-    arrivals: Arrivals,
-    outcome: Outcome,
-    used: tuple[int, float, float],
-    before: SketchCheck | None,
-) -> SyncReport:
-    heard, ranks = outcome.cohort.clients, range(replica.wire.ranks)
-    active, found = set(arrivals.active.tolist()), set(heard.tolist())
-    lost = tuple(sorted(active - found))
-    if lost and replica.wire.rank == 0:
-        text = "round %d: weight zero for %s, whose model was not finite"
-        _log.warning(text, replica.rounds, ranks_named(lost))
-    weights = np.zeros(len(ranks))
-    weights[heard] = outcome.decision.weights
-    sizes = [bucket.nbytes for bucket in replica.model.layout.buckets]
-    return SyncReport(
-        round=replica.rounds,
-        weights=tuple(weights.tolist()),
-        steps=tuple(arrivals.rows["steps"].tolist()),
-        tokens=tuple(arrivals.rows["tokens"].tolist()),
-        idle=tuple(i for i in ranks if i not in active),
-        excluded=lost,
-        left=tuple(np.flatnonzero(arrivals.rows["leaving"]).tolist()),
-        status=outcome.decision.status,
-        gap=float(outcome.decision.gap),
-        checked=before,
-        bytes_sent=used[0],
-        ring_bytes=sum(ring_bytes(size, len(ranks)) for size in sizes),
-        seconds=used[1],
-        waited=used[2],
-        measured=outcome.measured,
+def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
+    """Decide and move, with as little access to displacements as the algorithm needs."""
+    while job.access < Access.ENTRIES:
+        try:
+            return _aggregate_sum(job, records)
+        except NeedsProductsError:
+            job.access = Access.PRODUCTS
+        except NeedsEntriesError:
+            if job.options.overlap:
+                text = "False for aggregators that need entries of displacements"
+                raise invalid("overlap", text, job.options.overlap) from None
+            job.access = Access.ENTRIES
+    return _aggregate_entries(job, records)
+
+
+def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
+    """Decide from sketches or counts; then one sum."""
+    participants, rows, exchange = records.active, None, job.exchange
+    if job.access is Access.PRODUCTS:
+        table = records.sketches
+        if table is None:
+            table = job.comm.gather(exchange.sketch(job.rounds))
+        rows = exchange.decode_sketches(table)
+        finite = np.asarray(np.isfinite(rows).all(axis=1))
+        participants = participants[finite[participants]]
+        rows = rows if len(participants) == len(rows) else rows[participants]
+    sketches = SketchedDisplacements(
+        len(participants), job.model.layout.parameters, rows
     )
+    round_ = _make_round(job, NoAnchor(), sketches, participants, records)
+    decision, state = checked_decision(job.algorithm, round_, job.state)
+    if decision.step is not None:
+        raise NeedsEntriesError
+    weights = np.zeros(job.comm.ranks)
+    weights[participants] = decision.weights
+    predicted = job.predicted if exchange.is_pending else None
+    if predicted is None or not are_same(weights, predicted):
+        exchange.start_sum(float(weights[job.comm.rank]))
+    else:
+        decision = replace(decision, weights=predicted[participants])
+    if job.options.overlap:
+        lost = np.setdiff1d(records.active, participants)
+        if job.comm.rank not in lost:  # a lost rank restarts from the new x
+            job.model.capture()
+        job.pending = decision, job.rounds
+        return RoundOutcome(round_.cohort, decision, state)
+    unchecked = None
+    algorithm = job.algorithm
+    has_value = decision.value is not None and rows is not None
+    if has_value and isinstance(algorithm, Modelled):
+        model = algorithm.model(round_, job.state)
+        unchecked = participants, decision.weights, model, rows
+    try:
+        steps, search = _search_line(
+            job, exchange.receive_sum(), decision, participants
+        )
+        multiplies = unchecked is not None and search is None
+        job.product = _advance(job, steps, decision, multiplies=multiplies)
+    except RankError:
+        if rows is not None:
+            raise
+        job.access = Access.PRODUCTS  # once: sketches show whose model is not finite
+        try:
+            return _aggregate_sum(job, records)
+        finally:
+            job.access = Access.NONE
+    _commit(job, job.rounds)
+    job.unchecked = unchecked if multiplies else None
+    return RoundOutcome(round_.cohort, decision, state, search)
+
+
+def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
+    """Exchange shards, so that the algorithm sees all entries."""
+    exchange, variates = job.exchange, job.variates
+    total_steps = records.rows["total_step"]
+    participants, shards = exchange.exchange_shards(records.active, total_steps)
+    anchor: Any = np.empty(0)  # no registered rule reads it
+    if not isinstance(job.rule.choice, str):
+        anchor = np.asarray(exchange.own_part(job.model.anchor))
+    round_ = _make_round(job, anchor, shards, participants, records)
+    decision, state = checked_decision(job.algorithm, round_, job.state)
+    shard = decision.step
+    shard = shards.combine(decision.weights) if shard is None else shard
+    step = exchange.gather_shards(shard)
+    steps, search = _search_line(job, step, decision, participants)
+    _advance(job, steps, decision)
+    if variates is not None:
+        is_this = participants == job.comm.rank
+        total_step = float(total_steps[participants[is_this]].sum())
+        client, server = variates.next_values(total_step)
+        if not all(map(is_finite, server)):
+            raise _range_error(job, decision)
+        variates.commit(client, server)
+    _commit(job, job.rounds)
+    return RoundOutcome(round_.cohort, decision, state, search)
+
+
+def _make_round(
+    job: Job,
+    anchor: Any,
+    displacements: Any,
+    participants: Int64[Ints, " s"],
+    records: RankRecords,
+) -> Round:
+    """The round that the algorithm sees.
+
+    Raises:
+        RankError: there is no participant.
+        InvalidInputError: weights are by tokens, which a rank did not count.
+    """
+    if len(participants) == 0:
+        raise RankError("no rank's model was finite")
+    H, tokens = (
+        records.rows["steps"][participants],
+        records.rows["tokens"][participants],
+    )
+    if job.rule.choice == "tokens" and tokens.min() < 1:
+        raise invalid("tokens", "counted on every rank", tokens.tolist())
+    counts = tokens.min() > 0 and job.rule.choice != "sieve"  # equal by that name
+    sizes = np.where(counts, tokens, 1)
+    cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
+    plan = LocalPlan(records.rows["total_step"][participants] / H)
+    return Round(anchor, displacements, cohort, plan)
+
+
+def _search_line(
+    job: Job,
+    steps: Iterable[torch.Tensor],
+    decision: Decision,
+    participants: Int64[Ints, " s"],
+) -> tuple[Iterable[torch.Tensor], LineSearchResult | None]:
+    """The step, of the length that the ranks' losses suggest, if there is a probe."""
+    if job.probe is None or job.options.server_step.line_search_samples is None:
+        return steps, None
+    steps = list(steps)
+    if not all(map(is_finite, steps)):
+        raise _range_error(job, decision)
+    search = measure_losses(job, steps, participants, decision.weights)
+    return [step.mul_(search.length) for step in steps], search
+
+
+def measure_losses(
+    job: Job,
+    steps: Sequence[torch.Tensor],
+    participants: Int64[Ints, " s"],
+    weights: Float64[Array, " s"],
+) -> LineSearchResult:
+    """Measure the losses of all ranks at x + a s: a collective call.
+
+    Ranks that do not participate, or have weight zero, measure too; their losses do not
+    count. The parameters are restored afterwards.
+
+    Args:
+        job: of this rank, with a probe.
+        steps: s, bucket by bucket, the same bits on all ranks.
+        participants: ranks with a displacement.
+        weights: of their displacements.
+
+    Returns:
+        The length of the step and the losses: the same on all ranks.
+    """
+    model, comm, server_step = job.model, job.comm, job.model.server_step
+    assert server_step.line_search_samples is not None
+    assert job.probe is not None
+    loss, losses = job.probe(server_step.line_search_samples), []
+    with model.restore_parameters(), torch.no_grad():
+        for a in trial_lengths(server_step):
+            pairs = zip(model.anchor, steps, strict=True)
+            model.set_parameters([x + a * s.to(x) for x, s in pairs])
+            losses.append(float(loss()))
+    table = np.zeros((comm.ranks, len(losses)))
+    table[comm.rank] = losses
+    # A sum with zeros is exact, and a loss that is not finite stays in its own row.
+    table = comm.sum(table.reshape(-1)).reshape(table.shape)
+    return fit_line_search(server_step, weights, table[participants])
+
+
+def _advance(
+    job: Job,
+    steps: Iterable[torch.Tensor],
+    decision: Decision,
+    *,
+    multiplies: bool = False,
+) -> float:
+    """Make the next model from the step, each bucket while others are on their way.
+
+    Returns:
+        ⟨s, Δ⟩ of this rank if `multiplies`.
+
+    Raises:
+        RankError: it would not be finite; nothing has changed.
+    """
+    product, magnitudes = 0.0, []  # type: tuple[Any, list[list[Any]]]
+    for b, step in enumerate(steps):
+        part, reach = job.model.advance(b, step, multiplies=multiplies)
+        product, magnitudes = product + part, [*magnitudes, reach]
+    if not job.model.is_representable(magnitudes):
+        raise _range_error(job, decision)
+    return float(product)
+
+
+def _commit(job: Job, rounds: int) -> None:
+    """Replace the model by the next one, all of which is finite."""
+    if job.exchange.compressed is not None:
+        job.exchange.compressed.commit()
+    job.model.commit(rounds)
+
+
+def _range_error(job: Job, decision: Decision) -> RankError:
+    """The error where the model would leave the range of its precision."""
+    text = (
+        f"the model after round {job.rounds + 1}, or a control variate, would not be "
+        f"finite, though displacements are (server step size "
+        f"{job.options.server_step.step:g}, weights {decision.weights.tolist()}); "
+        "nothing was changed"
+    )
+    return RankError(text)
+
+
+def apply_pending(job: Job) -> None:
+    """Wait for a pending sum, and apply it; all ranks must.
+
+    Raises:
+        RankError: ranks are missing, or the model would not be finite.
+    """
+    if job.pending is None:
+        return
+    (decision, rounds), job.pending = job.pending, None
+    with job.rendezvous.watch(f"after round {rounds}"):
+        _advance(job, job.exchange.receive_sum(), decision)
+    _commit(job, rounds)
+
+
+@final
+class NoAnchor:
+    """Takes the place of x where the algorithm decides without entries."""
+
+    shape = (0,)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Ask for entries: the algorithm then decides again with them."""
+        raise NeedsEntriesError
+
+
+# -------------------------------------------------------------------------- the report
+
+
+def _check_last(job: Job, records: RankRecords) -> SketchCheck | None:
+    """The weights of the last round, checked on the data."""
+    unchecked, job.unchecked = job.unchecked, None
+    if unchecked is None:
+        return None
+    participants, weights, model, rows = unchecked
+    products = records.rows["product"][participants]
+    return check_sketched_weights(job.rounds, model, weights, rows, products)
+
+
+def _note_zero_weights(job: Job, outcome: RoundOutcome) -> Decision:
+    """The decision, with the names of ranks without weight in its status."""
+    decision, participants = outcome.decision, outcome.cohort.clients
+    text = name_zero_weights(job.zero_weight, decision.weights, participants)
+    if not text:
+        return decision
+    if job.comm.rank == 0:
+        hint = "its work has no effect: check its data, or choose another aggregator"
+        _log.warning("round %d: %s (%s)", job.rounds, text, hint)
+    return replace(decision, status=f"{decision.status}; {text}")
+
+
+def name_zero_weights(
+    counts: NDArray[np.int64],
+    weights: Float64[Array, " s"],
+    participants: Int64[Ints, " s"],
+) -> str:
+    """Count rounds with weight zero; name ranks that have had 8 in a row.
+
+    The count of a rank without a finite displacement stays: the report names it anyway.
+
+    Args:
+        counts: consecutive rounds with weight zero, of all ranks; updated.
+        weights: of the participants.
+        participants: ranks with a finite displacement.
+    """
+    counts[participants] = np.where(weights == 0, counts[participants] + 1, 0)
+    named = participants[counts[participants] == ZERO_WEIGHT_ROUNDS].tolist()
+    if not named:
+        return ""
+    return f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: {name_ranks(named)}"
+
+
+def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str, Any]:
+    """What a report says of ranks and weights; lost ranks are logged."""
+    participants, ranks = outcome.cohort.clients, range(job.comm.ranks)
+    active = set(records.active.tolist())
+    lost = tuple(sorted(active - set(participants.tolist())))
+    if lost and job.comm.rank == 0:
+        text = "round %d: weight zero for %s, whose model was not finite"
+        _log.warning(text, job.rounds, name_ranks(lost))
+    weights = np.zeros(len(ranks))
+    weights[participants] = outcome.decision.weights
+    sizes = [bucket.nbytes for bucket in job.model.layout.buckets]
+    return {
+        "round": job.rounds,
+        "weights": tuple(weights.tolist()),
+        "steps": tuple(records.rows["steps"].tolist()),
+        "tokens": tuple(records.rows["tokens"].tolist()),
+        "idle": tuple(i for i in ranks if i not in active),
+        "excluded": lost,
+        "finished": tuple(np.flatnonzero(records.rows["leaving"]).tolist()),
+        "status": outcome.decision.status,
+        "gap": float(outcome.decision.gap),
+        "ring_bytes": sum(ring_bytes(size, len(ranks)) for size in sizes),
+        "line_search": outcome.line_search,
+    }

@@ -23,7 +23,7 @@ from hewfl import (
 from hewfl.data import load
 from hewfl.errors import DataError, SolverError
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
-from hewfl.problems.module.network import layout_of, unflatten
+from hewfl.problems.module.network import parameter_layout, unflatten
 from hewfl.problems.module.training import choose_route
 from hewfl.problems.problem import Branching, Problem
 
@@ -35,10 +35,10 @@ DIFFERENCES = 1e-7
 LANES = 3
 RATE = 0.2
 METHODS: list[Any] = [
-    FedAvg(1 / RATE, 1.0),
+    FedAvg(1.0 / (1 / RATE)),
     HewHom(1 / RATE, 3.0),
     HewHet(1 / RATE, 3.0),
-    MinibatchSGD(1 / RATE, 1.0),
+    MinibatchSGD(1.0 / (1 / RATE)),
 ]
 
 
@@ -55,7 +55,7 @@ def scored(problem: TorchModule, x: Array, X: Any, y: Any) -> tuple[Array, Array
 
 
 def unflatten_(problem: TorchModule, x: Array) -> dict[str, Any]:
-    return unflatten(layout_of(problem.module), torch.tensor(x))
+    return unflatten(parameter_layout(problem.module), torch.tensor(x))
 
 
 def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
@@ -163,7 +163,7 @@ def test_answers_come_in_the_library_and_precision_of_the_models() -> None:
 def test_there_is_no_theory_here() -> None:
     problem = small()
     with pytest.raises(InvalidInputError, match="`smoothness` must be a positive fini"):
-        FedAvg(problem.smoothness, 1.0)
+        FedAvg(1.0 / problem.smoothness)
     for ask in (problem.optimum, problem.pooled_optimum):
         with pytest.raises(SolverError, match="no certified minimiser"):
             ask()
@@ -183,7 +183,7 @@ def test_any_loss_and_integer_features() -> None:
     found = problem.evaluate(problem.start[None])
     assert set(found) == {"train_loss"}
     federation = Federation(ChoiceSteps((1, 3)), 4)
-    trace = simulate(problem, federation, [FedAvg(20.0, 1.0)], rounds=8, seed=0)
+    trace = simulate(problem, federation, [FedAvg(1.0 / 20.0)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
     assert losses[0] is not None
     assert losses[-1] is not None
@@ -225,7 +225,7 @@ def test_methods_learn_in_the_engine() -> None:
         [
             r.metrics["validation_accuracy"]
             for r in trace.records
-            if r.lane == k and r.metrics
+            if r.entry == k and r.metrics
         ]
         for k in range(len(METHODS))
     ]
@@ -241,7 +241,7 @@ def test_a_run_starts_at_the_module(tmp_path: Path) -> None:
 
     def played(**given: Any) -> Array:
         federation = Federation(ChoiceSteps((1, 2)), 4)
-        lanes = [FedAvg(10.0, 1.0)]
+        lanes = [FedAvg(1.0 / 10.0)]
         trace = simulate(problem, federation, lanes, rounds=2, seed=0, **given)
         return np.asarray(trace.anchors[0])
 
@@ -285,7 +285,7 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     seen: list[float] = []
 
     def observe(step: Any) -> dict[str, float]:
-        if step.lane == 0:
+        if step.entry == 0:
             seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
         return {}
 

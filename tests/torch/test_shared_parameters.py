@@ -1,0 +1,149 @@
+"""Which parameters are shared: what the optimiser moves, and what is frozen."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.pool import Pool
+from torch import nn
+
+from hewfl import InvalidInputError
+from hewfl.torch import HewAverager, HewLocalSGD
+
+pytestmark = pytest.mark.torch
+
+
+def two_layers(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.01)
+
+
+def step(module: nn.Module, optimizer: torch.optim.Optimizer, target: float) -> None:
+    optimizer.zero_grad()
+    ((module(torch.ones(2, 4)) - target) ** 2).sum().backward()
+    optimizer.step()
+
+
+def freeze(module: nn.Module, *, frozen: bool = True) -> None:
+    module.requires_grad_(requires_grad=not frozen)
+
+
+def frozen_alike(rank: int, _: int, averager: bool) -> list[bytes]:
+    """Frozen parameters in several precisions, one of them not contiguous."""
+    module = two_layers(rank)
+    freeze(module[0])
+    module.codes = nn.Parameter(torch.full((3,), rank), requires_grad=False)
+    module.turned = nn.Parameter(torch.rand(2, 3).bfloat16().T, requires_grad=False)
+    module.one = nn.Parameter(torch.tensor(float(rank)), requires_grad=False)
+    if averager:
+        HewAverager(module.parameters(), 1)
+    else:
+        HewLocalSGD(module, sgd(module), 1)
+    values = [p.detach().double().numpy().tobytes() for p in module.parameters()]
+    assert module.codes.tolist() == [0, 0, 0]
+    return values
+
+
+@pytest.mark.parametrize("averager", [False, True])
+def test_frozen_parameters_are_those_of_rank_0(pool: Pool, averager: bool) -> None:
+    first, *others = pool.run(frozen_alike, 3, averager)
+    assert others == [first, first]
+
+
+def changed(rank: int, _: int, rule: str) -> list[str]:
+    """What is said where parameters are frozen, let go, replaced or turned."""
+    return [after_change(rank, rule, c) for c in ("frozen", "free", "other", "turned")]
+
+
+def after_change(rank: int, rule: str, change: str) -> str:
+    """Three steps, the change, and one that ends a round."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Conv2d(4, 4, 1))
+    freeze(module[1])
+    optimizer = sgd(module)
+    local = HewLocalSGD(module, optimizer, 2, rule)
+    local.__enter__()  # never left, for that would be another round
+    for t in range(4):
+        if t == 3:
+            spoil(module, change)
+        optimizer.zero_grad()
+        (module(torch.ones(1, 3, 4, 4)) - rank).pow(2).sum().backward()
+        if t < 3:
+            optimizer.step()
+    before = [p.detach().clone() for p in module.parameters()]
+    with pytest.raises(InvalidInputError) as caught:
+        optimizer.step()
+    if rule == "het":  # said before the step, with no gradient made up
+        pairs = zip(before, module.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+        assert change != "frozen" or module[0].bias.grad is None
+    return str(caught.value)
+
+
+def spoil(module: nn.Sequential, change: str) -> None:
+    if change == "frozen":
+        module[0].bias.requires_grad_(requires_grad=False)
+    elif change == "free":
+        module[1].weight.requires_grad_(requires_grad=True)
+    elif change == "other":
+        module[0].weight = nn.Parameter(module[0].weight.detach().clone())
+    else:
+        module.to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("rule", ["hom", "het"])
+def test_a_change_is_refused_and_named(pool: Pool, rule: str) -> None:
+    start = "`parameters` must be those that required gradients at construction "
+    for frozen, free, another, turned in pool.run(changed, 2, rule):
+        assert frozen.startswith(start)
+        assert frozen.endswith("got 0.bias, which no longer requires gradients")
+        assert free.endswith("got 1.weight, which did not")
+        assert another.endswith("got 0.weight, which is another tensor now")
+        assert "must be of the form they had at construction; got " in turned
+        assert " for 0.weight, not " in turned
+
+
+def averager_changed(rank: int, _: int) -> str:
+    module = two_layers(rank)
+    averager = HewAverager(module.parameters(), 1)
+    freeze(module[0])
+    with pytest.raises(InvalidInputError) as caught:
+        averager.average_parameters(module.parameters())
+    return str(caught.value)
+
+
+def test_averagers_refuse_it_too(pool: Pool) -> None:
+    for text in pool.run(averager_changed, 2):
+        assert text.endswith("got number 0, which no longer requires gradients")
+
+
+def optimizers(_: int, __: int) -> tuple[list[str], int]:
+    """Of a part of the model, and of another model; frozen ones may be given."""
+    module = two_layers(0)
+    wrong: list[Any] = [sgd(module[1]), sgd(nn.ModuleList([module, nn.Linear(1, 1)]))]
+    texts = []
+    for optimizer in wrong:
+        with pytest.raises(InvalidInputError) as caught:
+            HewLocalSGD(module, optimizer, 1)
+        texts.append(str(caught.value))
+    freeze(module[0])
+    for optimizer in (sgd(module), sgd(module[1])):
+        with HewLocalSGD(module, optimizer, 1) as local:
+            step(module, optimizer, 1.0)
+    return texts, local.rounds
+
+
+def test_the_optimiser_moves_what_is_shared(pool: Pool) -> None:
+    for (part, other), rounds in pool.run(optimizers, 2):
+        assert part == (
+            "`optimizer` must be one of all parameters that require gradients (freeze "
+            "the others with `requires_grad_(False)`); got one without 0.weight"
+        )
+        assert other == (
+            "`optimizer` must be one of the model's parameters; got parameter 4 of its "
+            "group 0"
+        )
+        assert rounds == 1
