@@ -132,7 +132,8 @@ def finish_round(  # noqa: PLR0913 - six are switches
             moved = take_step(server_step, round_, state, scaled, model, with_move)
             if (whole_state and _has_nan(following)) or not fits(moved.anchor):
                 return Outcome(state, "diverged", "the new model would not be finite")
-            following = commit(following)
+            if entry.algorithm.demands.variates:
+                following = commit(following)
         except RuleError as error:
             if strict:
                 when = f"round {round_.cohort.round + 1}, decide"
