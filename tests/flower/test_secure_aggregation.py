@@ -20,9 +20,9 @@ from flwr.app import (
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from hewfl import ExactWeights, LocalSGD, Method
-from hewfl.flower import HewStrategy, sketched
-from hewfl.flower.secure_aggregation import TOGETHER
+from hewfl.aggregators import ExactWeights
+from hewfl.flower import HewStrategy, sketch_client_app
+from hewfl.flower.secure_aggregation import FETCH_AT_ONCE
 from tests.flower.federation import StubGrid
 from tests.flower.stock import vector
 
@@ -32,7 +32,7 @@ DRAWN = np.random.default_rng(2)
 MOVES = 0.1 * (
     DRAWN.standard_normal(D) + NOISE[:, None] * DRAWN.standard_normal((N, D))
 ).astype(np.float32)
-KAPPA = Method(LocalSGD(1.0), ExactWeights(kappa=3.0, by="size", cross_fit=False))
+KAPPA = ExactWeights(kappa=3.0, by="size", cross_fit=False)
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
 
 
@@ -51,7 +51,7 @@ def model() -> ArrayRecord:
 
 def run(*, secure: bool = False, tamper: Any = None, **told: Any) -> Any:
     mods = [secaggplus_mod] if secure else []
-    grid = StubGrid(sketched(train, mods), N)
+    grid = StubGrid(sketch_client_app(train, mods), N)
     if tamper is not None:
         grid.tamper = tamper
     strategy = HewStrategy(phases=2, secure=secure, **told, **QUIET)
@@ -62,8 +62,8 @@ def run(*, secure: bool = False, tamper: Any = None, **told: Any) -> Any:
 def test_weights_are_those_of_one_phase_but_for_the_sketch(rule: Any) -> None:
     app = ClientApp()
     app.train()(train)
-    known = HewStrategy(rule=rule, **QUIET).start(StubGrid(app, N), model(), 1)
-    found = run(rule=rule)
+    known = HewStrategy(aggregator=rule, **QUIET).start(StubGrid(app, N), model(), 1)
+    found = run(aggregator=rule)
     ours, exact = (r.train_metrics_clientapp[1]["weights"] for r in (found, known))
     np.testing.assert_allclose(ours, exact, atol=0.03)  # products are right to 1/√k
     assert not np.array_equal(ours, exact)
@@ -73,7 +73,7 @@ def test_weights_are_those_of_one_phase_but_for_the_sketch(rule: Any) -> None:
 
 
 def test_masked_sums_are_the_sums() -> None:
-    clear, masked = run(rule=KAPPA), run(rule=KAPPA, secure=True)
+    clear, masked = run(aggregator=KAPPA), run(aggregator=KAPPA, secure=True)
     np.testing.assert_allclose(vector(masked.arrays), vector(clear.arrays), atol=1e-6)
     assert masked.train_metrics_clientapp[2]["accepted"] == 1
 
@@ -93,7 +93,7 @@ def test_no_update_is_sent_in_the_clear_under_secure_aggregation() -> None:
 
 
 def test_the_certificate_is_that_of_the_updates_themselves() -> None:
-    metrics = run(rule=KAPPA, certify=True).train_metrics_clientapp[1]
+    metrics = run(aggregator=KAPPA, certify=True).train_metrics_clientapp[1]
     w = np.array(metrics["weights"])
     p = np.array([10.0, 11, 12, 13, 14]) / 60
     D_ = MOVES.astype(np.float64)
@@ -115,7 +115,7 @@ def test_a_client_lost_between_the_phases_leaves_the_others() -> None:
         return [answer]
 
     lost_ones: list[int] = []
-    result = run(rule="fedavg", tamper=lose)
+    result = run(aggregator="size-weighted", tamper=lose)
     step = vector(result.arrays) - vector(model())
     w = np.array(result.train_metrics_clientapp[1]["weights"])
     candidates = [
@@ -136,7 +136,7 @@ def test_an_update_longer_than_its_sketch_is_not_summed() -> None:
         return [answer]
 
     found: list[int] = []
-    result = run(rule="fedavg", tamper=inflate)
+    result = run(aggregator="size-weighted", tamper=inflate)
     step = vector(result.arrays) - vector(model())
     assert np.linalg.norm(step) < 2.5 * np.linalg.norm(MOVES, axis=1).max()
 
@@ -149,7 +149,7 @@ def test_the_server_holds_few_updates_at_a_time(
         "secure_aggregation",
         "strategy",
     ):  # sketches are short beside a real model
-        monkeypatch.setattr(f"hewfl.flower.{module}.WIDTH", 64)
+        monkeypatch.setattr(f"hewfl.flower.{module}.SKETCH_WIDTH", 64)
     peaks = []
     for n in (12, 36):
 
@@ -163,8 +163,8 @@ def test_the_server_holds_few_updates_at_a_time(
             return Message(RecordDict(content), reply_to=message)
 
         size = 200_000
-        grid = StubGrid(sketched(small), n)
-        strategy = HewStrategy(rule="fedavg", phases=2, **QUIET)
+        grid = StubGrid(sketch_client_app(small), n)
+        strategy = HewStrategy(aggregator="size-weighted", phases=2, **QUIET)
         begin = ArrayRecord([np.zeros(size, np.float32)])
         questions = strategy.configure_train(1, begin, ConfigRecord(), grid)
         replies = list(grid.send_and_receive(questions))
@@ -174,4 +174,4 @@ def test_the_server_holds_few_updates_at_a_time(
         tracemalloc.stop()
         assert arrays is not None
     assert peaks[1] - peaks[0] < 3
-    assert max(peaks) < 8 + 4 * TOGETHER
+    assert max(peaks) < 8 + 4 * FETCH_AT_ONCE
