@@ -125,7 +125,7 @@ def test_in_a_scenario_the_optimum_is_that_of_the_honest_clients(
     problem = build_problem(spec, 0)
     known = find_constants(spec, 0, problem)
     federation = build_federation(spec)
-    honest = federation.scenario.roles(0, federation.batches(5)).honest
+    honest = federation.scenario.assign(0, federation.batches(5)).honest
     assert len(honest) == 3
     some = replace(
         problem,

@@ -12,7 +12,7 @@ from hewfl.errors import DataError
 from hewfl.experiments.results import Results
 from hewfl.experiments.run import Progress, run_all
 from hewfl.experiments.run_folder import Folder, open_folder
-from hewfl.federation.federation import EpochSteps
+from hewfl.federation import EpochSteps
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
 from tests.experiments.test_folders import contents

@@ -24,6 +24,20 @@ from hewfl.core.validation import (
     shown,
 )
 from hewfl.data.partition import GROUP, KINDS, PartitionSpec
+from hewfl.federation import (
+    AnyParticipation,
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
+    FullParticipation,
+    LocalSteps,
+    PoissonSteps,
+    RandomParticipation,
+    RotatingParticipation,
+    SampledParticipation,
+    Scenario,
+    TimedSteps,
+)
 from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
@@ -33,20 +47,6 @@ from hewfl.federation.attacks import (
     RandomUpdates,
     ScaledUpdates,
     StaleUpdates,
-)
-from hewfl.federation.federation import (
-    ChoiceSteps,
-    EpochSteps,
-    FixedSteps,
-    FullParticipation,
-    Law,
-    LocalSteps,
-    PoissonSteps,
-    RandomParticipation,
-    RotatingParticipation,
-    SampledParticipation,
-    Scenario,
-    TimedSteps,
 )
 
 MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
@@ -283,7 +283,7 @@ class ClientsSpec:
     def check_number(self) -> None:
         """Require laws that fit the number of clients, and one honest client."""
         with errors_naming({"faults": "clients.scenario.faults"}):
-            make_scenario(self.scenario).roles(0, np.ones(self.n, dtype=np.int64))
+            make_scenario(self.scenario).assign(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.local_steps, self.participation
         check_sizes(
             1 if is_own_law(steps, LOCAL_STEPS_GROUP) else steps,
@@ -391,13 +391,15 @@ def make_local_steps(given: Any) -> LocalSteps:
         return FixedSteps(steps)
 
 
-def make_participation(given: Any) -> Law:
+def make_participation(given: Any) -> AnyParticipation:
     """The law of participation of a spec."""
     where = "clients.participation"
     if given == "full":
         return FullParticipation()
     if isinstance(given, Mapping) or is_own(given, PARTICIPATION_GROUP):
-        law: Law = _law(PARTICIPATION, given, where, PARTICIPATION_GROUP, Law)
+        law: AnyParticipation = _law(
+            PARTICIPATION, given, where, PARTICIPATION_GROUP, AnyParticipation
+        )
         return law
     if not is_whole(given):
         raise invalid(where, '"full", a whole number or a table', repr(given))

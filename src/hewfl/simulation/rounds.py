@@ -27,7 +27,7 @@ from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
 from hewfl.problems.arrays import two_means
