@@ -11,8 +11,9 @@ import pytest
 
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation, build_problem
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.reference_optima import find_constants
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, with_overrides
 from hewfl.problems import Softmax

@@ -13,7 +13,6 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-import scipy.linalg
 
 from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.validation import (
@@ -211,6 +210,8 @@ class Quadratic:
 
     def _minimiser(self, weights: Float64[Array, " n"]) -> Optimum:
         """Minimiser of Σ weights_i F_i, with the norm of its gradient."""
+        import scipy.linalg  # noqa: PLC0415 - slow to import
+
         A = to_host(self.hessians).astype(np.float64)
         b = to_host(self.centers).astype(np.float64)
         H = np.einsum("i,ijk->jk", weights, A)

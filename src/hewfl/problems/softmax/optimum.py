@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-import scipy.linalg
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
@@ -84,6 +83,8 @@ class Preconditioner:
     def _solve_factors(
         self, v: Float64[Array, " d"], trans: Literal["N", "T"]
     ) -> Float64[Array, " d"]:
+        import scipy.linalg  # noqa: PLC0415 - slow to import
+
         parts = zip(self.factors, v.reshape(len(self.factors), -1), strict=True)
         return np.concatenate(
             [

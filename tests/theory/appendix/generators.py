@@ -23,7 +23,7 @@ mp.mp.dps = 50
 CLOSED = 1e-12
 """Relative error the closed forms promise."""
 NUMERIC = 1e-12
-"""Relative error the quadrature promises where φ keeps to the range of floats."""
+"""Relative error the quadrature guarantees where φ keeps to the range of floats."""
 
 
 def agree(got: Any, want: list[Any], tolerance: float = CLOSED) -> None:

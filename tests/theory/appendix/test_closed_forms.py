@@ -1,7 +1,7 @@
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.general.generators import agree, exact, inputs
+from tests.theory.appendix.generators import agree, exact, inputs
 
 from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,

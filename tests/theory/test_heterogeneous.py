@@ -6,12 +6,7 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import Variant
-from hewfl.theory.heterogeneous import (
-    corrected_coefficients,
-    corrected_noise,
-    corrected_rate,
-    corrected_recursion,
-)
+from hewfl.theory.heterogeneous import heterogeneous_coefficients, heterogeneous_noise
 from hewfl.theory.homogeneous import PostLocal, pathwise_bound
 from hewfl.theory.noise import (
     mean_noise,
@@ -79,8 +74,10 @@ def test_coefficients_agree_with_fifty_digits(rng: np.random.Generator) -> None:
         controls = PostLocal(theta, Lambda)
         with mp.workdps(DIGITS):
             e = exact_coefficients(system, theta, Lambda, a)
-            k = corrected_coefficients(system, controls, comparator=a, printed=True)
-            s = corrected_coefficients(system, controls, comparator=a, variant="sharp")
+            k = heterogeneous_coefficients(system, controls, comparator=a, printed=True)
+            s = heterogeneous_coefficients(
+                system, controls, comparator=a, variant="sharp"
+            )
             pairs = [
                 (k.descent, e["A"]),
                 (k.capped_descent, e["capped"]),
@@ -127,27 +124,27 @@ def test_recursion_and_rate_agree_with_fifty_digits(
             m = (e["beta"] + root) / (2 * e["capped"])
             left = max(mp.mpf(start[0]) - m, 0)
             value = m + (1 / (1 / left + e["capped"] * T) if left else 0)
-        k = corrected_coefficients(
+        k = heterogeneous_coefficients(
             system, PostLocal(theta, Lambda), comparator=a, printed=printed
         )
-        path = corrected_recursion(k, start, 12, solver_gap=eps)
+        path = k.trajectory(start, 12, solver_gap=eps)
         np.testing.assert_allclose(path.gap, [float(u) for u, _ in states], rtol=EXACT)
         np.testing.assert_allclose(
             path.tracking, [float(q) for _, q in states], rtol=EXACT
         )
-        rate = corrected_rate(k, start, T, solver_gap=eps, printed=True)
+        rate = k.rate(start, T, solver_gap=eps, printed=True)
         np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
         np.testing.assert_allclose(rate.value, float(value), rtol=EXACT)
         assert rate.vacuous == (m >= e["cap"])
-        ours = corrected_rate(k, start, T, solver_gap=eps)
+        ours = k.rate(start, T, solver_gap=eps)
         assert ours.value <= rate.value * (1 + EXACT)
 
 
 def test_the_printed_rate_is_vacuous_from_an_amplitude_on() -> None:
     for ratio, last, first in ((2.0, 0.00281, 0.00283), (1.5, 0.00162, 0.00164)):
         controls = PostLocal([last, first], ratio)
-        k = corrected_coefficients(QUIET, controls, printed=True)
-        rate = corrected_rate(k, (0.5, 0.0), 10**6)
+        k = heterogeneous_coefficients(QUIET, controls, printed=True)
+        rate = k.rate((0.5, 0.0), 10**6)
         np.testing.assert_array_equal(rate.vacuous, [False, True])
         assert rate.holds.all()
 
@@ -157,13 +154,13 @@ def test_the_rate_bounds_the_recursion(rng: np.random.Generator) -> None:
     system = System(1.0, 1.0, [1, 2, 4], 1, 1e-6 * rng.uniform(0, 1, (30, 3)))
     variants: tuple[Variant, ...] = ("paper", "sharp")
     for variant in variants:
-        k = corrected_coefficients(system, PostLocal(theta, 2.0), variant=variant)
-        path = corrected_recursion(k, (0.5, 0.0), 200)
+        k = heterogeneous_coefficients(system, PostLocal(theta, 2.0), variant=variant)
+        path = k.trajectory((0.5, 0.0), 200)
         T = np.arange(201)[:, None]
         for printed in (False, True):
-            rate = corrected_rate(k, (0.5, 0.0), T, printed=printed)
+            rate = k.rate((0.5, 0.0), T, printed=printed)
             assert (path.gap <= rate.value * (1 + EXACT)).all()
-    paper = corrected_coefficients(system, PostLocal(theta, 2.0))
+    paper = heterogeneous_coefficients(system, PostLocal(theta, 2.0))
     assert (k.growth <= paper.growth).all()
     assert (k.staleness <= paper.staleness).all()
     assert (k.noise <= paper.noise).all()
@@ -174,7 +171,7 @@ def test_the_noise_term_at_the_noise_optimal_weights() -> None:
     theta, Lambda = np.array([0.01, 0.1]), 3.0
     controls = PostLocal(theta, Lambda)
     star = noise_optimal(system)
-    k = corrected_coefficients(system, controls, comparator=star)
+    k = heterogeneous_coefficients(system, controls, comparator=star)
     closed = (64 * 4 * theta**3 / 2 + 16 * Lambda * theta**2 / 4) * noise_optimal_level(
         system
     )
@@ -182,11 +179,11 @@ def test_the_noise_term_at_the_noise_optimal_weights() -> None:
     V1, V2 = mean_noise(system, star), noise_of_mean(system, star)
     direct = 64 * theta**3 / 2 * V1 + 16 * Lambda * theta**2 / 4 * V2
     np.testing.assert_allclose(k.noise, direct, rtol=EXACT)
-    best = corrected_coefficients(system, controls)
+    best = heterogeneous_coefficients(system, controls)
     assert (best.noise < k.noise).all()
     assert best.comparator is not None
     assert best.comparator.shape == (2, 4)
-    linear, quadratic = corrected_noise(system, controls)
+    linear, quadratic = heterogeneous_noise(system, controls)
     assert linear.shape == quadratic.shape == (2, 4)
 
 
@@ -194,18 +191,18 @@ def test_schedules_run_round_by_round(rng: np.random.Generator) -> None:
     system = System([1.0, 2.0], 1.0, [1, 4], 8, 0.3)
     theta = rng.uniform(0.001, 0.02, (5, 2))
     Lambda = system.L * rng.uniform(1.2, 2, (5, 2))
-    schedule = corrected_coefficients(system, PostLocal(theta, Lambda))
-    path = corrected_recursion(schedule, (0.4, 0.1))
+    schedule = heterogeneous_coefficients(system, PostLocal(theta, Lambda))
+    path = schedule.trajectory((0.4, 0.1), None)
     assert path.gap.shape == path.tracking.shape == (6, 2)
     U, Q = path.gap[0], path.tracking[0]
     for t in range(5):
-        k = corrected_coefficients(system, PostLocal(theta[t], Lambda[t]))
-        step = corrected_recursion(k, (U, Q), 1)
+        k = heterogeneous_coefficients(system, PostLocal(theta[t], Lambda[t]))
+        step = k.trajectory((U, Q), 1)
         U, Q = step.gap[1], step.tracking[1]
         np.testing.assert_allclose(path.gap[t + 1], U, rtol=EXACT)
         np.testing.assert_allclose(path.tracking[t + 1], Q, rtol=EXACT)
-    ended = corrected_coefficients(system, PostLocal(theta, Lambda), box_end=0.02)
-    wider = corrected_recursion(ended, (0.4, 0.1))
+    ended = heterogeneous_coefficients(system, PostLocal(theta, Lambda), box_end=0.02)
+    wider = ended.trajectory((0.4, 0.1), None)
     assert (wider.tracking[1:] > path.tracking[1:]).all()
 
 
@@ -235,8 +232,8 @@ def test_the_bounds_hold_over_all_draws(theta: float, variant: Variant) -> None:
     gap, error = enumerate_rounds(theta, 2.0, spread, centres, 5)
     R = 4.0
     system = System(1.0, R, 1, 1, spread**2)
-    k = corrected_coefficients(system, PostLocal(theta, 2.0), variant=variant)
-    path = corrected_recursion(k, (0.5, 0.0), 5)
+    k = heterogeneous_coefficients(system, PostLocal(theta, 2.0), variant=variant)
+    path = k.trajectory((0.5, 0.0), 5)
     assert all_hold(path.hypotheses)
     assert (gap <= path.gap * (1 + EXACT)).all()
     assert (error <= path.tracking * (1 + EXACT)).all()
@@ -247,24 +244,24 @@ def test_undefined_quantities_are_refused() -> None:
     with pytest.raises(
         InvalidInputError, match=r"`curvature` must be above .* got 1\.0"
     ):
-        corrected_coefficients(QUIET, PostLocal(0.1, [2.0, 1.0]))
+        heterogeneous_coefficients(QUIET, PostLocal(0.1, [2.0, 1.0]))
     with pytest.raises(
         InvalidInputError, match=r"`curvature` must be above .* got 3\.0"
     ):
         pathwise_bound(1.0, -0.1, 0.2, 3.0, 3.0)
     with pytest.raises(InvalidInputError, match="`amplitude` must be positive"):
-        corrected_coefficients(QUIET, PostLocal(0.0, 2.0))
+        heterogeneous_coefficients(QUIET, PostLocal(0.0, 2.0))
     with pytest.raises(
         InvalidInputError, match="`variant` must be one of paper, sharp"
     ):
-        corrected_coefficients(QUIET, PostLocal(0.1, 2.0), variant="absorbed")
+        heterogeneous_coefficients(QUIET, PostLocal(0.1, 2.0), variant="absorbed")
     with pytest.raises(InvalidInputError, match="`comparator` must be nonnegative and"):
-        corrected_coefficients(QUIET, PostLocal(0.1, 2.0), comparator=[0.5])
-    wide = corrected_coefficients(QUIET, PostLocal(0.2, 2.0))
+        heterogeneous_coefficients(QUIET, PostLocal(0.1, 2.0), comparator=[0.5])
+    wide = heterogeneous_coefficients(QUIET, PostLocal(0.2, 2.0))
     with pytest.raises(
         InvalidInputError, match="`recursion` must be a recursion with C"
     ):
-        corrected_rate(wide, (0.5, 0.0), 10)
-    assert (corrected_recursion(wide, (0.5, 0.0), 2000).gap <= 0.5).all()
+        wide.rate((0.5, 0.0), 10)
+    assert (wide.trajectory((0.5, 0.0), 2000).gap <= 0.5).all()
     with pytest.raises(InvalidInputError, match="`rounds` must be given"):
-        corrected_recursion(wide, (0.5, 0.0))
+        wide.trajectory((0.5, 0.0), None)

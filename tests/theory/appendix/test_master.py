@@ -4,7 +4,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.general.generators import close, every_generator, schedule
+from tests.theory.appendix.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
 from hewfl.theory.appendix.closed_forms import (

@@ -6,19 +6,18 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import Variant
+from hewfl.theory.appendix.displacement_moments import homogeneous_slope_error
+from hewfl.theory.heterogeneous import heterogeneous_coefficients
 from hewfl.theory.homogeneous import (
     PostLocal,
-    plain_advantage,
-    plain_coefficients,
-    plain_pl_rate,
-    plain_rate,
-    plain_recursion,
-    plain_slope_error,
-    plain_step,
+    homogeneous_advantage,
+    homogeneous_coefficients,
+    homogeneous_pl_rate,
+    pathwise_bound,
     uniform_model_value,
 )
 from hewfl.theory.statement import all_hold
-from hewfl.theory.systems import System
+from hewfl.theory.systems import System, is_homogeneous
 
 DIGITS = 50
 EXACT = 1e-12
@@ -71,7 +70,7 @@ def test_coefficients_and_rates_agree_with_fifty_digits(
 ) -> None:
     for _ in range(30):
         system, theta, Lambda = draw(rng)
-        k = plain_coefficients(system, PostLocal(theta, Lambda), variant=variant)
+        k = homogeneous_coefficients(system, PostLocal(theta, Lambda), variant=variant)
         T = int(10 ** rng.uniform(0, 10))
         with mp.workdps(DIGITS):
             e = exact_coefficients(system, theta, Lambda)
@@ -81,22 +80,22 @@ def test_coefficients_and_rates_agree_with_fifty_digits(
             start = float(3 * m)
             left = mp.mpf(start) - m
             value = m + 1 / (1 / left + a * T)
-            g = mp.mpf(start)
-            step = g / (1 + e["A"] * g) + beta * g + delta
+            g = min(mp.mpf(start), e["cap"])
+            step = min(e["cap"], g / (1 + e["A"] * g) + beta * g + delta)
             pairs = [
                 (k.descent, e["A"]),
                 (k.capped_descent, a),
                 (k.growth, beta),
                 (k.noise, delta),
-                (plain_step(k, start), step),
+                (k.step((start, 0.0))[0], step),
             ]
         for ours, exact in pairs:
             np.testing.assert_allclose(ours, float(exact), rtol=EXACT)
-        rate = plain_rate(k, start, T, printed=True)
+        rate = k.rate((start, 0.0), T, printed=True)
         np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
         np.testing.assert_allclose(rate.value, float(value), rtol=EXACT)
         assert rate.vacuous == (m >= e["cap"])
-        assert plain_rate(k, start, T).value <= rate.value * (1 + EXACT)
+        assert k.rate((start, 0.0), T).value <= rate.value * (1 + EXACT)
 
 
 def test_slope_error_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
@@ -108,9 +107,9 @@ def test_slope_error_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
             t, L, u = e["t"], e["L"], mp.mpf(g)
             paper = 32 * L * t**2 * u + 8 * t**2 * e["V1"] + 2 * e["V_u"]
             sharp = 8 * e["h1"] * L * t**2 * u + 4 * t**2 * e["drifted"] + 2 * e["V_u"]
-        ours = plain_slope_error(system, theta, g)
+        ours = homogeneous_slope_error(system, theta, g)
         np.testing.assert_allclose(ours, float(paper), rtol=EXACT)
-        ours = plain_slope_error(system, theta, g, variant="sharp")
+        ours = homogeneous_slope_error(system, theta, g, variant="sharp")
         np.testing.assert_allclose(ours, float(sharp), rtol=EXACT)
         assert sharp <= paper
 
@@ -124,7 +123,7 @@ def test_pl_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
         # half of what makes ρ zero, so that nothing cancels
         theta = mu / L * (ratio - 1) / 64
         start, T = float(system.cap), int(10 ** rng.uniform(0, 8))
-        k = plain_coefficients(system, PostLocal(theta, ratio * L))
+        k = homogeneous_coefficients(system, PostLocal(theta, ratio * L))
         with mp.workdps(DIGITS):
             e = exact_coefficients(system, theta, float(ratio * L))
             rho = mp.mpf(mu) * e["t"] / (2 * e["L"]) - e["beta"]
@@ -132,10 +131,10 @@ def test_pl_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
             printed = (1 - rho) ** T * mp.mpf(start) + m
             ours = m + (1 - rho) ** T * max(mp.mpf(start) - m, 0)
         np.testing.assert_allclose(k.contraction(mu), float(rho), rtol=EXACT)
-        rate = plain_pl_rate(k, mu, start, T, printed=True)
+        rate = homogeneous_pl_rate(k, mu, start, T, printed=True)
         np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
         np.testing.assert_allclose(rate.value, float(printed), rtol=1e-11)
-        rate = plain_pl_rate(k, mu, start, T)
+        rate = homogeneous_pl_rate(k, mu, start, T)
         np.testing.assert_allclose(rate.value, float(ours), rtol=1e-11)
         assert rate.label == "cor:realized-hom-PL"
         assert rate.holds
@@ -143,49 +142,53 @@ def test_pl_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
 
 
 def test_the_rate_is_vacuous_from_an_amplitude_on() -> None:
-    k = plain_coefficients(QUIET, PostLocal([0.00774, 0.00776], 2.0))
-    rate = plain_rate(k, 0.5, 10**6)
+    k = homogeneous_coefficients(QUIET, PostLocal([0.00774, 0.00776], 2.0))
+    rate = k.rate((0.5, 0.0), 10**6)
     np.testing.assert_array_equal(rate.vacuous, [False, True])
     assert rate.holds.all()
     assert 0.00774 < 1 / 129 < 0.00776
-    sharp = plain_coefficients(QUIET, PostLocal(0.00776, 2.0), variant="sharp")
-    assert not plain_rate(sharp, 0.5, 10**6).vacuous
+    sharp = homogeneous_coefficients(QUIET, PostLocal(0.00776, 2.0), variant="sharp")
+    assert not sharp.rate((0.5, 0.0), 10**6).vacuous
 
 
 def test_without_noise_the_floor_is_the_positive_root() -> None:
     # m = 0 would meet the printed conditions, yet the recursion stands still at β/A
-    k = plain_coefficients(QUIET, PostLocal(0.004, 2.0))
-    rate = plain_rate(k, 0.5, 10**9)
+    k = homogeneous_coefficients(QUIET, PostLocal(0.004, 2.0))
+    rate = k.rate((0.5, 0.0), 10**9)
     assert rate.floor == pytest.approx(float(k.growth / k.capped_descent), rel=EXACT)
-    path = plain_recursion(k, float(rate.floor), 50)
+    path = k.trajectory((float(rate.floor), 0.0), 50).gap
     assert path[-1] > 0.9 * float(rate.floor)
-    one_step = plain_coefficients(
+    one_step = homogeneous_coefficients(
         System(1.0, 1.0, 1, 1, 0.0), PostLocal(0.1, 2.0), variant="sharp"
     )
-    assert plain_rate(one_step, 0.5, 10).floor == 0
+    assert one_step.rate((0.5, 0.0), 10).floor == 0
 
 
 def test_recursion_step_and_rate_agree(rng: np.random.Generator) -> None:
     system = System(1.0, 1.0, [1, 2, 4], 1, 1e-6 * rng.uniform(0, 1, (20, 3)))
-    k = plain_coefficients(system, PostLocal(rng.uniform(1e-4, 0.1, 20), 2.0))
-    path = plain_recursion(k, 0.5, 300, solver_gap=1e-8)
+    k = homogeneous_coefficients(system, PostLocal(rng.uniform(1e-4, 0.1, 20), 2.0))
+    path = k.trajectory((0.5, 0.0), 300, solver_gap=1e-8).gap
     assert path.shape == (301, 20)
-    stepped = np.minimum(plain_step(k, path[:-1], solver_gap=1e-8), 0.5)
+    stepped = np.minimum(k.step((path[:-1], 0.0), 1e-8)[0], 0.5)
     np.testing.assert_allclose(path[1:], stepped, rtol=EXACT)
     T = np.arange(301)[:, None]
     for printed in (False, True):
-        rate = plain_rate(k, 0.5, T, solver_gap=1e-8, printed=printed)
+        rate = k.rate((0.5, 0.0), T, solver_gap=1e-8, printed=printed)
         assert (path <= rate.value * (1 + EXACT)).all()
 
 
 def test_schedules_run_round_by_round(rng: np.random.Generator) -> None:
     theta = rng.uniform(0.001, 0.1, (4, 2))
     system = System([1.0, 2.0], 1.0, [1, 4], 8, 0.3)
-    path = plain_recursion(plain_coefficients(system, PostLocal(theta, 2.5)), 0.4)
+    path = (
+        homogeneous_coefficients(system, PostLocal(theta, 2.5))
+        .trajectory((0.4, 0.0), None)
+        .gap
+    )
     assert path.shape == (5, 2)
     for t in range(4):
-        k = plain_coefficients(system, PostLocal(theta[t], 2.5))
-        np.testing.assert_allclose(path[t + 1], plain_recursion(k, path[t], 1)[1])
+        k = homogeneous_coefficients(system, PostLocal(theta[t], 2.5))
+        np.testing.assert_allclose(path[t + 1], k.trajectory((path[t], 0.0), 1).gap[1])
 
 
 @pytest.mark.parametrize("H", [1, 2, 3])
@@ -202,16 +205,16 @@ def test_the_bellman_inequality_holds_over_all_draws(H: int, variant: Variant) -
     d = np.clip(-slope / Lambda, moves.min(-1), moves.max(-1))
     system = System(1.0, 3.0, H, 1, spread**2)
     error = float(((slope - x) ** 2).mean())
-    assert error <= plain_slope_error(system, theta, x**2 / 2, variant=variant)
-    k = plain_coefficients(system, PostLocal(theta, Lambda), variant=variant)
+    assert error <= homogeneous_slope_error(system, theta, x**2 / 2, variant=variant)
+    k = homogeneous_coefficients(system, PostLocal(theta, Lambda), variant=variant)
     assert all_hold(k.hypotheses)
-    assert float(((x + d) ** 2 / 2).mean()) <= plain_step(k, x**2 / 2)
+    assert float(((x + d) ** 2 / 2).mean()) <= k.step((x**2 / 2, 0.0))[0]
     # path by path, through the uniform weights and the advantage over them
     uniform = uniform_model_value(theta, Lambda, 1.0, slope**2)
     middle = moves.mean(-1)
     np.testing.assert_allclose(uniform, slope * middle + Lambda / 2 * middle**2)
     psi = slope * d + Lambda / 2 * d**2
-    gain = plain_advantage(uniform, psi)
+    gain = homogeneous_advantage(uniform, psi)
     assert (gain >= -EXACT).all()
     assert gain.max() > 0
     bound = x**2 / 2 + uniform - gain + (x - slope) ** 2 / (2 * (Lambda - 1))
@@ -220,14 +223,18 @@ def test_the_bellman_inequality_holds_over_all_draws(H: int, variant: Variant) -
 
 def test_hypotheses_and_refusals() -> None:
     controls = PostLocal([0.25, 0.26, 0.5], 2.0)
-    k = plain_coefficients(QUIET, controls)
+    k = homogeneous_coefficients(QUIET, controls)
     np.testing.assert_array_equal(all_hold(k.hypotheses), [True, False, False])
-    assert not plain_rate(plain_coefficients(QUIET, PostLocal(0.1, 2.0)), 0.6, 1).holds
-    one = plain_coefficients(QUIET, PostLocal(0.25, 2.0))
+    assert (
+        not homogeneous_coefficients(QUIET, PostLocal(0.1, 2.0))
+        .rate((0.6, 0.0), 1)
+        .holds
+    )
+    one = homogeneous_coefficients(QUIET, PostLocal(0.25, 2.0))
     with pytest.raises(InvalidInputError, match="`pl_constant` must be large enough"):
-        plain_pl_rate(one, 0.01, 0.5, 10)
-    two = plain_coefficients(QUIET, PostLocal([1e-3, 0.25], 2.0))
-    rate = plain_pl_rate(two, 0.1, 0.5, 10)  # the second does not contract
+        homogeneous_pl_rate(one, 0.01, 0.5, 10)
+    two = homogeneous_coefficients(QUIET, PostLocal([1e-3, 0.25], 2.0))
+    rate = homogeneous_pl_rate(two, 0.1, 0.5, 10)  # the second does not contract
     assert np.isnan(rate.value).tolist() == [False, True]
     assert rate.vacuous[1]
     failed = {h.name for h in rate.hypotheses if not np.all(h.holds)}
@@ -235,11 +242,78 @@ def test_hypotheses_and_refusals() -> None:
     with pytest.raises(
         InvalidInputError, match="`variant` must be one of paper, sharp"
     ):
-        plain_coefficients(QUIET, PostLocal(0.1, 2.0), variant="absorbed")
+        homogeneous_coefficients(QUIET, PostLocal(0.1, 2.0), variant="absorbed")
     with pytest.raises(InvalidInputError, match="`curvature` must be above"):
-        plain_coefficients(QUIET, PostLocal(0.1, 1.0))
-    steep = plain_coefficients(QUIET, PostLocal(0.001, 2.0))
+        homogeneous_coefficients(QUIET, PostLocal(0.1, 1.0))
+    steep = homogeneous_coefficients(QUIET, PostLocal(0.001, 2.0))
     names = [
-        h.name for h in plain_pl_rate(steep, 2.0, 0.5, 1).hypotheses if not h.holds
+        h.name
+        for h in homogeneous_pl_rate(steep, 2.0, 0.5, 1).hypotheses
+        if not h.holds
     ]
     assert names == ["μ ≤ L"]
+
+
+def test_pathwise_bound_holds_for_any_step(rng: np.random.Generator) -> None:
+    # F = ½ xᵀ diag(h) x with 0 ≤ h ≤ L: any reference, any step
+    L = 3.0
+    h, x, c, d = (rng.normal(size=(500, 4)) for _ in range(4))
+    h = L * rng.uniform(0, 1, (500, 4))
+    Lambda = L * rng.uniform(1.01, 5, 500)
+    gap, after = (h * x**2).sum(-1) / 2, (h * (x + d) ** 2).sum(-1) / 2
+    psi = (c * d).sum(-1) + Lambda / 2 * (d**2).sum(-1)
+    mismatch = ((h * x - c) ** 2).sum(-1)
+    bound = pathwise_bound(gap, psi, mismatch, Lambda, L)
+    np.testing.assert_allclose(bound, gap + psi + mismatch / (2 * (Lambda - L)))
+    assert (after <= bound * (1 + EXACT)).all()
+    # tight: curvature L everywhere and d = (∇F − c)/(Λ − L)
+    g = L * x
+    best = (g - c) / (Lambda - L)[:, None]
+    psi = (c * best).sum(-1) + Lambda / 2 * (best**2).sum(-1)
+    gap, after = L * (x**2).sum(-1) / 2, L * ((x + best) ** 2).sum(-1) / 2
+    bound = pathwise_bound(gap, psi, ((g - c) ** 2).sum(-1), Lambda, L)
+    np.testing.assert_allclose(after, bound, rtol=1e-9)
+
+
+def test_hypotheses_tell_experiments_from_theory() -> None:
+    system = System(1.0, 1.0, [1] * 12, 1, 1.0)
+
+    def failed(theta: float, Lambda: float, *, printed: bool = False) -> list[str]:
+        controls = PostLocal(theta, Lambda)
+        k = heterogeneous_coefficients(system, controls, printed=printed)
+        return [h.name for h in k.hypotheses if not h.holds]
+
+    assert failed(0.25, 2.0) == []
+    assert failed(0.25, 2.1) == ["Λ ≤ 2L", "Λϑ ≤ L/2"]
+    for theta in (0.5, 1.0, 2.0, 4.0, 8.0):
+        for ratio in (1.1, 1.25, 1.5, 1.75, 2.0):
+            assert "Λϑ ≤ L/2" in failed(theta, ratio)
+    assert failed(0.01, 2.0, printed=True) == ["n ≤ 10"]
+    few = System(1.0, 1.0, [1] * 10, 1, 1.0)
+    for theta, safe in ((0.2182, True), (0.2183, False)):
+        k = heterogeneous_coefficients(few, PostLocal(theta, 2.0), printed=True)
+        assert bool(all_hold(k.hypotheses)) == safe
+
+
+def test_only_fresh_draws_from_one_pool_are_homogeneous() -> None:
+    assert is_homogeneous("one objective")
+    assert is_homogeneous("fresh draws")
+    assert not is_homogeneous("fixed shards")
+    assert is_homogeneous("fixed shards", printed=True)
+    with pytest.raises(
+        InvalidInputError, match="`sampling` must be one of one objective"
+    ):
+        is_homogeneous("iid")  # type: ignore[arg-type]  # the point
+
+
+def test_a_shard_dealt_once_breaks_the_printed_lemma() -> None:
+    """E-14: given its shard, a client errs by more than lem:realized-hom-q allows.
+
+    F averages (x − z)²/2 over z = ±1; the one client was dealt z = 1, so that batches
+    from its shard have no variance, and sees −1 at the minimiser 0 in every round.
+    """
+    alone = System(1.0, 2.0, 1, 1, 0.0)
+    x, pool, shard = 0.0, np.array([-1.0, 1.0]), np.array([1.0])
+    off = ((x - shard).mean() - (x - pool).mean()) ** 2
+    assert off == 1.0
+    assert homogeneous_slope_error(alone, 0.1, 0.0) == 0.0

@@ -143,7 +143,7 @@ def test_other_regimes_are_recognised(rng: np.random.Generator) -> None:
     other = gradients + rng.standard_normal((1, N, D))
     spread = ControlVariates(np.zeros(D), rng.standard_normal((N, D)))
     cases = [
-        (symmetric_exact_hypotheses(absent, gradients), "n ≤ S"),
+        (symmetric_exact_hypotheses(absent, gradients), "full participation"),
         (symmetric_exact_hypotheses(uneven, gradients), "max H_i ≤ min H_i"),
         (symmetric_exact_hypotheses(cohort, other), "∇F_i all equal"),
         (symmetric_exact_hypotheses(cohort, gradients, used=other), "g_i = ∇F_i"),

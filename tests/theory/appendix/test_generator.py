@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.theory.general.generators import GENERATORS, every_generator
+from tests.theory.appendix.generators import GENERATORS, every_generator
 
 from hewfl import InvalidInputError
 from hewfl.theory.appendix.closed_forms import (

@@ -1,7 +1,7 @@
 import mpmath as mp
 import numpy as np
 import pytest
-from tests.theory.general.generators import NUMERIC, agree, exact, inputs
+from tests.theory.appendix.generators import NUMERIC, agree, exact, inputs
 
 from hewfl import InvalidInputError
 from hewfl.theory.appendix import convex_flow
