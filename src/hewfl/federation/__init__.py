@@ -8,7 +8,7 @@ scenario        assignment of faults to clients
 rng             random streams
 """
 
-from hewfl.federation import Federation
+from hewfl.federation.federation import Federation
 from hewfl.federation.local_steps import (
     ChoiceSteps,
     EpochSteps,
