@@ -33,7 +33,11 @@ from hewfl.data.partition_plot import draw_partition
 from hewfl.data.paths import download_root
 from hewfl.data.prepare import feature_rows, row_clients, row_labels, split_rows
 
-data = typer.Typer(help="List, get, check and show data sets.", no_args_is_help=True)
+data = typer.Typer(
+    help="List, get, check and show data sets.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 LabelColumn = Annotated[

@@ -13,7 +13,6 @@ finished run is reported, only when something is to be computed.
 import ast
 import dataclasses
 import hashlib
-import importlib.metadata
 import importlib.util
 import inspect
 import sys
@@ -37,9 +36,11 @@ def is_own(name: object, group: str) -> bool:
 
 
 @cache
-def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """What installed packages offer under a group, by name; nothing is imported."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+def entry_points(group: str) -> Mapping[str, Any]:
+    """The entry points of installed packages under a group, by name, not loaded."""
+    from importlib import metadata  # noqa: PLC0415 - slow to import
+
+    return {point.name: point for point in metadata.entry_points(group=group)}
 
 
 def short_name(name: str) -> str:

@@ -64,7 +64,7 @@ class Federation:
     horizons: LocalSteps
     batch_size: int | Sequence[int] = 32
     participation: Law = field(default_factory=FullParticipation)
-    scenario: Scenario = field(default_factory=Scenario, repr=False)
+    scenario: Scenario = field(default_factory=Scenario)
 
     def __post_init__(self) -> None:
         """Check kinds and ranges."""

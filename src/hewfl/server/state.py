@@ -176,9 +176,9 @@ def initial_state(
         truth = Truth(samples=np.where(finite, counts, 0))
         first = algorithm.with_truth(first, truth)
     server_step = ServerStep() if server_step is None else server_step
-    memory = np.zeros(len(anchor))
-    if server_step.adapt is not None:
-        memory = np.repeat(np.array(server_step.memory)[:, None], len(anchor), axis=1)
+    values = server_step.memory or (0.0,)
+    memory = np.repeat(np.array(values)[:, None], len(anchor), axis=1)
+    memory = memory[0] if len(values) == 1 else memory
     average = None if server_step.average is None else Average(anchor)
     scale = 1.0 if server_step.has_search else None
     return ServerState(anchor, memory, first, sent, sent, average=average, scale=scale)

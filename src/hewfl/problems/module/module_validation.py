@@ -1,4 +1,4 @@
-"""What a module, a loss and samples must be to make a federated problem."""
+"""Checks that a module, a loss and samples make a federated problem."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from hewfl.problems.module.training import as_inputs
 
 
 def check_norms(module: Any) -> None:
-    """Require a module without layers that keep statistics of what they have seen.
+    """Require a module without layers that keep running statistics.
 
     Raises:
         InvalidInputError: naming the layer and what to use instead.
@@ -24,8 +24,8 @@ def check_norms(module: Any) -> None:
                 "free of running statistics, which belong to no client "
                 "(use torch.nn.GroupNorm, or LayerNorm)"
             )
-            found = f"{type(layer).__name__} at {name or 'the top'!r}"
-            raise invalid("module", rule, found)
+            got = f"{type(layer).__name__} at {name or 'the top'!r}"
+            raise invalid("module", rule, got)
 
 
 def check_device(device: Any) -> None:
@@ -47,7 +47,7 @@ def check_tensors(
     """Require features (m, …) and labels (m, …), finite tensors on one device, m ≥ 1.
 
     Args:
-        kind: what precedes the names in an error: empty, or a part and a blank.
+        kind: prefix of the names in errors: empty, or a part and a blank.
         features: a_j.
         labels: of each.
         normalise: mean and deviation; a must where features are bytes.
@@ -95,13 +95,13 @@ def check_pass(
     """Require that one pass over two samples keeps the rules of a federated problem.
 
     Args:
-        kind: what precedes the names in an error: empty, or a part and a blank.
+        kind: prefix of the names in errors: empty, or a part and a blank.
         network: the module with its loss.
         samples: features and labels.
         normalise: mean and deviation taken off features, or None.
 
     Returns:
-        Numbers that a forward pass keeps of one sample.
+        Numbers that a forward pass stores for one sample.
 
     Raises:
         InvalidInputError: the module or the loss fails on these samples, labels are no
@@ -111,15 +111,15 @@ def check_pass(
     features, labels = samples
     rows = torch.arange(2, device=features.device) % features.shape[0]
     inputs = as_inputs(features[rows], normalise, network.dtype)
-    own = flatten(network.layout, network.learner.state_dict())
-    with torch.no_grad(), _fitting():
-        outputs = network.outputs(own, inputs)
+    x = flatten(network.layout, network.learner.state_dict())
+    with torch.no_grad(), _name_misfits():
+        outputs = network.outputs(x, inputs)
     if network.loss is cross_entropy and not labels.is_floating_point():
         _check_classes(f"{kind}labels", labels, outputs)
     before = _random_state(features.device), _buffers(network.learner)
-    with torch.no_grad(), _fitting(), _counted(network.learner) as kept:
+    with torch.no_grad(), _name_misfits(), _count_outputs(network.learner) as sizes:
         key = torch.zeros((), dtype=torch.int64, device=features.device)
-        losses = network.losses(own, inputs, labels[rows], key)
+        losses = network.losses(x, inputs, labels[rows], key)
     if tuple(losses.shape) != (2,):
         rule = 'one number per sample (reduction="none")'
         raise invalid("loss", rule, f"shape {tuple(losses.shape)} for 2 samples")
@@ -131,31 +131,30 @@ def check_pass(
         if not torch.equal(a, b):
             rule = "one whose buffers training leaves alone"
             raise invalid("module", rule, f"a change of {name!r}")
-    return max(1, (sum(kept) + int(inputs.numel())) // 2)
+    return max(1, (sum(sizes) + int(inputs.numel())) // 2)
 
 
 def _check_classes(name: str, labels: Any, outputs: Any) -> None:
     """Require labels that the module has an output for."""
     classes, low, high = outputs.shape[1], int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        found = low if low < 0 else high
-        raise invalid(name, f"from 0 to {classes - 1}", found)
+        raise invalid(name, f"from 0 to {classes - 1}", low if low < 0 else high)
 
 
 @contextmanager
-def _fitting() -> Iterator[None]:
-    """Say of any failure within that samples, module and loss do not fit together."""
+def _name_misfits() -> Iterator[None]:
+    """Turn any failure within into an error about samples, module and loss."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        found = f"{type(error).__name__}: {error}"
+        got = f"{type(error).__name__}: {error}"
         rule = "such that they take these features and labels"
-        raise invalid("module, loss", rule, found) from error
+        raise invalid("module, loss", rule, got) from error
 
 
 @contextmanager
-def _counted(module: Any) -> Iterator[list[int]]:
-    """Sizes of what the module's innermost layers answer."""
+def _count_outputs(module: Any) -> Iterator[list[int]]:
+    """Sizes of the outputs of the module's innermost layers."""
     sizes: list[int] = []
 
     def count(*given: Any) -> None:
