@@ -10,8 +10,8 @@ from tests.conformance.rounds import make_cohort, step_of
 from hewfl import InvalidInputError, Method, Scaffold
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
-from hewfl.methods.method import MethodState
 from hewfl.displacements.dense import matrix_round
+from hewfl.methods.method import MethodState
 
 Array = NDArray[np.floating[Any]]
 

@@ -161,14 +161,26 @@ class _Basis:
         X = f[:, None] * f * G
         lengths = np.diagonal(X) + f**2 * (2 * cr + rr)
         k = int(np.argmin(lengths))
-        a, fcr = f - f[k], f * cr
-        gram = X - X[:, k, None] - X[k] + X[k, k]
-        gram = gram + a[:, None] * a * rr + fcr[:, None] * a + a[:, None] * fcr
-        gram = gram - fcr[k] * (a[:, None] + a)
-        gram = 0.5 * (gram + gram.T)
-        gram[k] = gram[:, k] = 0.0  # f_kΔ_k is the short vector itself
-        inner = X[:, k] - X[k, k] + f[k] * (a * cr[k] + fcr - fcr[k] + a * rr)
+        # differences to k first: the short vector and its twins are exactly zero
+        a, b = f - f[k], f * cr - f[k] * cr[k]
+        gram = (X - X[k]) - (X[:, k, None] - X[k, k])
+        gram = gram + a[:, None] * a * rr + b[:, None] * a + a[:, None] * b
+        gram = _semidefinite(0.5 * (gram + gram.T))
+        inner = X[:, k] - X[k, k] + f[k] * (a * (cr[k] + rr) + b)
         linear = curvature * inner + f * slopes - f[k] * slopes[k] + a * along
         offset = 0.5 * curvature * float(lengths[k])
         offset += float(f[k]) * (float(slopes[k]) + along)
         return gram, linear, offset
+
+
+def _semidefinite(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:
+    """The nearest matrix without negative eigenvalues; twins keep the same bits.
+
+    Differences of products may be indefinite by rounding where the rank is low.
+    """
+    _, first, group = np.unique(gram, axis=0, return_index=True, return_inverse=True)
+    values, vectors = np.linalg.eigh(gram[np.ix_(first, first)])
+    if values[0] >= 0:
+        return gram
+    points = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.asarray((points @ points.T)[np.ix_(group.ravel(), group.ravel())])
