@@ -147,8 +147,8 @@ def main() -> None:
     problem = softmax(20, 785)
     L = problem.smoothness_estimate()
     eta = 0.4 / L
-    uniform = [UniformLocalSGD(L, 0.4)]
-    many = [UniformLocalSGD(L, 0.1 + 0.02 * k) for k in range(LANES)]
+    uniform = [UniformLocalSGD(0.4 / L)]
+    many = [UniformLocalSGD((0.1 + 0.02 * k) / L) for k in range(LANES)]
     calls: dict[str, Callable[[], Any]] = {
         "naive PyTorch loop": naive(problem, ROUNDS, eta),
         "one entry, uniform weights": engine(problem, uniform, ROUNDS),
@@ -193,7 +193,7 @@ def main() -> None:
     growth = {}
     for n, p in ((20, 785), (200, 785), (2000, 785), (20, 7850)):
         small = softmax(n, p, each=40)
-        calls = {"engine": engine(small, [UniformLocalSGD(1.0, 0.01)], 2)}
+        calls = {"engine": engine(small, [UniformLocalSGD(0.01)], 2)}
         o = report.interleave(calls, rng, rounds=repeats, budget=30.0)["engine"]
         growth[f"{n} clients, {p * 10} parameters"] = o.cpu / 2
     first = growth["20 clients, 7850 parameters"]

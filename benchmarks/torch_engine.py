@@ -97,7 +97,7 @@ def engine(line: Line, steps: Sequence[int], entries: int = 1, **settings: Any) 
     training = replace(line.problem.training, **settings)
     problem = replace(line.problem, training=training)
     scales = np.linspace(1.0, 2.0, entries)
-    algorithms = [UniformLocalSGD(1 / line.rate, float(s)) for s in scales]
+    algorithms = [UniformLocalSGD(float(s) / (1 / line.rate)) for s in scales]
     federation = Federation(FixedSteps(tuple(steps)), line.batch)
 
     def call() -> Any:

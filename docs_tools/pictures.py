@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl import (
-    Agreement,
     Cohort,
     FedAvg,
-    GeometricMedian,
     LocalPlan,
-    MultiKrum,
-    Trust,
+    LocalSGD,
+    Method,
     combine,
     post_local_weights,
 )
+from hewfl.aggregators import Agreement, GeometricMedian, MultiKrum, Trust
 from hewfl.displacements.dense import matrix_round
 from hewfl.problems import random_quadratic
 
@@ -232,11 +231,11 @@ def doubt() -> Doubt:
     moves = 0.1 * (np.ones(30) + 1.2 * rng.standard_normal((10, 30)))
     moves[7:] = 0.16 * rng.standard_normal((3, 30))
     rules: list[Any] = [
-        FedAvg(1.0, 1.0),
-        Agreement(1.0, 1.0),
-        GeometricMedian(1.0, 1.0),
-        MultiKrum(1.0, 1.0),
-        Trust(1.0, 1.0),
+        FedAvg(1.0),
+        Method(LocalSGD(1.0), Agreement()),
+        Method(LocalSGD(1.0), GeometricMedian()),
+        Method(LocalSGD(1.0), MultiKrum()),
+        Method(LocalSGD(total=1.0), Trust()),
     ]
     rows: list[Array] = []
     everybody, ones = np.arange(10), np.ones(10, dtype=np.int64)

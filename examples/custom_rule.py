@@ -53,7 +53,7 @@ class Agreeing:
 def main() -> None:
     problem = random_quadratic(seed=1, n=12, d=30)
     L = problem.smoothness
-    methods: list[Algorithm[Any]] = [Agreeing(L, 0.4), HewHom(L, 0.4), FedAvg(L, 0.1)]
+    methods: list[Algorithm[Any]] = [Agreeing(L, 0.4), HewHom(L, 0.4), FedAvg(0.1 / L)]
     federation = Federation(ChoiceSteps(), batch_size=8)
     trace = simulate(problem, federation, methods, rounds=40, seed=0)
     for name, value in trace.final().items():

@@ -20,9 +20,9 @@ problem = random_quadratic(seed=0, n=20, d=50)
 L, best = problem.smoothness, problem.optimum().objective
 methods: list[Algorithm[Any]] = [
     HewHet(L, amplitude=1.0),
-    Scaffold(L, step_scale=0.2),
-    FedNova(L, step_scale=0.2),
-    FedAvg(L, step_scale=0.2),
+    Scaffold(0.2 / L),
+    FedNova(0.2 / L),
+    FedAvg(0.2 / L),
 ]
 federation = Federation(ChoiceSteps((1, 2, 4, 8)), batch_size=8)
 trace = simulate(problem, federation, methods, rounds=60, seed=0)

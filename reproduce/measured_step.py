@@ -75,8 +75,11 @@ def mnist(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]:
         spec = read_spec(ROOT / f"docs/results/server_step/{panel}-averaged/spec.toml")
         problem = build_problem(spec, seed)
         L = find_smoothness(spec, seed, problem)
-        entries = [Entry(HewFixed(L, 1.0, 1.0), o, name) for name, o in OUTERS.items()]
-        warm = Entry(HewFixed(L, 16.0, 1.0), measured(0.5, 128, None))
+        entries = [
+            Entry(HewFixed(total=1.0 / L, power=1.0), o, name)
+            for name, o in OUTERS.items()
+        ]
+        warm = Entry(HewFixed(total=16.0 / L, power=1.0), measured(0.5, 128, None))
         trace = simulate(
             problem,
             build_federation(spec),
@@ -162,7 +165,7 @@ def network(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]
         "measured, momentum 0.5": measured(0.5, 32, None),
     }
     names = [(rate, name) for rate in RATES for name in outers]
-    entries = [Entry(UniformLocalSGD(1.0, rate), outers[name]) for rate, name in names]
+    entries = [Entry(UniformLocalSGD(rate), outers[name]) for rate, name in names]
     federation = Federation(ChoiceSteps((1, 2, 4, 8), every_round=True), 16)
     given = (problem, federation, entries)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": rounds}

@@ -245,7 +245,7 @@ RULES = (
 )
 """What verdicts mean, at the head of claims.md."""
 MEASURED = (*ACCURACY, *LOSS)
-SYMBOLS = {"rate_scale": "rate", "kappa": "κ", "proximal": "μ"}
+SYMBOLS = {"step_scale": "rate", "amplitude": "rate", "kappa": "κ", "prox": "μ"}
 """What the page calls hyper-parameters."""
 
 

@@ -48,7 +48,7 @@ LONG = {
     "amplitude": tuple(2.0**k for k in range(-3, 13)),
     "step_scale": tuple(0.2 * 2.0**k for k in range(-5, 9)),
     "curvature_ratio": (1.01, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1e4),
-    "proximal": (0.0, 0.001, 0.01, 0.1, 1.0, 10.0),
+    "prox": (0.0, 0.001, 0.01, 0.1, 1.0, 10.0),
     "momentum": (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98),
 }
 """Lists that hold their best value inside, or end at a bound of the parameter itself.
@@ -80,7 +80,7 @@ def main_methods(regime: str = "het-random") -> tuple[MethodSpec, ...]:
     """
     exact = {"amplitude": AMPLITUDES, "curvature_ratio": RATIOS}
     amplitudes, scales = {"amplitude": AMPLITUDES}, {"step_scale": SCALES}
-    fixed = {"power": 0.0, "corrected": True}
+    fixed = {"power": 0.0, "variates": "gradient"}
     fair: tuple[MethodSpec, ...] = ()
     if regime.startswith("het"):
         fair = (MethodSpec("HewFixed", FIXED_CORRECTED[0], fixed, amplitudes),)
@@ -88,7 +88,7 @@ def main_methods(regime: str = "het-random") -> tuple[MethodSpec, ...]:
         by_steps = fixed | {"power": 1.0}
         fair += (
             MethodSpec("HewFixed", FIXED_CORRECTED[1], by_steps, amplitudes),
-            MethodSpec("FedNova", "FedNova (uniform)", {"by_size": False}, scales),
+            MethodSpec("FedNova", "FedNova (uniform)", {"by": "equal"}, scales),
         )
     return (
         MethodSpec("HewHom", HEW_PLAIN, {}, exact),
@@ -99,9 +99,9 @@ def main_methods(regime: str = "het-random") -> tuple[MethodSpec, ...]:
         MethodSpec("FedAvg", "FedAvg", {}, scales),
         MethodSpec("FedNova", "FedNova", {}, scales),
         MethodSpec("Scaffold", "SCAFFOLD", {}, scales),
-        MethodSpec("FedProx", "FedProx", {}, scales | {"proximal": PROXIMAL}),
+        MethodSpec("FedProx", "FedProx", {}, scales | {"prox": PROXIMAL}),
         MethodSpec("MinibatchSGD", "minibatch SGD (H steps)", {}, scales),
-        MethodSpec("MinibatchSGD", ONE_STEP, {"ground": "equal"}, scales),
+        MethodSpec("MinibatchSGD", ONE_STEP, {}, {"amplitude": SCALES}),
         *fair,
     )
 
@@ -110,11 +110,11 @@ def rivals() -> tuple[MethodSpec, ...]:
     """The adaptive rivals, tuned over the same step sizes."""
     scales = {"step_scale": SCALES}
     return (
-        MethodSpec("FedMGDAPlus", "FedMGDA+", {}, scales),
-        MethodSpec("FedAWARE", "FedAWARE", {}, scales),
-        MethodSpec("FedExP", "FedExP", {}, scales),
-        MethodSpec("FedAdp", "FedAdp", {}, scales),
-        MethodSpec("QFedAvg", "q-FedAvg", {"q": 0.1}, scales),
+        MethodSpec("fedmgda", "FedMGDA+", {}, scales),
+        MethodSpec("fedaware", "FedAWARE", {}, scales),
+        MethodSpec("fedexp", "FedExP", {}, scales),
+        MethodSpec("fedadp", "FedAdp", {}, scales),
+        MethodSpec("qfedavg", "q-FedAvg", {"q": 0.1}, scales),
         MethodSpec("StepWeighted", "step-weighted", {}, scales),
     )
 
@@ -228,7 +228,7 @@ def _thinned(values: tuple[Any, ...]) -> tuple[Any, ...]:
 #   needs no L. Every client takes its steps at one rate, as all methods do.
 # - The law of H in line 1. Figure 6 shows most clients at 1 and 2, some at 4, few at 3.
 #
-# Equal ground, by which Algorithms 2 and 3 set their step sizes, is an ablation: the
+# One total step for all clients, as in Algorithms 2 and 3, is an ablation: the
 # `equal` specs, in which H is counted in epochs (line 1) and in steps (line 2).
 
 SEEDS = (42, 43, 44, 45)
@@ -245,12 +245,9 @@ KAPPAS_EQUAL = (*KAPPAS, 3.5, 7.0)
 EXTEND = 4
 """How often a list may grow at the end where its best value lies."""
 EPOCHS = {"epochs": [1.0, 2.0, 3.0, 4.0], "probabilities": [0.4, 0.35, 0.1, 0.15]}
-PLAIN = {"pace": "plain"}
-IN_EPOCHS = {"pace_unit": "epochs"}
-DEEP_ONE_STEP = {"pace": "equal", "pace_reference": 1.0}
-"""Minibatch SGD's: one step a round."""
+IN_EPOCHS = {"unit": "epochs"}
 MEAN_EPOCHS, MEAN_STEPS = 2.0, 4.0
-"""About the means of H: there the step of equal ground is the plain one."""
+"""About the means of H: there a total step gives the plain learning rate."""
 TIES: tuple[Quantity, ...] = ("test_accuracy", "scalars", "local_steps")
 """What decides after validation accuracy and loss, in the paper's order."""
 Rates = tuple[float, ...]
@@ -258,26 +255,25 @@ Rates = tuple[float, ...]
 
 def cnn_spec() -> Spec:
     """Line 1: Figures 5 and 6."""
-    pace = {**PLAIN, **IN_EPOCHS}
     methods = (
-        _hew("HewHom", HEW_PLAIN, pace, RATES),
-        _scaled("UniformLocalSGD", "FedAvg", pace, RATES),
-        _scaled("MinibatchSGD", MINIBATCH, DEEP_ONE_STEP, RATES),
+        _hew(HEW_PLAIN, RATES, given=IN_EPOCHS),
+        _scaled("UniformLocalSGD", "FedAvg", RATES),
+        _scaled("MinibatchSGD", MINIBATCH, RATES, step=TOTAL),
     )
     return _cnn("fashion-cnn", methods)
 
 
 def cnn_equal_spec() -> Spec:
-    """Line 1 with step sizes of equal ground, H counted in epochs.
+    """Line 1 with one total step for all clients, H counted in epochs.
 
     Its lists are climbed by trials of 40 rounds; no longer trial follows.
     """
-    pace = {"pace": "equal", **IN_EPOCHS, "pace_reference": MEAN_EPOCHS}
     methods = (
-        _hew("HewHom", HEW_PLAIN, pace, RATES, KAPPAS_EQUAL),
-        _scaled("UniformLocalSGD", "FedAvg", pace, RATES),
+        _hew(HEW_PLAIN, RATES, KAPPAS_EQUAL, step=TOTAL, given=IN_EPOCHS),
+        _scaled("UniformLocalSGD", "FedAvg", RATES, step=TOTAL, given=IN_EPOCHS),
     )
     spec = _cnn("fashion-cnn-equal-ground", methods)
+    spec = replace(spec, problem=replace(spec.problem, reference_steps=MEAN_EPOCHS))
     how = replace(
         spec.tune, rounds=40, screen_rounds=0, screen_seeds=(0,), screen_top_k=3
     )
@@ -321,34 +317,34 @@ def head_spec() -> Spec:
         "FedNova": "FedNova",
         "Scaffold": "SCAFFOLD",
     }
-    more = {"FedProx": {"proximal": (0.0, 0.01, 0.05, 0.1)}}
+    more = {"FedProx": {"prox": (0.0, 0.01, 0.05, 0.1)}}
     return _head(
         "agnews-head",
         (
-            _hew("HewHom", HEW_PLAIN, PLAIN, WIDE),
-            _hew("HewHet", HEW_CORRECTED, PLAIN, WIDE),
-            _fixed(PLAIN),
+            _hew(HEW_PLAIN, WIDE),
+            _hew(HEW_CORRECTED, WIDE),
+            _fixed(STEP),
             *(
-                _scaled(method, label, PLAIN, WIDE, more.get(method, {}))
+                _scaled(method, label, WIDE, more.get(method, {}))
                 for method, label in plain.items()
             ),
-            _scaled("MinibatchSGD", MINIBATCH, DEEP_ONE_STEP, WIDE),
+            _scaled("MinibatchSGD", MINIBATCH, WIDE, step=TOTAL),
         ),
     )
 
 
 def head_equal_spec() -> Spec:
-    """Line 2 with step sizes of equal ground, H counted in steps."""
-    pace = {"pace": "equal", "pace_reference": MEAN_STEPS}
-    return _head(
+    """Line 2 with one total step for all clients, H counted in steps."""
+    spec = _head(
         "agnews-head-equal-ground",
         (
-            _hew("HewHom", HEW_PLAIN, pace, WIDE, KAPPAS_EQUAL),
-            _hew("HewHet", HEW_CORRECTED, pace, WIDE, KAPPAS_EQUAL),
-            _fixed(pace),
-            _scaled("UniformLocalSGD", "Uniform", pace, WIDE),
+            _hew(HEW_PLAIN, WIDE, KAPPAS_EQUAL, step=TOTAL),
+            _hew(HEW_CORRECTED, WIDE, KAPPAS_EQUAL, step=TOTAL),
+            _fixed(TOTAL),
+            _scaled("UniformLocalSGD", "Uniform", WIDE, step=TOTAL),
         ),
     )
+    return replace(spec, problem=replace(spec.problem, reference_steps=MEAN_STEPS))
 
 
 def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
@@ -391,31 +387,43 @@ def _tune(rounds: int, seeds: tuple[int, ...], **screen: Any) -> TuneSpec:
     )
 
 
+STEP, TOTAL = "step_scale", "amplitude"
+"""One learning rate for every step, or one total step shared among a client's steps."""
+
+
 def _hew(
-    method: str,
     label: str,
-    pace: Mapping[str, Any],
     rates: Rates,
     kappas: Rates = KAPPAS,
+    *,
+    step: str = STEP,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> MethodSpec:
-    grid = {"rate_scale": rates, "kappa": kappas}
-    return MethodSpec(method, label, {"amplitude": 1.0, **pace}, grid)
+    """Algorithm 3, or 2, with κ for the curvature: exact weights without an L."""
+    if label == HEW_CORRECTED:
+        rule: dict[str, Any] = {"reference": "variate", "variates": "gradient"}
+    else:
+        rule = {"normalize": "total_step", "cross_fit": False}
+    return MethodSpec(
+        "exact", label, rule | dict(given), {step: rates, "kappa": kappas}
+    )
 
 
-def _fixed(pace: Mapping[str, Any]) -> MethodSpec:
-    grid = {"rate_scale": WIDE, "power": (0.5, 1.0, 1.75)}
-    return MethodSpec("HewFixed", HEW_FIXED, {"amplitude": 1.0, **pace}, grid)
+def _fixed(step: str) -> MethodSpec:
+    grid = {step: WIDE, "power": (0.5, 1.0, 1.75)}
+    return MethodSpec("HewFixed", HEW_FIXED, {}, grid)
 
 
-def _scaled(
+def _scaled(  # noqa: PLR0913 - one line of a table
     method: str,
     label: str,
-    pace: Mapping[str, Any],
     rates: Rates,
     more: Mapping[str, Rates] = MappingProxyType({}),
+    *,
+    step: str = STEP,
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> MethodSpec:
-    grid = {"rate_scale": rates, **more}
-    return MethodSpec(method, label, {"step_scale": 1.0, **pace}, grid)
+    return MethodSpec(method, label, dict(given), {step: rates, **more})
 
 
 def quick_deep(spec: Spec) -> Spec:

@@ -72,7 +72,7 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "FedTrimmedAvg": lambda: flower.FedTrimmedAvg(**QUIET),
     **{name: partial(HewStrategy, rule=name, **QUIET) for name in RULES},
     **{
-        name: partial(HewStrategy, rule=Sieve(1.0, 1.0, *numbers), **QUIET)
+        name: partial(HewStrategy, rule=Sieve(*numbers), **QUIET)
         for name, numbers in CANDIDATES.items()
     },
 }

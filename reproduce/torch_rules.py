@@ -26,19 +26,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from hewfl import (
-    Agreement,
-    Disagreement,
+    ExactWeights,
     FedAvg,
     FedNova,
-    GeometricMedian,
     HewHom,
-    HewMean,
+    LocalSGD,
+    Method,
     ServerStep,
     StepWeighted,
-    Trust,
     UniformLocalSGD,
 )
-from hewfl.aggregators import Sieve
+from hewfl.aggregators import (
+    Aggregator,
+    Agreement,
+    Disagreement,
+    GeometricMedian,
+    Sieve,
+    Trust,
+)
 from hewfl.core.algorithm import Algorithm
 from reproduce import rules_table
 from reproduce.stacked_job import STEPS, Job, Local, Scenario
@@ -59,29 +64,38 @@ SCENARIOS = {
 
 def rules(rate: float) -> dict[str, Algorithm[Any]]:
     """The rules by name; the first is what all are compared with."""
-    eta, far = (1.0, rate), rate * float(STEPS.mean())
+    far = rate * float(STEPS.mean())
+
+    def under(rule: Aggregator) -> Method:
+        return Method(LocalSGD(rate), rule)
+
     found: dict[str, Algorithm[Any]] = {
-        "equal": UniformLocalSGD(*eta),
-        "steps": StepWeighted(*eta),
-        "tokens": FedAvg(*eta),
-        "fednova": FedNova(*eta, by_size=False),
+        "equal": UniformLocalSGD(rate),
+        "steps": StepWeighted(rate),
+        "tokens": FedAvg(rate),
+        "fednova": FedNova(rate, by="equal"),
         "kappa 1/2, by rates": HewHom(1 / (2.5 * far), 1.0, 1.25),
     }
     for kappa in (1.0, 1.25, 2.0):
-        one = HewHom(kappa=kappa, amplitude=1.0, by="length")
+        one = Method(
+            LocalSGD(total=1.0),
+            ExactWeights(kappa=kappa, normalize="length", cross_fit=False),
+        )
         found[f"kappa {kappa:g}, by lengths"] = one
     for kappa in (1.25, 2.0):
-        found[f"kappa {kappa:g}, mean"] = HewMean(*eta, kappa, "uniform")
-    fit = HewMean(*eta, 1.0, "uniform", cross_fit=True)
+        found[f"kappa {kappa:g}, mean"] = under(
+            ExactWeights(kappa=kappa, cross_fit=False)
+        )
+    fit = under(ExactWeights())
     return found | {
         "kappa 1, cross-fitted": fit,
-        "agreement": Agreement(*eta),
-        "agreement, power 1": Agreement(*eta, power=1.0),
-        "disagreement": Disagreement(*eta),
-        "geometric median": GeometricMedian(*eta),
-        "sieve": Sieve(*eta, tolerance=0.2),
-        "sieve by tokens": Sieve(*eta, tolerance=0.2),
-        "trust": Trust(*eta),
+        "agreement": under(Agreement()),
+        "agreement, power 1": under(Agreement(power=1.0)),
+        "disagreement": under(Disagreement()),
+        "geometric median": under(GeometricMedian()),
+        "sieve": under(Sieve(tolerance=0.2)),
+        "sieve by tokens": under(Sieve(tolerance=0.2)),
+        "trust": under(Trust()),
     }
 
 

@@ -107,29 +107,29 @@ class Rule:
     @property
     def step(self) -> str:
         """The hyper-parameter that is tuned: the rule's step size."""
-        has_scale = "ground" in self.given or self.method in ("FedAvg", "HewMean")
-        return "step_scale" if has_scale else "amplitude"
+        return "step_scale" if self.method == "FedAvg" else "amplitude"
 
 
-EQUAL = {"ground": "equal"}
+VARIATE = {"reference": "variate", "variates": "gradient", "kappa": 2.0}
+EXACT = {"normalize": "total_step", "cross_fit": False}
 RULES = (
-    Rule(ORACLE, "KnownQuality", is_deep=True),
+    Rule(ORACLE, "oracle", is_deep=True),
     Rule("uniform", "HewFixed", {"power": 0.0}),
     Rule("horizon", "HewFixed", {"power": 1.0}),
     Rule("FedAvg", "FedAvg", is_deep=True),
-    Rule("HEW (Alg. 3), kappa 2", "HewHom", {"kappa": 2.0}, is_deep=True),
-    Rule("HEW (Alg. 3), kappa 10", "HewHom", {"kappa": 10.0}, is_deep=True),
-    Rule("HEW (Alg. 3), cross-fitted", "HewHom", {"kappa": 1.0, "cross_fit": True}),
-    Rule("HEW (Alg. 2), kappa 2", "HewHet", {"kappa": 2.0}),
-    Rule("disagreement", "Disagreement", EQUAL, is_deep=True),
-    Rule("agreement", "Agreement", EQUAL, is_deep=True),
-    Rule("geometric median", "GeometricMedian", EQUAL, is_deep=True),
-    Rule("coordinate median", "CoordinateMedian", EQUAL, is_deep=True),
-    Rule("trimmed mean", "TrimmedMean", EQUAL, is_deep=True),
-    Rule("multi-Krum", "MultiKrum", EQUAL, is_deep=True),
-    Rule("centred clipping", "CentredClipping", EQUAL, is_deep=True),
-    Rule(OURS, "Trust", is_deep=True),
-    Rule("Trust without memory", "Trust", {"memory": 0.0}),
+    Rule("HEW (Alg. 3), kappa 2", "exact", EXACT | {"kappa": 2.0}, is_deep=True),
+    Rule("HEW (Alg. 3), kappa 10", "exact", EXACT | {"kappa": 10.0}, is_deep=True),
+    Rule("HEW (Alg. 3), cross-fitted", "exact", {"normalize": "total_step"}),
+    Rule("HEW (Alg. 2), kappa 2", "exact", VARIATE),
+    Rule("disagreement", "disagreement", is_deep=True),
+    Rule("agreement", "agreement", is_deep=True),
+    Rule("geometric median", "geometric-median", is_deep=True),
+    Rule("coordinate median", "coordinate-median", is_deep=True),
+    Rule("trimmed mean", "trimmed-mean", is_deep=True),
+    Rule("multi-Krum", "multi-krum", is_deep=True),
+    Rule("centred clipping", "centered-clipping", is_deep=True),
+    Rule(OURS, "trust", is_deep=True),
+    Rule("Trust without memory", "trust", {"memory": 0.0}),
 )
 """The first is no rule but a yardstick."""
 AMPLITUDES = tuple(2.0**k for k in range(-2, 10))
@@ -271,11 +271,8 @@ def _method(rule: Rule, beta: float, *, is_deep: bool) -> MethodSpec:
         "step_scale": SCALES,
     }
     name, values = rule.step, lists[rule.step]
-    if "ground" in rule.given:  # a step scale over H_i is an amplitude
-        values = AMPLITUDES
-    if is_deep:  # the rate is tuned, as everywhere with modules
-        given |= {name: 1.0}
-        name, values = "rate_scale", RATES
+    if is_deep:
+        values = RATES
     grid = tuple(round((1 - beta) * value, 10) for value in values)
     return MethodSpec(
         rule.method, under_momentum(rule.label, beta), given, {name: grid}

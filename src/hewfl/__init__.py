@@ -11,37 +11,10 @@ The server solves for the weights of a round instead of fixing them by a rule:
 Every answer carries a certificate that the caller can recompute.
 """
 
-from hewfl.aggregators import (
-    Agreement,
-    CentredClipping,
-    CoordinateMedian,
-    Disagreement,
-    EqualGround,
-    FedAdp,
-    FedAvg,
-    FedAWARE,
-    FedExP,
-    FedMGDAPlus,
-    FedNova,
-    FedProx,
-    GeometricMedian,
-    KnownQuality,
-    Krum,
-    MinibatchSGD,
-    MultiKrum,
-    QFedAvg,
-    Scaffold,
-    Sieve,
-    StepWeighted,
-    TrimmedMean,
-    Trust,
-    UniformLocalSGD,
-)
-from hewfl.algorithms.fixed import HewFixed
+from hewfl.aggregators import Aggregator, ExactWeights, Pipeline
 from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
-from hewfl.algorithms.mean import HewMean
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.joint_problem import predictive_control
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
@@ -87,7 +60,21 @@ from hewfl.federation.federation import (
     Scenario,
     TimedSteps,
 )
-from hewfl.methods.presets import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from hewfl.methods.method import LocalSGD, Method
+from hewfl.methods.presets import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    FedYogi,
+    HewFixed,
+    MinibatchSGD,
+    Scaffold,
+    StepWeighted,
+    UniformLocalSGD,
+)
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry
 from hewfl.server.trace import Trace
@@ -97,21 +84,19 @@ from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
 
 __all__ = [
-    "Agreement", "Algorithm", "CentredClipping", "ChoiceSteps", "ClientProfile",
-    "ConstantUpdates", "ControlSolution", "CoordinateMedian", "DataError",
-    "Decision", "Demands", "Disagreement", "Displacements", "EpochSteps",
-    "EqualGround", "FedAWARE", "FedAdagrad", "FedAdam", "FedAdp", "FedAvg",
-    "FedAvgM", "FedExP", "FedMGDAPlus", "FedNova", "FedProx", "FedYogi",
-    "Federation", "FixedSteps", "FlippedLabels", "FullParticipation",
-    "GeometricMedian", "GrowingNoise", "HewControl", "HewError", "HewFixed",
-    "HewHet", "HewHom", "HewMean", "HiddenBatches", "History", "InvalidInputError",
-    "KnownQuality", "Krum", "Entry", "LocalPlan", "MinibatchSGD",
-    "MissingExtraError", "MultiKrum", "OnlineCurvature", "ServerStep", "PoissonSteps",
-    "ProblemBounds", "QFedAvg", "RandomLabels", "RandomParticipation",
-    "RandomUpdates", "Cohort", "RotatingParticipation", "Round", "RuleError",
-    "SampledParticipation", "Scaffold", "ScaledUpdates", "Sieve", "SimplexSolution",
-    "SolverError", "StaleUpdates", "StepWeighted", "TimedSteps", "Trace",
-    "Traffic", "TrimmedMean", "Trust", "UniformLocalSGD", "UpperState", "Scenario",
-    "__version__", "combine", "data_gap", "post_local_weights",
-    "predictive_control", "simulate", "solve_simplex_qp", "threshold_weights",
+    "Aggregator", "Algorithm", "ChoiceSteps", "ClientProfile", "Cohort",
+    "ConstantUpdates", "ControlSolution", "DataError", "Decision", "Demands",
+    "Displacements", "Entry", "EpochSteps", "ExactWeights", "FedAdagrad",
+    "FedAdam", "FedAvg", "FedAvgM", "FedNova", "FedProx", "FedYogi", "Federation",
+    "FixedSteps", "FlippedLabels", "FullParticipation", "GrowingNoise",
+    "HewControl", "HewError", "HewFixed", "HewHet", "HewHom", "HiddenBatches",
+    "History", "InvalidInputError", "LocalPlan", "LocalSGD", "Method", "MinibatchSGD",
+    "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonSteps",
+    "ProblemBounds", "RandomLabels", "RandomParticipation", "RandomUpdates",
+    "RotatingParticipation", "Round", "RuleError", "SampledParticipation", "Scaffold",
+    "ScaledUpdates", "Scenario", "ServerStep", "SimplexSolution", "SolverError",
+    "StaleUpdates", "StepWeighted", "TimedSteps", "Trace", "Traffic",
+    "UniformLocalSGD", "UpperState", "__version__", "combine", "data_gap",
+    "post_local_weights", "predictive_control", "simulate", "solve_simplex_qp",
+    "threshold_weights",
 ]  # fmt: skip

@@ -7,12 +7,21 @@ import numpy as np
 import pytest
 from tests.conformance.rounds import decide, make_cohort
 
-from hewfl import FedAvg, HewControl, HewHom, InvalidInputError, ProblemBounds, Scaffold
+from hewfl import (
+    FedAvg,
+    HewControl,
+    HewHom,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    ProblemBounds,
+    Scaffold,
+)
 from hewfl.aggregators import (
     EqualGround,
     FedAWARE,
     GeometricMedian,
-    KnownQuality,
+    Oracle,
     Sieve,
 )
 from hewfl.algorithms.online_curvature import OnlineCurvature
@@ -20,20 +29,24 @@ from hewfl.algorithms.online_curvature import OnlineCurvature
 
 def test_equal_displacements_share_the_weight() -> None:
     moved = np.ones((4, 3))
-    decision, _ = decide(GeometricMedian(1.0, 1.0), make_cohort([1] * 4), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), GeometricMedian()), make_cohort([1] * 4), moved
+    )
     assert decision.weights == pytest.approx(np.full(4, 0.25))
     assert "agree" in decision.status
 
 
 def test_one_client_is_not_sieved(rng: np.random.Generator) -> None:
-    decision, _ = decide(Sieve(1.0, 1.0), make_cohort([3]), rng.standard_normal((1, 4)))
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Sieve()), make_cohort([3]), rng.standard_normal((1, 4))
+    )
     assert decision.weights.tolist() == [1.0]
 
 
 def test_who_knows_that_nobody_is_good_takes_all_alike(
     rng: np.random.Generator,
 ) -> None:
-    rule, moved = KnownQuality(1.0, 1.0), rng.standard_normal((3, 4))
+    rule, moved = Method(LocalSGD(total=1.0), Oracle()), rng.standard_normal((3, 4))
     nobody = rule.acquainted(np.ones(3), np.zeros(3))
     decision, _ = decide(rule, make_cohort([1, 2, 3]), moved, state=nobody)
     assert decision.weights == pytest.approx(np.full(3, 1 / 3))
@@ -45,8 +58,11 @@ def test_who_knows_that_nobody_is_good_takes_all_alike(
 BOX = ProblemBounds(1.0, 5.0, 1e-3, 1.0)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (lambda: EqualGround(FedAvg), "`rule` must be an algorithm"),  # type: ignore[arg-type]  # refused
-    "variates": (lambda: EqualGround(Scaffold(1.0, 0.1)), "without control variates"),
-    "alpha": (lambda: FedAWARE(1.0, 1.0, alpha=1.5), "`alpha` must be above 0 and at"),
+    "variates": (lambda: EqualGround(Scaffold(0.1)), "without control variates"),
+    "alpha": (
+        lambda: Method(LocalSGD(1.0), FedAWARE(alpha=1.5)),
+        "`alpha` must be above 0 and at",
+    ),
     "source": (
         lambda: HewControl(BOX, 0.0, source="hearsay"),  # type: ignore[arg-type]  # refused
         "`source` must be one of surrogate, caps, oracle; got 'hearsay'",
@@ -56,7 +72,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "`by` must be one of rate, length; got 'luck'",
     ),
     "online": (
-        lambda: OnlineCurvature(FedAvg(1.0, 1.0)),  # type: ignore[arg-type]  # refused
+        lambda: OnlineCurvature(FedAvg(1.0)),  # type: ignore[arg-type]  # refused
         "`rule` must be HewHom or HewHet",
     ),
 }

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hewfl.aggregators.agreement import mean_cosines
 from tests.conformance.rounds import decide, make_cohort, step_of
 
+from hewfl import LocalSGD, Method
 from hewfl.aggregators import Agreement, Disagreement, Sieve
-from hewfl.aggregators.agreement import mean_cosines
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import InvalidInputError
 
@@ -22,7 +23,9 @@ THREE = make_cohort([1] * 3)
 def test_disagreement_by_hand() -> None:
     # numbers 0, 1, 3: squared distances 1, 9, 4; n − 2 = 1, so r = 10, 5, 13 and
     # Σr/4 = 7: σ² = 3, max(−2, 10⁻³ · 28/3), 6
-    decision, _ = decide(Disagreement(1.0, 1.0), THREE, [[0.0], [1.0], [3.0]])
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Disagreement()), THREE, [[0.0], [1.0], [3.0]]
+    )
     inverse = np.array([1 / 3, 3 / 0.028, 1 / 6])
     np.testing.assert_allclose(decision.weights, inverse / inverse.sum(), rtol=1e-13)
 
@@ -31,7 +34,9 @@ def test_disagreement_finds_variances_that_are_there_exactly() -> None:
     # orthogonal noises of squared length σ²: ‖Δ_i − Δ_j‖² = σ_i² + σ_j² to the digit
     variances = np.array([1.0, 2.0, 4.0, 8.0])
     moved = np.hstack([np.full((4, 1), 5.0), np.diag(np.sqrt(variances))])
-    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * 4), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Disagreement()), make_cohort([1] * 4), moved
+    )
     expected = np.array([8.0, 4.0, 2.0, 1.0]) / 15
     np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
 
@@ -40,7 +45,9 @@ def test_disagreement_keeps_its_digits_beside_a_large_common_part() -> None:
     # around a short vector; in the plain products 10¹² would leave no digit of 1
     variances = np.array([1.0, 2.0, 4.0, 8.0])
     moved = np.hstack([np.full((4, 1), 1e12), np.diag(np.sqrt(variances))])
-    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * 4), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Disagreement()), make_cohort([1] * 4), moved
+    )
     expected = np.array([8.0, 4.0, 2.0, 1.0]) / 15
     np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
 
@@ -50,7 +57,7 @@ def test_disagreement_keeps_its_digits_beside_a_large_common_part() -> None:
 def test_disagreement_has_neither_scale_nor_origin(n: int, d: int) -> None:
     """Floored variances included, which one dimension has in every round of three."""
     rng = np.random.default_rng(n)
-    moved, rule = rng.standard_normal((n, d)), Disagreement(1.0, 1.0)
+    moved, rule = rng.standard_normal((n, d)), Method(LocalSGD(1.0), Disagreement())
     known, _ = decide(rule, make_cohort([1] * n), moved)
     other = 1e-7 * (moved @ np.linalg.qr(rng.standard_normal((d, d)))[0] - 3.0)
     found, _ = decide(rule, make_cohort([1] * n), other)
@@ -62,7 +69,9 @@ def test_disagreement_has_neither_scale_nor_origin(n: int, d: int) -> None:
 @pytest.mark.parametrize("moved", [[[7.0]], [[1.0], [-5.0]], [[2.0], [2.0], [2.0]]])
 def test_disagreement_without_variances_is_equal(moved: list[list[float]]) -> None:
     n = len(moved)
-    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * n), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Disagreement()), make_cohort([1] * n), moved
+    )
     np.testing.assert_array_equal(decision.weights, np.full(n, 1 / n))
     assert decision.status.startswith("equal weights")
 
@@ -71,7 +80,9 @@ def test_disagreement_damps_a_far_client_but_does_not_drop_it() -> None:
     # n = 5, R → ∞: σ² = R² of the far one, all others at the floor
     # 10⁻³ · 2 (n − 1) R²/(n (n − 2)) = 8R²/15000: w = 8/15000 over 4 + 8/15000
     moved = np.vstack([np.eye(4), np.full((1, 4), 1e8)])
-    decision, _ = decide(Disagreement(1.0, 1.0), make_cohort([1] * 5), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Disagreement()), make_cohort([1] * 5), moved
+    )
     share = 8 / 15000
     np.testing.assert_allclose(decision.weights[4], share / (4 + share), rtol=1e-6)
     np.testing.assert_allclose(decision.weights[:4], 1 / (4 + share), rtol=1e-6)
@@ -85,14 +96,14 @@ def test_agreement_by_hand() -> None:
     # a = −¼, 0, −¾: nobody agrees
     half = math.sqrt(0.75)
     moved = [[1.0, 0.0], [0.5, half], [-1.0, 0.0]]
-    decision, _ = decide(Agreement(1.0, 1.0), THREE, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), Agreement()), THREE, moved)
     np.testing.assert_array_equal(decision.weights, np.full(3, 1 / 3))
     assert "no client agrees" in decision.status
     # angles 0, 60°, 90°: cosines ½, 0, ½√3; a = ¼, (1 + √3)/4, √3/4
     moved = [[3.0, 0.0], [0.5, half], [0.0, 7.0]]
     agreed = np.array([1.0, 1 + math.sqrt(3), math.sqrt(3)])
     for power in (0.5, 1.0, 2.0):
-        decision, _ = decide(Agreement(1.0, 1.0, power), THREE, moved)
+        decision, _ = decide(Method(LocalSGD(1.0), Agreement(power)), THREE, moved)
         expected = agreed**power / (agreed**power).sum()
         np.testing.assert_allclose(decision.weights, expected, rtol=1e-13)
 
@@ -100,7 +111,9 @@ def test_agreement_by_hand() -> None:
 def test_agreement_gives_nothing_to_a_flipped_client(rng: np.random.Generator) -> None:
     moved = np.ones((6, 8)) + 0.1 * rng.standard_normal((6, 8))
     moved[2] *= -20
-    decision, _ = decide(Agreement(1.0, 1.0), make_cohort([1] * 6), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Agreement()), make_cohort([1] * 6), moved
+    )
     assert decision.weights[2] == 0
     np.testing.assert_allclose(np.delete(decision.weights, 2), 0.2, rtol=0.02)
 
@@ -109,26 +122,30 @@ def test_agreement_does_not_see_lengths(rng: np.random.Generator) -> None:
     moved = 1 + rng.standard_normal((5, 6))
     lengths = 10.0 ** rng.integers(-6, 6, (5, 1))
     cohort = make_cohort([1] * 5)
-    one, _ = decide(Agreement(1.0, 1.0), cohort, moved)
-    other, _ = decide(Agreement(1.0, 1.0), cohort, moved * lengths)
+    one, _ = decide(Method(LocalSGD(1.0), Agreement()), cohort, moved)
+    other, _ = decide(Method(LocalSGD(1.0), Agreement()), cohort, moved * lengths)
     np.testing.assert_allclose(other.weights, one.weights, rtol=1e-9)
 
 
 def test_agreement_judges_by_the_others_alone() -> None:
     # a client orthogonal to all others has cosine 1 with itself, and no weight
     moved = [[1.0, 0.0], [1.0, 0.0], [0.0, 100.0]]
-    decision, _ = decide(Agreement(1.0, 1.0), THREE, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), Agreement()), THREE, moved)
     np.testing.assert_allclose(decision.weights, [0.5, 0.5, 0.0], atol=ROUNDING)
 
 
 def test_agreement_survives_large_powers_and_clients_at_rest() -> None:
     moved = [[1.0, 0.0], [0.9, 0.1], [0.8, 0.3], [0.0, 0.0]]
-    decision, _ = decide(Agreement(1.0, 1.0, 5000.0), make_cohort([1] * 4), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Agreement(5000.0)), make_cohort([1] * 4), moved
+    )
     np.testing.assert_allclose(decision.weights, [0.0, 1.0, 0.0, 0.0], atol=1e-6)
     still = np.zeros((2, 3))
-    decision, _ = decide(Agreement(1.0, 1.0), make_cohort([1] * 2), still)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Agreement()), make_cohort([1] * 2), still
+    )
     np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
-    decision, _ = decide(Agreement(1.0, 1.0), make_cohort([1]), [[-3.0]])
+    decision, _ = decide(Method(LocalSGD(1.0), Agreement()), make_cohort([1]), [[-3.0]])
     np.testing.assert_array_equal(decision.weights, [1.0])
 
 
@@ -144,7 +161,10 @@ def test_mean_cosines_need_no_common_scale() -> None:
 # ------------------------------------------------------------------ both
 
 
-@pytest.mark.parametrize("algorithm", [Disagreement(1.0, 1.0), Agreement(1.0, 1.0)])
+@pytest.mark.parametrize(
+    "algorithm",
+    [Method(LocalSGD(1.0), Disagreement()), Method(LocalSGD(1.0), Agreement())],
+)
 @pytest.mark.parametrize("scale", [1e-160, 1e-9, 1e9, 1e160])
 def test_weights_have_no_unit(
     algorithm: Disagreement | Agreement, scale: float, rng: np.random.Generator
@@ -165,7 +185,7 @@ SIZES = replace(make_cohort([1] * 4), data_sizes=np.array([5, 1, 2, 7]))
 
 def test_a_sieve_is_fedavg_where_nobody_turns_back() -> None:
     moved = np.array([[1.0, 0.0], [0.8, 0.1], [0.9, -0.2], [1.0, 0.1]])
-    decision, _ = decide(Sieve(1.0, 1.0), SIZES, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), Sieve()), SIZES, moved)
     np.testing.assert_allclose(decision.weights, np.array([5, 1, 2, 7]) / 15)
 
 
@@ -177,21 +197,23 @@ def test_a_client_that_turns_back_loses_weight_by_its_cosine(
     tolerance: float | None, kept: float
 ) -> None:
     moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    decision, _ = decide(Sieve(1.0, 1.0, tolerance), SIZES, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), Sieve(tolerance)), SIZES, moved)
     sizes = np.array([5, 1, 2, 7 * kept])
     np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
 
 
 def test_a_step_longer_than_the_clip_counts_as_one_of_that_length() -> None:
     moved = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [20.0, 0.0]])
-    decision, _ = decide(Sieve(1.0, 1.0, clip=2.0), make_cohort([1] * 4), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Sieve(clip=2.0)), make_cohort([1] * 4), moved
+    )
     np.testing.assert_allclose(decision.weights, [1 / 4, 1 / 4, 1 / 4, 0.1 / 4])
 
 
 def test_a_sieve_that_leaves_nobody_is_fedavg() -> None:
     two = replace(make_cohort([1] * 2), data_sizes=np.array([1, 3]))
     for moved in ([[1.0], [-1.0]], [[0.0], [0.0]]):
-        decision, _ = decide(Sieve(1.0, 1.0, 0.2), two, moved)
+        decision, _ = decide(Method(LocalSGD(1.0), Sieve(0.2)), two, moved)
         np.testing.assert_allclose(decision.weights, [0.25, 0.75])
 
 
@@ -200,15 +222,15 @@ def test_steps_that_cancel_keep_fedavgs_weights(n: int) -> None:
     """At the end of a training: the corners of a simplex around its centre."""
     sizes = np.arange(1, n + 1)
     cohort = replace(make_cohort([1] * n), data_sizes=sizes)
-    decision, _ = decide(Sieve(1.0, 1.0), cohort, np.eye(n) - 1 / n)
+    decision, _ = decide(Method(LocalSGD(1.0), Sieve()), cohort, np.eye(n) - 1 / n)
     np.testing.assert_allclose(decision.weights, sizes / sizes.sum())
-    one_apart, _ = decide(Sieve(1.0, 1.0), cohort, np.eye(n) - 0.9 / n)
+    one_apart, _ = decide(Method(LocalSGD(1.0), Sieve()), cohort, np.eye(n) - 0.9 / n)
     assert one_apart.weights.min() > 0.9 / sizes.sum()
 
 
 def test_a_tolerance_is_checked() -> None:
     with pytest.raises(InvalidInputError, match="tolerance"):
-        Sieve(1.0, 1.0, tolerance=-0.1)
+        Method(LocalSGD(1.0), Sieve(tolerance=-0.1))
 
 
 # ------------------------------------------------------------------ known lengths

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.conformance.rounds import decide, make_cohort, make_round, step_of
 
-from hewfl import InvalidInputError
+from hewfl import InvalidInputError, LocalSGD, Method
 from hewfl.aggregators import FedAdp, FedAWARE, FedExP, FedMGDAPlus, QFedAvg
 
 ROUNDING = 1e-14
@@ -19,7 +19,7 @@ TWO = make_cohort([1, 1])
 def test_fedexp_extrapolates_when_clients_disagree() -> None:
     # Δ̄ = 1, Σ‖Δ‖² = 9 + 1 = 10, 2S(‖Δ̄‖² + ε) = 4 (1 + ¼) = 5: η_g = 2, w = 1, 1
     moved = [[3.0, 0.0], [-1.0, 0.0]]
-    decision, _ = decide(FedExP(1.0, 1.0, epsilon=0.25), TWO, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), FedExP(epsilon=0.25)), TWO, moved)
     np.testing.assert_allclose(decision.weights, [1.0, 1.0], rtol=ROUNDING)
     np.testing.assert_allclose(step_of(decision, moved), [2.0, 0.0], rtol=ROUNDING)
 
@@ -28,13 +28,13 @@ def test_fedexp_with_a_large_epsilon_is_the_mean() -> None:
     # mean of ‖Δ‖² is 5: the ratio is 5/(2 (1 + ε)), above one only while ε < 3/2
     moved = [[3.0, 0.0], [-1.0, 0.0]]
     for epsilon, weight in ((1.25, 5 / 9), (1.5, 0.5), (100.0, 0.5)):
-        decision, _ = decide(FedExP(1.0, 1.0, epsilon), TWO, moved)
+        decision, _ = decide(Method(LocalSGD(1.0), FedExP(epsilon)), TWO, moved)
         np.testing.assert_allclose(decision.weights, weight, rtol=ROUNDING)
 
 
 def test_fedexp_never_shortens_the_mean() -> None:
     # equal clients: the ratio is ½‖Δ‖²/(‖Δ‖² + ε) < 1
-    decision, _ = decide(FedExP(1.0, 1.0), TWO, [[2.0], [2.0]])
+    decision, _ = decide(Method(LocalSGD(1.0), FedExP()), TWO, [[2.0], [2.0]])
     np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
 
 
@@ -58,21 +58,27 @@ def test_qfedavg_by_hand(
     q: float, losses: tuple[float, float], weights: tuple[float, float]
 ) -> None:
     moved = [[1.0, 0.0], [0.0, -1.0]]
-    decision, _ = decide(QFedAvg(2.0, 1.0, q), TWO, moved, losses=losses)
+    decision, _ = decide(
+        Method(LocalSGD(1.0 / 2.0), QFedAvg(q)), TWO, moved, losses=losses
+    )
     np.testing.assert_allclose(decision.weights, weights, rtol=ROUNDING)
 
 
 def test_qfedavg_step_is_the_papers() -> None:
     # D = F^q Δw = (1·(−2, 0), 3·(0, 2)); x⁺ − x = −ΣD/16 = (1/8, −3/8)
     moved = [[1.0, 0.0], [0.0, -1.0]]
-    decision, _ = decide(QFedAvg(2.0, 1.0, 1.0), TWO, moved, losses=(1.0, 3.0))
+    decision, _ = decide(
+        Method(LocalSGD(1.0 / 2.0), QFedAvg(1.0)), TWO, moved, losses=(1.0, 3.0)
+    )
     np.testing.assert_allclose(step_of(decision, moved), [1 / 8, -3 / 8])
 
 
 def test_qfedavg_takes_the_inverse_step_for_lipschitz() -> None:
     # L = 2, s = ½: η = ¼, so ‖Δw_i‖² = 16, h = 16 + 4F = 20, 28; w = 4F/48
     moved = [[1.0, 0.0], [0.0, -1.0]]
-    decision, _ = decide(QFedAvg(2.0, 0.5, 1.0), TWO, moved, losses=(1.0, 3.0))
+    decision, _ = decide(
+        Method(LocalSGD(0.5 / 2.0), QFedAvg(1.0)), TWO, moved, losses=(1.0, 3.0)
+    )
     np.testing.assert_allclose(decision.weights, [4 / 48, 12 / 48], rtol=ROUNDING)
 
 
@@ -82,7 +88,9 @@ def test_qfedavg_after_one_step_sees_gradients(scale: float) -> None:
     # h = ‖∇F‖² + F/η = 4 + 16 + (1 + 3)/η: the step is −(2, 12)/(20 + 4/η)
     eta = scale / 2
     moved = -eta * np.array([[2.0, 0.0], [0.0, 4.0]])
-    decision, _ = decide(QFedAvg(2.0, scale, 1.0), TWO, moved, losses=(1.0, 3.0))
+    decision, _ = decide(
+        Method(LocalSGD(scale / 2.0), QFedAvg(1.0)), TWO, moved, losses=(1.0, 3.0)
+    )
     expected = -np.array([2.0, 12.0]) / (20 + 4 / eta)
     np.testing.assert_allclose(step_of(decision, moved), expected, rtol=ROUNDING)
 
@@ -90,14 +98,21 @@ def test_qfedavg_after_one_step_sees_gradients(scale: float) -> None:
 def test_qfedavg_survives_large_powers() -> None:
     # the highest loss decides: w → (0, 2/(2 + q·4/F)), h over F_2^q is q·4/F_2 + 2
     losses = (1.0, 1e5)
-    decision, _ = decide(QFedAvg(2.0, 1.0, 100.0), TWO, [[1.0], [1.0]], losses=losses)
+    decision, _ = decide(
+        Method(LocalSGD(1.0 / 2.0), QFedAvg(100.0)), TWO, [[1.0], [1.0]], losses=losses
+    )
     np.testing.assert_allclose(decision.weights, [0.0, 2 / (2 + 100 * 4 / 1e5)])
 
 
 @pytest.mark.parametrize("losses", [None, (1.0, -0.5), (1.0, math.nan)])
 def test_qfedavg_wants_nonnegative_losses(losses: tuple[float, float] | None) -> None:
     with pytest.raises(InvalidInputError, match=r"`losses` must be (given|nonneg)"):
-        decide(QFedAvg(2.0, 1.0, 1.0), TWO, [[1.0], [1.0]], losses=losses)
+        decide(
+            Method(LocalSGD(1.0 / 2.0), QFedAvg(1.0)),
+            TWO,
+            [[1.0], [1.0]],
+            losses=losses,
+        )
 
 
 # ------------------------------------------------------------------ FedAdp
@@ -110,7 +125,10 @@ def gompertz(theta: float) -> float:
 def test_fedadp_over_three_rounds_by_hand() -> None:
     # m = 3, 1 and Δ = e_1, e_2: Δ̄ = (¾, ¼), θ = atan ⅓, atan 3 = 0.322, 1.249;
     # f = 5.000, 1.251; w_2 = e^1.251/(3 e^5.000 + e^1.251) = 0.00778
-    algorithm, cohort = FedAdp(1.0, 1.0), make_cohort([1, 1], [3, 1], population=3)
+    algorithm, cohort = (
+        Method(LocalSGD(1.0), FedAdp()),
+        make_cohort([1, 1], [3, 1], population=3),
+    )
     decision, state = decide(algorithm, cohort, [[1.0, 0.0], [0.0, 1.0]])
     first = math.atan(1 / 3), math.atan(3)
     f = [gompertz(theta) for theta in first]
@@ -136,7 +154,7 @@ def test_fedadp_over_three_rounds_by_hand() -> None:
 
 def test_fedadp_remembers_the_plain_mean_angle(rng: np.random.Generator) -> None:
     # θ̃(t) = ((t − 1) θ̃(t − 1) + θ(t))/t from θ̃(1) = θ(1): the mean of θ(1), …, θ(t)
-    algorithm, seen = FedAdp(1.0, 1.0), []
+    algorithm, seen = Method(LocalSGD(1.0), FedAdp()), []
     state = algorithm.init(2, 3, None)
     for _ in range(5):
         moved = rng.standard_normal((2, 3))
@@ -148,16 +166,18 @@ def test_fedadp_remembers_the_plain_mean_angle(rng: np.random.Generator) -> None
 
 
 def test_fedadp_takes_a_right_angle_where_there_is_none() -> None:
-    decision, state = decide(FedAdp(1.0, 1.0), TWO, [[0.0, 0.0], [1.0, 0.0]])
+    decision, state = decide(
+        Method(LocalSGD(1.0), FedAdp()), TWO, [[0.0, 0.0], [1.0, 0.0]]
+    )
     np.testing.assert_array_equal(state.angles, [math.pi / 2, 0.0])
     assert decision.weights[0] < decision.weights[1]
-    _, state = decide(FedAdp(1.0, 1.0), TWO, [[1.0], [-1.0]])
+    _, state = decide(Method(LocalSGD(1.0), FedAdp()), TWO, [[1.0], [-1.0]])
     np.testing.assert_array_equal(state.angles, [math.pi / 2, math.pi / 2])
 
 
 def test_fedadp_resolves_small_angles() -> None:
     tilt = 1e-9  # its cosine is one in float64
-    _, state = decide(FedAdp(1.0, 1.0), TWO, [[1.0, tilt], [1.0, -tilt]])
+    _, state = decide(Method(LocalSGD(1.0), FedAdp()), TWO, [[1.0, tilt], [1.0, -tilt]])
     np.testing.assert_allclose(state.angles, [tilt, tilt], rtol=1e-6)
 
 
@@ -167,11 +187,11 @@ def test_fedadp_resolves_small_angles() -> None:
 def test_fedmgda_by_hand() -> None:
     # u = e_1, e_2: λ = ½, ½. η = 1 · (2 + 1)/2: w = ¾/2, ¾/1, step (¾, ¾)
     moved = [[2.0, 0.0], [0.0, 1.0]]
-    decision, _ = decide(FedMGDAPlus(1.0, 1.0), TWO, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), FedMGDAPlus()), TWO, moved)
     np.testing.assert_allclose(decision.weights, [3 / 8, 3 / 4], rtol=ROUNDING)
     np.testing.assert_allclose(step_of(decision, moved), [0.75, 0.75], rtol=ROUNDING)
     # as a length: η = 1, step (½, ½)
-    decision, _ = decide(FedMGDAPlus(1.0, 1.0, relative=False), TWO, moved)
+    decision, _ = decide(Method(LocalSGD(1.0), FedMGDAPlus(relative=False)), TWO, moved)
     np.testing.assert_allclose(step_of(decision, moved), [0.5, 0.5], rtol=ROUNDING)
 
 
@@ -188,7 +208,7 @@ def test_fedmgda_by_hand() -> None:
 def test_fedmgda_stays_near_the_given_weights(
     epsilon: float, by_size: bool, step: tuple[float, float]
 ) -> None:
-    algorithm = FedMGDAPlus(1.0, 1.0, epsilon, relative=False, by_size=by_size)
+    algorithm = Method(LocalSGD(1.0), FedMGDAPlus(epsilon, relative=False, by=by_size))
     moved = [[2.0, 0.0], [0.0, 1.0]]
     decision, _ = decide(algorithm, make_cohort([1, 1], [3, 1]), moved)
     np.testing.assert_allclose(step_of(decision, moved), step, rtol=ROUNDING)
@@ -198,14 +218,16 @@ def test_fedmgda_stays_near_the_given_weights(
 def test_fedmgda_keeps_to_the_upper_end_of_the_box() -> None:
     # u = e_1, e_1, e_2 would weigh ¼, ¼, ½; with |λ − ⅓| ≤ 1/12 it is 7/24, 7/24, 5/12
     moved = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    decision, _ = decide(FedMGDAPlus(1.0, 1.0, 1 / 12), make_cohort([1] * 3), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), FedMGDAPlus(1 / 12)), make_cohort([1] * 3), moved
+    )
     np.testing.assert_allclose(decision.weights, [7 / 24, 7 / 24, 5 / 12])
 
 
 def test_fedmgda_with_opposed_clients_stays() -> None:
     moved = [[2.0, 0.0], [-1.0, 0.0]]  # λ = ½, ½ and the unit vectors cancel
     for epsilon in (0.2, 1.0):
-        decision, _ = decide(FedMGDAPlus(1.0, 1.0, epsilon), TWO, moved)
+        decision, _ = decide(Method(LocalSGD(1.0), FedMGDAPlus(epsilon)), TWO, moved)
         np.testing.assert_allclose(step_of(decision, moved), 0.0, atol=ROUNDING)
 
 
@@ -213,7 +235,7 @@ def test_fedmgda_hurts_nobody_to_first_order(rng: np.random.Generator) -> None:
     # ⟨Σλu, u_i⟩ ≥ ‖Σλu‖² for every client: the optimality condition itself
     moved = rng.standard_normal((8, 12)) * rng.uniform(0.1, 10, (8, 1))
     decision, _ = decide(
-        FedMGDAPlus(1.0, 1.0, relative=False), make_cohort([1] * 8), moved
+        Method(LocalSGD(1.0), FedMGDAPlus(relative=False)), make_cohort([1] * 8), moved
     )
     step = step_of(decision, moved)
     along = moved @ step / np.linalg.norm(moved, axis=1)
@@ -224,7 +246,7 @@ def test_fedmgda_hurts_nobody_to_first_order(rng: np.random.Generator) -> None:
 
 
 def test_fedaware_over_two_rounds_by_hand() -> None:
-    algorithm = FedAWARE(1.0, 1.0, alpha=0.5, server_step=3.0)
+    algorithm = Method(LocalSGD(1.0), FedAWARE(alpha=0.5, step_size=3.0))
     cohort = make_cohort([1, 1], clients=[0, 1], population=3)
     # m = (2, 0), (0, 2): λ = ½, ½, the shortest point is (1, 1)
     decision, state = decide(algorithm, cohort, [[2.0, 0.0], [0.0, 2.0]])
@@ -241,7 +263,7 @@ def test_fedaware_over_two_rounds_by_hand() -> None:
 
 
 def test_fedaware_on_unit_memories_by_hand() -> None:
-    algorithm = FedAWARE(1.0, 1.0, alpha=0.5, server_step=2.0, unit=True)
+    algorithm = Method(LocalSGD(1.0), FedAWARE(alpha=0.5, step_size=2.0, unit=True))
     # u = e_1, e_2 whatever the lengths: λ = ½, ½ and the step is 2 (½, ½)
     decision, state = decide(algorithm, TWO, [[4.0, 0.0], [0.0, 1.0]])
     np.testing.assert_allclose(decision.weights, [0.5, 0.5], rtol=ROUNDING)
@@ -257,14 +279,14 @@ def test_fedaware_on_unit_memories_by_hand() -> None:
 
 def test_fedaware_stays_where_a_client_is_at_rest() -> None:
     for unit in (False, True):
-        algorithm = FedAWARE(1.0, 1.0, unit=unit)
+        algorithm = Method(LocalSGD(1.0), FedAWARE(unit=unit))
         decision, _ = decide(algorithm, TWO, [[0.0, 0.0], [1.0, 0.0]])
         np.testing.assert_allclose(decision.weights, [1.0, 0.0], atol=ROUNDING)
         np.testing.assert_allclose(step_of(decision, None), 0.0, atol=ROUNDING)
 
 
 def test_fedaware_without_memory_is_the_shortest_endpoint() -> None:
-    algorithm = FedAWARE(1.0, 1.0, alpha=1.0)
+    algorithm = Method(LocalSGD(1.0), FedAWARE(alpha=1.0))
     moved = np.array([[1.0, 1.0], [1.0, 3.0]])  # the second adds nothing
     state = algorithm.init(2, 2, None)
     _, state = algorithm.decide(make_round(algorithm, TWO, 7 * moved, state), state)

@@ -5,26 +5,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hewfl.aggregators.geometric_median import fermat_weber_gap
 from tests.conformance.rounds import decide, make_cohort, step_of
 
-from hewfl import InvalidInputError
+from hewfl import InvalidInputError, LocalSGD, Method
 from hewfl.aggregators import (
-    CentredClipping,
+    CenteredClipping,
     CoordinateMedian,
     GeometricMedian,
     Krum,
     MultiKrum,
     TrimmedMean,
 )
-from hewfl.aggregators.geometric_median import fermat_weber_gap
 
 ROBUST: list[Any] = [
-    GeometricMedian(1.0, 1.0),
-    CoordinateMedian(1.0, 1.0),
-    TrimmedMean(1.0, 1.0),
-    Krum(1.0, 1.0),
-    MultiKrum(1.0, 1.0),
-    CentredClipping(1.0, 1.0),
+    Method(LocalSGD(1.0), GeometricMedian()),
+    Method(LocalSGD(1.0), CoordinateMedian()),
+    Method(LocalSGD(1.0), TrimmedMean()),
+    Method(LocalSGD(1.0), Krum()),
+    Method(LocalSGD(1.0), MultiKrum()),
+    Method(LocalSGD(1.0), CenteredClipping()),
 ]
 every_rule = pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: rule.name)
 
@@ -56,12 +56,12 @@ def test_one_far_client_of_nine_does_not_move_the_step_far(
 @pytest.mark.parametrize(
     "rule",
     [
-        GeometricMedian(1.0, 1.0),
-        CoordinateMedian(1.0, 1.0),
-        TrimmedMean(1.0, 1.0, 0.34),
-        Krum(1.0, 1.0, 0.34),
-        MultiKrum(1.0, 1.0, 0.34),
-        CentredClipping(1.0, 1.0),
+        Method(LocalSGD(1.0), GeometricMedian()),
+        Method(LocalSGD(1.0), CoordinateMedian()),
+        Method(LocalSGD(1.0), TrimmedMean(0.34)),
+        Method(LocalSGD(1.0), Krum(0.34)),
+        Method(LocalSGD(1.0), MultiKrum(0.34)),
+        Method(LocalSGD(1.0), CenteredClipping()),
     ],
     ids=lambda rule: rule.name,
 )
@@ -111,7 +111,7 @@ def test_geometric_median_of_a_triangle_is_its_fermat_point() -> None:
     # sees all sides under 120° stays the centre, at 0
     corners = np.array([[0.0, 1.0], [-math.sqrt(0.75), -0.5], [math.sqrt(0.75), -0.5]])
     corners[0] *= 50
-    decision, _ = decide(GeometricMedian(1.0, 1.0), of(3), corners)
+    decision, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(3), corners)
     np.testing.assert_allclose(step_of(decision, corners), 0.0, atol=1e-9)
     # weights are inverse distances: 1/50, 1, 1
     expected = np.array([1, 50, 50]) / 101
@@ -122,7 +122,7 @@ def test_geometric_median_of_a_triangle_is_its_fermat_point() -> None:
 def test_geometric_median_of_a_square_and_its_centre() -> None:
     # the centre itself is a client: distance zero, where plain Weiszfeld divides by it
     moved = [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]]
-    decision, _ = decide(GeometricMedian(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(5), moved)
     np.testing.assert_allclose(step_of(decision, moved), 0.0, atol=1e-12)
     assert decision.weights[4] > 1 - 1e-5
     assert decision.gap < 1e-12
@@ -131,31 +131,31 @@ def test_geometric_median_of_a_square_and_its_centre() -> None:
 def test_geometric_median_at_a_corner() -> None:
     # an angle above 120° at the second: it is the median, to within ν
     moved = np.array([[-3.0, 1.0], [0.0, 0.0], [2.0, 1.0]])
-    decision, _ = decide(GeometricMedian(1.0, 1.0), of(3), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(3), moved)
     assert np.linalg.norm(step_of(decision, moved)) < 1e-5
     assert decision.gap < 1e-9
 
 
 def test_geometric_median_of_numbers_is_a_median() -> None:
     moved = [[5.0], [1.0], [2.0], [100.0], [3.0]]
-    decision, _ = decide(GeometricMedian(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(5), moved)
     np.testing.assert_allclose(step_of(decision, moved), [3.0], atol=1e-4)
 
 
 def test_geometric_median_by_size_counts_a_client_as_often_as_its_data() -> None:
     rng = np.random.default_rng(7)
     moved, sizes = rng.standard_normal((4, 6)), [1, 2, 3, 1]
-    rule = GeometricMedian(1.0, 1.0, by_size=True)
+    rule = Method(LocalSGD(1.0), GeometricMedian(by="size"))
     decision, _ = decide(rule, make_cohort([1] * 4, sizes), moved)
     copies = np.repeat(moved, sizes, axis=0)
-    other, _ = decide(GeometricMedian(1.0, 1.0), of(7), copies)
+    other, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(7), copies)
     found = step_of(decision, moved)
     np.testing.assert_allclose(found, step_of(other, copies), atol=1e-8)
 
 
 def test_geometric_median_keeps_to_a_majority_of_twins() -> None:
     moved = np.vstack([np.tile([1.0, 2.0], (4, 1)), [[1e9, 0.0], [0.0, -1e9]]])
-    decision, _ = decide(GeometricMedian(1.0, 1.0), of(6), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(6), moved)
     np.testing.assert_allclose(step_of(decision, moved), [1.0, 2.0], atol=1e-5)
 
 
@@ -168,9 +168,9 @@ def test_geometric_median_gap_bounds_the_excess(rng: np.random.Generator) -> Non
             step = step_of(decision, moved)
             return float(np.linalg.norm(moved - step, axis=1).mean())
 
-        best, _ = decide(GeometricMedian(1.0, 1.0), of(6), moved)
+        best, _ = decide(Method(LocalSGD(1.0), GeometricMedian()), of(6), moved)
         for steps in (1, 2, 5, 20):
-            rule = GeometricMedian(1.0, 1.0, iterations=steps)
+            rule = Method(LocalSGD(1.0), GeometricMedian(iterations=steps))
             early, _ = decide(rule, of(6), moved)
             assert "still moving" in early.status
             assert early.gap >= value(early) - value(best) - 1e-13
@@ -196,14 +196,14 @@ def test_gap_of_two_points_by_hand() -> None:
 
 def test_coordinate_median_by_hand() -> None:
     moved = [[1.0, 9.0, 5.0], [2.0, -4.0, 5.0], [30.0, 0.0, 5.0]]
-    decision, _ = decide(CoordinateMedian(1.0, 1.0), of(3), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), CoordinateMedian()), of(3), moved)
     np.testing.assert_array_equal(decision.step, [2.0, 0.0, 5.0])
     # the second was it in the first column, the third in the second; in the last all
     # agree, which does not count
     np.testing.assert_array_equal(decision.weights, [0.0, 0.5, 0.5])
     # of four, the mean of the two in the middle
     moved = [[1.0], [2.0], [4.0], [100.0]]
-    decision, _ = decide(CoordinateMedian(1.0, 1.0), of(4), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), CoordinateMedian()), of(4), moved)
     np.testing.assert_array_equal(decision.step, [3.0])
     np.testing.assert_array_equal(decision.weights, [0.0, 0.5, 0.5, 0.0])
 
@@ -211,12 +211,12 @@ def test_coordinate_median_by_hand() -> None:
 def test_ties_share_a_place() -> None:
     # sorted 1, 1, 1, 5, 6: the median 1 is three clients'
     moved = [[1.0], [6.0], [1.0], [5.0], [1.0]]
-    decision, _ = decide(CoordinateMedian(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), CoordinateMedian()), of(5), moved)
     third = 1 / 3
     expected = [third, 0, third, 0, third]
     np.testing.assert_allclose(decision.weights, expected, rtol=1e-14)
     # β = 0.2 keeps 1, 1, 5: two places for three clients at 1
-    decision, _ = decide(TrimmedMean(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean()), of(5), moved)
     np.testing.assert_allclose(decision.step, [7 / 3], rtol=1e-14)
     two = 2 / 9
     np.testing.assert_allclose(decision.weights, [two, 0, two, third, two], rtol=1e-14)
@@ -231,9 +231,9 @@ def test_trimmed_mean_by_hand() -> None:
         (0.4, (2.0, 4.0)),
         (0.49, (2.0, 4.0)),
     ):
-        decision, _ = decide(TrimmedMean(1.0, 1.0, trim), of(5), moved)
+        decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean(trim)), of(5), moved)
         np.testing.assert_allclose(decision.step, step, rtol=1e-14)
-    decision, _ = decide(TrimmedMean(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean()), of(5), moved)
     sixth = 1 / 6  # kept: clients 2, 3, 4 in both columns
     np.testing.assert_allclose(
         decision.weights, [0, 2 * sixth, 2 * sixth, 2 * sixth, 0]
@@ -243,7 +243,7 @@ def test_trimmed_mean_by_hand() -> None:
 def test_trimmed_mean_counts_places_in_spite_of_rounding() -> None:
     # 0.29 · 100 is 28.999999999999996
     moved = np.arange(100.0)[:, None] ** 2
-    decision, _ = decide(TrimmedMean(1.0, 1.0, 0.29), of(100), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean(0.29)), of(100), moved)
     assert "but 29 values" in decision.status
     np.testing.assert_allclose(decision.step, [(moved[29:71]).mean()], rtol=1e-14)
 
@@ -251,9 +251,9 @@ def test_trimmed_mean_counts_places_in_spite_of_rounding() -> None:
 def test_coordinate_wise_rules_agree_with_numpy(rng: np.random.Generator) -> None:
     for n in (1, 2, 5, 8):
         moved = rng.standard_normal((n, 13))
-        decision, _ = decide(CoordinateMedian(1.0, 1.0), of(n), moved)
+        decision, _ = decide(Method(LocalSGD(1.0), CoordinateMedian()), of(n), moved)
         np.testing.assert_allclose(decision.step, np.median(moved, axis=0), rtol=1e-14)
-        mean, _ = decide(TrimmedMean(1.0, 1.0, 0.0), of(n), moved)
+        mean, _ = decide(Method(LocalSGD(1.0), TrimmedMean(0.0)), of(n), moved)
         np.testing.assert_allclose(mean.step, moved.mean(axis=0), atol=1e-14)
         np.testing.assert_allclose(mean.weights, 1 / n, rtol=1e-13)
 
@@ -265,38 +265,50 @@ def test_krum_by_hand() -> None:
     # 0, 1, 3, 7, 50; f = 1, so two neighbours: scores 1 + 9, 1 + 4, 4 + 9, 16 + 36,
     # 43² + 47²: the second
     moved = [[0.0], [1.0], [3.0], [7.0], [50.0]]
-    decision, _ = decide(Krum(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), Krum()), of(5), moved)
     np.testing.assert_array_equal(decision.weights, [0, 1, 0, 0, 0])
     assert decision.status == "lowest score, 1 bad reckoned with"
     # f = 0, three neighbours: 1 + 9 + 49, 1 + 4 + 36, 4 + 9 + 16, …: the third
-    decision, _ = decide(Krum(1.0, 1.0, bad=0.0), of(5), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Krum(byzantine_fraction=0.0)), of(5), moved
+    )
     np.testing.assert_array_equal(decision.weights, [0, 0, 1, 0, 0])
     # ⌊0.5 · 5⌋ = 2 lowest of the first scores, and ⌊0.6 · 5⌋ = 3
-    decision, _ = decide(MultiKrum(1.0, 1.0), of(5), moved)
+    decision, _ = decide(Method(LocalSGD(1.0), MultiKrum()), of(5), moved)
     np.testing.assert_array_equal(decision.weights, [0.5, 0.5, 0, 0, 0])
-    decision, _ = decide(MultiKrum(1.0, 1.0, kept=0.6), of(5), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), MultiKrum(selected_fraction=0.6)), of(5), moved
+    )
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0])
-    decision, _ = decide(MultiKrum(1.0, 1.0, kept=1.0), of(5), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), MultiKrum(selected_fraction=1.0)), of(5), moved
+    )
     np.testing.assert_allclose(decision.weights, 0.2)
 
 
 def test_krum_reckons_with_no_more_bad_than_its_bound_allows() -> None:
     # n ≥ 2f + 3: of 6 clients one may be bad, though ⌊0.4 · 6⌋ = 2
     moved = np.arange(6.0)[:, None] ** 2
-    decision, _ = decide(Krum(1.0, 1.0, bad=0.4), of(6), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), Krum(byzantine_fraction=0.4)), of(6), moved
+    )
     assert "1 bad" in decision.status
     for n in (1, 2):
-        decision, _ = decide(Krum(1.0, 1.0, bad=0.4), of(n), moved[:n])
+        decision, _ = decide(
+            Method(LocalSGD(1.0), Krum(byzantine_fraction=0.4)), of(n), moved[:n]
+        )
         np.testing.assert_array_equal(decision.weights, np.full(n, 1 / n))
 
 
 def test_krum_shares_among_clients_that_tie() -> None:
     # of three, the nearest two are each other's neighbour
-    decision, _ = decide(Krum(1.0, 1.0), of(3), [[0.0], [10.0], [1.0]])
+    decision, _ = decide(Method(LocalSGD(1.0), Krum()), of(3), [[0.0], [10.0], [1.0]])
     np.testing.assert_array_equal(decision.weights, [0.5, 0.0, 0.5])
     # two places for three that tie: numbers at equal distances, one neighbour counted
     moved = [[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)], [40.0, 0.0]]
-    decision, _ = decide(MultiKrum(1.0, 1.0, kept=0.5), of(4), moved)
+    decision, _ = decide(
+        Method(LocalSGD(1.0), MultiKrum(selected_fraction=0.5)), of(4), moved
+    )
     third = 1 / 3
     np.testing.assert_allclose(decision.weights, [third, third, third, 0])
 
@@ -305,7 +317,9 @@ def test_krum_shares_among_clients_that_tie() -> None:
 
 
 def test_centred_clipping_by_hand() -> None:
-    rule = CentredClipping(1.0, 1.0, radius=2.0, iterations=1, relative=False)
+    rule = Method(
+        LocalSGD(1.0), CenteredClipping(radius=2.0, iterations=1, relative=False)
+    )
     moved = [[1.0, 0.0], [0.0, 8.0]]
     # from v = 0 with τ = 2: (1, 0) whole and (0, 8) at a quarter: v = (½, 1)
     decision, state = decide(rule, of(2), moved)
@@ -325,7 +339,7 @@ def test_centred_clipping_relative_by_hand() -> None:
     # again: 2/3, 5/3, 28/3: τ = 5/3: v = 1/3 + (2/3 + 5/3 − 5/3)/3 = 5/9
     moved = [[1.0], [2.0], [-9.0]]
     for passes, step in ((1, 1 / 3), (2, 5 / 9)):
-        rule = CentredClipping(1.0, 1.0, iterations=passes)
+        rule = Method(LocalSGD(1.0), CenteredClipping(iterations=passes))
         decision, _ = decide(rule, of(3), moved)
         np.testing.assert_allclose(decision.step, [step], rtol=1e-13)
         assert decision.status == "1 of 3 clipped in the last pass"
@@ -336,7 +350,10 @@ def test_centred_clipping_relative_by_hand() -> None:
 def test_centred_clipping_with_a_large_radius_is_the_mean(
     rng: np.random.Generator,
 ) -> None:
-    rule, moved = CentredClipping(1.0, 1.0, radius=1e6), rng.standard_normal((5, 3))
+    rule, moved = (
+        Method(LocalSGD(1.0), CenteredClipping(radius=1e6)),
+        rng.standard_normal((5, 3)),
+    )
     state = rule.init(5, 3, None)
     for _ in range(2):
         decision, state = decide(rule, of(5), moved, state=state)
@@ -346,7 +363,7 @@ def test_centred_clipping_with_a_large_radius_is_the_mean(
 
 def test_centred_clipping_is_its_formula(rng: np.random.Generator) -> None:
     """Against the plain loop over vectors, over rounds with a memory."""
-    rule = CentredClipping(1.0, 1.0, radius=0.7, iterations=4)
+    rule = Method(LocalSGD(1.0), CenteredClipping(radius=0.7, iterations=4))
     state, v = rule.init(6, 5, None), np.zeros(5)
     for _ in range(4):
         moved = 3 + rng.standard_normal((6, 5))
@@ -364,19 +381,25 @@ def test_centred_clipping_is_its_formula(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: TrimmedMean(1.0, 1.0, 0.5), "`trim` must be from 0 to below 0.5"),
-        (lambda: Krum(1.0, 1.0, 0.5), "`bad` must be from 0 to below 0.5"),
-        (lambda: MultiKrum(1.0, 1.0, 0.7), "`bad` must be from 0 to below 0.5"),
         (
-            lambda: MultiKrum(1.0, 1.0, kept=1.5),
+            lambda: Method(LocalSGD(1.0), TrimmedMean(0.5)),
+            "`trim` must be from 0 to below 0.5",
+        ),
+        (lambda: Method(LocalSGD(1.0), Krum(0.5)), "`bad` must be from 0 to below 0.5"),
+        (
+            lambda: Method(LocalSGD(1.0), MultiKrum(0.7)),
+            "`bad` must be from 0 to below 0.5",
+        ),
+        (
+            lambda: Method(LocalSGD(1.0), MultiKrum(selected_fraction=1.5)),
             "`kept` must be above 0 and at most 1; got 1.5",
         ),
         (
-            lambda: GeometricMedian(1.0, 1.0, iterations=0),
+            lambda: Method(LocalSGD(1.0), GeometricMedian(iterations=0)),
             "`iterations` must be at least 1; got 0",
         ),
         (
-            lambda: CentredClipping(1.0, 1.0, iterations=0),
+            lambda: Method(LocalSGD(1.0), CenteredClipping(iterations=0)),
             "`iterations` must be at least 1; got 0",
         ),
     ],

@@ -73,7 +73,7 @@ def test_three_rounds_follow_the_pseudo_code(
     centres, x0 = rng.standard_normal((N, D)), rng.standard_normal(D)
     gradients = np.stack([gradient(centres, i, x0) for i in range(N)])
 
-    algorithm = Scaffold(4.0, 4.0 * ETA, server_step=ETA_G, start=start)
+    algorithm = Scaffold((4.0 * ETA) / 4.0, server_learning_rate=ETA_G, start=start)
     assert algorithm.demands.gradients == (start == "gradient")
     x, state = x0, initial_state(algorithm, N, D, gradients)
     for clients, steps in ROUNDS:
@@ -97,7 +97,7 @@ def test_three_rounds_follow_the_pseudo_code(
 def test_server_variate_stays_the_mean_of_the_clients(
     rng: np.random.Generator,
 ) -> None:
-    algorithm = Scaffold(1.0, 0.1, start="gradient")
+    algorithm = Scaffold(0.1, start="gradient")
     state = initial_state(algorithm, N, D, rng.standard_normal((N, D)))
     for clients, steps in ROUNDS:
         cohort = make_cohort(steps, clients=clients, population=N)
@@ -117,7 +117,7 @@ def test_the_optimum_is_a_fixed_point_for_unequal_steps(
     centres = rng.standard_normal((N, D))
     x = CURVATURES @ centres / CURVATURES.sum()
     c_i = np.stack([gradient(centres, i, x) for i in range(N)])
-    algorithm = Scaffold(4.0, 0.4)
+    algorithm = Scaffold(0.4 / 4.0)
     cohort = make_cohort([1, 8, 2, 5])
     plan = algorithm.plan(cohort, ControlVariates(c_i.mean(axis=0), c_i))
     moved = run_branches(centres, x, cohort, plan)
@@ -127,7 +127,7 @@ def test_the_optimum_is_a_fixed_point_for_unequal_steps(
 def test_two_clients_by_hand() -> None:
     # η = ½, H = (1, 2), Δ = (−1, −2), c = c_i = 0:  c_0⁺ = 1/½ = 2, c_1⁺ = 2/(½·2) = 2,
     # and with n = 4 clients in all c⁺ = (2 + 2)/4 = 1.
-    algorithm = Scaffold(1.0, 0.5)
+    algorithm = Scaffold(0.5)
     state = initial_state(algorithm, 4, 1, None)
     cohort = make_cohort([1, 2], clients=[0, 1], population=4)
     round_ = matrix_round(
@@ -141,4 +141,4 @@ def test_two_clients_by_hand() -> None:
 
 def test_gradients_must_come_when_asked_for() -> None:
     with pytest.raises(InvalidInputError, match="`gradients` must be given"):
-        Scaffold(1.0, 0.5, start="gradient").init(2, 3, None)
+        Scaffold(0.5, start="gradient").init(2, 3, None)

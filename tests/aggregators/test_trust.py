@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.conformance.rounds import make_cohort
 
-from hewfl import InvalidInputError
+from hewfl import InvalidInputError, LocalSGD, Method
 from hewfl.aggregators import Trust
 from hewfl.aggregators.trust import LOUD, TrustState, relative_distances
 from hewfl.displacements.dense import matrix_round
@@ -43,7 +43,7 @@ def test_distances_are_from_the_geometric_median_in_units_of_the_median_client()
 
 
 def test_weights_by_hand_in_the_first_round() -> None:
-    rule = Trust(1.0, 1.0)
+    rule = Method(LocalSGD(total=1.0), Trust())
     decision, state = decide(rule, [[-2.0], [-1.0], [0.0], [1.0], [4.0]])
     # e is the round's own; 0 is raised to 1/100 of the median
     e = np.array([4.0, 1.0, 0.01, 1.0, 16.0])
@@ -58,14 +58,14 @@ def test_nobody_is_distrusted_for_having_done_little() -> None:
     steps = [1, 1, 1, 1, 4, 4, 4, 4]
     rows = np.diag([2.0] * 4 + [1.0] * 4)
     both = np.vstack([rows, -rows])  # the median is zero
-    decision, _ = decide(Trust(1.0, 1.0), both, steps=steps * 2)
+    decision, _ = decide(Method(LocalSGD(total=1.0), Trust()), both, steps=steps * 2)
     long, short = decision.weights[4:8], decision.weights[:4]
     np.testing.assert_allclose(long / short, 2.0, rtol=1e-5)  # √(H_i/e_i)
     assert decision.status == "trust in 16 of 16"
 
 
 def test_who_is_always_far_loses_more_than_who_is_far_once() -> None:
-    rule, state = Trust(1.0, 1.0), None
+    rule, state = Method(LocalSGD(total=1.0), Trust()), None
     for _ in range(6):
         once, state = decide(rule, around(1.0, 1.0), state)
     once, _ = decide(rule, around(1.0, 3.0), state)
@@ -76,7 +76,7 @@ def test_who_is_always_far_loses_more_than_who_is_far_once() -> None:
 
 
 def test_without_memory_the_past_does_not_count() -> None:
-    rule, state = Trust(1.0, 1.0, memory=0.0), None
+    rule, state = Method(LocalSGD(total=1.0), Trust(memory=0.0)), None
     for far in (50.0, 50.0, 3.0):
         decision, state = decide(rule, around(1.0, far), state)
     fresh, _ = decide(rule, around(1.0, 3.0))
@@ -86,14 +86,14 @@ def test_without_memory_the_past_does_not_count() -> None:
 def test_the_pull_of_a_loud_client_vanishes_however_loud() -> None:
     pulls = []
     for far in (1e2, 1e4, 1e8):
-        decision, _ = decide(Trust(1.0, 1.0), around(1.0, far))
+        decision, _ = decide(Method(LocalSGD(total=1.0), Trust()), around(1.0, far))
         pulls.append(decision.weights[-1] * far)
     assert pulls[0] < 1e-4
     assert pulls[0] > pulls[1] > pulls[2]
 
 
 def test_a_loud_client_is_forgiven() -> None:
-    rule = Trust(1.0, 1.0)
+    rule = Method(LocalSGD(total=1.0), Trust())
     _, state = decide(rule, around(1.0, 1e9))
     assert state.apart[-1] == LOUD
     for _ in range(40):
@@ -102,7 +102,7 @@ def test_a_loud_client_is_forgiven() -> None:
 
 
 def test_those_who_were_not_there_keep_their_trust() -> None:
-    rule = Trust(1.0, 1.0)
+    rule = Method(LocalSGD(total=1.0), Trust())
     state = TrustState(np.array([1.0, 5.0, 1.0, 1.0]), np.array([3.0, 3.0, 3.0, 3.0]))
     cohort = make_cohort([1, 1, 1], clients=[0, 2, 3], population=4)
     rows = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
@@ -113,7 +113,7 @@ def test_those_who_were_not_there_keep_their_trust() -> None:
 
 
 def test_nothing_is_learned_where_all_agree() -> None:
-    rule = Trust(1.0, 1.0)
+    rule = Method(LocalSGD(total=1.0), Trust())
     decision, state = decide(rule, np.ones((4, 2)))
     np.testing.assert_array_equal(decision.weights, 0.25)
     np.testing.assert_array_equal(state.heard, 0.0)

@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hewfl.algorithms.quadratic_model import leave_one_out_weights
 
 from hewfl import (
     Cohort,
+    ExactWeights,
     FedAvg,
-    FedMGDAPlus,
     FixedSteps,
     HewHet,
     HewHom,
-    HewMean,
     InvalidInputError,
     LocalPlan,
+    LocalSGD,
+    Method,
     OnlineCurvature,
     Round,
     StepWeighted,
@@ -24,7 +26,7 @@ from hewfl import (
     simulate,
     solve_simplex_qp,
 )
-from hewfl.algorithms.quadratic_model import leave_one_out_weights
+from hewfl.aggregators import FedMGDAPlus
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import as_dense, matrix_round
 from hewfl.experiments.method_spec import method_from_table
@@ -62,7 +64,10 @@ def common(rng: np.random.Generator) -> Any:
 
 
 def test_one_gives_equal_weights(rng: np.random.Generator) -> None:
-    rule = HewHom(kappa=1.0, amplitude=0.2)
+    rule = Method(
+        LocalSGD(total=0.2),
+        ExactWeights(kappa=1.0, normalize="total_step", cross_fit=False),
+    )
     found = weights(rule, equal_ground(common(rng)))
     assert found == pytest.approx(np.full(N, 1 / N), abs=WEIGHTS)
 
@@ -73,10 +78,25 @@ def test_a_large_one_gives_what_fedmgda_gives_of_unit_updates(
     rows = common(rng)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     round_ = equal_ground(rows)
-    least = weights(FedMGDAPlus(1.0, 0.1), round_)
-    assert weights(HewHom(kappa=1e12, amplitude=0.2), round_) == pytest.approx(least)
-    assert weights(HewMean(1.0, 0.1, 1e12), round_) == pytest.approx(least)
-    assert weights(HewHom(kappa=2.0, amplitude=0.2), round_) != pytest.approx(least)
+    least = weights(Method(LocalSGD(0.1), FedMGDAPlus()), round_)
+    assert weights(
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=1e12, normalize="total_step", cross_fit=False),
+        ),
+        round_,
+    ) == pytest.approx(least)
+    assert weights(
+        Method(LocalSGD(0.1), ExactWeights(kappa=1e12, by="size", cross_fit=False)),
+        round_,
+    ) == pytest.approx(least)
+    assert weights(
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
+        ),
+        round_,
+    ) != pytest.approx(least)
 
 
 @pytest.mark.parametrize("kappa", [0.5, 1.3, 4.0])
@@ -85,7 +105,13 @@ def test_the_step_is_the_projection_of_the_mean_over_kappa(
 ) -> None:
     """‖d − z‖ is least on the hull where ⟨d − z, Δ_i − d⟩ ≥ 0 for all i."""
     rows = common(rng)
-    w = weights(HewHom(kappa=kappa, amplitude=0.2), equal_ground(rows))
+    w = weights(
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=kappa, normalize="total_step", cross_fit=False),
+        ),
+        equal_ground(rows),
+    )
     step = w @ rows
     away = step - rows.mean(axis=0) / kappa
     assert ((rows - step) @ away).min() > -1e-10
@@ -94,7 +120,14 @@ def test_the_step_is_the_projection_of_the_mean_over_kappa(
 @pytest.mark.parametrize("scale", [1e-3, 1e4])
 def test_weights_have_no_units(scale: float, rng: np.random.Generator) -> None:
     """Neither the length of displacements matters nor that of steps."""
-    rule, rows, H = HewHom(kappa=2.0, amplitude=0.2), common(rng), [1, 2, 3, 4, 5]
+    rule, rows, H = (
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
+        ),
+        common(rng),
+        [1, 2, 3, 4, 5],
+    )
     one = round_of(rows, LocalPlan(np.full(N, 0.1)), H)
     other = round_of(scale * rows, LocalPlan(np.full(N, 7.0)), H)
     assert weights(rule, one) == pytest.approx(weights(rule, other), abs=WEIGHTS)
@@ -106,11 +139,20 @@ def test_with_unequal_ground_lambda_is_kappa_times_the_curvature_of_the_mean(
     rows, H = common(rng), np.array([1, 2, 3, 4, 5])
     round_, s = round_of(rows, LocalPlan(np.full(N, 0.1)), H), 0.1 * H
     g, m = -(rows / s[:, None]).mean(axis=0), rows.mean(axis=0)
-    model = HewHom(kappa=3.0, amplitude=0.2).model(round_, None)
+    model = Method(
+        LocalSGD(total=0.2),
+        ExactWeights(kappa=3.0, normalize="total_step", cross_fit=False),
+    ).model(round_, None)
     assert model.curvature == pytest.approx(3.0 * -(g @ m) / (m @ m))
     assert model.smoothness is None
     least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=model.curvature)
-    found = weights(HewHom(kappa=3.0, amplitude=0.2), round_)
+    found = weights(
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=3.0, normalize="total_step", cross_fit=False),
+        ),
+        round_,
+    )
     assert found == pytest.approx(least.weights, abs=WEIGHTS)
 
 
@@ -120,7 +162,12 @@ def test_algorithm_2_takes_it_about_its_control_variate(
     rows = common(rng)
     c, own = -rows.mean(axis=0) + 0.1 * rng.standard_normal(D), np.zeros((N, D))
     m, state = rows.mean(axis=0), ControlVariates(c, own)
-    rule, round_ = HewHet(kappa=2.0, amplitude=0.2), equal_ground(rows)
+    rule, round_ = (
+        Method(
+            LocalSGD(total=0.2, variates="gradient"), ExactWeights("variate", kappa=2.0)
+        ),
+        equal_ground(rows),
+    )
     lam = 2.0 * -(c @ m) / (m @ m)
     least = solve_simplex_qp(rows @ rows.T, rows @ c, curvature=lam)
     assert weights(rule, round_, state) == pytest.approx(least.weights, abs=WEIGHTS)
@@ -134,7 +181,13 @@ def test_without_descent_along_the_mean_the_shortest_step_is_taken(
     rows = common(rng)
     state = ControlVariates(uphill * rows.mean(axis=0), np.zeros((N, D)))
     least = solve_simplex_qp(rows @ rows.T, np.zeros(N)).weights
-    found = weights(HewHet(kappa=1.0, amplitude=0.2), equal_ground(rows), state)
+    found = weights(
+        Method(
+            LocalSGD(total=0.2, variates="gradient"), ExactWeights("variate", kappa=1.0)
+        ),
+        equal_ground(rows),
+        state,
+    )
     assert found == pytest.approx(least, abs=WEIGHTS)
 
 
@@ -142,7 +195,13 @@ def test_a_mean_of_zero_gives_a_step_of_zero(rng: np.random.Generator) -> None:
     v = rng.standard_normal(D)
     rows, H = np.stack([v, -v]), [1, 4]
     for round_ in (equal_ground(rows), round_of(rows, LocalPlan(np.full(2, 0.1)), H)):
-        w = weights(HewHom(kappa=1.5, amplitude=0.2), round_)
+        w = weights(
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(kappa=1.5, normalize="total_step", cross_fit=False),
+            ),
+            round_,
+        )
         assert np.abs(w @ rows).max() < 1e-12
 
 
@@ -154,25 +213,38 @@ def test_around_the_mean_one_is_averaging_itself(rng: np.random.Generator) -> No
     round_ = round_of(rows, LocalPlan(np.full(N, 0.1)), H)
     known = {"size": FedAvg, "uniform": UniformLocalSGD, "steps": StepWeighted}
     for by, average in known.items():
-        rule: Any = HewMean(1.0, 0.1, by=by)  # type: ignore[arg-type]  # a key
+        rule: Any = Method(LocalSGD(0.1), ExactWeights(by=by, cross_fit=False))  # type: ignore[arg-type]  # a key
         expected = weights(average(1.0, 0.1), round_)
         np.testing.assert_array_equal(weights(rule, round_), expected)
-        near: Any = HewMean(1.0, 0.1, 1 + 1e-9, by=by)  # type: ignore[arg-type]  # a key
+        near: Any = Method(
+            LocalSGD(0.1), ExactWeights(kappa=1 + 1e-9, by=by, cross_fit=False)
+        )  # type: ignore[arg-type]  # a key
         assert weights(near, round_) == pytest.approx(expected, abs=1e-6)
 
 
 def test_around_an_equal_mean_it_is_algorithm_3(rng: np.random.Generator) -> None:
     round_ = equal_ground(common(rng))
     for kappa, fit in ((1.7, False), (1.0, True), (1.7, True)):
-        mean = HewMean(1.0, 0.1, kappa, by="uniform", cross_fit=fit)
-        plain = HewHom(kappa=kappa, amplitude=0.2, cross_fit=fit)
+        mean = Method(
+            LocalSGD(0.1), ExactWeights(kappa=kappa, by="equal", cross_fit=fit)
+        )
+        plain = Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=kappa, normalize="total_step", cross_fit=fit),
+        )
         expected = weights(plain, round_)
         assert weights(mean, round_) == pytest.approx(expected, abs=WEIGHTS)
 
 
 def test_by_length_every_client_is_one_direction(rng: np.random.Generator) -> None:
     """Whatever step sizes are said to be, and however long somebody went."""
-    rows, rule = common(rng), HewHom(kappa=1.5, amplitude=0.2, by="length")
+    rows, rule = (
+        common(rng),
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=1.5, normalize="length", cross_fit=False),
+        ),
+    )
     plan, H = LocalPlan(rng.uniform(0.1, 3.0, N)), [1, 9, 2, 7, 5]
     lengths = np.linalg.norm(rows, axis=1)
     g, m = -(rows / lengths[:, None]).mean(axis=0), rows.mean(axis=0)
@@ -199,7 +271,9 @@ def test_the_cross_fitted_slope_is_that_of_the_others(
     p = 10.0 * (1 + np.arange(N))
     q = [-sum(p[j] * G[i, j] for j in range(N) if j != i) for i in range(N)]
     least = solve_simplex_qp(G, q / (p.sum() - p), curvature=1.5).weights
-    rule_mean = HewMean(1.0, 0.1, 1.5, cross_fit=True)
+    rule_mean = Method(
+        LocalSGD(0.1), ExactWeights(kappa=1.5, by="size", cross_fit=True)
+    )
     assert weights(rule_mean, round_) == pytest.approx(least, abs=WEIGHTS)
 
 
@@ -238,8 +312,20 @@ def test_a_noisy_client_gains_by_its_own_noise_unless_cross_fitted() -> None:
     rows[:, 0] = 1.0
     rows[np.arange(4), 1 + np.arange(4)] = [0.1, 0.1, 0.1, 2.0]
     round_ = equal_ground(rows)
-    plain = weights(HewHom(kappa=1.0, amplitude=0.2), round_)
-    fitted = weights(HewHom(kappa=1.0, amplitude=0.2, cross_fit=True), round_)
+    plain = weights(
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=1.0, normalize="total_step", cross_fit=False),
+        ),
+        round_,
+    )
+    fitted = weights(
+        Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=1.0, normalize="total_step", cross_fit=True),
+        ),
+        round_,
+    )
     assert plain == pytest.approx(np.full(4, 0.25), abs=WEIGHTS)
     worth = 1 / np.array([0.01, 0.01, 0.01, 4.0])
     assert fitted == pytest.approx(worth / worth.sum(), abs=WEIGHTS)
@@ -259,22 +345,44 @@ class Growing:
 def test_kappa_may_change_with_the_round(rng: np.random.Generator) -> None:
     rows, plan = common(rng), LocalPlan(np.full(N, 0.2 / 3))
     for t in (0, 3):
-        fixed = weights(HewHom(kappa=1.0 + t, amplitude=0.2), equal_ground(rows))
-        rule = HewHom(kappa=Growing(1.0), amplitude=0.2)
+        fixed = weights(
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(kappa=1.0 + t, normalize="total_step", cross_fit=False),
+            ),
+            equal_ground(rows),
+        )
+        rule = Method(
+            LocalSGD(total=0.2),
+            ExactWeights(kappa=Growing(1.0), normalize="total_step", cross_fit=False),
+        )
         assert weights(rule, round_of(rows, plan, t=t)) == pytest.approx(fixed)
-        around = HewMean(1.0, 0.1, Growing(1.0), by="uniform")
+        around = Method(
+            LocalSGD(0.1), ExactWeights(kappa=Growing(1.0), by="equal", cross_fit=False)
+        )
         found = weights(around, round_of(rows, plan, t=t))
         assert found == pytest.approx(fixed, abs=WEIGHTS)
     with pytest.raises(
         InvalidInputError, match="`kappa of round 0` must be a positive"
     ):
-        weights(HewHom(kappa=Growing(-1.0), amplitude=0.2), equal_ground(rows))
+        weights(
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(
+                    kappa=Growing(-1.0), normalize="total_step", cross_fit=False
+                ),
+            ),
+            equal_ground(rows),
+        )
 
 
 def test_without_an_l_the_amplitude_is_the_ground() -> None:
     ones = np.ones(2, dtype=np.int64)
     cohort = Cohort(np.arange(2), np.array([1, 4]), ones, ones, 2)
-    plan = HewHom(kappa=2.0, amplitude=0.2).plan(cohort, None)
+    plan = Method(
+        LocalSGD(total=0.2),
+        ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
+    ).plan(cohort, None)
     assert plan.step_sizes == pytest.approx([0.2, 0.05])
 
 
@@ -307,30 +415,44 @@ def test_shares_and_kappa_of_the_mean_are_checked() -> None:
         unchecked(),
         pytest.raises(InvalidInputError, match="`by` must be one of size"),
     ):
-        HewMean(1.0, 1.0, by="data")  # type: ignore[arg-type]  # on purpose
+        Method(LocalSGD(1.0), ExactWeights(by="data", cross_fit=False))  # type: ignore[arg-type]  # on purpose
     with pytest.raises(InvalidInputError, match="`kappa` must be a positive"):
-        HewMean(1.0, 1.0, 0.0)
+        Method(LocalSGD(1.0), ExactWeights(kappa=0.0, by="size", cross_fit=False))
 
 
 def test_an_online_curvature_needs_a_guess() -> None:
     with pytest.raises(
         InvalidInputError, match="`rule` must be one with a `smoothness`"
     ):
-        OnlineCurvature(HewHom(kappa=1.0, amplitude=0.2))
+        OnlineCurvature(
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(kappa=1.0, normalize="total_step", cross_fit=False),
+            )
+        )
 
 
 def test_old_runs_know_the_method_still() -> None:
     known = "HewHom(smoothness=1.0, amplitude=0.8, curvature_ratio=1.25, "
     assert repr(HewHom(1.0, 0.8)) == known + "null_endpoint=False)"
     assert "kappa=2.0, cross_fit=True" in repr(
-        HewHom(kappa=2.0, amplitude=0.1, cross_fit=True)
+        Method(
+            LocalSGD(total=0.1),
+            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=True),
+        )
     )
 
 
 def test_no_l_no_certificate() -> None:
     """Traces carry no terms of a bound, and the audit has nothing to say."""
     problem = random_quadratic(4, 3, 5)
-    entries = [HewHom(kappa=2.0, amplitude=0.1), HewHom(problem.smoothness, 0.1)]
+    entries = [
+        Method(
+            LocalSGD(total=0.1),
+            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
+        ),
+        HewHom(problem.smoothness, 0.1),
+    ]
     entries.append(HewHom(problem.smoothness, 0.1, cross_fit=True))
     federation = Federation(FixedSteps(2), 2)
     trace = simulate(
@@ -347,7 +469,13 @@ def test_a_spec_may_have_a_grid_of_it_in_units_of_the_data() -> None:
     entries = [
         method.entry(4.0) for method in method_from_table(table, "m").candidates()
     ]
-    known = [HewHom(kappa=kappa, amplitude=0.125) for kappa in (1.0, 2.0)]
+    known = [
+        Method(
+            LocalSGD(total=0.125),
+            ExactWeights(kappa=kappa, normalize="total_step", cross_fit=False),
+        )
+        for kappa in (1.0, 2.0)
+    ]
     assert [entry.algorithm for entry in entries] == known
     for wrong, text in (
         ({"curvature_ratio": 2.0}, "`methods.HewHom.curvature_ratio` must be left out"),

@@ -4,9 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from hewfl import FedAvg, HewHet, HewHom, InvalidInputError, MinibatchSGD
 from hewfl.algorithms.paced import Paced
+
+from hewfl import (
+    ExactWeights,
+    FedAvg,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    MinibatchSGD,
+)
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.displacements.dense import matrix_round
 from tests.simulation.unchecked import unchecked
@@ -19,7 +26,10 @@ ROSTER = Cohort(
     population=5,
 )
 """One epoch, two and one."""
-RULE = HewHom(kappa=2.0, amplitude=1.0)
+RULE = Method(
+    LocalSGD(total=1.0),
+    ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
+)
 
 
 def round_of(plan: LocalPlan) -> Round:
@@ -38,7 +48,7 @@ def round_of(plan: LocalPlan) -> Round:
 def test_step_sizes(given: Any, expected: list[float]) -> None:
     plan = Paced(RULE, 0.3, **given).plan(ROSTER, None)
     np.testing.assert_allclose(plan.step_sizes, expected, rtol=1e-12)
-    held = Paced(MinibatchSGD(1.0, 1.0), 0.3, **given).plan(ROSTER, None)
+    held = Paced(MinibatchSGD(1.0), 0.3, **given).plan(ROSTER, None)
     assert held.hold
     np.testing.assert_allclose(held.step_sizes, expected, rtol=1e-12)
 
@@ -64,7 +74,9 @@ def test_ground_is_counted_in_epochs() -> None:
 
 
 def test_variates_are_the_rule_s() -> None:
-    rule = HewHet(kappa=1.0, amplitude=1.0)
+    rule = Method(
+        LocalSGD(total=1.0, variates="gradient"), ExactWeights("variate", kappa=1.0)
+    )
     paced = Paced(rule, 0.3, unit="epochs")
     assert paced.demands == rule.demands
     state = paced.init(5, 6, np.ones((5, 6)))
@@ -73,7 +85,7 @@ def test_variates_are_the_rule_s() -> None:
     assert plan.correction is not None
     _, after = paced.decide(round_of(plan), state)
     assert np.array_equal(after.clients, state.after(round_of(plan)).clients)
-    assert Paced(FedAvg(1.0, 1.0), 0.3).variates(None) is None
+    assert Paced(FedAvg(1.0), 0.3).variates(None) is None
 
 
 @pytest.mark.parametrize(

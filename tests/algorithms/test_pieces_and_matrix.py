@@ -16,11 +16,11 @@ METHODS = [
     HewHom(2.0, 0.5, null_endpoint=True),
     HewHet(2.0, 0.5, start="zero"),
     HewHet(2.0, 0.5, null_endpoint=True),
-    HewFixed(2.0, 0.5),
-    HewFixed(2.0, 0.5, corrected=True),
-    FedNova(2.0, 0.5),
-    FedNova(2.0, 0.5, by_size=False),
-    Scaffold(2.0, 0.5, server_step=0.7),
+    HewFixed(total=0.5 / 2.0),
+    HewFixed(total=0.5 / 2.0, variates="gradient"),
+    FedNova(0.5 / 2.0),
+    FedNova(0.5 / 2.0, by="equal"),
+    Scaffold(0.5 / 2.0, server_learning_rate=0.7),
 ]
 
 

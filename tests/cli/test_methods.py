@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from hewfl.aggregators.references import REFERENCES
 from typer.testing import CliRunner
 
-from hewfl.aggregators.references import REFERENCES
 from hewfl.cli import app
 from hewfl.cli.method_list import sheet
 from hewfl.experiments import method_spec as spec_methods

@@ -14,7 +14,7 @@ from tests.simulation.unchecked import unchecked
 from tests.tolerances import GAP, WEIGHTS
 
 import hewfl
-from hewfl import InvalidInputError
+from hewfl import ExactWeights, InvalidInputError, LocalSGD, Method
 from hewfl import aggregators as baselines
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
@@ -105,21 +105,61 @@ def of_controllers() -> list[Case]:
         Case("hew-het-null", hewfl.HewHet(L, 0.4, null_endpoint=True), averages=False),
         Case("hew-hom-online", OnlineCurvature(hewfl.HewHom(L, 0.4))),
         Case("hew-het-online", OnlineCurvature(hewfl.HewHet(L, 0.4))),
-        Case("hew-hom-kappa", hewfl.HewHom(kappa=2.0, amplitude=0.2)),
-        Case("hew-hom-fit", hewfl.HewHom(kappa=1.0, amplitude=0.2, cross_fit=True)),
+        Case(
+            "hew-hom-kappa",
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
+            ),
+        ),
+        Case(
+            "hew-hom-fit",
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(kappa=1.0, normalize="total_step", cross_fit=True),
+            ),
+        ),
         Case(
             "hew-hom-fit-null",
             hewfl.HewHom(L, 0.4, null_endpoint=True, cross_fit=True),
             averages=False,
         ),
-        Case("hew-hom-length", hewfl.HewHom(kappa=1.25, amplitude=0.2, by="length")),
-        Case("hew-het-kappa", hewfl.HewHet(kappa=2.0, amplitude=0.2)),
-        Case("hew-mean", hewfl.HewMean(L, 0.4)),
-        Case("hew-mean-steps", hewfl.HewMean(L, 0.4, 1.5, by="steps")),
-        Case("hew-mean-fit", hewfl.HewMean(L, 0.4, 1.25, cross_fit=True)),
-        Case("hew-fixed", hewfl.HewFixed(L, 0.4)),
-        Case("hew-fixed-even", hewfl.HewFixed(L, 0.4, power=0.0, corrected=True)),
-        Case("hew-fixed-corrected", hewfl.HewFixed(L, 0.4, corrected=True)),
+        Case(
+            "hew-hom-length",
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(kappa=1.25, normalize="length", cross_fit=False),
+            ),
+        ),
+        Case(
+            "hew-het-kappa",
+            Method(
+                LocalSGD(total=0.2, variates="gradient"),
+                ExactWeights("variate", kappa=2.0),
+            ),
+        ),
+        Case(
+            "hew-mean",
+            Method(LocalSGD(0.4 / L), ExactWeights(by="size", cross_fit=False)),
+        ),
+        Case(
+            "hew-mean-steps",
+            Method(
+                LocalSGD(0.4 / L), ExactWeights(kappa=1.5, by="steps", cross_fit=False)
+            ),
+        ),
+        Case(
+            "hew-mean-fit",
+            Method(
+                LocalSGD(0.4 / L), ExactWeights(kappa=1.25, by="size", cross_fit=True)
+            ),
+        ),
+        Case("hew-fixed", hewfl.HewFixed(total=0.4 / L)),
+        Case(
+            "hew-fixed-even",
+            hewfl.HewFixed(total=0.4 / L, variates="gradient", power=0.0),
+        ),
+        Case("hew-fixed-corrected", hewfl.HewFixed(total=0.4 / L, variates="gradient")),
         Case("hew-control", hewfl.HewControl(bounds, 1.0)),
         Case("hew-control-caps", hewfl.HewControl(bounds, 1.0, source="caps")),
         Case("hew-control-sharp", hewfl.HewControl(bounds, 1.0, variant="sharp")),

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from tests.known_solutions import QPInstance, componentwise_gap
 from tests.tolerances import GAP
 
-from hewfl import (
-    InvalidInputError,
-    combine,
-    data_gap,
-    post_local_weights,
-)
+from hewfl import InvalidInputError, combine, data_gap, post_local_weights
 from hewfl.displacements.gram import slope_at
 
 pytestmark = pytest.mark.usefixtures("path")

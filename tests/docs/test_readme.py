@@ -9,12 +9,12 @@ from docs_tools.pages import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
 RULES = ("FedAvg", "geometric median", "multi-Krum", "Trust")
-WORLDS = {
-    "all clients are good": "clean",
+SCENARIOS = {
+    "all are honest": "clean",
     "25 % have random labels": "labels",
     "40 % have random labels": "many",
     "15 % send flipped updates, ten times as long": "loud",
-    "25 % send old updates again": "stale",
+    "25 % send stale updates": "stale",
 }
 PANELS = ("mnist-hom", "mnist-het", "covertype-hom")
 
@@ -35,11 +35,11 @@ def worst_ratios(scenario: str) -> dict[str, float]:
     return worst
 
 
-@pytest.mark.parametrize("words", WORLDS)
+@pytest.mark.parametrize("words", SCENARIOS)
 def test_the_table_is_what_was_measured(words: str) -> None:
     (row,) = re.findall(rf"^\| {words} \|(.+)\|$", README, re.MULTILINE)
     shown = [cell.strip(" *") for cell in row.split("|")]
-    ratios = worst_ratios(WORLDS[words])
+    ratios = worst_ratios(SCENARIOS[words])
     said = [
         f"{ratios[rule]:.2f}" if ratios[rule] < 10 else f"{ratios[rule]:.0f}"
         for rule in RULES

@@ -11,32 +11,36 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord
 
 from hewfl import (
-    Agreement,
-    CentredClipping,
     ChoiceSteps,
-    CoordinateMedian,
-    Disagreement,
-    FedAdp,
     FedAvg,
-    FedAWARE,
     Federation,
     FedNova,
     FedProx,
-    GeometricMedian,
     HewControl,
     HewFixed,
     HewHet,
     HewHom,
-    Krum,
+    LocalSGD,
+    Method,
     MinibatchSGD,
-    MultiKrum,
     ProblemBounds,
     SampledParticipation,
     Scaffold,
     ServerStep,
+    simulate,
+)
+from hewfl.aggregators import (
+    Agreement,
+    CenteredClipping,
+    CoordinateMedian,
+    Disagreement,
+    FedAdp,
+    FedAWARE,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
     TrimmedMean,
     Trust,
-    simulate,
 )
 from hewfl.federation.participation import RotatingParticipation
 from hewfl.flower import AlgorithmStrategy
@@ -52,24 +56,24 @@ METHODS: list[Any] = [
     HewHom(L, 0.4),
     HewHet(L, 0.4),
     HewHet(L, 0.4, start="zero", null_endpoint=True),
-    HewFixed(L, 0.4, corrected=True),
-    FedNova(L, 0.2),
-    Scaffold(L, 0.2, server_step=0.7),
-    FedAvg(L, 0.2),
-    FedProx(L, 0.2, 0.5),
-    MinibatchSGD(L, 0.2),
-    HewFixed(L, 0.4, variance=NOISE),
-    FedAWARE(L, 0.2),
-    FedAdp(L, 0.2),
-    Disagreement(L, 0.2),
-    Agreement(L, 0.2),
-    GeometricMedian(L, 0.2),
-    CoordinateMedian(L, 0.2),
-    TrimmedMean(L, 0.2),
-    Krum(L, 0.2),
-    MultiKrum(L, 0.2),
-    CentredClipping(L, 0.2),
-    Trust(L, 0.4),
+    HewFixed(total=0.4 / L, variates="gradient"),
+    FedNova(0.2 / L),
+    Scaffold(0.2 / L, server_learning_rate=0.7),
+    FedAvg(0.2 / L),
+    FedProx(0.2 / L, prox=0.5),
+    MinibatchSGD(0.2 / L),
+    HewFixed(total=0.4 / L, variance=NOISE),
+    Method(LocalSGD(0.2 / L), FedAWARE()),
+    Method(LocalSGD(0.2 / L), FedAdp()),
+    Method(LocalSGD(0.2 / L), Disagreement()),
+    Method(LocalSGD(0.2 / L), Agreement()),
+    Method(LocalSGD(0.2 / L), GeometricMedian()),
+    Method(LocalSGD(0.2 / L), CoordinateMedian()),
+    Method(LocalSGD(0.2 / L), TrimmedMean()),
+    Method(LocalSGD(0.2 / L), Krum()),
+    Method(LocalSGD(0.2 / L), MultiKrum()),
+    Method(LocalSGD(0.2 / L), CenteredClipping()),
+    Method(LocalSGD(total=0.4 / L), Trust()),
 ]
 
 
@@ -121,8 +125,8 @@ def test_with_sampled_clients_and_momentum() -> None:
         "participation": SampledParticipation(3),
         "server_step": ServerStep(0.9, momentum=0.5, nesterov=True),
     }
-    fixed = HewFixed(L, 0.3, variance=NOISE)
-    for method in (HewHet(L, 0.3), Scaffold(L, 0.1), fixed):
+    fixed = HewFixed(total=0.3 / L, variance=NOISE)
+    for method in (HewHet(L, 0.3), Scaffold(0.1 / L), fixed):
         found, known = flower(method, **extra), engine(method, **extra)
         np.testing.assert_allclose(found.state.anchor, known.anchors[0], rtol=1e-10)
 

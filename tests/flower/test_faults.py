@@ -20,10 +20,12 @@ from hewfl import (
     HewHet,
     HewHom,
     InvalidInputError,
+    LocalSGD,
+    Method,
     ProblemBounds,
-    QFedAvg,
     Scaffold,
 )
+from hewfl.aggregators import QFedAvg
 from hewfl.flower import AlgorithmStrategy, ClientObjective, client_app
 from hewfl.flower.arrays import flat, layout_of
 from hewfl.flower.client import INTRODUCE, TRAIN
@@ -202,7 +204,7 @@ def test_heads_of_our_own_are_read_where_they_are_right() -> None:
     np.testing.assert_array_equal(flat(layout_of(record), record), np.zeros(D))
 
 
-@pytest.mark.parametrize("method", [HewHom(L, 0.4), HewHet(L, 0.4), FedNova(L, 0.2)])
+@pytest.mark.parametrize("method", [HewHom(L, 0.4), HewHet(L, 0.4), FedNova(0.2 / L)])
 @pytest.mark.parametrize(
     "lie", [{"step_size": 1e-30}, {"num_steps": 1}, {"step_size": 1e300}]
 )
@@ -231,7 +233,7 @@ def test_a_damaged_gradient_at_the_start_is_left_out() -> None:
 
 def test_noise_by_client_goes_with_those_who_are_there() -> None:
     v = (1.0, 2.0, 3.0, 4.0, 5.0)
-    method = HewFixed(L, 0.4, variance=v)
+    method = HewFixed(total=0.4 / L, variance=v)
     _, result = run(method=method, prepare=lambda grid: grid.disconnect(VICTIM))
     worth = 1 / np.array([1.0, 2.0, 3.0, 5.0])  # equal steps and batches
     for metrics in result.train_metrics_clientapp.values():
@@ -243,14 +245,14 @@ def test_leaving_out_is_as_if_the_client_had_not_been_asked() -> None:
     def only(grid: StubGrid) -> None:
         grid.disconnect(VICTIM)
 
-    by_fault, _ = run(NAN, method=Scaffold(L, 0.2))
-    absent, result = run(method=Scaffold(L, 0.2), prepare=only)
+    by_fault, _ = run(NAN, method=Scaffold(0.2 / L))
+    absent, result = run(method=Scaffold(0.2 / L), prepare=only)
     np.testing.assert_array_equal(by_fault.state.anchor, absent.state.anchor)
     assert result.train_metrics_clientapp[1]["excluded-missing"] == 1
 
 
 def test_too_few_replies_reject_the_round_and_leave_everything_as_it_was() -> None:
-    strategy, result = run(NAN, min_replies=N, rounds=2, method=Scaffold(L, 0.2))
+    strategy, result = run(NAN, min_replies=N, rounds=2, method=Scaffold(0.2 / L))
     np.testing.assert_array_equal(strategy.state.anchor, np.zeros(D))
     np.testing.assert_array_equal(strategy.state.algorithm.clients, np.zeros((N, D)))
     assert result.train_metrics_clientapp[2]["accepted"] == 0
@@ -280,7 +282,7 @@ def test_a_model_that_would_overflow_is_not_taken() -> None:
             else [a]
         )
 
-    method = Scaffold(L, 0.2, server_step=1e25)
+    method = Scaffold(0.2 / L, server_learning_rate=1e25)
     strategy, result = run(prepare=large, method=method)
     assert result.train_metrics_clientapp[1]["accepted"] == 0
     assert result.train_metrics_clientapp[1]["excluded"] == 0
@@ -317,12 +319,12 @@ def test_the_population_is_checked() -> None:
 def test_noise_by_client_is_of_the_whole_population() -> None:
     text = "`variance` must be one number or 3 of them; got 2 numbers"
     with pytest.raises(InvalidInputError, match=text):
-        AlgorithmStrategy(HewFixed(L, 0.4, variance=(1.0, 2.0)), population=3)
+        AlgorithmStrategy(HewFixed(total=0.4 / L, variance=(1.0, 2.0)), population=3)
 
 
 def test_methods_that_need_losses_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="needs neither losses"):
-        AlgorithmStrategy(QFedAvg(L, 0.1, 1.0), population=2)
+        AlgorithmStrategy(Method(LocalSGD(0.1 / L), QFedAvg(1.0)), population=2)
 
 
 # ------------------------------------------------------------------ who is who

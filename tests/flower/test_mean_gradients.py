@@ -19,7 +19,7 @@ from tests.flower.federation import StubGrid, Tamper, honest, local_of
 from tests.simulation.toy import least_squares
 
 PROBLEM = least_squares(1, n=4, d=5)
-RULE = Scaffold(PROBLEM.smoothness, 0.2)
+RULE = Scaffold(0.2 / PROBLEM.smoothness)
 Made = Callable[[], Callable[[Any], Any]]
 
 

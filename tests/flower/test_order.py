@@ -27,7 +27,7 @@ def run(arrivals: int, method: Any, **options: Any) -> tuple[AlgorithmStrategy, 
     return strategy, grid
 
 
-@pytest.mark.parametrize("method", [HewHom(L, 0.4), HewHet(L, 0.4), Scaffold(L, 0.1)])
+@pytest.mark.parametrize("method", [HewHom(L, 0.4), HewHet(L, 0.4), Scaffold(0.1 / L)])
 def test_arrival_and_node_ids_do_not_matter(method: Any) -> None:
     known, _ = run(0, method)
     for arrivals in (1, 2, 3):

@@ -20,7 +20,7 @@ from flwr.app import (
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from hewfl import HewMean
+from hewfl import ExactWeights, LocalSGD, Method
 from hewfl.flower import HewStrategy, sketched
 from hewfl.flower.secure_aggregation import TOGETHER
 from tests.flower.federation import StubGrid
@@ -32,7 +32,7 @@ DRAWN = np.random.default_rng(2)
 MOVES = 0.1 * (
     DRAWN.standard_normal(D) + NOISE[:, None] * DRAWN.standard_normal((N, D))
 ).astype(np.float32)
-KAPPA = HewMean(1.0, 1.0, kappa=3.0)
+KAPPA = Method(LocalSGD(1.0), ExactWeights(kappa=3.0, by="size", cross_fit=False))
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
 
 

@@ -20,7 +20,8 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from hewfl import FedAWARE, HewHet, HewHom, InvalidInputError, QFedAvg, ServerStep
+from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerStep
+from hewfl.aggregators import FedAWARE, QFedAvg
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
 from hewfl.methods.registry import RULES
@@ -114,8 +115,8 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     [
         ({"rule": "best"}, "`rule` must be one of fedavg, .*; got 'best'"),
         ({"rule": HewHet(1.0, 1.0)}, "knows no client by name"),
-        ({"rule": FedAWARE(1.0, 1.0)}, "knows no client by name"),
-        ({"rule": QFedAvg(1.0, 1.0, 1.0)}, "needs neither losses"),
+        ({"rule": Method(LocalSGD(1.0), FedAWARE())}, "knows no client by name"),
+        ({"rule": Method(LocalSGD(1.0), QFedAvg(1.0))}, "needs neither losses"),
         ({"longest": 0.0}, "`longest` must be a positive finite number"),
         ({"min_replies": 0}, "`min_replies` must be at least 1"),
         ({"phases": 3}, "`phases` must be 1, or 2"),

@@ -41,8 +41,8 @@ METHODS: list[Any] = [
     HewHom(L, 0.4),
     HewHet(L, 0.4),
     HewControl(ProblemBounds(L, 5.0, 1e-3, 1.0), 0.1),
-    Scaffold(L, 0.1),
-    FedNova(L, 0.1),
+    Scaffold(0.1 / L),
+    FedNova(0.1 / L),
 ]
 
 
@@ -171,10 +171,10 @@ def test_methods_and_laws_of_a_user_can_be_kept(tmp_path: Path) -> None:
             pass
 
         def plan(self, cohort: Any, state: None) -> LocalPlan:
-            return UniformLocalSGD(L, 0.1).plan(cohort, state)
+            return UniformLocalSGD(0.1 / L).plan(cohort, state)
 
         def decide(self, round_: Any, state: None) -> Any:
-            return UniformLocalSGD(L, 0.1).decide(round_, state)
+            return UniformLocalSGD(0.1 / L).decide(round_, state)
 
     for method in (Mine, lambda: OnlineCurvature(HewHom(L, 0.4))):
         folder = tmp_path / method().name

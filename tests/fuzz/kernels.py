@@ -94,7 +94,7 @@ def draw_calls(rng: np.random.Generator) -> None:
     parts = np.array_split(np.arange(samples), n)
     problem = softmax_from_arrays(X, labels, parts, l2=1e-3)
     law = FixedSteps(rng.integers(1, 4, n).tolist())
-    lanes = [Lane(HewHom(4.0, 1.0)), Lane(HewHet(4.0, 1.0)), Lane(Scaffold(4.0, 1.0))]
+    lanes = [Lane(HewHom(4.0, 1.0)), Lane(HewHet(4.0, 1.0)), Lane(Scaffold(1.0 / 4.0))]
     federation = Federation(law, 2)
     simulate(problem, federation, lanes, rounds=2, seed=0, dtype=np.dtype(dtype))
     A = rng.standard_normal((3, n, n))

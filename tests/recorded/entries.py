@@ -8,27 +8,25 @@ from typing import Any
 
 from hewfl import (
     Entry,
-    FedAdp,
     FedAvg,
     FedAvgM,
-    FedAWARE,
-    FedExP,
-    FedMGDAPlus,
     FedNova,
     FedProx,
     HewControl,
     HewFixed,
     HewHet,
     HewHom,
+    LocalSGD,
+    Method,
     MinibatchSGD,
     OnlineCurvature,
     ProblemBounds,
-    QFedAvg,
     Scaffold,
     ServerStep,
     StepWeighted,
     UniformLocalSGD,
 )
+from hewfl.aggregators import FedAdp, FedAWARE, FedExP, FedMGDAPlus, QFedAvg
 
 
 def hew(L: float, variance: Any) -> list[Any]:
@@ -43,9 +41,9 @@ def hew(L: float, variance: Any) -> list[Any]:
         HewHet(L, 0.8, 1.5, null_endpoint=True),
         HewHom(L, 0.8),
         HewHom(L, 0.8, 1.5, null_endpoint=True),
-        HewFixed(L, 0.8, variance=variance),
-        HewFixed(L, 0.8, power=0.0, corrected=True),
-        HewFixed(L, 0.8, power=0.5, corrected=True, start="zero"),
+        HewFixed(total=0.8 / L, variance=variance),
+        HewFixed(total=0.8 / L, variates="gradient", power=0.0),
+        HewFixed(total=0.8 / L, variates="zero", power=0.5),
         OnlineCurvature(HewHom(L, 0.8)),
         OnlineCurvature(HewHet(L, 0.8), 0.5, 0.1),
     ]
@@ -54,25 +52,27 @@ def hew(L: float, variance: Any) -> list[Any]:
 def rivals(L: float) -> list[Any]:
     """The baselines in all their forms."""
     return [
-        UniformLocalSGD(L, 0.3),
-        FedAvg(L, 0.3),
-        FedAvgM(L, 0.3, momentum=0.5),
-        FedProx(L, 0.3, 0.1),
-        FedNova(L, 0.3),
-        FedNova(L, 0.3, by_size=False),
-        Scaffold(L, 0.3),
-        Scaffold(L, 0.3, 0.9, start="gradient"),
-        MinibatchSGD(L, 0.3),
-        StepWeighted(L, 0.3),
-        QFedAvg(L, 0.3, 0.0),
-        QFedAvg(L, 0.3, 1.5),
-        FedExP(L, 0.3),
-        FedAdp(L, 0.3),
-        FedAWARE(L, 0.3),
-        FedAWARE(L, 0.3, 0.7, 0.2, unit=True),
-        FedMGDAPlus(L, 0.3),
-        FedMGDAPlus(L, 0.3, 0.1, 0.9, by_size=False),
-        FedMGDAPlus(L, 0.3, 0.05, 0.1, relative=False),
+        UniformLocalSGD(0.3 / L),
+        FedAvg(0.3 / L),
+        FedAvgM(0.3 / L, momentum=0.5),
+        FedProx(0.3 / L, prox=0.1),
+        FedNova(0.3 / L),
+        FedNova(0.3 / L, by="equal"),
+        Scaffold(0.3 / L),
+        Scaffold(0.9 / (0.3 / L), start="gradient"),
+        MinibatchSGD(0.3 / L),
+        StepWeighted(0.3 / L),
+        Method(LocalSGD(0.3 / L), QFedAvg(0.0)),
+        Method(LocalSGD(0.3 / L), QFedAvg(1.5)),
+        Method(LocalSGD(0.3 / L), FedExP()),
+        Method(LocalSGD(0.3 / L), FedAdp()),
+        Method(LocalSGD(0.3 / L), FedAWARE()),
+        Method(LocalSGD(0.3 / L), Method(LocalSGD(0.2 / 0.7), FedAWARE(unit=True))),
+        Method(LocalSGD(0.3 / L), FedMGDAPlus()),
+        Method(LocalSGD(0.3 / L), Method(LocalSGD(0.9 / 0.1), FedMGDAPlus(by="equal"))),
+        Method(
+            LocalSGD(0.3 / L), Method(LocalSGD(0.1 / 0.05), FedMGDAPlus(relative=False))
+        ),
     ]
 
 
@@ -83,9 +83,11 @@ def outer(L: float) -> list[Any]:
         Entry(
             HewHom(L, 0.8), ServerStep(0.7, 0.9, nesterov=True), "DiLoCo's server step"
         ),
-        Entry(Scaffold(L, 0.3), ServerStep(0.5)),
-        Entry(FedAWARE(L, 0.3), ServerStep(0.7, 0.5, nesterov=True)),
-        FedAvgM(L, 0.3, step=0.5),
+        Entry(Scaffold(0.3 / L), ServerStep(0.5)),
+        Entry(
+            Method(LocalSGD(0.3 / L), FedAWARE()), ServerStep(0.7, 0.5, nesterov=True)
+        ),
+        FedAvgM(0.3 / L, server_learning_rate=0.5),
     ]
 
 
@@ -96,12 +98,12 @@ def with_memory(L: float) -> list[Any]:
         HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.5, tracking=0.0),
         HewHet(L, 0.8),
         HewHom(L, 0.8),
-        HewFixed(L, 0.8, corrected=True),
+        HewFixed(total=0.8 / L, variates="gradient"),
         OnlineCurvature(HewHet(L, 0.8)),
-        Entry(Scaffold(L, 0.3), ServerStep(0.7, 0.5, nesterov=True)),
-        FedAdp(L, 0.3),
-        FedAWARE(L, 0.3),
-        FedAvgM(L, 0.3),
-        FedAvg(L, 500.0),  # diverges
-        QFedAvg(L, 0.3, 0.1),  # refuses where losses are lowered
+        Entry(Scaffold(0.3 / L), ServerStep(0.7, 0.5, nesterov=True)),
+        Method(LocalSGD(0.3 / L), FedAdp()),
+        Method(LocalSGD(0.3 / L), FedAWARE()),
+        FedAvgM(0.3 / L),
+        FedAvg(500.0 / L),  # diverges
+        Method(LocalSGD(0.3 / L), QFedAvg(0.1)),  # refuses where losses are lowered
     ]

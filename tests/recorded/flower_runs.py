@@ -10,16 +10,17 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 
 from hewfl import (
     ChoiceSteps,
-    FedAdp,
-    FedAWARE,
     FedNova,
     HewHet,
     HewHom,
+    LocalSGD,
+    Method,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
     ServerStep,
 )
+from hewfl.aggregators import FedAdp, FedAWARE
 from hewfl.flower import AlgorithmStrategy, ClientObjective, StepContext, client_app
 from hewfl.problems import random_quadratic
 from tests.flower.federation import StubGrid
@@ -121,10 +122,10 @@ def outcome(
 METHODS: dict[str, Any] = {
     "hew_plain": HewHom(L, 0.8),
     "hew_corrected": HewHet(L, 0.8),
-    "scaffold": Scaffold(1.0, 0.3, 1.0, "zero"),
-    "fednova": FedNova(1.0, 0.3),
-    "fedadp": FedAdp(L, 0.3),
-    "fedaware": FedAWARE(L, 0.3),
+    "scaffold": Scaffold(("zero") / (1.0 / 0.3)),
+    "fednova": FedNova(0.3),
+    "fedadp": Method(LocalSGD(0.3 / L), FedAdp()),
+    "fedaware": Method(LocalSGD(0.3 / L), FedAWARE()),
 }
 
 

@@ -89,7 +89,7 @@ def kernels() -> dict[str, str]:
 
 def trained(problem: Softmax, dtype: str) -> NDArray[Any]:
     """The model after one round of one client."""
-    federation, entries = Federation(FixedSteps(3), 4), [FedAvg(1.0, 0.1)]
+    federation, entries = Federation(FixedSteps(3), 4), [FedAvg(0.1)]
     return simulate(problem, federation, entries, rounds=1, seed=0, dtype=dtype).anchors
 
 

@@ -14,19 +14,16 @@ from hewfl import (
     ChoiceSteps,
     Entry,
     EpochSteps,
-    FedAdp,
     FedAvg,
-    FedAWARE,
     Federation,
-    FedExP,
-    FedMGDAPlus,
     FixedSteps,
     HewControl,
     HewHet,
     HewHom,
+    LocalSGD,
+    Method,
     PoissonSteps,
     ProblemBounds,
-    QFedAvg,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
@@ -34,6 +31,7 @@ from hewfl import (
     TimedSteps,
     UniformLocalSGD,
 )
+from hewfl.aggregators import FedAdp, FedAWARE, FedExP, FedMGDAPlus, QFedAvg
 from hewfl.data import load
 from hewfl.problems import (
     Quadratic,
@@ -102,7 +100,7 @@ def digits_float32_common_pool(folder: Path) -> Files:
     """One pool for all clients; branches in float32 on rows in float64."""
     X, y = rows()
     problem = softmax_common_pool(X, y, 3, l2=0.01)
-    entries = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(L_DIGITS, 0.3)]
+    entries = [HewHom(L_DIGITS, 0.8), HewHet(L_DIGITS, 0.8), FedAvg(0.3 / L_DIGITS)]
     federation = Federation(FixedSteps([1, 5, 2]), 8)
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": 2}
     return simulated(folder, problem, federation, entries, rounds=5, seed=13, **more)
@@ -136,8 +134,16 @@ def equal_clients(folder: Path) -> Files:
         6, 3, 4, samples=2, noise=0.0, heterogeneity=0.0, common_hessian=True
     )
     federation = Federation(FixedSteps(2), 1)
-    entries = [*hew(L, 1.0)[3:8], FedAdp(L, 0.3), FedAWARE(L, 0.3), FedExP(L, 0.3)]
-    entries += [FedMGDAPlus(L, 0.3), HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0)]
+    entries = [
+        *hew(L, 1.0)[3:8],
+        Method(LocalSGD(0.3 / L), FedAdp()),
+        Method(LocalSGD(0.3 / L), FedAWARE()),
+        Method(LocalSGD(0.3 / L), FedExP()),
+    ]
+    entries += [
+        Method(LocalSGD(0.3 / L), FedMGDAPlus()),
+        HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.0),
+    ]
     return simulated(folder, problem, federation, entries, rounds=2, seed=26)
 
 
@@ -154,7 +160,7 @@ def audits(folder: Path) -> Files:
         HewControl(box, VARIANCE),
         HewHet(L, 0.8),
         Entry(HewHom(L, 0.8), ServerStep(0.9, 0.3)),
-        FedAvg(L, 0.3),
+        FedAvg(0.3 / L),
     ]
     observers = [pathwise_audit, control_audit(problem)]
     more: dict[str, Any] = {"observers": observers}
@@ -172,7 +178,7 @@ LAWS: dict[str, Any] = {
 
 def horizons_of(law: str) -> Scenario:
     def scenario(folder: Path) -> Files:
-        entries = [HewHom(L, 0.8), HewHet(L, 0.8), UniformLocalSGD(L, 0.2)]
+        entries = [HewHom(L, 0.8), HewHet(L, 0.8), UniformLocalSGD(0.2 / L)]
         federation = Federation(LAWS[law], 2)
         return simulated(folder, quadratic(), federation, entries, rounds=4, seed=17)
 
@@ -185,7 +191,11 @@ def horizons_of(law: str) -> Scenario:
 def lost_clients(folder: Path) -> Files:
     """Clients 1 and 3 draw rows without a finite gradient in some rounds."""
     problem = Faulty(quadratic(), bad_rows=(7, 30))
-    entries = [*hew(L, VARIANCE), *with_memory(L)[5:9], QFedAvg(L, 0.3, 1.0)]
+    entries = [
+        *hew(L, VARIANCE),
+        *with_memory(L)[5:9],
+        Method(LocalSGD(0.3 / L), QFedAvg(1.0)),
+    ]
     return simulated(folder, problem, MIXED, entries, rounds=4, seed=20)
 
 
@@ -194,7 +204,7 @@ def silent_start(folder: Path) -> Files:
     problem = Faulty(quadratic(), bad_rows=(7,))
     entries = [
         HewHet(L, 0.8),
-        Scaffold(L, 0.3, start="gradient"),
+        Scaffold(0.3 / L, start="gradient"),
         HewControl(ProblemBounds(L, 3.0, 1e-3, 1.0), 0.5),
         HewHom(L, 0.8),
     ]
@@ -205,10 +215,10 @@ def stopped_entries(folder: Path) -> Files:
     """Lanes that diverge in three ways, one that refuses, one that goes on."""
     problem = Faulty(quadratic(), lowered=0.6)
     entries = [
-        FedAvg(L, 1000.0),  # its objective leaves all bounds
+        FedAvg(1000.0 / L),  # its objective leaves all bounds
         HewHet(L, 1e160),  # no displacement is finite
-        Scaffold(L, 1e80),
-        QFedAvg(L, 0.3, 0.1),  # refuses a negative loss
+        Scaffold(1e80 / L),
+        Method(LocalSGD(0.3 / L), QFedAvg(0.1)),  # refuses a negative loss
         HewHom(L, 0.8),
     ]
     return simulated(folder, problem, MIXED, entries, rounds=5, seed=18)
@@ -216,7 +226,7 @@ def stopped_entries(folder: Path) -> Files:
 
 def unseen_divergence_float32(folder: Path) -> Files:
     """Without evaluation a entry is stopped by its displacements alone."""
-    entries = [FedAvg(L, 1e8), HewHom(L, 1e9), HewHom(L, 0.8)]
+    entries = [FedAvg(1e8 / L), HewHom(L, 1e9), HewHom(L, 0.8)]
     more: dict[str, Any] = {"dtype": np.float32, "evaluate_every": None}
     return simulated(folder, quadratic(), MIXED, entries, rounds=6, seed=19, **more)
 

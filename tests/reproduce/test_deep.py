@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hewfl.algorithms.paced import Paced
 from reproduce.figures import figure_3, figure_4, figure_5, figure_6
 from reproduce.specs import (
     cnn_equal_spec,
@@ -17,7 +18,6 @@ from reproduce.specs import (
 )
 
 from hewfl import FedAvg, HewHom, InvalidInputError, MinibatchSGD
-from hewfl.algorithms.paced import Paced
 from hewfl.core.round import Cohort
 from hewfl.experiments.build_problem import build_problem, entries_of
 from hewfl.experiments.method_spec import MethodSpec

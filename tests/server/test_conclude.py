@@ -44,7 +44,7 @@ def started(entry: Entry, x: Any, rng: np.random.Generator) -> ServerState:
 @pytest.mark.parametrize(
     "server_step", [ServerStep(), ServerStep(0.5), ServerStep(0.7, 0.9, nesterov=True)]
 )
-@pytest.mark.parametrize("method", [FedAvg(1.0, 0.5), HewHom(2.0, 0.5), Median()])
+@pytest.mark.parametrize("method", [FedAvg(0.5), HewHom(2.0, 0.5), Median()])
 def test_the_step_is_the_outer_one(
     method: Any, server_step: ServerStep, rng: np.random.Generator
 ) -> None:

@@ -23,7 +23,7 @@ def test_nobody_heard_cannot_start() -> None:
     nothing = np.full((2, 3), np.nan)
     with pytest.raises(DataError, match="no client has a finite gradient"):
         initial_state(HewHet(1.0, 0.5), np.zeros(3), 2, nothing)
-    assert initial_state(FedAvg(1.0, 0.5), np.zeros(3), 2, nothing).algorithm is None
+    assert initial_state(FedAvg(0.5), np.zeros(3), 2, nothing).algorithm is None
 
 
 def test_all_heard_are_left_as_they_are(rng: np.random.Generator) -> None:

@@ -27,7 +27,7 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
     L, d = problem.smoothness, problem.d
     bounds = ProblemBounds(L, 10.0, 0.01, 0.1)
     entries: list[Any] = [
-        FedAvg(L, 0.2),
+        FedAvg(0.2 / L),
         HewHet(L, 0.5, start="gradient"),
         HewControl(bounds, variance=1.0),
     ]
@@ -53,10 +53,10 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
 def test_fedavgm_is_fedavg_under_momentum() -> None:
     problem = random_quadratic(seed=0, n=4, d=3)
     L, federation = problem.smoothness, Federation(FixedSteps(2), 2)
-    by_hand = Entry(FedAvg(L, 0.1), ServerStep(0.5, 0.8), "by hand")
-    entries = [FedAvgM(L, 0.1, momentum=0.8, step=0.5), by_hand]
+    by_hand = Entry(FedAvg(0.1 / L), ServerStep(0.5, 0.8), "by hand")
+    entries = [FedAvgM(0.1 / L, momentum=0.8, server_learning_rate=0.5), by_hand]
     trace = simulate(problem, federation, entries, rounds=4, seed=0)
     assert trace.names == ("FedAvgM", "by hand")
     np.testing.assert_array_equal(trace.anchors[0], trace.anchors[1])
     with pytest.raises(InvalidInputError, match="`momentum` must be from 0 to below 1"):
-        FedAvgM(L, 0.1, momentum=1.0)
+        FedAvgM(0.1 / L, momentum=1.0)

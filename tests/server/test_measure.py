@@ -95,9 +95,10 @@ def test_the_interval_is_students_for_equal_weights() -> None:
 def entries(problem: Quadratic) -> list[Entry]:
     L = problem.smoothness
     return [
-        Entry(FedAvg(L, 0.3), ServerStep(line_search_samples=3)),
+        Entry(FedAvg(0.3 / L), ServerStep(line_search_samples=3)),
         Entry(
-            HewFixed(L, 0.5), ServerStep(1.0, 0.5, line_search_samples=3, average="ema")
+            HewFixed(total=0.5 / L),
+            ServerStep(1.0, 0.5, line_search_samples=3, average="ema"),
         ),
     ]
 
@@ -135,7 +136,7 @@ def test_step_sizes_are_those_measured() -> None:
     """Under a plan twice as long the first measured step is half as long."""
     L, start = EXACT.smoothness, EXACT.optimum().x + 1
     ones = Federation(FixedSteps(1), 2)
-    methods = [UniformLocalSGD(L, 1.0), UniformLocalSGD(L, 2.0)]
+    methods = [UniformLocalSGD(1.0 / L), UniformLocalSGD(2.0 / L)]
     both = [
         Entry(m, ServerStep(line_search_samples=3), str(k))
         for k, m in enumerate(methods)
@@ -166,7 +167,7 @@ def test_measured_runs_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 def test_the_ledger_counts_scalars_and_samples_by_hand() -> None:
     """Four losses up from each, a* down; s besides x where some may be absent."""
     L, d, rounds = EXACT.smoothness, EXACT.d, 5
-    entry = Entry(UniformLocalSGD(L, 0.3), ServerStep(line_search_samples=7))
+    entry = Entry(UniformLocalSGD(0.3 / L), ServerStep(line_search_samples=7))
     full = simulate(EXACT, FULL, [entry], rounds=rounds, seed=1)
     account = full.communication(0)
     assert account.total.scalars == rounds * (d + 4 * d + 4 * 4 + 1)
@@ -176,7 +177,7 @@ def test_the_ledger_counts_scalars_and_samples_by_hand() -> None:
     assert account.samples.tolist() == [rounds * 7] * 4
     some = Federation(FixedSteps(2), 2, SampledParticipation(3))
     entry = Entry(
-        UniformLocalSGD(L, 0.3),
+        UniformLocalSGD(0.3 / L),
         ServerStep(line_search_samples=7, line_search_points=(1.0, 3.0)),
     )
     part = simulate(EXACT, some, [entry], rounds=rounds, seed=1)

@@ -157,14 +157,14 @@ FEDERATION = Federation(FixedSteps([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
 
 def entries() -> list[Entry]:
     L = PROBLEM.smoothness
-    adam = FedAdam(L, 0.2, step=0.05)
+    adam = FedAdam(0.2 / L, server_learning_rate=0.05)
     return [
-        Entry(FedAvg(L, 0.2)),
-        Entry(FedAvg(L, 0.2), ServerStep(average="tail", average_from=3)),
+        Entry(FedAvg(0.2 / L)),
+        Entry(FedAvg(0.2 / L), ServerStep(average="tail", average_from=3)),
         Entry(HewHom(L, 0.5), ServerStep(1.0, 0.5, average="ema")),
         replace(adam, server_step=replace(adam.server_step, average="ema")),
-        FedYogi(L, 0.2, step=0.05),
-        FedAdagrad(L, 0.2, step=0.05),
+        FedYogi(0.2 / L, server_learning_rate=0.05),
+        FedAdagrad(0.2 / L, server_learning_rate=0.05),
     ]
 
 
@@ -205,7 +205,7 @@ def test_runs_with_memories_go_on_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_round_of_nobody_gives_no_iterate() -> None:
     """Only client 0 exists in the law of round 1: others are drawn in other rounds."""
-    alone = Entry(FedAvg(PROBLEM.smoothness, 0.2), ServerStep(average="tail"))
+    alone = Entry(FedAvg(0.2 / PROBLEM.smoothness), ServerStep(average="tail"))
 
     class Nobody:
         def draw(self, seed: int, t: int, n: int) -> Any:  # noqa: ARG002

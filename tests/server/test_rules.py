@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from hewfl import FedAWARE, HewFixed, HewHet, HewHom, InvalidInputError, UniformLocalSGD
+from hewfl import (
+    HewFixed,
+    HewHet,
+    HewHom,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    UniformLocalSGD,
+)
+from hewfl.aggregators import FedAWARE
 from hewfl.methods.registry import RULES, reads, rule_of
 
 
@@ -17,15 +26,15 @@ def test_only_fednova_asks_for_steps_and_nobody_for_step_sizes(name: str) -> Non
 
 def test_exact_weights_from_gradients_ask_for_both() -> None:
     assert reads(HewHom(1.0, 1.0)) == (True, True, False)
-    assert rule_of(UniformLocalSGD(1.0, 1.0)).name == "Uniform-LocalSGD"
+    assert rule_of(UniformLocalSGD(1.0)).name == "Uniform-LocalSGD"
 
 
 @pytest.mark.parametrize(
     "method",
     [
         HewHet(1.0, 1.0),
-        FedAWARE(1.0, 1.0),
-        HewFixed(1.0, 1.0, variance=tuple(np.ones(2))),
+        Method(LocalSGD(1.0), FedAWARE()),
+        HewFixed(total=1.0, variance=tuple(np.ones(2))),
     ],
 )
 def test_methods_that_know_clients_by_name_are_refused(method: object) -> None:

@@ -32,7 +32,7 @@ from tests.simulation.unchecked import unchecked
 
 ONE: Any = FixedSteps(2)
 FEDERATION = Federation(ONE, 4)
-METHOD = FedAvg(10.0, 1.0)
+METHOD = FedAvg(1.0 / 10.0)
 
 
 def refused(text: str, make: Callable[[], object]) -> None:

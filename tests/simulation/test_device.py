@@ -40,7 +40,7 @@ def moved(problem: Softmax, device: str) -> Softmax:
 def test_tensors_give_the_same_run(device: str, dtype: str, rounding: float) -> None:
     problem = softmax(dtype)
     L = problem.smoothness
-    entries: list[Any] = [HewHom(L, 0.5), HewHet(L, 0.5), Scaffold(L, 0.3)]
+    entries: list[Any] = [HewHom(L, 0.5), HewHet(L, 0.5), Scaffold(0.3 / L)]
     federation = Federation(FixedSteps([1, 2, 4, 8, 2, 1]), 5)
     there = moved(problem, device)
     given: dict[str, Any] = {"rounds": 6, "seed": 4, "dtype": np.dtype(dtype)}

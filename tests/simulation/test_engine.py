@@ -10,44 +10,47 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import (
-    Agreement,
-    CentredClipping,
     ChoiceSteps,
-    CoordinateMedian,
-    Disagreement,
     Entry,
-    EqualGround,
-    FedAdp,
     FedAvg,
-    FedAWARE,
     Federation,
-    FedExP,
-    FedMGDAPlus,
     FedNova,
     FedProx,
     FixedSteps,
-    GeometricMedian,
     HewControl,
     HewFixed,
     HewHet,
     HewHom,
     InvalidInputError,
-    KnownQuality,
-    Krum,
     LocalPlan,
+    LocalSGD,
+    Method,
     MinibatchSGD,
-    MultiKrum,
     ProblemBounds,
-    QFedAvg,
     RandomParticipation,
     SampledParticipation,
     Scaffold,
     ServerStep,
     StepWeighted,
-    TrimmedMean,
-    Trust,
     UniformLocalSGD,
     simulate,
+)
+from hewfl.aggregators import (
+    Agreement,
+    CenteredClipping,
+    CoordinateMedian,
+    Disagreement,
+    FedAdp,
+    FedAWARE,
+    FedExP,
+    FedMGDAPlus,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
+    Oracle,
+    QFedAvg,
+    TrimmedMean,
+    Trust,
 )
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.certificate import Variant
@@ -70,25 +73,25 @@ def all_entries(L: float) -> list[Any]:
         HewHet(L, 0.4, start="zero", null_endpoint=True),
         OnlineCurvature(HewHom(L, 0.4)),
         OnlineCurvature(HewHet(L, 0.4)),
-        HewFixed(L, 0.4),
-        HewFixed(L, 0.4, power=0.0, corrected=True),
+        HewFixed(total=0.4 / L),
+        HewFixed(total=0.4 / L, variates="gradient", power=0.0),
         HewControl(bounds, 10.0),
         HewControl(bounds, 10.0, variant="sharp", source="caps", tracking=1.0),
         HewControl(bounds, 10.0, variant="absorbed", source="oracle"),
-        UniformLocalSGD(L, 0.3),
-        FedAvg(L, 0.3),
-        FedProx(L, 0.3, 0.1),
-        FedNova(L, 0.3),
-        Scaffold(L, 0.3),
-        MinibatchSGD(L, 0.3),
-        StepWeighted(L, 0.3),
-        FedMGDAPlus(L, 0.3),
-        FedAWARE(L, 0.3),
-        FedExP(L, 0.3),
-        FedAdp(L, 0.3),
-        QFedAvg(L, 0.3, 1.0),
+        UniformLocalSGD(0.3 / L),
+        FedAvg(0.3 / L),
+        FedProx(0.3 / L, prox=0.1),
+        FedNova(0.3 / L),
+        Scaffold(0.3 / L),
+        MinibatchSGD(0.3 / L),
+        StepWeighted(0.3 / L),
+        Method(LocalSGD(0.3 / L), FedMGDAPlus()),
+        Method(LocalSGD(0.3 / L), FedAWARE()),
+        Method(LocalSGD(0.3 / L), FedExP()),
+        Method(LocalSGD(0.3 / L), FedAdp()),
+        Method(LocalSGD(0.3 / L), QFedAvg(1.0)),
         *for_unequal_quality(L),
-        Entry(FedAvg(L, 0.3), ServerStep(momentum=0.9), "FedAvgM"),
+        Entry(FedAvg(0.3 / L), ServerStep(momentum=0.9), "FedAvgM"),
         Entry(HewHet(L, 0.4), ServerStep(0.7, 0.5, nesterov=True)),
     ]
 
@@ -96,17 +99,17 @@ def all_entries(L: float) -> list[Any]:
 def for_unequal_quality(L: float) -> list[Any]:
     """The rules for clients of unequal quality."""
     return [
-        Disagreement(L, 0.3),
-        Agreement(L, 0.3),
-        GeometricMedian(L, 0.3),
-        CoordinateMedian(L, 0.3),
-        TrimmedMean(L, 0.3),
-        Krum(L, 0.3),
-        MultiKrum(L, 0.3),
-        CentredClipping(L, 0.3),
-        Trust(L, 0.3),
-        KnownQuality(L, 0.3),
-        EqualGround(Disagreement(L, 0.3)),
+        Method(LocalSGD(0.3 / L), Disagreement()),
+        Method(LocalSGD(0.3 / L), Agreement()),
+        Method(LocalSGD(0.3 / L), GeometricMedian()),
+        Method(LocalSGD(0.3 / L), CoordinateMedian()),
+        Method(LocalSGD(0.3 / L), TrimmedMean()),
+        Method(LocalSGD(0.3 / L), Krum()),
+        Method(LocalSGD(0.3 / L), MultiKrum()),
+        Method(LocalSGD(0.3 / L), CenteredClipping()),
+        Method(LocalSGD(total=0.3 / L), Trust()),
+        Method(LocalSGD(total=0.3 / L), Oracle()),
+        Method(LocalSGD(total=0.3 / L), Disagreement()),
     ]
 
 
@@ -308,7 +311,7 @@ def test_a_client_that_is_not_finite_is_left_out(
 
 def test_entries_of_one_name_are_numbered(problem: LeastSquares) -> None:
     L = problem.smoothness
-    entries: list[Any] = [FedAvg(L, 0.1), FedAvg(L, 0.2), HewHom(L, 0.4)]
+    entries: list[Any] = [FedAvg(0.1 / L), FedAvg(0.2 / L), HewHom(L, 0.4)]
     trace = simulate(problem, FEDERATION, entries, rounds=2, seed=1)
     assert trace.names == ("FedAvg #1", "FedAvg #2", "HEW (plain)")
     assert len(trace.final()) == 3
@@ -345,13 +348,13 @@ def test_laws_that_break_the_rules_are_named(
 ) -> None:
     L = problem.smoothness
     with pytest.raises(InvalidInputError, match=text):
-        simulate(problem, federation, [FedAvg(L, 0.1)], rounds=1, seed=0)
+        simulate(problem, federation, [FedAvg(0.1 / L)], rounds=1, seed=0)
 
 
 def test_when_nobody_is_finite_the_entry_stops(problem: LeastSquares) -> None:
     broken = Broken(problem, tuple(range(6)), np.nan)
     L = problem.smoothness
-    trace = simulate(broken, FEDERATION, [FedAvg(L, 0.3)], rounds=3, seed=1)
+    trace = simulate(broken, FEDERATION, [FedAvg(0.3 / L)], rounds=3, seed=1)
     assert [r.status[:8] for r in trace.of(0)] == ["start", *["diverged"] * 3]
     assert np.isfinite(trace.anchors).all()
 
@@ -372,8 +375,8 @@ def test_a_diverging_entry_stops_and_others_go_on(problem: LeastSquares) -> None
             calls = len(models)
             return self.inner.minibatch_gradients(models, *rest)
 
-    wild: Any = UniformLocalSGD(L, 500.0)
-    calm: Any = FedAvg(L, 0.3)
+    wild: Any = UniformLocalSGD(500.0 / L)
+    calm: Any = FedAvg(0.3 / L)
     trace = simulate(Counting(problem), FEDERATION, [wild, calm], rounds=30, seed=1)
     alone = simulate(problem, FEDERATION, [calm], rounds=30, seed=1)
     assert trace.of(0)[-1].status.startswith("diverged")
@@ -385,7 +388,7 @@ def test_a_diverging_entry_stops_and_others_go_on(problem: LeastSquares) -> None
 def test_empty_rounds_change_nothing_and_cost_nothing(problem: LeastSquares) -> None:
     L = problem.smoothness
     federation = Federation(FixedSteps(2), 4, RandomParticipation(0.15))
-    entries: list[Any] = [HewHet(L, 0.4), FedAvg(L, 0.3)]
+    entries: list[Any] = [HewHet(L, 0.4), FedAvg(0.3 / L)]
     trace = simulate(problem, federation, entries, rounds=12, seed=2)
     empty = [r for r in trace.of(1) if r.status == "nobody took part"]
     assert empty
@@ -423,7 +426,7 @@ def test_only_the_mean_of_the_variates_is_the_server_s(problem: LeastSquares) ->
         return {}
 
     federation = Federation(ChoiceSteps(), 4, SampledParticipation(3))
-    algorithms: list[Any] = [HewHet(L, 0.4), Scaffold(L, 0.3)]
+    algorithms: list[Any] = [HewHet(L, 0.4), Scaffold(0.3 / L)]
     for algorithm in algorithms:
         simulate(problem, federation, [algorithm], rounds=20, seed=2, observers=[watch])
     assert 0 < worst < 1e-12
@@ -445,7 +448,7 @@ def symmetric(d: int = 4) -> LeastSquares:
     [
         lambda L: HewHom(L, 0.6),
         lambda L: HewHet(L, 0.6),
-        lambda L: HewFixed(L, 0.6),
+        lambda L: HewFixed(total=0.6 / L),
     ],
 )
 def test_symmetric_exact_gradients_are_centralised_steps(
@@ -468,7 +471,7 @@ def test_symmetric_exact_gradients_are_centralised_steps(
 
 
 def test_bad_arguments_are_named(problem: LeastSquares) -> None:
-    entry = FedAvg(problem.smoothness, 0.3)
+    entry = FedAvg(0.3 / problem.smoothness)
     with pytest.raises(InvalidInputError, match="`algorithms` must be at least one"):
         simulate(problem, FEDERATION, [], rounds=1, seed=0)
     with pytest.raises(InvalidInputError, match="`rounds` must be at least 0; got -1"):
@@ -480,7 +483,7 @@ def test_bad_arguments_are_named(problem: LeastSquares) -> None:
 
 
 def test_evaluation_may_be_rare(problem: LeastSquares) -> None:
-    entry = FedAvg(problem.smoothness, 0.3)
+    entry = FedAvg(0.3 / problem.smoothness)
     often = simulate(problem, FEDERATION, [entry], rounds=7, seed=0)
     rarely = simulate(problem, FEDERATION, [entry], rounds=7, seed=0, evaluate_every=3)
     measured = [r.round for r in rarely.of(0) if r.objective is not None]

@@ -7,15 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from hewfl import (
-    Decision,
-    Demands,
-    Entry,
-    Federation,
-    FixedSteps,
-    LocalPlan,
-    simulate,
-)
+from hewfl import Decision, Demands, Entry, Federation, FixedSteps, LocalPlan, simulate
 from hewfl.errors import RuleError
 from tests.simulation.toy import least_squares
 

@@ -59,7 +59,9 @@ def test_sample_space_equals_the_plain_twin(
 def test_many_entries_take_the_fast_path_and_agree_with_few() -> None:
     problem = softmax()
     L = problem.smoothness
-    entries: list[Any] = [UniformLocalSGD(L, 0.05 * k) for k in range(1, LINEAR_LANES)]
+    entries: list[Any] = [
+        UniformLocalSGD((0.05 * k) / L) for k in range(1, LINEAR_LANES)
+    ]
     entries += [HewHom(L, 0.4), HewHet(L, 0.4)]
     federation = Federation(FixedSteps([1, 2, 4, 4, 8]), 4, SampledParticipation(4))
     with native.disabled():  # the compiled kernel would be asked first

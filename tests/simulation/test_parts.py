@@ -194,7 +194,7 @@ def test_the_ledger_counts_as_the_design_says() -> None:
     assert het.scalars == 2 * d + d * S + 1
     assert het.paper_scalars == 2 * d + 2 * d * S + 1
     assert het.up_per_client == d
-    scaffold = round_communication(Scaffold(1.0, 0.4).demands.traffic, S, d)
+    scaffold = round_communication(Scaffold(0.4).demands.traffic, S, d)
     assert (scaffold.scalars, scaffold.paper_scalars) == (9 * d, 16 * d)
     control = round_communication(Traffic(down=2, paper_up=2, down_scalars=1), S, d)
     assert control.paper_scalars == 2 * d + 2 * d * S + S  # eq:comm-main with ν = 0

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hewfl import FedAvg, HewHet, HewHom, QFedAvg, SolverError, simulate
+from hewfl import FedAvg, HewHet, HewHom, LocalSGD, Method, SolverError, simulate
+from hewfl.aggregators import QFedAvg
 from hewfl.errors import RuleError
 from tests.simulation.test_engine import FEDERATION, all_entries
 from tests.simulation.toy import LeastSquares, least_squares
@@ -43,7 +44,7 @@ def lowered() -> Lowered:
 def test_negative_losses_stop_q_fedavg_alone() -> None:
     problem = lowered()
     L = problem.smoothness
-    entries: list[Any] = [QFedAvg(L, 0.3, 1.0), FedAvg(L, 0.3)]
+    entries: list[Any] = [Method(LocalSGD(0.3 / L), QFedAvg(1.0)), FedAvg(0.3 / L)]
     trace = simulate(problem, FEDERATION, entries, rounds=12, seed=1)
     alone = simulate(problem, FEDERATION, entries[1:], rounds=12, seed=1)
     assert np.abs(trace.anchors[1] - alone.anchors[0]).max() < 1e-12
@@ -64,7 +65,7 @@ def test_negative_losses_stop_q_fedavg_alone() -> None:
 def test_without_fairness_the_sign_of_losses_is_no_matter() -> None:
     problem = lowered()
     L = problem.smoothness
-    entries = [QFedAvg(L, 0.3, 0.0)]
+    entries = [Method(LocalSGD(0.3 / L), QFedAvg(0.0))]
     trace = simulate(problem, FEDERATION, entries, rounds=12, seed=1)
     plain = simulate(problem.inner, FEDERATION, entries, rounds=12, seed=1)
     assert np.array_equal(trace.anchors, plain.anchors)
@@ -108,7 +109,7 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
 def test_a_refused_entry_stays_stopped_after_a_resume(tmp_path: Path) -> None:
     problem = lowered()
     L = problem.smoothness
-    entries: list[Any] = [QFedAvg(L, 0.3, 1.0), FedAvg(L, 0.3)]
+    entries: list[Any] = [Method(LocalSGD(0.3 / L), QFedAvg(1.0)), FedAvg(0.3 / L)]
     whole = simulate(problem, FEDERATION, entries, rounds=12, seed=1)
     for rounds in (9, 12):
         part = simulate(

@@ -22,7 +22,8 @@ from hewfl import (
     HewHet,
     HiddenBatches,
     InvalidInputError,
-    KnownQuality,
+    LocalSGD,
+    Method,
     RandomLabels,
     RandomUpdates,
     SampledParticipation,
@@ -32,6 +33,7 @@ from hewfl import (
     UniformLocalSGD,
     simulate,
 )
+from hewfl.aggregators import Oracle
 from hewfl.core.round import Decision, Round
 from hewfl.problems import (
     Softmax,
@@ -99,7 +101,7 @@ def displacements(
 class Still:
     """A rule that stays where it is: what clients send is all that changes."""
 
-    rule: Any = field(default_factory=lambda: UniformLocalSGD(1.0, 0.3))
+    rule: Any = field(default_factory=lambda: UniformLocalSGD(0.3))
     name: str = "still"
 
     @property
@@ -235,7 +237,7 @@ def test_a_rule_never_sees_who_is_bad(problem: Softmax) -> None:
     @dataclass(frozen=True)
     class Recorder:
         kept: list[Any]
-        rule: Any = field(default_factory=lambda: UniformLocalSGD(1.0, 0.3))
+        rule: Any = field(default_factory=lambda: UniformLocalSGD(0.3))
         name: str = "recorder"
 
         @property
@@ -279,7 +281,7 @@ def test_a_rule_never_sees_who_is_bad(problem: Softmax) -> None:
 
 def test_the_trace_says_who_is_bad(problem: Softmax, tmp_path: Path) -> None:
     fed = federation(ScaledUpdates(2 * ONE), HiddenBatches((1, 3)))
-    entries = [UniformLocalSGD(1.0, 0.3)]
+    entries = [UniformLocalSGD(0.3)]
     trace = simulate(problem, fed, entries, rounds=2, seed=1, checkpoint=tmp_path)
     roles = fed.scenario.assign(1, fed.batches(N))
     first, *later = from_lines((tmp_path / "trace.jsonl").read_text().splitlines())
@@ -291,7 +293,9 @@ def test_the_trace_says_who_is_bad(problem: Softmax, tmp_path: Path) -> None:
 
 def test_the_yardstick_knows(problem: Softmax) -> None:
     fed = federation(ScaledUpdates(2 * ONE), HiddenBatches((1, 3)))
-    trace = simulate(problem, fed, [KnownQuality(1.0, 0.3)], rounds=1, seed=1)
+    trace = simulate(
+        problem, fed, [Method(LocalSGD(total=0.3), Oracle())], rounds=1, seed=1
+    )
     roles = fed.scenario.assign(1, fed.batches(N))
     worth = np.where(np.isin(np.arange(N), list(roles.faulty)), 0, roles.batches)
     np.testing.assert_allclose(trace.of(0)[-1].weights, worth / worth.sum())
@@ -304,7 +308,7 @@ def test_the_yardstick_knows(problem: Softmax) -> None:
 def test_the_objective_is_of_those_who_are_judged(problem: Softmax, whose: str) -> None:
     scenario = Scenario((RandomLabels(2 * ONE),), whose)  # type: ignore[arg-type]  # both are right
     fed = Federation(FixedSteps(2), 2, scenario=scenario)
-    trace = simulate(problem, fed, [UniformLocalSGD(1.0, 0.3)], rounds=2, seed=0)
+    trace = simulate(problem, fed, [UniformLocalSGD(0.3)], rounds=2, seed=0)
     roles = scenario.roles(0, fed.batches(N))
     losses = roles.relabelled(problem).client_losses(trace.anchors)[0]
     chosen = losses[roles.honest] if whose == "honest" else losses
@@ -324,7 +328,7 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(
     faults = (StaleUpdates(2 * ONE, every=4), GrowingNoise(ONE), HiddenBatches((1, 3)))
     fed = federation(*faults, **more)
     entries: list[Any] = [
-        UniformLocalSGD(1.0, 0.3), HewFixed(1.0, 0.4), HewHet(1.0, 0.4)
+        UniformLocalSGD(0.3), HewFixed(total=0.4), HewHet(1.0, 0.4)
     ]  # fmt: skip
 
     def run(name: str, rounds: int) -> bytes:
@@ -338,7 +342,7 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(
 
 
 def test_another_scenario_does_not_go_on(problem: Softmax, tmp_path: Path) -> None:
-    entries = [UniformLocalSGD(1.0, 0.3)]
+    entries = [UniformLocalSGD(0.3)]
     fed = federation(ScaledUpdates(ONE))
     simulate(problem, fed, entries, rounds=1, seed=0, checkpoint=tmp_path)
     with pytest.raises(DataError, match=r"its federation is .* in Scenario"):
@@ -347,7 +351,7 @@ def test_another_scenario_does_not_go_on(problem: Softmax, tmp_path: Path) -> No
 
 def test_entries_do_not_touch_each_other(problem: Softmax) -> None:
     fed = federation(StaleUpdates(ONE, every=2), RandomUpdates(ONE))
-    entries = [UniformLocalSGD(1.0, s) for s in np.linspace(0.1, 1.0, 9)]
+    entries = [UniformLocalSGD(s) for s in np.linspace(0.1, 1.0, 9)]
     together = simulate(problem, fed, entries, rounds=3, seed=0).anchors
     alone = simulate(problem, fed, entries[4:5], rounds=3, seed=0).anchors[0]
     np.testing.assert_allclose(together[4], alone, rtol=1e-10)
@@ -398,7 +402,7 @@ def test_scenarios_meet_torch_modules_too() -> None:
     sizes = np.full(N, M)
     module = TorchModule(net, X, torch.tensor(y), np.arange(N) * M, sizes)
     fed = federation(FlippedLabels(2 * ONE), ScaledUpdates(ONE), HiddenBatches((1, 3)))
-    trace = simulate(module, fed, [UniformLocalSGD(1.0, 0.1)], rounds=2, seed=0)
+    trace = simulate(module, fed, [UniformLocalSGD(0.1)], rounds=2, seed=0)
     roles = fed.scenario.assign(0, fed.batches(N))
     wrong = roles.relabelled(module)
     mirrored = [

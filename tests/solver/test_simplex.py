@@ -17,10 +17,7 @@ from tests.tolerances import (
     WEIGHTS,
 )
 
-from hewfl import (
-    solve_simplex_qp,
-    threshold_weights,
-)
+from hewfl import solve_simplex_qp, threshold_weights
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import Found
 from hewfl.solver.problem import scaled

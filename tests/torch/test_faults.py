@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from hewfl import HewControl, HewHom, InvalidInputError, ProblemBounds
+from hewfl import HewControl, HewHom, InvalidInputError, LocalSGD, Method, ProblemBounds
 from hewfl.aggregators import FedProx, QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.collectives import Communicator, check_group
@@ -307,9 +307,9 @@ def refused(rank: int, _: int) -> list[str]:
         (module, optimizer, timedelta(0)),
         (module, optimizer, 2, "equal", None, SyncOptions(curvature_ratio=0.0)),
         (module, optimizer, 2, "best"),
-        (module, optimizer, 2, FedProx(1.0, 1.0, 0.1)),
+        (module, optimizer, 2, FedProx(1.0, prox=0.1)),
         (module, optimizer, 2, HewControl(ProblemBounds(1.0, 1.0, 0.1, 1.0), 1.0)),
-        (module, optimizer, 2, QFedAvg(1.0, 1.0, 1.0)),
+        (module, optimizer, 2, Method(LocalSGD(1.0), QFedAvg(1.0))),
         (frozen, still, 2),
     ]
     texts = []

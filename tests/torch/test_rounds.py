@@ -21,19 +21,20 @@ from tests.torch.scenarios import (
 )
 
 from hewfl import (
-    Agreement,
+    ExactWeights,
     FedAvg,
-    FedExP,
     FedNova,
-    GeometricMedian,
     HewFixed,
     HewHet,
     HewHom,
+    LocalSGD,
+    Method,
     Scaffold,
     ServerStep,
     StepWeighted,
     UniformLocalSGD,
 )
+from hewfl.aggregators import Agreement, FedExP, GeometricMedian
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
@@ -84,22 +85,27 @@ def smoothness(total_step: float) -> float:
     return 1 / (2 * 1.25 * total_step)
 
 
-HOM = HewHom(kappa=1.0, amplitude=1.0, by="length")
+HOM = Method(
+    LocalSGD(total=1.0), ExactWeights(kappa=1.0, normalize="length", cross_fit=False)
+)
 """What "hom" is without an L."""
 RULES: dict[str, tuple[Any, Any]] = {
     "hom": ("hom", lambda _: HOM),
-    "agreement": ("agreement", lambda _: Agreement(1.0, 1.0)),
-    "median": ("median", lambda _: GeometricMedian(1.0, 1.0)),
-    "equal": ("equal", lambda _: UniformLocalSGD(1.0, 1.0)),
-    "steps": ("steps", lambda _: StepWeighted(1.0, 1.0)),
-    "tokens": ("tokens", lambda _: FedAvg(1.0, 1.0)),
-    "fednova": ("fednova", lambda _: FedNova(1.0, 1.0)),
+    "agreement": ("agreement", lambda _: Method(LocalSGD(1.0), Agreement())),
+    "median": ("median", lambda _: Method(LocalSGD(1.0), GeometricMedian())),
+    "equal": ("equal", lambda _: UniformLocalSGD(1.0)),
+    "steps": ("steps", lambda _: StepWeighted(1.0)),
+    "tokens": ("tokens", lambda _: FedAvg(1.0)),
+    "fednova": ("fednova", lambda _: FedNova(1.0)),
     "an algorithm": (HewHom(2.0, 0.4, 1.1), lambda _: HewHom(2.0, 0.4, 1.1)),
     "a null endpoint": (
         HewHom(20.0, 0.4, null_endpoint=True),
         lambda _: HewHom(20.0, 0.4, null_endpoint=True),
     ),
-    "a rival": (FedExP(1.0, 1.0), lambda _: FedExP(1.0, 1.0)),
+    "a rival": (
+        Method(LocalSGD(1.0), FedExP()),
+        lambda _: Method(LocalSGD(1.0), FedExP()),
+    ),
 }
 
 
@@ -205,9 +211,11 @@ class Falling:
 
 CORRECTED: dict[str, Callable[[float], Algorithm[Any]]] = {
     "het by a schedule": lambda far: HewHet(smoothness(far), 1.0, Falling(8.0)),
-    "het": lambda _: HewHet(kappa=1.0, amplitude=1.0),
+    "het": lambda _: Method(
+        LocalSGD(total=1.0, variates="gradient"), ExactWeights("variate", kappa=1.0)
+    ),
     "het from zero": lambda far: HewHet(smoothness(far), 1.0, start="zero"),
-    "scaffold": lambda _: Scaffold(10.0, 1.0),
+    "scaffold": lambda _: Scaffold(1.0 / 10.0),
 }
 
 
@@ -314,7 +322,7 @@ def test_weights_from_sketches_are_checked_on_the_data(
 
 def test_a_rule_may_know_every_rank(pool: Pool) -> None:
     """One variance for each rank, as a federation has one for each client."""
-    rule = HewFixed(10.0, 1.0, variance=(1.0, 2.0, 4.0))
+    rule = HewFixed(total=1.0 / 10.0, variance=(1.0, 2.0, 4.0))
     for rounds in pool.run(play, 3, Plan(rule)):
         worth = np.array([1.0, 3.0, 2.0]) / np.array([1.0, 2.0, 4.0])
         assert rounds[0].report.weights == pytest.approx(worth / worth.sum())

@@ -90,7 +90,7 @@ def odd(rank: int, _: int) -> list[Any]:
     """A entry for a rule, and an optimiser that has no learning rate."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    entry = FedAvgM(1.0, 1.0, momentum=0.5)
+    entry = FedAvgM(1.0, momentum=0.5)
     texts: list[Any] = []
     wrong: list[tuple[Any, ...]] = [
         (optimizer, 2, entry, None, SyncOptions(server_step=ServerStep(0.3))),

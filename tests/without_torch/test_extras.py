@@ -100,7 +100,7 @@ def test_only_what_needs_an_extra_fails_to_import(hidden: str) -> None:
 
 SIMULATE = """
 import json
-from hewfl import ChoiceSteps, Federation, FedAvg, HewHet, HewHom, simulate
+from hewfl import ChoiceSteps, FedAvg, Federation, HewHet, HewHom, simulate
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.problems import random_quadratic
 problem = random_quadratic(seed=0, n=5, d=6)

@@ -16,9 +16,9 @@ def strategy_of(config: Mapping[str, Any], smoothness: float) -> AlgorithmStrate
     methods: dict[str, Any] = {
         "hew": HewHom(L, amplitude, ratio),
         "hew-corrected": HewHet(L, amplitude, ratio),
-        "fednova": FedNova(L, scale),
-        "scaffold": Scaffold(L, scale),
-        "fedavg": FedAvg(L, scale),
+        "fednova": FedNova(scale / L),
+        "scaffold": Scaffold(scale / L),
+        "fedavg": FedAvg(scale / L),
     }
     if kind not in methods:
         text = f"strategy must be one of {', '.join(methods)}; got {kind!r}"

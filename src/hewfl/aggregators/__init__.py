@@ -1,38 +1,139 @@
-"""The methods to compare with, one file each, written from their papers.
+"""Aggregators: from the updates of a round to weights or a step.
 
-Each is a frozen record of hyper-parameters after `hewfl.core.round.Algorithm`. All take
-the smoothness constant L and a step scale s, and every client takes every step with
-η = s/L. States are None or frozen records of arrays.
+    decision, state = Trust()(updates)             # any array, or a list of vectors
+    Method(LocalSGD(0.1), GeometricMedian())       # in a simulation
+    HewStrategy(aggregator="geometric-median")     # in Flower, by name
+
+`make(name, **options)` gives one by its name, the same everywhere: in specs, in the
+command, in Flower and in torch jobs. `NAMES` lists them.
 """
 
-from hewfl.aggregators.agreement import Agreement
-from hewfl.aggregators.centred_clipping import CentredClipping
-from hewfl.aggregators.coordinate_median import CoordinateMedian
-from hewfl.aggregators.disagreement import Disagreement
-from hewfl.aggregators.equal_ground import EqualGround as EqualGround
-from hewfl.aggregators.fedadp import FedAdp
-from hewfl.aggregators.fedavg import FedAvg
-from hewfl.aggregators.fedaware import FedAWARE
-from hewfl.aggregators.fedexp import FedExP
-from hewfl.aggregators.fedmgda import FedMGDAPlus
-from hewfl.aggregators.fednova import FedNova
-from hewfl.aggregators.fedprox import FedProx
-from hewfl.aggregators.geometric_median import GeometricMedian
-from hewfl.aggregators.known_quality import KnownQuality
-from hewfl.aggregators.krum import Krum, MultiKrum
-from hewfl.aggregators.minibatch import MinibatchSGD
-from hewfl.aggregators.qfedavg import QFedAvg
-from hewfl.aggregators.scaffold import Scaffold
-from hewfl.aggregators.sieve import Sieve
-from hewfl.aggregators.step_weighted import StepWeighted
-from hewfl.aggregators.trimmed_mean import TrimmedMean
+from collections.abc import Callable
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.averaging import (
+    FedExP,
+    Mean,
+    NormalizedMean,
+    PowerWeights,
+    QFedAvg,
+)
+from hewfl.aggregators.coordinatewise import CoordinateMedian, TrimmedMean
+from hewfl.aggregators.distance import (
+    CenteredClipping,
+    Disagreement,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
+)
+from hewfl.aggregators.exact import ExactWeights
+from hewfl.aggregators.min_norm import FedAWARE, FedMGDAPlus
+from hewfl.aggregators.oracle import Oracle
+from hewfl.aggregators.preaggregation import Clip, Pipeline, PreAggregation
+from hewfl.aggregators.similarity import Agreement, FedAdp, Sieve
 from hewfl.aggregators.trust import Trust
-from hewfl.aggregators.uniform import UniformLocalSGD
+from hewfl.core.validation import invalid, shown
+
+_MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
+    "mean": (Mean, {}),
+    "size-weighted": (Mean, {"by": "size"}),
+    "step-weighted": (Mean, {"by": "steps"}),
+    "normalized-mean": (NormalizedMean, {}),
+    "power-weights": (PowerWeights, {}),
+    "exact": (ExactWeights, {}),
+    "agreement": (Agreement, {}),
+    "sieve": (Sieve, {}),
+    "trust": (Trust, {}),
+    "disagreement": (Disagreement, {}),
+    "geometric-median": (GeometricMedian, {}),
+    "coordinate-median": (CoordinateMedian, {}),
+    "trimmed-mean": (TrimmedMean, {}),
+    "krum": (Krum, {}),
+    "multi-krum": (MultiKrum, {}),
+    "centered-clipping": (CenteredClipping, {}),
+    "fedadp": (FedAdp, {}),
+    "fedaware": (FedAWARE, {}),
+    "fedexp": (FedExP, {}),
+    "fedmgda": (FedMGDAPlus, {}),
+    "qfedavg": (QFedAvg, {}),
+    "oracle": (Oracle, {}),
+}
+NAMES: tuple[str, ...] = tuple(_MAKERS)
+"""Names that `make` takes."""
+RENAMED = MappingProxyType(
+    {
+        "equal": "mean",
+        "uniform": "mean",
+        "fedavg": "size-weighted",
+        "tokens": "size-weighted",
+        "steps": "step-weighted",
+        "fednova": "normalized-mean",
+        "hom": "exact",
+        "het": 'exact with reference="variate"',
+        "median": "geometric-median or coordinate-median",
+        "centred-clipping": "centered-clipping",
+    }
+)
+"""Names of other libraries and of earlier versions, and ours."""
+
+
+def make(name: str, **options: Any) -> Aggregator:
+    """An aggregator by its name.
+
+    Args:
+        name: one of `NAMES`.
+        **options: fields of its class.
+
+    Returns:
+        The aggregator.
+
+    Raises:
+        InvalidInputError: there is no such name or option, or a value is out of range.
+
+    Examples:
+        >>> from hewfl import aggregators
+        >>> aggregators.make("multi-krum", byzantine_fraction=0.2)
+        MultiKrum(byzantine_fraction=0.2, selected_fraction=0.5)
+    """
+    maker, fixed = find_maker(name)
+    given = fixed | options
+    try:
+        return maker(**given)
+    except TypeError as error:
+        raise invalid("options", f"fields of {maker.__name__}", error) from error
+
+
+def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
+    """The class behind a name, and the fields that the name fixes.
+
+    Args:
+        name: one of `NAMES`.
+
+    Returns:
+        The class and a copy of the fields.
+
+    Raises:
+        InvalidInputError: there is no such name.
+    """
+    if not isinstance(name, str) or name not in _MAKERS:
+        hint = RENAMED.get(str(name).lower())
+        if hint is None:
+            near = get_close_matches(str(name).lower(), NAMES, n=1)
+            hint = near[0] if near else None
+        known = f"one of {', '.join(NAMES)}"
+        got = shown(name) + (f" (did you mean {hint}?)" if hint else "")
+        raise invalid("aggregator", known, got)
+    maker, fixed = _MAKERS[name]
+    return maker, dict(fixed)
+
 
 __all__ = [
-    "Agreement", "CentredClipping", "CoordinateMedian", "Disagreement", "FedAWARE",
-    "FedAdp", "FedAvg", "FedExP", "FedMGDAPlus", "FedNova", "FedProx",
-    "GeometricMedian", "KnownQuality", "Krum", "MinibatchSGD", "MultiKrum",
-    "QFedAvg", "Scaffold", "Sieve", "StepWeighted", "TrimmedMean", "Trust",
-    "UniformLocalSGD",
+    "NAMES", "Aggregator", "Agreement", "CenteredClipping", "Clip",
+    "CoordinateMedian", "Disagreement", "ExactWeights", "FedAWARE", "FedAdp",
+    "FedExP", "FedMGDAPlus", "GeometricMedian", "Krum", "Mean", "MultiKrum",
+    "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation",
+    "QFedAvg", "Sieve", "TrimmedMean", "Trust", "make",
 ]  # fmt: skip

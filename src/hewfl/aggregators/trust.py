@@ -5,10 +5,15 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from hewfl.aggregators.distances import central_distance, sq_distances, sq_distances_to
-from hewfl.aggregators.geometric_median import RESOLVED, weiszfeld
-from hewfl.aggregators.one_step_size import EqualGroundBranches
-from hewfl.core.algorithm import FirstGradients
+from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.distance import (
+    RESOLVED,
+    central_distance,
+    sq_distances,
+    sq_distances_to,
+    weiszfeld,
+)
+from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, BelowOne, Ints, PerClient, Positive
@@ -18,7 +23,7 @@ SMOOTHING, STEPS = 1e-6, 200
 NEAREST = 0.01
 """Least e over the median: one round in which a client happens to be the median itself
 must not give it all the weight."""
-LOUD = 100.0
+MAX_DISTANCE_RATIO = 100.0
 """Most that one round adds to the memory: ten times as far as the median client. What
 is farther counts in full at once, but is forgiven in as many rounds."""
 
@@ -30,16 +35,16 @@ class TrustState:
 
     Attributes:
         apart: e_i, mean squared distance of a step so far over the median client's.
-        heard: in how many rounds each was heard.
+        rounds: in how many rounds each was rounds.
     """
 
     apart: PerClient
-    heard: PerClient
+    rounds: PerClient
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Trust(EqualGroundBranches):
+class Trust(Aggregator):
     """Clients that stay far from the others lose their weight, round by round.
 
         z = geometric median of the Δ_i
@@ -57,8 +62,8 @@ class Trust(EqualGroundBranches):
     clients differ much among themselves, as they do near the end of a training that
     fits most samples, and narrow where they are alike.
 
-    On equal ground, η_i = ϑ/(L H_i), noise is averaged over H_i steps: H_i‖Δ_i − z‖² is
-    what one step contributes, so that nobody is distrusted for having done little.
+    With one total step for all, η_i = s/H_i, noise is averaged over H_i steps: H_i‖Δ_i − z‖² is
+    what one step contributes, so that no client is distrusted for having done little.
     (Without that factor clients that always do one step in a fleet that does eight were
     taken for bad.)
 
@@ -66,35 +71,36 @@ class Trust(EqualGroundBranches):
     learned in that round.
 
     Attributes:
-        smoothness: L > 0.
-        amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
         memory: β from 0 to below 1; 0.8 remembers about five rounds, 0 only this one.
-        doubt: κ > 0, from how many median deviations of log e on a client is
+        threshold: κ > 0, from how many median deviations of log e on a client is
             distrusted.
     """
 
     memory: BelowOne = 0.8
-    doubt: Positive = 2.0
+    threshold: Positive = 2.0
 
     name: ClassVar[str] = "Trust"
+    needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients"})
 
-    def init(self, n: int, d: int, gradients: FirstGradients) -> TrustState:
-        """Nobody was heard; everybody is as near as the median."""
+    def init(self, n: int, d: int) -> TrustState:
+        """No client was seen; everybody is as near as the median."""
         return TrustState(np.ones(n), np.zeros(n))
 
     def decide(self, round_: Round, state: TrustState) -> tuple[Decision, TrustState]:
         """Distances of this round into the memory, then weights from the memory."""
         i, H = round_.cohort.clients, round_.cohort.horizons
         a = relative_distances(round_.displacements.products().gram, H)
-        e, k = state.apart[i], state.heard[i]
+        e, k = state.apart[i], state.rounds[i]
         if a is not None:
             b = np.minimum(self.memory, k / (k + 1))
-            e = b * e + (1 - b) * np.minimum(a, LOUD)
-            state = TrustState(_put(state.apart, i, e), _put(state.heard, i, k + 1))
-            e = np.where(a > LOUD, np.maximum(e, a), e)
+            e = b * e + (1 - b) * np.minimum(a, MAX_DISTANCE_RATIO)
+            state = TrustState(
+                _replaced(state.apart, i, e), _replaced(state.rounds, i, k + 1)
+            )
+            e = np.where(a > MAX_DISTANCE_RATIO, np.maximum(e, a), e)
         middle = float(np.median(e))
         e = np.maximum(e, NEAREST * middle) / middle if middle > 0 else np.ones(len(e))
-        usual = np.exp(self.doubt * float(np.median(np.abs(np.log(e)))))
+        usual = np.exp(self.threshold * float(np.median(np.abs(np.log(e)))))
         weights = np.sqrt(H / e) * np.minimum(1.0, usual / e) ** 3
         doubted = int((e > usual).sum())
         status = f"trust in {len(e) - doubted} of {len(e)}"
@@ -114,15 +120,15 @@ def relative_distances(
         return None
     nu = max(SMOOTHING * central_distance(apart), RESOLVED * float(np.sqrt(farthest)))
     c, _ = weiszfeld(gram, np.full(n, 1 / n), nu, STEPS)
-    found = horizons * sq_distances_to(gram, c / c.sum())
+    scaled = horizons * sq_distances_to(gram, c / c.sum())
     # where most displacements are one point, the median distance is rounding
-    return np.asarray(found / max(float(np.median(found)), RESOLVED * farthest))
+    return np.asarray(scaled / max(float(np.median(scaled)), RESOLVED * farthest))
 
 
-def _put(
+def _replaced(
     values: PerClient, places: Int64[Ints, " s"], new: Float64[Array, " s"]
 ) -> PerClient:
     """A copy with some entries replaced."""
-    found = values.copy()
-    found[places] = new
-    return found
+    changed = values.copy()
+    changed[places] = new
+    return changed

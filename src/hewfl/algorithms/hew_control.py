@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
 
-from hewfl.algorithms.fixed import check_per_client
+from hewfl.aggregators.averaging import check_per_client
+from hewfl.aggregators.quadratic_model import STEP_NEEDS
 from hewfl.control.certificate import (
     Variant,
     check_variant,
@@ -18,7 +19,7 @@ from hewfl.control.certificate import (
 )
 from hewfl.control.joint_problem import predictive_control
 from hewfl.control.tracking import Played, ball_tracking, propagated_bounds
-from hewfl.core.algorithm import Demands, FirstGradients, Traffic
+from hewfl.core.algorithm import Demands, FirstGradients, Traffic, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
@@ -124,6 +125,7 @@ class HewControl:
             Traffic(  # Alg. 1, l. 3, 12
                 down=2, paper_up=2, down_scalars=1, up_scalars=sent
             ),
+            STEP_NEEDS,
             gradients=self.start == "gradient",
             variates=True,
             oracle=self.source == "oracle",
@@ -137,9 +139,9 @@ class HewControl:
         """
         variates = start_variates(n, d, self.start, gradients)  # Alg. 1, l. 1
         samples = np.full(n, int(self.start == "gradient"))
-        return self.started(ControlState(variates, self._unknown(n)), samples)
+        return self._started(ControlState(variates, self._unknown(n)), samples)
 
-    def started(self, state: ControlState, samples: Int64[Ints, " n"]) -> ControlState:
+    def _started(self, state: ControlState, samples: Int64[Ints, " n"]) -> ControlState:
         """The first state with Q_i,0 = v_i²/b_i, infinite where no gradient came."""
         n = len(samples)
         if self.tracking is not None:
@@ -153,8 +155,13 @@ class HewControl:
         """The control variates in the state."""
         return state.variates
 
-    def told(self, state: ControlState, upper: UpperState) -> ControlState:
-        """The state with the true (U_t, Q_t), Q_t the largest over all clients."""
+    def with_truth(self, state: ControlState, truth: Truth) -> ControlState:
+        """Q_0 from the samples of first gradients; the true (U_t, Q_t) of an oracle."""
+        if truth.samples is not None:
+            state = self._started(state, truth.samples)
+        upper = truth.upper
+        if upper is None:
+            return state
         worst = np.full(state.upper.tracking.shape, float(upper.tracking))
         return replace(state, upper=KnownBounds(upper.gap, worst))
 

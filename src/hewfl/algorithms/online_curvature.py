@@ -60,7 +60,7 @@ def mean_local_gradient(round_: Round) -> Any:
     With corrected branches it is the mean of g_i − c_i + c: what absent clients would
     have said is then in it as they said it last.
     """
-    weights = -1 / (round_.ground * len(round_.cohort.clients))
+    weights = -1 / (round_.total_step * len(round_.cohort.clients))
     return combine(round_.displacements, weights, wide=True)
 
 
@@ -163,8 +163,6 @@ class OnlineCurvature:
         """Check the kind of rule and that β and φ are in range."""
         if not isinstance(self.rule, HewHom | HewHet):
             raise invalid("rule", "HewHom or HewHet", repr(self.rule))
-        if self.rule.smoothness is None:
-            raise invalid("rule", "one with a `smoothness`, not `kappa`", self.rule)
         check_fields(self)
 
     @property
@@ -175,7 +173,6 @@ class OnlineCurvature:
     @property
     def _guess(self) -> float:
         """What ℓ̂ starts from: 1/learning rate."""
-        assert self.rule.smoothness is not None, "checked when it was made"
         return self.rule.smoothness
 
     @property

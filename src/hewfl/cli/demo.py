@@ -74,19 +74,17 @@ def bad_demo_spec() -> Spec:
     The objective is that of the other seventeen. No rule is told who they are, but for
     the yardstick in the last row.
     """
-    equal = {"ground": "equal"}
     amplitudes, scales = {"amplitude": WIDE}, {"step_scale": WIDE_SCALES}
+    exact = {"kappa": 10.0, "normalize": "total_step", "cross_fit": False}
     return Spec(
         name="demo-bad-clients",
         methods=(
             MethodSpec("FedAvg", "FedAvg", {}, scales),
             MethodSpec("HewFixed", "horizon", {"power": 1.0}, amplitudes),
-            MethodSpec("HewHom", "HEW (Alg. 3), kappa 10", {"kappa": 10.0}, amplitudes),
-            MethodSpec(
-                "GeometricMedian", "geometric median", equal, {"step_scale": WIDE}
-            ),
-            MethodSpec("Trust", TRUST, {}, amplitudes),
-            MethodSpec("KnownQuality", KNOWS, {}, amplitudes),
+            MethodSpec("exact", "HEW (Alg. 3), kappa 10", exact, amplitudes),
+            MethodSpec("geometric-median", "geometric median", {}, amplitudes),
+            MethodSpec("trust", TRUST, {}, amplitudes),
+            MethodSpec("oracle", KNOWS, {}, amplitudes),
         ),
         rounds=40,
         seeds=(0, 1, 2),

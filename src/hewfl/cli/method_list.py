@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hewfl.aggregators.references import REFERENCES
 from hewfl.cli.error_messages import one_line_errors
+from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
     checked_name,
     entry_points,

@@ -7,13 +7,24 @@ the small protocols below. A rule written by a user has every right that ours ha
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, PerClient
 
+Need = Literal["sizes", "steps", "step_sizes", "losses", "entries", "clients", "root"]
+"""What a rule may look at beside the products of the updates.
+
+sizes       data sizes m_i
+steps       local steps H_i
+step_sizes  local step sizes η_i
+losses      F_i at the model that was sent
+entries     coordinates of the updates, not products alone
+clients     which client is which, from round to round
+root        a gradient that the server computed itself
+"""
 State = TypeVar("State")
 FirstGradients = Float64[Array, "n d"] | None
 """One minibatch gradient of every client at x_0, for methods that ask for them."""
@@ -37,7 +48,7 @@ class Traffic:
 
     Examples:
         >>> from hewfl import FedAvg, Scaffold
-        >>> [method(1.0, 0.1).demands.traffic.down for method in (FedAvg, Scaffold)]
+        >>> [method(0.1).demands.traffic.down for method in (FedAvg, Scaffold)]
         [1, 2]
     """
 
@@ -57,17 +68,17 @@ class Demands:
 
     Attributes:
         traffic: what travels in a round.
-        losses: rounds must carry F_i(x_t).
+        needs: what the rule looks at beside the products of the updates.
         gradients: `init` must be given one minibatch gradient of every client at x_0
             (erratum E-29).
         variates: branches are corrected by control variates: the state has them
             (`Corrected`), and plans carry a correction.
-        oracle: `told` must be called with the true state before each round
+        oracle: `with_truth` must be called with the true state before each round
             (`Informed`): for audits in simulation.
     """
 
     traffic: Traffic = Traffic()
-    losses: bool = False
+    needs: frozenset[Need] = frozenset()
     gradients: bool = False
     variates: bool = False
     oracle: bool = False
@@ -152,8 +163,8 @@ class RoundModel:
 class Modelled(Protocol[State_contra]):
     """A rule that minimises a quadratic model of the round, certified where L is."""
 
-    def model(self, round_: Round, state: State_contra) -> RoundModel:
-        """The model that `decide` minimises, for the state before the round.
+    def model(self, round_: Round, state: State_contra) -> RoundModel | None:
+        """The model that `decide` minimises; None where it minimises none.
 
         A rule with cross-fitted slopes minimises another function of the weights: its
         model is then only the bound that holds for its step as for any other.
@@ -182,58 +193,38 @@ class Corrected(Protocol[State_contra]):
         """
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """What a simulation knows and a server does not, or learns once; all optional.
+
+    Attributes:
+        upper: (U_t, Q_t) as they truly are, for methods that demand an oracle.
+        quality: the true batch size of honest clients, 0 of faulty ones: how much a
+            sample mean of that client is worth. For yardsticks; simulations alone
+            give it, before the first round.
+        samples: in the first gradient of each client, 0 for a client without one,
+            which started at the mean of the others. Given before the first round.
+    """
+
+    upper: UpperState | None = None
+    quality: PerClient | None = None
+    samples: Int64[Ints, " n"] | None = None
+
+
 @runtime_checkable
 class Informed(Protocol[State]):
-    """A method that can be told where the run truly stands."""
+    """A method that uses facts which no update shows."""
 
-    def told(self, state: State, upper: UpperState) -> State:
-        """The state with the true (U_t, Q_t).
+    def with_truth(self, state: State, truth: Truth) -> State:
+        """The state with what is known; unchanged where nothing concerns it.
 
         Args:
             state: of the method.
-            upper: (U_t, Q_t) as they truly are.
+            truth: what is known.
 
         Returns:
-            The state that believes them.
-        """
-
-
-@runtime_checkable
-class Started(Protocol[State]):
-    """A method that asks how good the gradients are that it started from."""
-
-    def started(self, state: State, samples: Int64[Ints, " n"]) -> State:
-        """The first state, told of how many samples each gradient is the mean.
-
-        Zero stands for a client without a gradient: it started at the others' mean.
-
-        Args:
-            state: as `init` made it.
-            samples: in each client's gradient.
-
-        Returns:
-            The state that knows them.
-        """
-
-
-@runtime_checkable
-class Acquainted(Protocol[State]):
-    """A yardstick: a method that a simulation tells how good each client truly is.
-
-    No server has this knowledge, so no other transport calls it.
-    """
-
-    def acquainted(self, state: State, quality: PerClient) -> State:
-        """The first state, told the true batch size of honest clients, 0 of bad ones.
-
-        The number stands for how much a sample mean of that client is worth.
-
-        Args:
-            state: as `init` made it.
-            quality: of each client, 0 for a bad one.
-
-        Returns:
-            The state that knows it.
+            The state that takes it into account.
         """
 
 

@@ -97,6 +97,9 @@ class Round:
         gradients: the mean of the stochastic gradients along each branch, before the
             correction and before the local optimiser: sent where branches are corrected
             and the optimiser is not plain SGD, which alone shows them in Δ_i.
+        root: a gradient at x_t that the server computed on samples it trusts, for
+            rules that need one, else None.
+        variate: c_t, the server's control variate, where clients have them, else None.
     """
 
     anchor: Any
@@ -105,10 +108,12 @@ class Round:
     plan: LocalPlan
     losses: Float64[Array, " s"] | None = None
     gradients: Displacements | None = None
+    root: Any = None
+    variate: Any = None
 
     @property
-    def ground(self) -> Float64[Array, " s"]:
-        """η_iH_i: Δ_i over it is minus the mean direction along branch i."""
+    def total_step(self) -> Float64[Array, " s"]:
+        """η_iH_i, by which −Δ_i is divided to give the mean direction of branch i."""
         return self.plan.step_sizes * self.cohort.horizons
 
 

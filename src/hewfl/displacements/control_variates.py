@@ -177,7 +177,11 @@ def correction(variates: Variates, cohort: Cohort) -> Float64[Array, "s d"]:
 
 
 def _check_sizes(variates: HeldVariates, round_: Round) -> None:
-    name, data, scale = "Δ_i/(η_i H_i) and c", round_.displacements, round_.ground.min()
+    name, data, scale = (
+        "Δ_i/(η_i H_i) and c",
+        round_.displacements,
+        round_.total_step.min(),
+    )
     if round_.gradients is not None:
         name, data, scale = "mean gradients and c", round_.gradients, 1.0
     with np.errstate(over="ignore"):
@@ -199,7 +203,7 @@ def _advance(variates: HeldVariates, round_: Round) -> None:
     if round_.gradients is not None:
         _replace(own, variates.server, round_.gradients, cohort.population)
         return
-    rate = 1 / round_.ground
+    rate = 1 / round_.total_step
     _advance_clients(own, variates.server, data, rate)
     share, u = len(rate) / cohort.population, -rate / cohort.population
     for here, part in data.column_chunks():

@@ -1,6 +1,16 @@
-"""Methods of an experiment: by name, with hyper-parameters, or grids of them."""
+"""Methods of an experiment: by name, with hyper-parameters, or grids of them.
+
+A [[methods]] table has four kinds of fields:
+
+    method, label, grid     the name in the registry, the name in tables, lists to tune
+    local work              fields of `LocalSGD`; `step_scale` and `amplitude` give the
+                            learning rate and the total step in units of 1/L
+    hyper-parameters        of the aggregator, the preset or the paper's algorithm
+    server step             fields of `ServerStep`
+"""
 
 import dataclasses
+import inspect
 import itertools
 import math
 import re
@@ -8,11 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl.aggregators.equal_ground import EqualGround
-from hewfl.algorithms.hew_het import HewHet
-from hewfl.algorithms.hew_hom import HewHom
+from hewfl.aggregators import NAMES, Aggregator, find_maker
 from hewfl.algorithms.online_curvature import OnlineCurvature
-from hewfl.algorithms.paced import Paced
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
     checked_name,
@@ -23,36 +30,44 @@ from hewfl.core.plugins import (
     short_name,
 )
 from hewfl.core.records import ProblemBounds
-from hewfl.core.toml_records import (
-    check_names,
-    errors_naming,
-    from_table,
-    path,
-)
+from hewfl.core.toml_records import check_names, errors_naming, from_table, path
 from hewfl.core.validation import invalid, positive, shown
-from hewfl.methods.registry import METHODS
+from hewfl.methods.method import LocalSGD, Method
+from hewfl.methods.registry import ALGORITHMS, METHODS, OLD_NAMES, PRESETS
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, check_algorithm
 
 STEP, SHARE = "server_learning_rate", "average_share"
-OUTER = (
+SERVER_STEP = (
     *(f.name if f.name != "step" else STEP for f in dataclasses.fields(ServerStep)),
     SHARE,
 )
-"""Fields of the server optimiser, for any method: those of `ServerStep`, whose `step` is
-called `server_learning_rate`, and `average_share`, the last part of the rounds that a tail
-average is taken over."""
-RATE = "rate_scale"
-"""A multiplier of the learning rate, for any method: it is given L over this."""
-PACE = {"pace": "pace", "pace_unit": "unit", "pace_reference": "reference"}
-"""How clients step, for any method with an `amplitude` or a `step_scale`: `Paced`."""
+"""Fields of the server step, for any method: those of `ServerStep`, whose `step` is
+called `server_learning_rate`, and `average_share`, the last part of the rounds that a
+tail average is taken over."""
+SCALED = {"step_scale": "learning_rate", "amplitude": "total"}
+"""Step sizes in units of 1/L, and the fields of `LocalSGD` that they give."""
+LOCAL = (*(f.name for f in dataclasses.fields(LocalSGD)), *SCALED)
+"""Fields of local work, for every method but the paper's algorithms."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
-GROUND = "ground"
-"""For methods with a step scale s: "steps", η = s/L for all, or "equal", s/(LH_i)."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
-
+OLD_FIELDS = {
+    "ground": 'amplitude in place of step_scale for ground = "equal"',
+    "pace": "step_scale for plain steps, amplitude for a total step",
+    "pace_unit": "unit",
+    "pace_reference": "problem.reference_steps",
+    "rate_scale": "step_scale",
+    "proximal": "prox",
+    "outer_step": STEP,
+    "by_size": "by",
+    "bad": "byzantine_fraction",
+    "kept": "selected_fraction",
+    "doubt": "threshold",
+    "corrected": "variates",
+}
+"""Fields of earlier versions, and what they are now."""
 
 GROUP = "hewfl.methods"
 """Entry points by which installed packages offer methods of their own."""
@@ -68,19 +83,15 @@ class MethodSpec:
     """One line of a comparison.
 
     Attributes:
-        method: name of the algorithm, such as "HewHom"; one of the user's own is
-            "my_rules:Krum", the name of an entry point, or the path of a file, a colon
-            and a name in it (`hewfl.core.plugins`).
-        label: what tables and figures call it; the algorithm's name by default.
-        parameters: hyper-parameters of the algorithm, without the smoothness, which the
-            data give; those of the server optimiser (`OUTER`);
-            `rate_scale`, which divides the smoothness; `ground = "equal"`, which
-            makes a `step_scale` an amplitude; `pace` ("plain" or "equal"), `pace_unit`
-            ("steps" or "epochs") and `pace_reference`, for step sizes other than the
-            method's own: amplitude or step scale over L is then the step size; and for
-            HewHom and HewHet `curvature = "online"` with `curvature_memory` and
-            `curvature_floor`, or `kappa` instead of `curvature_ratio`: the smoothness
-            is then the unit of the amplitude alone.
+        method: a name of the registry, such as "HewHom", "FedAvg" or "trust"; one of
+            the user's own is "my_rules:Krum", the name of an entry point, or the path
+            of a file, a colon and a name in it (`hewfl.core.plugins`).
+        label: what tables and figures call it; the method's name by default.
+        parameters: fields of local work, hyper-parameters and fields of the server
+            step. Exactly one of `learning_rate`, `step_scale` (times 1/L), `total` and
+            `amplitude` (a total step times 1/L) gives the step sizes. HewHom, HewHet
+            and HewControl take the smoothness from the data; HewHom and HewHet take
+            `curvature = "online"` with `curvature_memory` and `curvature_floor`.
         grid: lists of values to choose from by tuning.
     """
 
@@ -109,12 +120,12 @@ class MethodSpec:
     def entry(
         self, smoothness: float, reference_steps: float = 1.0, rounds: int = 1
     ) -> Entry:
-        """The entry it runs in.
+        """The entry of a comparison that it stands for.
 
         Args:
             smoothness: L, or one over a learning rate.
-            reference_steps: h; methods with an amplitude, which is a total over the
-                steps of a branch, are given L/h.
+            reference_steps: h, by which an amplitude is multiplied: a total over the
+                steps of a branch is about h times a learning rate.
             rounds: T, of which `average_share` is a share.
 
         Returns:
@@ -123,41 +134,28 @@ class MethodSpec:
         Raises:
             InvalidInputError: a hyper-parameter is missing or out of range.
         """
-        server_step = {k: self.parameters[k] for k in OUTER if k in self.parameters}
-        pace = {k: self.parameters[k] for k in PACE if k in self.parameters}
-        known = (*OUTER, RATE, GROUND, *PACE)
-        own = {k: v for k, v in self.parameters.items() if k not in known}
-        where = f"methods.{self.label}"
-        smoothness = smoothness / positive(RATE, self.parameters.get(RATE, 1.0))
-        is_equal = self._on_equal_ground(where)
-        own_names = _parameters(self.method, where)
-        if is_equal or ("amplitude" in own_names and not pace):
-            smoothness = smoothness / reference_steps
-        algorithm = _algorithm(self.method, own, smoothness, where)
-        if is_equal:
-            with errors_naming({"rule": path(where, GROUND)}):
-                algorithm = EqualGround(algorithm)
-        if pace:
-            algorithm = _paced(algorithm, pace, own, smoothness, where)
-        optimiser = _outer(server_step, rounds, where)
-        return Entry(algorithm, optimiser, self.label)
-
-    def _on_equal_ground(self, where: str) -> bool:
-        """Whether step sizes are divided by H_i, which amplitudes are anyway."""
-        kind = self.parameters.get(GROUND, "steps")
-        if kind not in ("steps", "equal"):
-            raise invalid(path(where, GROUND), "one of steps, equal", repr(kind))
-        if kind == "equal" and "step_scale" not in _parameters(self.method, where):
-            rule = "left out: only methods with a `step_scale` have it"
-            raise invalid(path(where, GROUND), rule, repr(kind))
-        return bool(kind == "equal")
+        where, names = f"methods.{self.label}", _parameters(self.method)
+        server = {
+            k: v
+            for k, v in self.parameters.items()
+            if k in SERVER_STEP and k not in names
+        }
+        rest = {k: v for k, v in self.parameters.items() if k not in server}
+        algorithm = _algorithm(self.method, rest, smoothness, reference_steps, where)
+        step = _server_step(algorithm, server, rounds, where)
+        if isinstance(algorithm, Method):
+            algorithm = replace(algorithm, server_step=step, name=self.label)
+        return Entry(algorithm, step, self.label)
 
 
-def _outer(given: dict[str, Any], rounds: int, where: str) -> ServerStep:
-    """The server optimiser from the fields of a method.
+def _server_step(
+    algorithm: Any, given: dict[str, Any], rounds: int, where: str
+) -> ServerStep:
+    """The server step: that of a preset, changed by the fields of the table.
 
     The word "none" stands for no `adapt` and no `average`, as lists of a grid need it.
     """
+    own = getattr(algorithm, "server_step", None)
     given = {k: v for k, v in given.items() if v != "none"}
     if STEP in given:
         given["step"] = given.pop(STEP)
@@ -170,7 +168,10 @@ def _outer(given: dict[str, Any], rounds: int, where: str) -> ServerStep:
             raise invalid(place, rule, share)
         given["average_from"] = 1 + int((1 - share) * rounds)
     with errors_naming({f"{where}.step": path(where, STEP)}):
-        return from_table(ServerStep, given, where)
+        step = from_table(ServerStep, given, where)
+    if own is None or own == ServerStep():
+        return step
+    return replace(own, **{name: getattr(step, name) for name in given})
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
@@ -178,24 +179,26 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
     method: Any = table.get("method")
+    if method in OLD_NAMES and method not in METHODS:
+        raise invalid(path(where, "method"), f"{OLD_NAMES[method]} now", repr(method))
     checked_name(method, tuple(METHODS), GROUP, path(where, "method"))
     label = text_field(table.get("label", short_name(method)), path(where, "label"))
     is_ours = method in METHODS
-    known = _known(method, where) if is_ours else ()
+    known = _known(method) if is_ours else ()
     if is_ours:
-        check_names(table, ("method", "label", "grid", *known), where)
+        _check_fields(table, ("method", "label", "grid", *known), where)
     grid = _grid(table.get("grid", {}), path(where, "grid"))
     if is_ours:
-        check_names(grid, known, path(where, "grid"))
+        _check_fields(grid, known, path(where, "grid"))
     given = {k: v for k, v in table.items() if k not in ("method", "label", "grid")}
     for name in set(given) & set(grid):
         rule = "either given or in the grid, not both"
         raise invalid(path(where, name), rule, given[name])
-    found = MethodSpec(method, label, given, grid)
-    _check_nesterov(found, where)
+    spec = MethodSpec(method, label, given, grid)
+    _check_nesterov(spec, where)
     if is_ours:
-        check_method(found, where)
-    return found
+        check_method(spec, where)
+    return spec
 
 
 def check_method(method: MethodSpec, where: str) -> None:
@@ -204,15 +207,25 @@ def check_method(method: MethodSpec, where: str) -> None:
     The code of a method of the user's own is loaded for that.
     """
     known = _known(method.method, where)
-    check_names(method.parameters, known, where)
-    check_names(method.grid, known, path(where, "grid"))
+    _check_fields(method.parameters, known, where)
+    _check_fields(method.grid, known, path(where, "grid"))
     for candidate in _samples(method):
         candidate.entry(1.0)  # values of every candidate are checked now, not in a run
 
 
-def _known(method: str, where: str) -> tuple[str, ...]:
+def _check_fields(given: Any, known: tuple[str, ...], where: str) -> None:
+    """Require known fields; one of an earlier version is told its new name."""
+    for name in given:
+        if name in OLD_FIELDS and name not in known:
+            raise invalid(path(where, name), f"written as {OLD_FIELDS[name]}", name)
+    check_names(given, known, where)
+
+
+def _known(method: str, where: str = "") -> tuple[str, ...]:
     """Every field that the table of a method may have."""
-    return (*_parameters(method, where), *OUTER, RATE, GROUND, *PACE)
+    local = () if method in ALGORITHMS else LOCAL
+    names = (*_parameters(method, where), *local, *SERVER_STEP)
+    return tuple(dict.fromkeys(names))
 
 
 def _check_nesterov(method: MethodSpec, where: str) -> None:
@@ -288,7 +301,14 @@ def _grid(table: Any, where: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _parameters(method: str, where: str = "") -> tuple[str, ...]:
-    """Names of the hyper-parameters that a spec may set."""
+    """Names of the hyper-parameters that are the method's own."""
+    if method in PRESETS:
+        known = inspect.signature(PRESETS[method]).parameters.values()
+        keyword = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
+        return tuple(keyword)
+    if method in NAMES:
+        maker, fixed = find_maker(method)
+        return tuple(name for name in parameters_of(maker) if name not in fixed)
     own = parameters_of(_class(method, where))
     if method == "HewControl":
         bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
@@ -305,72 +325,77 @@ def _class(method: str, where: str) -> Any:
     return load(method, GROUP, path(where, "method"))
 
 
-def _own_algorithm(
-    method: str, values: Mapping[str, Any], smoothness: float, where: str
-) -> Algorithm[Any]:
-    """A rule of the user's own, given L where it asks for it by `smoothness`."""
-    rule = make(_class(method, where), values, {"smoothness": smoothness}, where)
-    with errors_naming({"algorithm": path(where, "method")}):
-        check_algorithm("algorithm", rule)
-    if getattr(type(rule), "__repr__", None) is object.__repr__:
-        # A checkpoint knows its entry by this text, and the address of an object in
-        # memory would be another one when the run goes on.
-        wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
-        raise invalid(path(where, "method"), wanted, shown(rule))
-    found: Algorithm[Any] = rule
-    return found
-
-
 def _algorithm(
-    method: str, own: Mapping[str, Any], smoothness: float, where: str
+    method: str,
+    given: Mapping[str, Any],
+    smoothness: float,
+    reference_steps: float,
+    where: str,
 ) -> Algorithm[Any]:
-    """The algorithm with its hyper-parameters and the smoothness of the data."""
+    """The method with its hyper-parameters, in the units of the data."""
+    if method in ALGORITHMS:
+        return _paper_algorithm(method, given, smoothness, reference_steps, where)
+    names = _parameters(method, where)
+    options = {k: v for k, v in given.items() if k in names}
+    local = {k: v for k, v in given.items() if k not in names}
     if is_own(method, GROUP):
-        return _own_algorithm(method, own, smoothness, where)
-    extra = (CURVATURE, *ONLINE)
-    values: dict[str, Any] = {k: v for k, v in own.items() if k not in extra}
+        return _own_method(method, options, local, smoothness, reference_steps, where)
+    work = _local_fields(local, smoothness, reference_steps, where)
+    if method in PRESETS:
+        with errors_naming({name: path(where, name) for name in (*options, *work)}):
+            preset = PRESETS[method]
+            required = [
+                p.name
+                for p in inspect.signature(preset).parameters.values()
+                if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+            ]
+            for name in required:
+                if name not in options:
+                    raise invalid(path(where, name), "given", "nothing")
+            return preset(**options, **work)
+    maker, fixed = find_maker(method)
+    rule: Aggregator = from_table(maker, fixed | options, where)
+    return Method(from_table(LocalSGD, work, where), rule)
+
+
+def _local_fields(
+    given: Mapping[str, Any], smoothness: float, reference_steps: float, where: str
+) -> dict[str, Any]:
+    """Fields of `LocalSGD`, with step sizes in the units of the problem."""
+    sizes = [
+        k for k in ("learning_rate", "step_scale", "total", "amplitude") if k in given
+    ]
+    if len(sizes) != 1:
+        rule = "exactly one of learning_rate, step_scale, total, amplitude"
+        raise invalid(where, f"given {rule}", " and ".join(sizes) or "none of them")
+    fields = {k: v for k, v in given.items() if k not in SCALED}
+    for name, field_name in SCALED.items():
+        if name in given:
+            value = positive(path(where, name), given[name]) / smoothness
+            steps = reference_steps if name == "amplitude" else 1.0
+            fields[field_name] = value * steps
+    return fields
+
+
+def _paper_algorithm(
+    method: str,
+    given: Mapping[str, Any],
+    smoothness: float,
+    reference_steps: float,
+    where: str,
+) -> Algorithm[Any]:
+    """Algorithm 1, 2 or 3 with the smoothness of the data."""
+    online = (CURVATURE, *ONLINE)
+    values: dict[str, Any] = {k: v for k, v in given.items() if k not in online}
+    L = smoothness / reference_steps
     if method == "HewControl":
         names = [f.name for f in dataclasses.fields(ProblemBounds)]
         limits = {name: values.pop(name) for name in names if name in values}
-        limits["smoothness"] = smoothness
+        limits["smoothness"] = L
         values["bounds"] = from_table(ProblemBounds, limits, where)
-    elif METHODS[method] in (HewHom, HewHet) and "kappa" in values:
-        values |= _ground(values, smoothness)
     else:
-        values["smoothness"] = smoothness
-    found: Algorithm[Any] = from_table(METHODS[method], values, where)
-    return _under_curvature(found, {k: own[k] for k in extra if k in own}, where)
-
-
-def _ground(values: Mapping[str, Any], smoothness: float) -> dict[str, Any]:
-    """ϑ/L: methods with κ are given no L; in specs it is the unit of steps for all."""
-    theta = values.get("amplitude")
-    if isinstance(theta, int | float) and not isinstance(theta, bool):
-        return {"amplitude": theta / smoothness}
-    return {}
-
-
-def _paced(
-    rule: Algorithm[Any],
-    pace: Mapping[str, Any],
-    own: Mapping[str, Any],
-    smoothness: float,
-    where: str,
-) -> Algorithm[Any]:
-    """The rule under the step sizes that `pace` names."""
-    scale: Any = own.get("amplitude", own.get("step_scale"))
-    if scale is None:
-        rule_ = "left out of a method without an amplitude or a step scale"
-        raise invalid(path(where, "pace"), rule_, pace.get("pace"))
-    step = positive(path(where, "step"), scale) / smoothness
-    with errors_naming({own: path(where, name) for name, own in PACE.items()}):
-        return Paced(rule, step, **{PACE[name]: value for name, value in pace.items()})
-
-
-def _under_curvature(
-    rule: Algorithm[Any], given: Mapping[str, Any], where: str
-) -> Algorithm[Any]:
-    """The rule as it is, or with a curvature estimated on the way."""
+        values["smoothness"] = L
+    rule: Algorithm[Any] = from_table(ALGORITHMS[method], values, where)
     kind = given.get(CURVATURE, "given")
     if kind not in ("given", "online"):
         raise invalid(path(where, CURVATURE), "one of given, online", repr(kind))
@@ -380,3 +405,36 @@ def _under_curvature(
     for name, value in options.items():
         raise invalid(path(where, name), 'left out unless curvature = "online"', value)
     return rule
+
+
+def _own_method(  # noqa: PLR0913, PLR0917 - what a table may hold
+    method: str,
+    options: Mapping[str, Any],
+    local: Mapping[str, Any],
+    smoothness: float,
+    reference_steps: float,
+    where: str,
+) -> Algorithm[Any]:
+    """A method or an aggregator of the user's own.
+
+    It is given L where it asks for it by `smoothness`. An aggregator is given local
+    work.
+    """
+    rule: Any = make(_class(method, where), options, {"smoothness": smoothness}, where)
+    if isinstance(rule, Aggregator):
+        work = _local_fields(local, smoothness, reference_steps, where)
+        rule = Method(from_table(LocalSGD, work, where), rule)
+    else:
+        with errors_naming({"algorithm": path(where, "method")}):
+            check_algorithm("algorithm", rule)
+        for name, value in local.items():
+            text = "left out: the method plans the local work itself"
+            raise invalid(path(where, name), text, value)
+    own = rule.aggregator if isinstance(rule, Method) else rule
+    if getattr(type(own), "__repr__", None) is object.__repr__:
+        # A checkpoint knows its method by this text, and the address of an object in
+        # memory would be another one when the run goes on.
+        wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
+        raise invalid(path(where, "method"), wanted, shown(own))
+    algorithm: Algorithm[Any] = rule
+    return algorithm

@@ -25,7 +25,7 @@ from hewfl.core.validation import check_fields, invalid
 from hewfl.data.partition import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError
 from hewfl.experiments.method_spec import (
-    OUTER,
+    SERVER_STEP,
     MethodSpec,
     method_from_table,
     method_table,
@@ -322,7 +322,7 @@ def _parse_value(text: str) -> Any:
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
 METHODS_HELP = (
     f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
-    f"are fields, and so are those of the server optimiser: {', '.join(OUTER)}. FedAvgM "
+    f"are fields, and so are those of the server optimiser: {', '.join(SERVER_STEP)}. FedAvgM "
     'is FedAvg with `momentum`, FedAdam is FedAvg with `adapt = "adam"`. Lists in '
     "[methods.grid] are searched by tuning, those of the server optimiser too. A rule "
     'of your own is method = "my_rules:Krum", from my_rules.py beside this file.'

@@ -62,7 +62,7 @@ class AlgorithmStrategy(HewStrategy):
 
     def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
         check_algorithm("algorithm", rule)
-        if rule.demands.losses or rule.demands.oracle:
+        if "losses" in rule.demands.needs or rule.demands.oracle:
             text = "a method that needs neither losses nor the true state"
             raise invalid("algorithm", text, rule.name)
         given = np.zeros((self.population, 1)) if rule.demands.gradients else None

@@ -24,7 +24,7 @@ from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid
 
-from hewfl.aggregators.uniform import UniformLocalSGD
+from hewfl.aggregators import Mean
 from hewfl.core.algorithm import Modelled
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Round
@@ -34,6 +34,7 @@ from hewfl.errors import HewError
 from hewfl.flower import client as say
 from hewfl.flower.arrays import Layout, record_of, views
 from hewfl.flower.replies import Answer, log
+from hewfl.methods.registry import as_algorithm
 from hewfl.server.finish_round import Outcome, finish_round
 from hewfl.server.state import Entry, ServerState, checked_decision
 
@@ -88,7 +89,7 @@ def conclude_in_phases(
     one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
     alone = (round_.cohort.only(one), round_.plan.only(one))
     step = matrix_round(state.anchor, sums[0][None] / share, *alone)
-    mean = Entry(UniformLocalSGD(1.0, 1.0), entry.server_step)
+    mean = Entry(as_algorithm(Mean()), entry.server_step)
     came = finish_round(mean, replace(state, algorithm=None), step, fits=fits)
     if came.decision is None:
         return replace(came, state=state)

@@ -42,7 +42,7 @@ from hewfl.flower.secure_aggregation import (
     conclude_in_phases,
     opening,
 )
-from hewfl.methods.registry import reads, rule_of
+from hewfl.methods.registry import as_algorithm
 from hewfl.server.finish_round import Outcome, finish_round
 from hewfl.server.server_step import ServerStep, next_average
 from hewfl.server.state import Entry, ServerState, initial_state
@@ -119,8 +119,15 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
         """The method, and whether it asks for told steps, step sizes, every entry."""
-        method = rule_of(rule)
-        return method, reads(method)
+        method = as_algorithm(rule)
+        wants, needs = method.demands, method.demands.needs
+        if "losses" in needs or "root" in needs or wants.oracle:
+            text = "a method that needs neither losses nor a root gradient"
+            raise invalid("rule", text, method.name)
+        if wants.variates or wants.gradients or "clients" in needs:
+            text = "a method that knows no client by name"
+            raise invalid("rule", text, method.name)
+        return method, ("steps" in needs, "step_sizes" in needs, "entries" in needs)
 
     def _forget(self) -> None:
         self._clients: dict[int, int] = {}

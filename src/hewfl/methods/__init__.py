@@ -1,1 +1,1 @@
-"""Methods: local work, an aggregator and a server step; the registry of names."""
+"""Methods: local work × aggregator × server step; presets and the registry of names."""

@@ -1,99 +1,88 @@
-"""Every algorithm of hewfl by its name, for specs and for runs that are resumed."""
+"""The one registry of names: methods for specs and commands, aggregators for adapters.
+
+A name stands for the same rule with the same defaults everywhere. Presets and the
+paper's algorithms are spelled as their classes ("FedAvg", "HewHet"), aggregators in
+lower case ("geometric-median"). A name of an aggregator is a method too: local work
+comes from the fields beside it.
+"""
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from hewfl import aggregators as baselines
-from hewfl.algorithms.fixed import HewFixed
+from hewfl.aggregators import NAMES, RENAMED, Aggregator, find_maker, make
 from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
-from hewfl.algorithms.mean import HewMean
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import invalid, shown
-from hewfl.displacements.dense import matrix_round
-from hewfl.errors import HewError
-from hewfl.server.checkpoint import flatten
+from hewfl.methods import presets
+from hewfl.methods.method import ClientTraining, Method
 from hewfl.server.state import check_algorithm
 
-METHODS: dict[str, type[Any]] = {
-    method.__name__: method
-    for method in (
-        *(HewHom, HewHet, HewMean, HewFixed, HewControl),
-        *(getattr(baselines, name) for name in baselines.__all__),
+ALGORITHMS: dict[str, type[Any]] = {
+    "HewHom": HewHom,
+    "HewHet": HewHet,
+    "HewControl": HewControl,
+}
+"""The paper's algorithms, which are given the smoothness L."""
+PRESETS: dict[str, Callable[..., Method]] = {
+    preset.__name__: preset
+    for preset in (
+        *(presets.FedAvg, presets.UniformLocalSGD, presets.StepWeighted),
+        *(presets.FedProx, presets.FedNova, presets.Scaffold, presets.MinibatchSGD),
+        *(presets.HewFixed, presets.FedAvgM, presets.FedAdam, presets.FedYogi),
+        presets.FedAdagrad,
     )
 }
+"""Methods of the literature, which are given local work."""
+METHODS: dict[str, Any] = (
+    ALGORITHMS | PRESETS | {name: find_maker(name)[0] for name in NAMES}
+)
+"""Every name that a spec may use, and the class or function that documents it."""
+OLD_NAMES = MappingProxyType(
+    dict(RENAMED)
+    | {
+        "Agreement": "agreement",
+        "CentredClipping": "centered-clipping",
+        "CoordinateMedian": "coordinate-median",
+        "Disagreement": "disagreement",
+        "FedAWARE": "fedaware",
+        "FedAdp": "fedadp",
+        "FedExP": "fedexp",
+        "FedMGDAPlus": "fedmgda",
+        "GeometricMedian": "geometric-median",
+        "HewMean": "exact",
+        "KnownQuality": "oracle",
+        "Krum": "krum",
+        "MultiKrum": "multi-krum",
+        "QFedAvg": "qfedavg",
+        "Sieve": "sieve",
+        "TrimmedMean": "trimmed-mean",
+        "Trust": "trust",
+    }
+)
+"""Names of earlier versions, and what they are now."""
 
 
-# ------------------ The rules that can be chosen by name, without any constant
+def as_algorithm(aggregator: str | Aggregator | Algorithm[Any]) -> Algorithm[Any]:
+    """What decides in a federation whose clients train by themselves.
 
-# None of them asks how a client trained: they look at where clients went from the model
-# they were sent. Local SGD, momentum, AdamW, any number of epochs are all the same to
-# them; only FedNova asks how many steps were taken.
+    Args:
+        aggregator: a name of `hewfl.aggregators.NAMES`, an aggregator, or a whole
+            method.
 
-RULES: dict[str, Callable[[], Algorithm[Any]]] = {
-    "fedavg": lambda: baselines.FedAvg(1.0, 1.0),
-    "mean": lambda: HewMean(1.0, 1.0, kappa=1.0, cross_fit=True),
-    "sieve": lambda: baselines.Sieve(1.0, 1.0),
-    "agreement": lambda: baselines.Agreement(1.0, 1.0, power=1.0),
-    "disagreement": lambda: baselines.Disagreement(1.0, 1.0),
-    "geometric-median": lambda: baselines.GeometricMedian(1.0, 1.0),
-    "median": lambda: baselines.CoordinateMedian(1.0, 1.0),
-    "trimmed-mean": lambda: baselines.TrimmedMean(1.0, 1.0),
-    "krum": lambda: baselines.Krum(1.0, 1.0),
-    "multi-krum": lambda: baselines.MultiKrum(1.0, 1.0),
-    "centred-clipping": lambda: baselines.CentredClipping(1.0, 1.0),
-    "fednova": lambda: baselines.FedNova(1.0, 1.0),
-}
+    Returns:
+        The method; aggregators are given `ClientTraining`.
 
-
-def rule_of(rule: str | Algorithm[Any]) -> Algorithm[Any]:
-    """A rule by its name, or any method that needs to know no client by name."""
-    if isinstance(rule, str):
-        if rule not in RULES:
-            known = f"one of {', '.join(RULES)}, or a method"
-            raise invalid("rule", known, shown(rule))
-        return RULES[rule]()
-    check_algorithm("rule", rule)
-    wants = rule.demands
-    if wants.losses or wants.oracle:
-        text = "a method that needs neither losses nor the true state"
-        raise invalid("rule", text, rule.name)
-    if wants.variates or wants.gradients or _names_clients(rule):
-        text = "a method that knows no client by name"
-        raise invalid("rule", text, rule.name)
-    return rule
-
-
-def _names_clients(rule: Algorithm[Any]) -> bool:
-    """Whether it knows something of clients by name.
-
-    Its state then grows with their number, or it takes another number of them ill.
+    Raises:
+        InvalidInputError: it is none of these.
     """
-    try:
-        two, three = (flatten(rule.init(n, 1, None)) for n in (2, 3))
-    except HewError:
-        return True
-    return [a.shape for a in two.values()] != [a.shape for a in three.values()]
-
-
-def reads(rule: Algorithm[Any]) -> tuple[bool, bool, bool]:
-    """Whether a rule asks for local steps, for step sizes, and for every coordinate.
-
-    Nothing in the contract says so: a small round is decided three times, and the rule
-    asks for what makes a difference. One that gives a step of its own, and not only
-    weights, looks at more than products.
-    """
-    rows = np.array([[1.0, 0.2], [0.6, -0.4], [0.3, 0.9]])
-    one, uneven = np.ones(3, dtype=np.int64), np.array([1, 2, 5])
-    found = []
-    for steps, sizes in ((one, np.ones(3)), (uneven, np.ones(3)), (one, 0.1 / uneven)):
-        cohort = Cohort(np.arange(3), steps, one, one, 3)
-        round_ = matrix_round(np.zeros(2), rows, cohort, LocalPlan(sizes))
-        decision, _ = rule.decide(round_, rule.init(3, 2, None))
-        found.append(decision.weights)
-    by_steps, by_sizes = (not np.allclose(found[0], w) for w in found[1:])
-    return by_steps, by_sizes, decision.step is not None
+    if isinstance(aggregator, str):
+        aggregator = make(aggregator)
+    if isinstance(aggregator, Aggregator):
+        return Method(ClientTraining(), aggregator, name=aggregator.name)
+    if isinstance(aggregator, type):
+        raise invalid("aggregator", "an instance, not a class", shown(aggregator))
+    check_algorithm("aggregator", aggregator)
+    return aggregator

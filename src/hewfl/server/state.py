@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hewfl.core.algorithm import Algorithm, Started
+from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.plugins import told
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
@@ -65,6 +65,8 @@ class Entry:
         """Its name in tables."""
         if self.label is not None:
             return self.label
+        if getattr(self.algorithm, "server_step", None) == self.server_step:
+            return self.algorithm.name  # a `Method` names its own server step
         return self.algorithm.name + self.server_step.words
 
 
@@ -84,7 +86,9 @@ def check_algorithm(name: str, value: object, also: str = "") -> None:
         got = shown(value)
         if "decide" not in missing and not isinstance(value, type):
             got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
-        raise invalid(name, f"an algorithm, such as HewHom(L, 0.1){also}", got)
+        if hasattr(value, "needs") and not isinstance(value, type):
+            got += ", an aggregator: give it local work, Method(LocalSGD(0.1), …)"
+        raise invalid(name, f"a method, such as FedAvg(0.1){also}", got)
 
 
 @final
@@ -167,9 +171,10 @@ def initial_state(
         finite = finite_rows(gradients)
         given, sent = fill_missing(gradients, finite), len(anchor) * int(finite.sum())
     first = algorithm.init(population, len(anchor), given)
-    if given is not None and isinstance(algorithm, Started):
+    if given is not None and isinstance(algorithm, Informed):
         counts = np.ones(population, dtype=np.int64) if samples is None else samples
-        first = algorithm.started(first, np.where(finite, counts, 0))
+        truth = Truth(samples=np.where(finite, counts, 0))
+        first = algorithm.with_truth(first, truth)
     server_step = ServerStep() if server_step is None else server_step
     memory = np.zeros(len(anchor))
     if server_step.adapt is not None:

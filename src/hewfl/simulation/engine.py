@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hewfl.core.algorithm import Acquainted, Algorithm
+from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import (
@@ -58,7 +58,7 @@ _START = 2**31
 def simulate(  # noqa: PLR0913 - public; all but three are optional
     problem: Problem,
     federation: Federation,
-    algorithms: Sequence[Algorithm[Any] | Entry],
+    methods: Sequence[Algorithm[Any] | Entry],
     *,
     rounds: int,
     seed: int,
@@ -75,7 +75,8 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
     Args:
         problem: what the clients optimise.
         federation: who takes part, with how many steps.
-        algorithms: the entries; plain algorithms get the plain server step.
+        methods: what is compared: methods, the paper's algorithms, or entries, which
+            put any of them under a server step.
         rounds: T.
         seed: all random numbers of round t come from (seed, t).
         start: x_0. By default the problem's own `start` where it has one, as a
@@ -96,7 +97,7 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
         RuleError: an algorithm breaks its contract, or raises what is no `HewError`.
         DataError: the checkpoint is damaged or belongs to another run.
     """
-    entries, rounds = _entries(algorithms), whole("rounds", rounds, least=0)
+    entries, rounds = _entries(methods), whole("rounds", rounds, least=0)
     if evaluate_every is not None:
         whole("evaluate_every", evaluate_every, least=1)
     whole("checkpoint_every", checkpoint_every, least=1)
@@ -184,14 +185,12 @@ def _first_records(
     ]
 
 
-def _entries(algorithms: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
-    if not _is_list(algorithms):
-        raise invalid(
-            "algorithms", "a list of algorithms or entries", shown(algorithms)
-        )
-    entries = [as_entry(a, f"algorithms[{k}]") for k, a in enumerate(algorithms)]
+def _entries(methods: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
+    if not _is_list(methods):
+        raise invalid("methods", "a list of methods", shown(methods))
+    entries = [as_entry(value, f"methods[{k}]") for k, value in enumerate(methods)]
     if not entries:
-        raise invalid("algorithms", "at least one", "none")
+        raise invalid("methods", "at least one", "none")
     return entries
 
 
@@ -301,8 +300,8 @@ def _initial_rounds(setting: Setting, x: Float64[Array, " d"]) -> list[EntryRoun
         if faults.stale:  # NaN: no vector was sent yet
             rows = len(faults.stale) * (1 + setting.sends_gradients(entry))
             state = replace(state, last_sent=np.full((rows, d), np.nan))
-        if isinstance(rule, Acquainted):
-            following = rule.acquainted(state.algorithm, faults.quality)
+        if isinstance(rule, Informed):
+            following = rule.with_truth(state.algorithm, Truth(quality=faults.quality))
             state = replace(state, algorithm=following)
         kind = "refused" if is_refused else "ok"
         starts.append(EntryRound(state, kind, status, excluded=excluded))

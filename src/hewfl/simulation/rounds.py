@@ -20,7 +20,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from hewfl.core.algorithm import Algorithm, Corrected, Informed, Traffic
+from hewfl.core.algorithm import Algorithm, Corrected, Informed, Traffic, Truth
 from hewfl.core.array_types import Float, Float64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
@@ -245,8 +245,8 @@ def plan_round(
             if upper is None:
                 why = "diverged: the objective is not finite"
                 return EntryRound(replace(state, diverged=True), "diverged", why)
-            assert isinstance(entry.algorithm, Informed), "an oracle needs `told`"
-            following = entry.algorithm.told(state.algorithm, upper)
+            assert isinstance(entry.algorithm, Informed), "an oracle needs `with_truth`"
+            following = entry.algorithm.with_truth(state.algorithm, Truth(upper=upper))
             state = replace(state, algorithm=following)
         plan = checked_plan(entry, cohort, state.algorithm)
     except RuleError:
@@ -348,7 +348,9 @@ def _client_losses(
     cohort: Cohort,
 ) -> list[Float64[Array, " s"] | None]:
     """F_i(x_t) for the entries that need them."""
-    needed = [k for k, b in enumerate(branches) if b.entry.algorithm.demands.losses]
+    needed = [
+        k for k, b in enumerate(branches) if "losses" in b.entry.algorithm.demands.needs
+    ]
     if not needed:
         return [None] * len(branches)
     table = np.asarray(problem.client_losses(anchors[needed]), dtype=np.float64)

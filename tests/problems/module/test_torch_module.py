@@ -35,10 +35,10 @@ DIFFERENCES = 1e-7
 LANES = 3
 RATE = 0.2
 METHODS: list[Any] = [
-    FedAvg(1 / RATE, 1.0),
+    FedAvg(1.0 / (1 / RATE)),
     HewHom(1 / RATE, 3.0),
     HewHet(1 / RATE, 3.0),
-    MinibatchSGD(1 / RATE, 1.0),
+    MinibatchSGD(1.0 / (1 / RATE)),
 ]
 
 
@@ -163,7 +163,7 @@ def test_answers_come_in_the_library_and_precision_of_the_models() -> None:
 def test_there_is_no_theory_here() -> None:
     problem = small()
     with pytest.raises(InvalidInputError, match="`smoothness` must be a positive fini"):
-        FedAvg(problem.smoothness, 1.0)
+        FedAvg(1.0 / problem.smoothness)
     for ask in (problem.optimum, problem.pooled_optimum):
         with pytest.raises(SolverError, match="no certified minimiser"):
             ask()
@@ -183,7 +183,7 @@ def test_any_loss_and_integer_features() -> None:
     found = problem.evaluate(problem.start[None])
     assert set(found) == {"train_loss"}
     federation = Federation(ChoiceSteps((1, 3)), 4)
-    trace = simulate(problem, federation, [FedAvg(20.0, 1.0)], rounds=8, seed=0)
+    trace = simulate(problem, federation, [FedAvg(1.0 / 20.0)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
     assert losses[0] is not None
     assert losses[-1] is not None
@@ -241,7 +241,7 @@ def test_a_run_starts_at_the_module(tmp_path: Path) -> None:
 
     def played(**given: Any) -> Array:
         federation = Federation(ChoiceSteps((1, 2)), 4)
-        lanes = [FedAvg(10.0, 1.0)]
+        lanes = [FedAvg(1.0 / 10.0)]
         trace = simulate(problem, federation, lanes, rounds=2, seed=0, **given)
         return np.asarray(trace.anchors[0])
 

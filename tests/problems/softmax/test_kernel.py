@@ -121,7 +121,7 @@ def test_samples_out_of_range_are_refused() -> None:
 def test_whole_runs_agree_with_and_without_the_kernel() -> None:
     problem = softmax(9, 4, "float64")
     L = problem.smoothness
-    lanes: list[Any] = [UniformLocalSGD(L, 0.4), HewHom(L, 0.4), HewHet(L, 0.4)]
+    lanes: list[Any] = [UniformLocalSGD(0.4 / L), HewHom(L, 0.4), HewHet(L, 0.4)]
     federation = Federation(FixedSteps([1, 2, 4, 4, 8, 1]), 4)
     fast = simulate(problem, federation, lanes, rounds=5, seed=2)
     with native.disabled():

@@ -199,7 +199,7 @@ def corrected_runs(kind: str) -> Runs:
     problem = problem_of(kind, False)
     L = problem.smoothness
     entries = [HewHet(L, theta, RATIO) for theta in AMPLITUDES]
-    fixed = HewFixed(L, AMPLITUDES[1], power=0.0, corrected=True)
+    fixed = HewFixed(total=AMPLITUDES[1] / L, variates="gradient", power=0.0)
     return play(kind, problem, UNEQUAL, [*entries, fixed], pathwise_audit)
 
 
@@ -261,7 +261,7 @@ def plain_runs(kind: str) -> Runs:
     problem = problem_of(kind, True)
     L = problem.smoothness
     entries = [HewHom(L, theta, RATIO) for theta in AMPLITUDES]
-    fixed = HewFixed(L, AMPLITUDES[1], power=0.0)
+    fixed = HewFixed(total=AMPLITUDES[1] / L, power=0.0)
     return play(kind, problem, UNEQUAL, [*entries, fixed], pathwise_audit)
 
 
@@ -293,8 +293,10 @@ H, STEPS = 4, (0.01, 0.058, 0.8)
 def uniform_runs(kind: str) -> Runs:
     problem = problem_of(kind, False)
     L = problem.smoothness
-    ours = [HewFixed(L, theta, power=0.0, corrected=True) for theta in STEPS]
-    same = Scaffold(L, STEPS[1] / H, start="gradient")
+    ours = [
+        HewFixed(total=theta / L, variates="gradient", power=0.0) for theta in STEPS
+    ]
+    same = Scaffold((STEPS[1] / H) / L, start="gradient")
     return play(kind, problem, H, [*ours, same])
 
 

@@ -15,15 +15,7 @@ from tests.theory.reality.enumeration import (
 )
 from tests.theory.reality.scenario import Scenario, drawn
 
-from hewfl import (
-    Algorithm,
-    Federation,
-    FixedSteps,
-    HewFixed,
-    HewHet,
-    HewHom,
-    simulate,
-)
+from hewfl import Algorithm, Federation, FixedSteps, HewFixed, HewHet, HewHom, simulate
 from hewfl.problems import Quadratic
 
 
@@ -44,7 +36,7 @@ def test_every_run_ends_in_a_state_of_the_enumeration(method: str) -> None:
         "corrected": (HewHet(L, theta, 1.5, "zero"), corrected(1.5 * L)),
         "plain": (HewHom(L, theta, 1.5), plain(1.5 * L)),
         "fixed": (
-            HewFixed(L, theta, 0.0, corrected=True, start="zero"),
+            HewFixed(total=theta / L, power=0.0, variates="zero"),
             fixed(np.full(2, 0.5)),
         ),
     }

@@ -23,7 +23,7 @@ def method_of(name: str, smoothness: float) -> Any:
     methods = {
         "HewHet": HewHet(smoothness, 0.5),
         "HewHom": HewHom(smoothness, 0.5),
-        "Scaffold": Scaffold(smoothness, 0.2),
+        "Scaffold": Scaffold(0.2 / smoothness),
     }
     return methods[name]
 

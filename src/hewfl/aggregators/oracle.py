@@ -1,43 +1,41 @@
-"""The yardstick that knows who is bad."""
+"""The yardstick that knows which clients are faulty."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 
-from hewfl.aggregators.one_step_size import EqualGroundBranches
-from hewfl.core.algorithm import FirstGradients
+from hewfl.aggregators.aggregator import Aggregator
+from hewfl.core.algorithm import Need, Truth
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import PerClient
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class KnownQuality(EqualGroundBranches):
+class Oracle(Aggregator):
     """Weights by true quality, which no server knows: a yardstick for other rules.
 
         w_i = q_iH_i / Σ_j q_jH_j,     q_i the true batch size, 0 of a bad client
 
-    The branches are of equal ground, η_i = ϑ/(L H_i), so Δ_i is the mean of H_i batches
+    With one total step for all, η_i = s/H_i, Δ_i is the mean of H_i batches
     times the same factor, and these weights are inverse to its noise. A simulation
-    tells q before the first round (`hewfl.core.algorithm.Acquainted`); elsewhere q is 1
+    tells q before the first round (`hewfl.core.algorithm.Truth`); elsewhere q is 1
     for all and the weights are those of the horizons. They are equal where nobody who
     took part is any good.
 
-    Attributes:
-        smoothness: L > 0.
-        amplitude: ϑ > 0; client i steps by η_i = ϑ/(L H_i).
     """
 
-    name: ClassVar[str] = "Knows who is bad"
+    name: ClassVar[str] = "Oracle"
+    needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients"})
 
-    def init(self, n: int, d: int, gradients: FirstGradients) -> PerClient:
+    def init(self, n: int, d: int) -> PerClient:
         """Everybody equally good."""
         return np.ones(n)
 
-    def acquainted(self, state: PerClient, quality: PerClient) -> PerClient:
-        """The truth in place of the guess."""
-        return quality
+    def with_truth(self, state: PerClient, truth: Truth) -> PerClient:
+        """The true quality in place of the guess."""
+        return state if truth.quality is None else truth.quality
 
     def decide(self, round_: Round, state: PerClient) -> tuple[Decision, PerClient]:
         """w_i ∝ q_iH_i over those who took part."""
@@ -45,5 +43,7 @@ class KnownQuality(EqualGroundBranches):
         worth = state[cohort.clients] * cohort.horizons
         if not worth.any():
             equal = np.full(len(worth), 1 / len(worth))
-            return Decision(equal, "equal weights: nobody is any good"), state
+            return Decision(
+                equal, "equal weights: every client of the round is faulty"
+            ), state
         return Decision(worth / worth.sum(), "weights by true quality"), state

@@ -1,11 +1,23 @@
-"""Weights that minimise the quadratic model of a round, over the simplex."""
+"""The quadratic model of a round, and the weights that minimise it over the simplex.
+
+The model is ⟨g, d⟩ + (Λ/2)‖d‖² of a step d = Σ w_iΔ_i. Along the mean update
+m = (1/S) Σ Δ_i it is least at
+
+    a·m,   a = −⟨g, m⟩/(Λ‖m‖²),   so that   Λ = κ · (−⟨g, m⟩)/‖m‖²   means   a = 1/κ.
+
+In Algorithm 3 with an equal total step s = η_iH_i the reference is g = −m/s. Then
+Λ = κ/s, and up to a constant the model is (Λ/2)‖d − m/κ‖²: exact weights are the
+projection of the mean update, divided by κ, onto the hull of the updates. κ = 1 gives
+equal weights, κ → ∞ the point of least norm. κ has no units; it needs no L, and
+nothing is certified.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hewfl.core.algorithm import RoundModel
+from hewfl.core.algorithm import Need, RoundModel
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements, LinearCombination
 from hewfl.core.round import Cohort, Decision, Round
@@ -14,7 +26,7 @@ from hewfl.displacements.post_local import post_local_weights, reference_at
 from hewfl.solver.simplex import solve_gram
 
 
-def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
+def minimise_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
     """Weights of the least quadratic model; with `null` standing still is one more."""
     endpoints, reference = round_.displacements, model.reference
     if null:
@@ -27,7 +39,7 @@ def least_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
     return Decision(weights, solution.status, gap, value=value)
 
 
-def least_cross_fitted(
+def minimise_cross_fitted(
     round_: Round, slopes: Float64[Array, "n n"], curvature: float, *, null: bool
 ) -> Decision:
     """Weights that minimise Σ w_iq_i + (Λ/2)‖Σ w_iΔ_i‖², q_i = ⟨Δ_i, Σ_j V_ijΔ_j⟩.
@@ -39,7 +51,7 @@ def least_cross_fitted(
         round_: with the endpoints to choose from.
         slopes: V, row i without an entry at i.
         curvature: Λ.
-        null: whether standing still is one more endpoint; nobody is judged by it.
+        null: whether standing still is one more endpoint; no client is judged by it.
     """
     endpoints = round_.displacements
     if null:
@@ -51,48 +63,21 @@ def least_cross_fitted(
     return Decision(weights, status, float(solution.gap))
 
 
-# ------------------ A knob without units: the curvature of a round in multiples of
-
-# Along the mean displacement m = (1/S) Σ Δ_i the model ⟨g, d⟩ + (Λ/2)‖d‖² is least at
-#
-#     a·m,   a = −⟨g, m⟩/(Λ‖m‖²),   so that   Λ = κ · (−⟨g, m⟩)/‖m‖²   means   a = 1/κ.
-#
-# In Algorithm 3 with equal ground s = η_iH_i the reference is g = −m/s. Then Λ = κ/s, and
-# up to a constant the model is (Λ/2)‖d − m/κ‖²: exact weights are the projection of the
-# mean displacement, divided by κ, onto the hull of the displacements. κ = 1 gives equal
-# weights, κ → ∞ the point of least norm. No L is needed, and none is known: nothing is
-# certified.
-
 RATIO = 1.25
 """Λ/L where an L is given and nothing is said of Λ."""
-SAME_GROUND = 1e-12
+SAME_TOTAL = 1e-12
 """Relative difference of η_iH_i that is the rounding of ϑ/(L H_i) · H_i."""
 EPS = float(np.finfo(np.float64).eps)
 LEAST_NORM = RoundModel(None, 1.0, None)
 """Without a slope: the shortest combination of displacements, whatever Λ is."""
 
 
-def check_scale(
-    smoothness: float | None,
-    amplitude: Schedule | None,
-    ratio: Schedule,
-    kappa: Schedule | None,
-) -> None:
-    """Require L with Λ/L, or κ instead of both, and an amplitude.
+STEP_NEEDS: frozenset[Need] = frozenset({"steps", "step_sizes"})
+"""What Algorithms 2 and 3 look at beside products: η_iH_i."""
 
-    Functions of the round are checked when they are asked.
-    """
-    if kappa is None:
-        if smoothness is None:
-            raise invalid("smoothness", "given, or `kappa` instead of it", "None")
-    elif smoothness is not None:
-        rule = "left out where `kappa` is given, which needs no L"
-        raise invalid("smoothness", rule, smoothness)
-    elif callable(ratio) or ratio != RATIO:
-        rule = "left out where `kappa` is given, which stands for it"
-        raise invalid("curvature_ratio", rule, ratio)
-    if amplitude is None:
-        raise invalid("amplitude", "given", "nothing")
+
+def check_ratio(ratio: Schedule) -> None:
+    """Require Λ/L > 1; a function of the round is checked when it is called."""
     if not callable(ratio):
         ratio_at(ratio, 0)
 
@@ -106,13 +91,11 @@ def ratio_at(ratio: Schedule, t: int) -> float:
 
 
 def step_sizes(
-    smoothness: float | None, amplitude: Schedule | None, cohort: Cohort
+    smoothness: float, amplitude: Schedule, cohort: Cohort
 ) -> Float64[Array, " s"]:
-    """Equal ground for all: η_i = ϑ_t/(L H_i), and η_i = ϑ_t/H_i without an L."""
-    assert amplitude is not None, "checked when the rule was made"
+    """One total step for all: η_i = ϑ_t/(L H_i)."""
     theta = at_round("amplitude", amplitude, cohort.round)
-    L = 1.0 if smoothness is None else smoothness
-    return np.asarray(theta / (L * cohort.horizons))
+    return np.asarray(theta / (smoothness * cohort.horizons))
 
 
 def unit_lengths(round_: Round) -> Float64[Array, " s"]:
@@ -125,7 +108,7 @@ def kappa_model(
     round_: Round,
     reference: Any,
     kappa: Schedule,
-    ground: Float64[Array, " s"] | None = None,
+    total_step: Float64[Array, " s"] | None = None,
 ) -> RoundModel:
     """The model about a reference with Λ = κ · (−⟨g, m⟩)/‖m‖², m the mean displacement.
 
@@ -137,14 +120,14 @@ def kappa_model(
         round_: with the displacements.
         reference: g, a vector of the round's space or an `LinearCombination`.
         kappa: κ, a number or a function of t.
-        ground: s_i, if the reference is −(1/S) Σ Δ_i/s_i.
+        total_step: s_i, if the reference is −(1/S) Σ Δ_i/s_i.
 
     Raises:
         InvalidInputError: κ of this round is not a positive finite number.
     """
     value, D = at_round("kappa", kappa, round_.cohort.round), round_.displacements
-    if ground is not None and np.ptp(ground) <= SAME_GROUND * ground[0]:
-        return RoundModel(reference, value / float(ground[0]), None)  # g = −m/s
+    if total_step is not None and np.ptp(total_step) <= SAME_TOTAL * total_step[0]:
+        return RoundModel(reference, value / float(total_step[0]), None)  # g = −m/s
     with np.errstate(all="ignore"):
         slope, sq_norm = _along_mean(D, reference)
         curvature = float(np.float64(value) * slope / sq_norm)

@@ -1,10 +1,16 @@
-"""Means of the middle values of every coordinate, and whose values they were."""
+"""Medians and trimmed means of every coordinate."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import numpy as np
 
+from hewfl.aggregators.aggregator import Aggregator
+from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
-from hewfl.core.validation import Array, PerClient
+from hewfl.core.round import Decision, Round
+from hewfl.core.validation import Array, Minority, PerClient
 
 
 def middle_means(
@@ -66,3 +72,58 @@ def _over_all_ranks(
         vector[0] = value
         found.append(space.dot(first, vector))
     return np.array(found)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CoordinateMedian(Aggregator):
+    """Every coordinate of the step is the median of the clients' [Yin2018].
+
+        step_k = median over i of Δ_ik
+
+    With an even number of clients it is the mean of the two middle values. The step is
+    no combination of displacements, so it is given as such; `weights` says in which
+    share of the coordinates a client was the median (two middle clients share, and so
+    do ties), over the coordinates in which clients differ.
+
+    """
+
+    name: ClassVar[str] = "Coordinate median"
+    needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """The median as a step, and who was it how often."""
+        D = round_.displacements
+        step, weights = middle_means(D, (D.n - 1) // 2)
+        return Decision(weights, "median of every coordinate", step=step), state
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrimmedMean(Aggregator):
+    """In every coordinate the mean of the values between the extremes [Yin2018].
+
+        step_k = mean of Δ_ik over all i but the b largest and the b smallest,
+        b = ⌊β n⌋
+
+    β must be no less than the share of bad clients. With few clients b may be zero: the
+    rule is then the plain mean, and the status tells b. The step is no combination of
+    displacements, so it is given as such; `weights` is the share of a client in the
+    values that were kept, over the coordinates in which clients differ.
+
+    Attributes:
+        trim: 0 ≤ β < ½; 0.2 is the default of Flower's FedTrimmedAvg.
+    """
+
+    trim: Minority = 0.2
+
+    name: ClassVar[str] = "Trimmed mean"
+    needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """The trimmed mean as a step, and whose values it kept how often."""
+        D = round_.displacements
+        b = min(int(self.trim * D.n + 1e-9), (D.n - 1) // 2)  # 0.29 · 100 is below 29
+        step, weights = middle_means(D, b)
+        status = f"mean of every coordinate but {b} values at either end"
+        return Decision(weights, status, step=step), state
