@@ -20,7 +20,7 @@ from hewfl import Cohort, InvalidInputError, LocalPlan, Round
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.checkpoint import flatten
-from hewfl.torch.job_rule import Rule
+from hewfl.torch.job import choose_method
 
 CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
 REFUSED = ("fedprox", "minibatch", "qfedavg", "qfedavg-half", "hew-control")
@@ -64,8 +64,8 @@ def test_replies_give_what_the_matrix_gives(
 def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
     algorithm, n = case.algorithm, 3
     if case.id.startswith(REFUSED):
-        with pytest.raises(InvalidInputError, match="`rule` must be one that "):
-            Rule(algorithm).check_plan(n)
+        with pytest.raises(InvalidInputError, match="`aggregator` must be one that "):
+            choose_method(algorithm, None)
         return
     plan = Plan(algorithm, rounds=3, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
     seen = pool.run(play, n, plan)
