@@ -40,11 +40,11 @@ from scipy.linalg.blas import dsyrk
 from hewfl import HewHet
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.flower import AlgorithmStrategy, HewStrategy
-from hewfl.flower.secure_aggregation import WIDTH
+from hewfl.flower.secure_aggregation import SKETCH_WIDTH
 
 FEDAVG, HEW, CORRECTED = "Flower FedAvg", "HewStrategy", "corrected"
-TWO, MEAN = "two phases", "rule mean"
-METHODS = (FEDAVG, HEW, MEAN, TWO, CORRECTED)
+TWO, EXACT = "two phases", "exact weights"
+METHODS = (FEDAVG, HEW, EXACT, TWO, CORRECTED)
 GRAM, VARIATES = "Gram arithmetic", "n float64 vectors"
 FLOORS = (GRAM, VARIATES)
 OTHERS = (*METHODS[1:], *FLOORS)
@@ -117,7 +117,7 @@ def strategy_of(method: str, n: int) -> Any:
     if method == CORRECTED:
         rule = HewHet(1.0, 0.5, start="zero")
         return AlgorithmStrategy(rule, population=n, fraction_evaluate=0.0)
-    told: dict[str, Any] = {"rule": "mean"} if method == MEAN else {}
+    told: dict[str, Any] = {"aggregator": "exact"} if method == EXACT else {}
     return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0, **told)
 
 
@@ -155,7 +155,7 @@ def aggregation(
     grid = Nodes(n, moves)
     for t in (1, 2):
         if method == TWO:
-            sketch = CountSketch(WIDTH, t)
+            sketch = CountSketch(SKETCH_WIDTH, t)
             short = [ArrayRecord([sketch.of([move])]) for move in few]
             sent = [short[k % len(short)] for k in range(n)]
         questions = strategy.configure_train(t, arrays, ConfigRecord(), grid)
@@ -184,7 +184,7 @@ def timed(n: int, d: int, rounds: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     small = n * d <= LARGEST_CORRECTED
     names = [x for x in (*METHODS, *FLOORS) if small or x not in (CORRECTED, VARIATES)]
-    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != MEAN]
+    names = [x for x in names if n * n * d <= LARGEST_GRAM or x != EXACT]
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         for k in rng.permutation(len(names)):

@@ -27,8 +27,7 @@ from benchmarks.report import Array, Outcome, power, ratio, seconds, table
 from hewfl.theory import (
     PostLocal,
     System,
-    corrected_coefficients,
-    corrected_recursion,
+    heterogeneous_coefficients,
     one_step,
     situation,
 )
@@ -92,9 +91,9 @@ def recursions(f: Fields, rounds: int) -> Array:
     system = System(f["L"], f["R"], f["H"], 1, f["v2"])
     controls = PostLocal(f["step"], 2 * f["L"])
     uniform = np.full(CLIENTS, 1 / CLIENTS)
-    k = corrected_coefficients(system, controls, comparator=uniform)
+    k = heterogeneous_coefficients(system, controls, comparator=uniform)
     start = (np.minimum(f["U"], system.cap), f["Q"])
-    return np.asarray(corrected_recursion(k, start, rounds).gap[-1])
+    return np.asarray(k.trajectory(start, rounds).gap[-1])
 
 
 def recursions_by_loop(f: Fields, rounds: int) -> Array:

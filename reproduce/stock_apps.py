@@ -42,7 +42,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.supercore.task_identity import TaskIdentity
 
-from hewfl.aggregators import Sieve
+from hewfl.aggregators import Agreement, ExactWeights, Sieve
 from hewfl.data import ag_news_texts, dirichlet_partition, load, prepare
 from hewfl.flower import HewStrategy
 from reproduce.stock_table import (
@@ -56,10 +56,17 @@ from reproduce.stock_table import (
 )
 
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
-RULES = (
-    *("fedavg", "mean", "agreement", "disagreement", "geometric-median"),
-    *("multi-krum", "trimmed-mean", "centred-clipping"),
-)
+AGGREGATORS: dict[str, Any] = {
+    "size-weighted": "size-weighted",
+    "exact, by size": ExactWeights(by="size", kappa=1.0, cross_fit=True),
+    "agreement, power 1": Agreement(power=1.0),
+    "disagreement": "disagreement",
+    "geometric-median": "geometric-median",
+    "multi-krum": "multi-krum",
+    "trimmed-mean": "trimmed-mean",
+    "centered-clipping": "centered-clipping",
+}
+"""By the label of tables."""
 ROUNDS, BATCH, WORDS, NEWS = 15, 32, 2048, 6000
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "FedAvg": lambda: flower.FedAvg(**QUIET),
@@ -70,16 +77,20 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "FedMedian": lambda: flower.FedMedian(**QUIET),
     "Krum": lambda: flower.Krum(num_malicious_nodes=1, **QUIET),
     "FedTrimmedAvg": lambda: flower.FedTrimmedAvg(**QUIET),
-    **{name: partial(HewStrategy, rule=name, **QUIET) for name in RULES},
     **{
-        name: partial(HewStrategy, rule=Sieve(*numbers), **QUIET)
+        name: partial(HewStrategy, aggregator=aggregator, **QUIET)
+        for name, aggregator in AGGREGATORS.items()
+    },
+    **{
+        name: partial(HewStrategy, aggregator=Sieve(*numbers), **QUIET)
         for name, numbers in CANDIDATES.items()
     },
 }
 """Steps of FedAvgM and FedAdam are a tenth of their defaults: FedAvgM with momentum 0.9
 then moves as far as FedAvg in the long run, and with its default ends at chance."""
 FIRST = (
-    *("FedAvg", *CANDIDATES, "agreement", "geometric-median", "mean", "disagreement"),
+    *("FedAvg", *CANDIDATES, "agreement, power 1", "geometric-median"),
+    *("exact, by size", "disagreement"),
     *("FedAvgM", "FedAdam", "FedMedian", "Krum", "FedTrimmedAvg"),
 )
 """Run before the others: all seeds, apps and scenarios of these."""

@@ -11,92 +11,42 @@ The server solves for the weights of a round instead of fixing them by a rule:
 Every answer carries a certificate that the caller can recompute.
 """
 
-from hewfl.aggregators import Aggregator, ExactWeights, Pipeline
-from hewfl.algorithms.hew_control import HewControl
-from hewfl.algorithms.hew_het import HewHet
-from hewfl.algorithms.hew_hom import HewHom
-from hewfl.algorithms.online_curvature import OnlineCurvature
-from hewfl.control.joint_problem import predictive_control
-from hewfl.core.algorithm import Algorithm, Demands, Traffic
-from hewfl.core.displacements import Displacements
-from hewfl.core.records import (
-    ClientProfile,
-    ControlSolution,
-    ProblemBounds,
-    SimplexSolution,
-    UpperState,
-)
-from hewfl.core.round import Cohort, Decision, LocalPlan, Round
-from hewfl.displacements.post_local import combine, data_gap, post_local_weights
-from hewfl.errors import (
-    DataError,
-    HewError,
-    InvalidInputError,
-    MissingExtraError,
-    RuleError,
-    SolverError,
-)
-from hewfl.federation.attacks import (
-    ConstantUpdates,
-    FlippedLabels,
-    GrowingNoise,
-    HiddenBatches,
-    RandomLabels,
-    RandomUpdates,
-    ScaledUpdates,
-    StaleUpdates,
-)
-from hewfl.federation.federation import (
-    ChoiceSteps,
-    EpochSteps,
-    Federation,
-    FixedSteps,
-    FullParticipation,
-    History,
-    PoissonSteps,
-    RandomParticipation,
-    RotatingParticipation,
-    SampledParticipation,
-    Scenario,
-    TimedSteps,
-)
-from hewfl.methods.method import LocalSGD, Method
-from hewfl.methods.presets import (
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedNova,
-    FedProx,
-    FedYogi,
-    HewFixed,
-    MinibatchSGD,
-    Scaffold,
-    StepWeighted,
-    UniformLocalSGD,
-)
-from hewfl.server.server_step import ServerStep
-from hewfl.server.state import Entry
-from hewfl.server.trace import Trace
-from hewfl.simulation.engine import simulate
-from hewfl.solver.simplex import solve_simplex_qp
-from hewfl.solver.threshold import threshold_weights
-from hewfl.version import __version__
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "Aggregator", "Algorithm", "ChoiceSteps", "ClientProfile", "Cohort",
-    "ConstantUpdates", "ControlSolution", "DataError", "Decision", "Demands",
-    "Displacements", "Entry", "EpochSteps", "ExactWeights", "FedAdagrad",
-    "FedAdam", "FedAvg", "FedAvgM", "FedNova", "FedProx", "FedYogi", "Federation",
-    "FixedSteps", "FlippedLabels", "FullParticipation", "GrowingNoise",
-    "HewControl", "HewError", "HewFixed", "HewHet", "HewHom", "HiddenBatches",
-    "History", "InvalidInputError", "LocalPlan", "LocalSGD", "Method", "MinibatchSGD",
-    "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonSteps",
-    "ProblemBounds", "RandomLabels", "RandomParticipation", "RandomUpdates",
-    "RotatingParticipation", "Round", "RuleError", "SampledParticipation", "Scaffold",
-    "ScaledUpdates", "Scenario", "ServerStep", "SimplexSolution", "SolverError",
-    "StaleUpdates", "StepWeighted", "TimedSteps", "Trace", "Traffic",
-    "UniformLocalSGD", "UpperState", "__version__", "combine", "data_gap",
-    "post_local_weights", "predictive_control", "simulate", "solve_simplex_qp",
-    "threshold_weights",
-]  # fmt: skip
+
+def _public_names() -> dict[str, str]:
+    """The public names and their modules, from the imports of `__init__.pyi`."""
+    stub = Path(__file__).with_name("__init__.pyi").read_text("utf-8")
+    imports = [
+        node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)
+    ]
+    return {name.name: str(node.module) for node in imports for name in node.names}
+
+
+_MODULES = _public_names()
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - the names of the list
+
+
+def __getattr__(name: str) -> Any:
+    """A public name or a package, imported at its first use."""
+    if name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    elif name.startswith("_"):
+        raise AttributeError(f"module 'hewfl' has no attribute '{name}'")
+    else:
+        try:
+            return import_module(f"hewfl.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"hewfl.{name}":
+                raise
+            text = f"module 'hewfl' has no attribute '{name}'"
+            raise AttributeError(text) from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

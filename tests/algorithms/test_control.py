@@ -37,7 +37,8 @@ from hewfl.federation.participation import RotatingParticipation
 from hewfl.problems import Quadratic, random_quadratic
 from hewfl.server.checkpoint import load_checkpoint, save_checkpoint
 from hewfl.simulation.audit import control_audit
-from hewfl.theory import System, propagated_tracking
+from hewfl.theory import System
+from hewfl.theory.appendix import propagated_tracking
 from tests.algorithms.exact import Always, audits
 
 BOX = ProblemBounds(1.0, 3.0, 1e-3, 0.3)

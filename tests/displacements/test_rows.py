@@ -82,7 +82,7 @@ def test_a_round_takes_arrays(rng: np.random.Generator) -> None:
     cohort = Cohort(np.arange(2), 3 * ones, ones, ones, 2)
     D = rng.standard_normal((2, 4)).astype(np.float32)
     round_ = matrix_round(np.zeros(4), D, cohort, LocalPlan(np.array([0.1, 0.2])))
-    assert round_.ground == pytest.approx([0.3, 0.6])
+    assert round_.total_step == pytest.approx([0.3, 0.6])
     assert np.asarray(round_.displacements).dtype == np.float32
     assert np.array_equal(np.asarray(round_.displacements), D)
     with pytest.raises(InvalidInputError, match="`displacements` must be of shape"):

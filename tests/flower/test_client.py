@@ -12,13 +12,13 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from hewfl import InvalidInputError
-from hewfl.core.local_branch import ClientObjective, Order, StepContext, run_branch
+from hewfl.core.local_branch import BranchPlan, ClientObjective, StepContext, run_branch
 from hewfl.core.round import Cohort, LocalPlan
-from hewfl.flower.arrays import flat, layout_of, record_of, views
-from hewfl.flower.client import START
-from hewfl.flower.torch_client import torch_local
+from hewfl.flower.arrays import flat_views, layout_of, to_record, to_vector
+from hewfl.flower.messages import GRADIENT_ROUND
+from hewfl.flower.torch_client import torch_objective
 from hewfl.simulation import engine
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.flower.federation import local_of
 from tests.simulation.toy import least_squares
@@ -47,14 +47,14 @@ def test_the_branch_is_the_reference_to_the_bit(
     drawn = draw(0, 6, cohort, PROBLEM.offsets)
     known = run_branches_plain(PROBLEM, anchor, cohort, plan, drawn)
     for i in range(4):
-        told = Order(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
+        told = BranchPlan(6, int(steps[i]), float(plan.step_sizes[i]), proximal, hold)
         own = None if shift is None else shift[i].astype(dtype)
         found, _ = run_branch(local_of(PROBLEM, 0, i, 4), anchor, told, own)
         np.testing.assert_array_equal(found - anchor, known[i])
 
 
 def test_the_start_is_the_engines() -> None:
-    assert engine._START == START
+    assert engine._START == GRADIENT_ROUND
 
 
 def test_layout_keeps_what_is_no_parameter(rng: np.random.Generator) -> None:
@@ -70,8 +70,8 @@ def test_layout_keeps_what_is_no_parameter(rng: np.random.Generator) -> None:
     assert layout.names == ("w", "b", "h", "s")
     assert layout.d == 15
     assert layout.dtype == np.dtype(np.float64)
-    vector = flat(layout, record)
-    back = record_of(layout, vector, record)
+    vector = to_vector(layout, record)
+    back = to_record(layout, vector, record)
     for name, array in arrays.items():
         np.testing.assert_array_equal(back[name].numpy(), array)
         assert back[name].dtype == str(array.dtype)
@@ -100,9 +100,9 @@ def test_torch_and_numpy_run_the_same_branch(rng: np.random.Generator) -> None:
         residual = A[rows] @ x[:3] + x[3] - b[rows]
         return np.append(residual @ A[rows], residual.sum()) / 2
 
-    local = torch_local(net, loss, examples=8)
+    local = torch_objective(net, loss, examples=8)
     anchor, shift = rng.standard_normal(4), rng.standard_normal(4)
-    told = Order(2, 5, 0.1, 0.3)
+    told = BranchPlan(2, 5, 0.1, 0.3)
     lifted = (local.lift(anchor), told, local.lift(shift))
     found = local.lower(local.finish(run_branch(local, *lifted)[0]))
     known, _ = run_branch(ClientObjective(gradient, 8), anchor, told, shift)
@@ -115,20 +115,20 @@ def test_running_statistics_and_shared_weights_travel_too() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     net.add_module("again", net[0])
     x = torch.randn(16, 2)
-    local = torch_local(net, lambda model, _: (model(x) ** 2).mean(), examples=16)
+    local = torch_objective(net, lambda model, _: (model(x) ** 2).mean(), examples=16)
     record = ArrayRecord(net.state_dict())
     layout = layout_of(record)
     assert "1.num_batches_tracked" not in layout.names
-    anchor = flat(layout, record)
+    anchor = to_vector(layout, record)
     begin = anchor.copy()
-    branch, _ = run_branch(local, local.lift(anchor), Order(0, 4, 0.1))
+    branch, _ = run_branch(local, local.lift(anchor), BranchPlan(0, 4, 0.1))
     moved = local.lower(local.finish(branch)) - anchor
     parts = {name: moved[place] for name, _, place, _ in layout.parts()}
     for name in ("0.weight", "1.weight", "1.running_mean", "1.running_var"):
         assert np.abs(parts[name]).max() > 1e-4
     np.testing.assert_array_equal(parts["0.weight"], parts["again.weight"])
     np.testing.assert_array_equal(anchor, begin)
-    again, _ = run_branch(local, local.lift(anchor), Order(0, 4, 0.1))
+    again, _ = run_branch(local, local.lift(anchor), BranchPlan(0, 4, 0.1))
     repeated = local.lower(local.finish(again)) - anchor
     np.testing.assert_array_equal(repeated, moved)
 
@@ -139,10 +139,10 @@ def test_arrays_that_kernels_cannot_read_are_copied() -> None:
     plain = np.arange(6, dtype=np.float32).reshape(2, 3)
     record = ArrayRecord([halves, swapped, plain])
     layout = layout_of(record)
-    found = views(layout, record)
+    found = flat_views(layout, record)
     assert [row.dtype for row in found] == [np.float32, np.float64, np.float32]
     assert all(row.dtype.isnative and row.flags.aligned for row in found)
     for row in found:
         np.testing.assert_array_equal(row, np.arange(6))
     with pytest.raises(InvalidInputError, match="`2` must be of shape"):
-        views(layout, ArrayRecord([halves, swapped, plain.T]))
+        flat_views(layout, ArrayRecord([halves, swapped, plain.T]))

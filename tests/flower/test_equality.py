@@ -44,7 +44,7 @@ from hewfl.aggregators import (
 )
 from hewfl.federation.participation import RotatingParticipation
 from hewfl.flower import AlgorithmStrategy
-from hewfl.server.state import Entry
+from hewfl.server.state import Entry, as_entry
 from tests.flower.federation import StubGrid, app_of
 from tests.simulation.toy import least_squares
 
@@ -100,7 +100,8 @@ def engine(method: Any, dtype: Any = np.float64, **options: Any) -> Any:
     law = options.get("participation")
     extra = {} if law is None else {"participation": law}
     federation = Federation(ChoiceSteps(every_round=True), 4, **extra)
-    entry = Entry(method, options.get("server_step", ServerStep()))
+    step = options.get("server_step")
+    entry = as_entry(method) if step is None else Entry(method, step)
     return simulate(PROBLEM, federation, [entry], rounds=ROUNDS, seed=SEED, dtype=dtype)
 
 

@@ -27,10 +27,10 @@ from hewfl import (
 )
 from hewfl.aggregators import QFedAvg
 from hewfl.flower import AlgorithmStrategy, ClientObjective, client_app
-from hewfl.flower.arrays import flat, layout_of
-from hewfl.flower.client import INTRODUCE, TRAIN
-from hewfl.flower.client_registry import BRIEF
-from hewfl.flower.replies import KINDS
+from hewfl.flower.arrays import layout_of, to_vector
+from hewfl.flower.client_registry import SECOND_CHANCE
+from hewfl.flower.messages import INTRODUCE, TRAIN
+from hewfl.flower.replies import EXCLUSION_KINDS
 from tests.flower.federation import StubGrid, Tamper, app_of
 from tests.simulation.toy import least_squares
 
@@ -190,7 +190,7 @@ def test_a_bad_answer_is_left_out_and_counted(
     for metrics in result.train_metrics_clientapp.values():
         assert metrics["accepted"] == 1
         assert metrics["clients"] == [0, 1, 2, 4]
-        found = {kind: metrics[f"excluded-{kind}"] for kind in KINDS}
+        found = {kind: metrics[f"excluded-{kind}"] for kind in EXCLUSION_KINDS}
         assert {k: v for k, v in found.items() if v} == counts
     assert np.isfinite(strategy.state.anchor).all()
     who = "a sender" if fault == "stranger" else f"client {VICTIM}"
@@ -201,7 +201,7 @@ def test_a_bad_answer_is_left_out_and_counted(
 
 def test_heads_of_our_own_are_read_where_they_are_right() -> None:
     record = headed(HEAD.format("<f4", D))
-    np.testing.assert_array_equal(flat(layout_of(record), record), np.zeros(D))
+    np.testing.assert_array_equal(to_vector(layout_of(record), record), np.zeros(D))
 
 
 @pytest.mark.parametrize("method", [HewHom(L, 0.4), HewHet(L, 0.4), FedNova(0.2 / L)])
@@ -254,7 +254,9 @@ def test_leaving_out_is_as_if_the_client_had_not_been_asked() -> None:
 def test_too_few_replies_reject_the_round_and_leave_everything_as_it_was() -> None:
     strategy, result = run(NAN, min_replies=N, rounds=2, method=Scaffold(0.2 / L))
     np.testing.assert_array_equal(strategy.state.anchor, np.zeros(D))
-    np.testing.assert_array_equal(strategy.state.algorithm.clients, np.zeros((N, D)))
+    np.testing.assert_array_equal(
+        strategy.state.algorithm.variates.clients, np.zeros((N, D))
+    )
     assert result.train_metrics_clientapp[2]["accepted"] == 0
     np.testing.assert_array_equal(result.arrays["0"].numpy(), np.zeros(D))
     assert strategy.state.scalars > 0  # what was sent was sent
@@ -323,7 +325,7 @@ def test_noise_by_client_is_of_the_whole_population() -> None:
 
 
 def test_methods_that_need_losses_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="needs neither losses"):
+    with pytest.raises(InvalidInputError, match="needs no losses"):
         AlgorithmStrategy(Method(LocalSGD(0.1 / L), QFedAvg(1.0)), population=2)
 
 
@@ -390,7 +392,7 @@ def test_only_newcomers_are_waited_for_in_full() -> None:
     )
     begin = ArrayRecord([np.zeros(2)])
     result = strategy.start(grid, begin, 2, evaluate_fn=newcomer)
-    assert waits == [(3, 60.0), (1, BRIEF), (1, 60.0), (1, BRIEF)]
+    assert waits == [(3, 60.0), (1, SECOND_CHANCE), (1, 60.0), (1, SECOND_CHANCE)]
     assert result.train_metrics_clientapp[2]["clients"] == [0, 2, 3]
 
 

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 from hewfl import HewHom, Scaffold
 from hewfl.federation.federation import ChoiceSteps
 from hewfl.flower import AlgorithmStrategy, client_app
-from hewfl.flower.client import MEAN
+from hewfl.flower.messages import MEAN_GRADIENT
 from tests.flower.federation import StubGrid, Tamper, honest, local_of
 from tests.simulation.toy import least_squares
 
@@ -50,7 +50,7 @@ def test_an_optimiser_that_does_nothing_changes_the_bill_alone() -> None:
     plain, own = (ran(optimiser).state for optimiser in (None, itself))
     np.testing.assert_allclose(own.anchor, plain.anchor, rtol=1e-10)
     for name in ("server", "clients"):
-        a, b = (getattr(state.algorithm, name) for state in (own, plain))
+        a, b = (getattr(state.algorithm.variates, name) for state in (own, plain))
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     assert own.scalars - plain.scalars == 3 * 4 * 5
     assert own.paper_scalars == plain.paper_scalars
@@ -58,7 +58,7 @@ def test_an_optimiser_that_does_nothing_changes_the_bill_alone() -> None:
 
 def test_displacements_do_not_matter() -> None:
     """Steps of signs: read off displacements every entry of ḡ_i would be in [−1, 1]."""
-    variates = ran(signs).state.algorithm
+    variates = ran(signs).state.algorithm.variates
     assert np.abs(variates.clients).max() > 1
     np.testing.assert_allclose(variates.server, variates.clients.mean(axis=0))
     plain = ran(signs, rule=HewHom(PROBLEM.smoothness, 0.4)).state
@@ -70,10 +70,10 @@ def test_a_round_in_which_only_some_send_theirs_is_rejected() -> None:
 
     def forgetful(question: Message, answer: Message) -> list[Message]:
         del question
-        if MEAN in answer.content:
+        if MEAN_GRADIENT in answer.content:
             seen.append(answer)
             if len(seen) % 4 == 0:
-                del answer.content[MEAN]
+                del answer.content[MEAN_GRADIENT]
         return [answer]
 
     found = ran(itself, forgetful).state
@@ -84,10 +84,10 @@ def test_a_round_in_which_only_some_send_theirs_is_rejected() -> None:
 def test_means_that_are_not_finite_leave_a_client_out() -> None:
     def spoiled(question: Message, answer: Message) -> list[Message]:
         del question
-        if MEAN in answer.content:
-            answer.content[MEAN] = ArrayRecord([np.full(5, np.nan)])
+        if MEAN_GRADIENT in answer.content:
+            answer.content[MEAN_GRADIENT] = ArrayRecord([np.full(5, np.nan)])
         return [answer]
 
     found = ran(itself, spoiled)
     assert (found.state.anchor == 0).all()
-    assert np.isfinite(found.state.algorithm.clients).all()
+    assert np.isfinite(found.state.algorithm.variates.clients).all()

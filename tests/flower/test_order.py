@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 
 from hewfl import ChoiceSteps, HewHet, HewHom, SampledParticipation, Scaffold
 from hewfl.flower import AlgorithmStrategy
-from hewfl.flower.client import TRAIN
+from hewfl.flower.messages import TRAIN
 from tests.flower.federation import StubGrid, app_of
 from tests.simulation.toy import least_squares
 

@@ -165,7 +165,7 @@ def test_methods_and_laws_of_a_user_can_be_kept(tmp_path: Path) -> None:
     class Mine:
         """Uniform weights under a name of my own."""
 
-        name, demands = "mine", UniformLocalSGD.demands
+        name, demands = "mine", UniformLocalSGD(1.0).demands
 
         def init(self, n: int, d: int, gradients: Any) -> None:
             pass

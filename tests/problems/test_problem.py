@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.problems import (
-    LinearProblem,
     Problem,
     Quadratic,
     Softmax,
@@ -90,7 +89,6 @@ def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
 
 def test_is_a_problem(problem: Problem) -> None:
     assert isinstance(problem, Problem)
-    assert isinstance(problem, LinearProblem) == isinstance(problem, Softmax)
 
 
 def test_minibatch_gradient_is_the_mean_of_sample_gradients(

@@ -143,7 +143,7 @@ def test_damaged_checkpoints_are_refused(stopped: Path) -> None:
     trace.write_text(trace.read_text()[:10])
     with pytest.raises(DataError, match="damaged or shorter than its checkpoint") as e:
         go_on(stopped)
-    assert str(e.value).endswith(f"; delete the folder {stopped} to begin anew")
+    assert str(e.value).endswith(f"; delete the folder {stopped} to start again")
 
 
 def test_another_run_is_refused(stopped: Path) -> None:

@@ -55,8 +55,7 @@ from hewfl.aggregators import (
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.certificate import Variant
 from hewfl.simulation.audit import control_audit, pathwise_audit
-from hewfl.simulation.branches import run_branches
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches, run_branches_plain
 from hewfl.simulation.draws import draw
 from tests.simulation.toy import LeastSquares, least_squares
 
@@ -390,7 +389,7 @@ def test_empty_rounds_change_nothing_and_cost_nothing(problem: LeastSquares) -> 
     federation = Federation(FixedSteps(2), 4, RandomParticipation(0.15))
     entries: list[Any] = [HewHet(L, 0.4), FedAvg(0.3 / L)]
     trace = simulate(problem, federation, entries, rounds=12, seed=2)
-    empty = [r for r in trace.of(1) if r.status == "nobody took part"]
+    empty = [r for r in trace.of(1) if r.status == "no client took part"]
     assert empty
     for record in empty:
         before = trace.of(1)[record.round - 1]
@@ -421,7 +420,8 @@ def test_only_the_mean_of_the_variates_is_the_server_s(problem: LeastSquares) ->
 
     def watch(step: Any) -> dict[str, float]:
         nonlocal worst
-        error = step.state.server - step.state.clients.mean(axis=0)
+        variates = step.algorithm.variates(step.state)
+        error = variates.server - variates.clients.mean(axis=0)
         worst = max(worst, float(np.abs(error).max()))
         return {}
 
@@ -472,7 +472,7 @@ def test_symmetric_exact_gradients_are_centralised_steps(
 
 def test_bad_arguments_are_named(problem: LeastSquares) -> None:
     entry = FedAvg(0.3 / problem.smoothness)
-    with pytest.raises(InvalidInputError, match="`algorithms` must be at least one"):
+    with pytest.raises(InvalidInputError, match="`methods` must be at least one"):
         simulate(problem, FEDERATION, [], rounds=1, seed=0)
     with pytest.raises(InvalidInputError, match="`rounds` must be at least 0; got -1"):
         simulate(problem, FEDERATION, [entry], rounds=-1, seed=0)

@@ -156,6 +156,6 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
 
     wild: Any = Endless()
     trace = simulate(problem, FEDERATION, [wild], rounds=2, seed=1)
-    assert trace.of(0)[1].status == "diverged: the step was not finite"
+    assert trace.of(0)[1].status == "diverged: the new model would not be finite"
     assert trace.of(0)[2].status == "diverged, stopped"
     assert (trace.anchors == 0).all()

@@ -13,8 +13,8 @@ from hewfl.solver.active_set import (
     _Face,
     active_set,
     error_scale,
+    gram_around,
     is_independent,
-    seen_from,
 )
 
 
@@ -48,7 +48,7 @@ def test_the_factor_survives_members_coming_and_going(seed: int) -> None:
             face.leave(int(rng.integers(len(face.support))))
         origin, *others = face.support
         k = len(others)
-        M, R = seen_from(H, origin, others, others), face.factor[:k, :k]
+        M, R = gram_around(H, origin, others, others), face.factor[:k, :k]
         assert np.abs(np.tril(R, -1)).max(initial=0) == 0
         size = np.sqrt(np.diagonal(M))
         assert (np.abs(R.T @ R - M) <= 1e-12 * np.outer(size, size)).all()
@@ -60,7 +60,7 @@ def test_differences_keep_the_digits_of_close_columns() -> None:
     base, apart = np.full(4, 1e3), 2.0**-12 * np.eye(4)
     D = base + apart
     H = D @ D.T
-    M = seen_from(H, 0, [1, 2, 3], [1, 2, 3])
+    M = gram_around(H, 0, [1, 2, 3], [1, 2, 3])
     exact = 2.0**-24 * (np.eye(3) + 1)
     assert np.abs(M - exact).max() <= 4 * np.spacing(H.max())
 

@@ -9,8 +9,8 @@ from tests.solver.prepared import scaled_problem
 from tests.tolerances import WEIGHTS
 
 from hewfl.core import native
-from hewfl.solver.active_set import active_set
-from hewfl.solver.large import Columns, DenseColumns, column_generation, corral
+from hewfl.solver.active_set import active_set, active_set_compiled
+from hewfl.solver.large import Columns, DenseColumns, column_generation
 
 needs_kernels = pytest.mark.skipif(
     not native.is_available(),
@@ -27,7 +27,7 @@ def test_the_active_sets_agree(seed: int) -> None:
     H, c = instance.gram, instance.linear
     size = np.abs(H).max()
     H, c = H / size, c / size
-    ours, twin = corral(H, c), active_set(H, c)
+    ours, twin = active_set_compiled(H, c), active_set(H, c)
     assert ours.solved
     assert twin.solved
     assert ours.pivots == twin.pivots
@@ -83,7 +83,7 @@ def test_a_chosen_support_is_met_column_by_column(
 @pytest.mark.usefixtures("path")
 def test_a_limit_on_pivots_is_kept_and_told(rng: np.random.Generator) -> None:
     H, c = scaled_problem(problems.constructed_instance(rng, 40, 60, 30))
-    short = corral(H, c, max_pivots=3)
+    short = active_set_compiled(H, c, max_pivots=3)
     assert (short.solved, short.pivots) == (False, 3)
     assert short.weights.min() >= 0
     assert short.weights.sum() == pytest.approx(1)

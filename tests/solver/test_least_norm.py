@@ -15,11 +15,11 @@ from hewfl.solver.least_norm import (
     UNIQUE,
     least_norm_minimiser,
     least_norm_weights,
-    levelled,
+    newton_polish,
     row_space,
     row_space_of_factor,
 )
-from hewfl.solver.problem import scaled
+from hewfl.solver.problem import scale_problem
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -134,7 +134,7 @@ def test_the_least_norm_point_is_that_of_another_solver(seed: int, d: int) -> No
 
 def test_a_unique_minimiser_is_left_to_the_bit(rng: np.random.Generator) -> None:
     instance = problems.constructed_instance(rng, 12, 30, 5)
-    problem = scaled(instance.gram, instance.linear, 1.0)
+    problem = scale_problem(instance.gram, instance.linear, 1.0)
     w = solve(instance).weights
     for known in (True, False):
         settled, note = least_norm_minimiser(problem, w, independent=known)
@@ -151,5 +151,5 @@ def test_levelling_brings_back_the_digits_of_a_tiny_weight(
     H = rows @ rows.T
     c = -H @ exact  # the gradient vanishes at the exact weights
     rough: Array = exact + 1e-12 * np.array([1.0, -1.0, 0.0, 0.0])
-    once = levelled(H, H @ rough + c, rough)
+    once = newton_polish(H, H @ rough + c, rough)
     assert abs(once[0] / exact[0] - 1) < 1e-6 < abs(rough[0] / exact[0] - 1)

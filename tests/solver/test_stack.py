@@ -8,7 +8,7 @@ import torch
 from tests.tolerances import GAP
 
 from hewfl import InvalidInputError, solve_simplex_qp
-from hewfl.solver.problem import stacked
+from hewfl.solver.problem import stack_problems
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -45,12 +45,8 @@ def test_rounding_asymmetry_is_averaged_out(n: int, rng: np.random.Generator) ->
 def test_orders_and_views_do_not_matter(rng: np.random.Generator) -> None:
     D = rng.standard_normal((3, 5, 9))
     G, q = D @ D.swapaxes(1, 2), rng.standard_normal((3, 5))
-    plain = solve_simplex_qp(G, q, start=np.full((3, 5), 0.2))
-    odd = solve_simplex_qp(
-        np.asfortranarray(G),
-        np.asfortranarray(q),
-        start=np.asfortranarray(np.full((3, 5), 0.2)),
-    )
+    plain = solve_simplex_qp(G, q)
+    odd = solve_simplex_qp(np.asfortranarray(G), np.asfortranarray(q))
     assert np.array_equal(plain.weights, odd.weights)
 
 
@@ -66,7 +62,7 @@ def test_semidefiniteness_is_judged_alike_at_every_size(n: int) -> None:
 
 def test_batch_dimensions_are_flattened_and_kept(rng: np.random.Generator) -> None:
     D = rng.standard_normal((2, 3, 4, 6))
-    stack = stacked(D @ D.swapaxes(-1, -2), np.zeros((2, 3, 4)), np.ones((2, 3)), None)
+    stack = stack_problems(D @ D.swapaxes(-1, -2), np.zeros((2, 3, 4)), np.ones((2, 3)))
     assert (stack.batch, stack.n) == ((2, 3), 4)
     assert stack.G.shape == (6, 4, 4)
     assert stack.curvature.tolist() == [1.0] * 6
@@ -122,8 +118,6 @@ GOOD = np.eye(3)
         ),
         (GOOD, ["a", "b", "c"], {}, "`linear` must be an array of real numbers"),
         (GOOD * 1j, np.zeros(3), {}, "`gram` must be an array of real numbers"),
-        (GOOD, np.zeros(3), {"start": [1.0, 0.0]}, "`start` must be of shape"),
-        (GOOD, np.zeros(3), {"start": [1.0, -1.0, 1.0]}, "`start` must be nonnegative"),
         (GOOD * 1e300, np.zeros(3), {"curvature": 1e300}, "`curvature` must be such"),
     ],
 )

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import known_solutions as problems
 
-from hewfl.solver.least_norm import Faced
-from hewfl.solver.problem import WeightProblem, scaled
+from hewfl.solver.least_norm import SimplexQP
+from hewfl.solver.problem import WeightProblem, scale_problem
 
 
 @given(seed=st.integers(0, 10_000), decade=st.integers(-150, 150))
@@ -19,7 +19,7 @@ def test_units_are_powers_of_two(seed: int, decade: int) -> None:
     D = rng.standard_normal((5, 8))
     size = 10.0**decade
     G, q = D @ D.T * size, rng.standard_normal(5) * size
-    problem = scaled(0.5 * (G + G.T), q, 3.7)
+    problem = scale_problem(0.5 * (G + G.T), q, 3.7)
     k = problem.exponent
     assert np.array_equal(np.ldexp(problem.c, k), q)
     assert np.ldexp(problem.H, k) == pytest.approx(3.7 * G, rel=1e-15)
@@ -29,10 +29,10 @@ def test_units_are_powers_of_two(seed: int, decade: int) -> None:
 
 def test_extremes_neither_overflow_nor_vanish() -> None:
     for size, curvature in [(1e300, 1e-300), (1e-300, 1e300), (1e-320, 1.0)]:
-        problem = scaled(size * np.eye(2), np.zeros(2), curvature)
+        problem = scale_problem(size * np.eye(2), np.zeros(2), curvature)
         assert np.isfinite(problem.H).all()
         assert problem.H[0, 0] >= 0.25
-    empty = scaled(np.zeros((2, 2)), np.zeros(2), 1.0)
+    empty = scale_problem(np.zeros((2, 2)), np.zeros(2), 1.0)
     assert (empty.exponent, empty.size) == (0, 0.0)
 
 
@@ -40,7 +40,7 @@ def test_a_skew_part_is_averaged_out(rng: np.random.Generator) -> None:
     G = rng.standard_normal((4, 4))
     G = G @ G.T
     skewed = G + np.triu(np.full((4, 4), 0.5), 1) - np.tril(np.full((4, 4), 0.5), -1)
-    problem = scaled(skewed, np.zeros(4), 1.0)
+    problem = scale_problem(skewed, np.zeros(4), 1.0)
     assert np.array_equal(problem.H, problem.H.T)
     assert np.ldexp(problem.H, problem.exponent) == pytest.approx(G, abs=1e-15)
 
@@ -68,8 +68,8 @@ def test_the_certificate_is_that_of_rational_arithmetic(
     G, q = D @ D.T, instance.linear + shift
     G = 0.5 * (G + G.T)
     w = rng.dirichlet(np.ones(6))
-    problem = scaled(G, q, 2.0)
-    assert isinstance(problem, Faced)
+    problem = scale_problem(G, q, 2.0)
+    assert isinstance(problem, SimplexQP)
     multipliers, value, gap = problem.certificate(w)
     exact_value, exact_gap = exactly(G, q, w)
     assert value == pytest.approx(float(exact_value), rel=1e-13)
@@ -85,10 +85,10 @@ def test_levelling_moves_a_minimiser_by_rounding_only(rng: np.random.Generator) 
     instance = problems.constructed_instance(rng, 10, 30, 6)
     assert instance.weights is not None
     w = instance.weights
-    problem = scaled(instance.gram, instance.linear, 1.0)
+    problem = scale_problem(instance.gram, instance.linear, 1.0)
     noisy = np.where(w > 0, w + 1e-10 * rng.standard_normal(10), 0.0)
     noisy /= noisy.sum()
-    level = problem.level(noisy)
+    level = problem.polish(noisy)
     assert np.abs(level - w).max() <= 1e-13 < np.abs(noisy - w).max()
     assert (level[w == 0] == 0).all()
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hewfl.theory.case import Case
-from hewfl.theory.systems import System
+from hewfl.theory.systems import Case, System
 from hewfl.theory.theorems import THEOREMS, Form
 
 EQUAL = System(1.0, 1.0, [4, 4, 4], 8, 1e-4)

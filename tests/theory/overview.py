@@ -13,16 +13,16 @@ from jaxtyping import Bool, Float64
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array, Mask
-from hewfl.theory.comparators import comparator_coefficients, comparator_rate
-from hewfl.theory.heterogeneous import corrected_coefficients, corrected_rate
+from hewfl.theory.appendix.pl_lemmas import safe_rate
+from hewfl.theory.comparators import comparator_coefficients
+from hewfl.theory.heterogeneous import heterogeneous_coefficients
 from hewfl.theory.homogeneous import (
     PostLocal,
-    plain_coefficients,
-    plain_pl_rate,
-    plain_rate,
+    homogeneous_coefficients,
+    homogeneous_pl_rate,
 )
 from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
-from hewfl.theory.pl import pl_rate, safe_rate
+from hewfl.theory.pl import pl_rate
 from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Rate
 from hewfl.theory.systems import System
@@ -160,7 +160,7 @@ def _fixed(system: System, theta: Array, variant: Variant, printed: bool) -> Rat
     k = comparator_coefficients(
         system, UNIFORM, theta[:, None], variant=variant, printed=printed
     )
-    return comparator_rate(k, START, 1, printed=printed)
+    return k.rate(START, 1, printed=printed)
 
 
 def _pl(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
@@ -181,20 +181,20 @@ def _similar(system: System, theta: Array, variant: Variant, printed: bool) -> R
 
 def _corrected(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
     controls = PostLocal(theta, CURVATURE)
-    k = corrected_coefficients(
+    k = heterogeneous_coefficients(
         system, controls, comparator=UNIFORM, variant=variant, printed=printed
     )
-    return corrected_rate(k, START, 1, printed=printed)
+    return k.rate(START, 1, printed=printed)
 
 
 def _plain(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
-    k = plain_coefficients(system, PostLocal(theta, CURVATURE), variant=variant)
-    return plain_rate(k, START[0], 1, printed=printed)
+    k = homogeneous_coefficients(system, PostLocal(theta, CURVATURE), variant=variant)
+    return k.rate((START[0], 0.0), 1, printed=printed)
 
 
 def _plain_pl(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
-    k = plain_coefficients(system, PostLocal(theta, CURVATURE), variant=variant)
-    return plain_pl_rate(k, PL_CONSTANT, START[0], 1, printed=printed)
+    k = homogeneous_coefficients(system, PostLocal(theta, CURVATURE), variant=variant)
+    return homogeneous_pl_rate(k, PL_CONSTANT, START[0], 1, printed=printed)
 
 
 _STATEMENTS: dict[str, tuple[Statement, tuple[Form, ...]]] = {

@@ -8,11 +8,7 @@ from tests.theory.test_noise import draw, exact_noise, simplex
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.control.certificate import Variant, round_bound
 from hewfl.theory.appendix.surrogate import surrogate_system
-from hewfl.theory.comparators import (
-    comparator_coefficients,
-    comparator_rate,
-    comparator_recursion,
-)
+from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 
@@ -25,27 +21,25 @@ ONE = System(1.0, 1.0, 1, 1, 0.0)
 def test_the_printed_recursion_is_false_at_amplitude_one() -> None:
     u0 = 1e-9
     printed = comparator_coefficients(ONE, [1.0], [1.0], printed=True)
-    claimed = comparator_recursion(printed, (u0, 0.0), 1)
+    claimed = printed.trajectory((u0, 0.0), 1)
     bounds, client = ProblemBounds(1.0, 1.0, 1.0, 1.0), ClientProfile(1, 1, 0.0)
     played = round_bound([1.0], [1.0], client, UpperState(u0, 0.0), bounds)
     assert claimed.gap[1] / u0 == pytest.approx(129, rel=1e-6)
     assert played / u0 == pytest.approx(296.6, abs=0.05)
     failed = [h.name for h in claimed.hypotheses if not h.holds]
     assert "θ ≤ ln(4)/2" in failed
-    ours = comparator_recursion(
-        comparator_coefficients(ONE, [1.0], [1.0]), (u0, 0.0), 1
-    )
+    ours = comparator_coefficients(ONE, [1.0], [1.0]).trajectory((u0, 0.0), 1)
     assert ours.gap[1] >= played * (1 - EXACT)
 
 
 def test_the_printed_rate_is_vacuous_from_an_amplitude_on() -> None:
     theta = np.array([0.00160, 0.00162])[:, None]
     k = comparator_coefficients(ONE, [1.0], theta, printed=True)
-    rate = comparator_rate(k, (0.5, 0.0), 1000)
+    rate = k.rate((0.5, 0.0), 1000)
     np.testing.assert_array_equal(rate.vacuous, [False, True])
     assert rate.holds.all()
     # with coefficients expanded from ρ and κ in force it says something much longer
-    ours = comparator_rate(comparator_coefficients(ONE, [1.0], theta), (0.5, 0.0), 1000)
+    ours = comparator_coefficients(ONE, [1.0], theta).rate((0.5, 0.0), 1000)
     assert not ours.vacuous.any()
     assert (ours.floor < rate.floor).all()
 
@@ -74,10 +68,10 @@ def test_the_rate_agrees_with_fifty_digits(rng: np.random.Generator) -> None:
             start = 2 * m
             value = m + 1 / (1 / (start - m) + a * T)
         k = comparator_coefficients(system, w, theta, printed=True)
-        rate = comparator_rate(k, (float(start), chi0), T, printed=True)
+        rate = k.rate((float(start), chi0), T, printed=True)
         np.testing.assert_allclose(rate.floor, float(m), rtol=EXACT)
         np.testing.assert_allclose(rate.value, float(value), rtol=EXACT)
-        ours = comparator_rate(k, (float(start), chi0), T)
+        ours = k.rate((float(start), chi0), T)
         assert ours.floor == rate.floor
         assert ours.value <= rate.value * (1 + EXACT)
 
@@ -96,19 +90,19 @@ def test_the_optimised_system_stays_below_its_comparators(
         w, theta = rng.dirichlet(np.ones(n)), rng.uniform(low, high, n)
         k = comparator_coefficients(system, w, theta, box_end=high, variant=variant)
         gap = float(best.solver_gap.max())
-        bound = comparator_recursion(k, (0.5, 0.0), T, solver_gap=gap)
+        bound = k.trajectory((0.5, 0.0), T, solver_gap=gap)
         assert (best.gap <= bound.gap * (1 + EXACT)).all()
         assert (best.tracking <= bound.tracking * (1 + EXACT)).all()
-        rate = comparator_rate(k, (0.5, 0.0), np.arange(T + 1), solver_gap=gap)
+        rate = k.rate((0.5, 0.0), np.arange(T + 1), solver_gap=gap)
         assert (bound.gap <= np.minimum(rate.value, 0.5) * (1 + 1e-9)).all()
 
 
 def test_solver_gap_noise_and_state_enter_the_floor() -> None:
     k = comparator_coefficients(ONE, [1.0], [1e-4], variant="sharp")
-    quiet = comparator_rate(k, (0.5, 0.0), 10)
-    gap = comparator_rate(k, (0.5, 0.0), 10, solver_gap=1e-9)
+    quiet = k.rate((0.5, 0.0), 10)
+    gap = k.rate((0.5, 0.0), 10, solver_gap=1e-9)
     extra = replace(k, noise=np.asarray(k.noise + 1e-9))
-    assert gap.floor == comparator_rate(extra, (0.5, 0.0), 10).floor > quiet.floor
+    assert gap.floor == extra.rate((0.5, 0.0), 10).floor > quiet.floor
     a, beta = float(k.descent), float(k.growth)
     chi_bar = 24 * 1e-8 * 0.5 / (1 - 48 * 1e-8)  # A = 0, h₁ = 0
     d = 4e-4 * chi_bar
@@ -119,17 +113,17 @@ def test_solver_gap_noise_and_state_enter_the_floor() -> None:
 def test_configurations_broadcast() -> None:
     system = System([1.0, 2.0], 1.0, [1, 2, 4], 8, 0.1)
     k = comparator_coefficients(system, np.full(3, 1 / 3), np.full((5, 1, 1), 0.01))
-    path = comparator_recursion(k, (0.3, [0.0, 1.0]), 4)
+    path = k.trajectory((0.3, [0.0, 1.0]), 4)
     assert path.gap.shape == path.tracking.shape == (5, 5, 2)
-    rate = comparator_rate(k, (0.3, [0.0, 1.0]), 4)
+    rate = k.rate((0.3, [0.0, 1.0]), 4)
     assert rate.value.shape == rate.floor.shape == rate.vacuous.shape == (5, 2)
     assert rate.holds.shape == (5, 2)
 
 
 def test_the_start_must_be_below_the_cap() -> None:
     k = comparator_coefficients(ONE, [1.0], [0.001])
-    assert comparator_rate(k, (0.5, 0.0), 10).holds
-    assert not comparator_rate(k, (0.51, 0.0), 10).holds
+    assert k.rate((0.5, 0.0), 10).holds
+    assert not k.rate((0.51, 0.0), 10).holds
 
 
 def test_undefined_rates_are_refused() -> None:
@@ -137,17 +131,17 @@ def test_undefined_rates_are_refused() -> None:
     with pytest.raises(
         InvalidInputError, match="`recursion` must be a recursion with C"
     ):
-        comparator_rate(wide, (0.5, 0.0), 10)
-    assert np.isfinite(comparator_recursion(wide, (0.5, 0.0), 10).tracking).all()
+        wide.rate((0.5, 0.0), 10)
+    assert np.isfinite(wide.trajectory((0.5, 0.0), 10).tracking).all()
     still = comparator_coefficients(ONE, [1.0], [0.0])
     with pytest.raises(InvalidInputError, match=r"`a` must be positive; got 0.0"):
-        comparator_rate(still, (0.5, 0.0), 10)
+        still.rate((0.5, 0.0), 10)
     with pytest.raises(
         InvalidInputError, match=r"`start` must be nonnegative; got -0.1"
     ):
-        comparator_rate(wide, (0.5, -0.1), 10)
+        wide.rate((0.5, -0.1), 10)
     with pytest.raises(InvalidInputError, match="`rounds` must be a whole number"):
-        comparator_rate(still, (0.5, 0.0), -1)
+        still.rate((0.5, 0.0), -1)
 
 
 @pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed"])

@@ -6,7 +6,6 @@ import pytest
 from tests.theory.cases import EQUAL, RICH, rows
 
 from hewfl import InvalidInputError
-from hewfl.theory.case import Case
 from hewfl.theory.designer import certified_amplitudes, design
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import (
@@ -15,7 +14,7 @@ from hewfl.theory.rounds_to_target import (
     rounds_needed,
     rounds_to,
 )
-from hewfl.theory.systems import System
+from hewfl.theory.systems import Case, System
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
 
 pytestmark = pytest.mark.unchecked
@@ -237,7 +236,7 @@ def test_no_amplitude_of_a_fine_grid_needs_fewer_rounds(seed: int) -> None:
         edge = np.broadcast_to(0.5 / Lambda * (1 - 1e-14), (1, Lambda.size))
         both = np.concatenate([np.broadcast_to(theta, (300, Lambda.size)), edge])
         curve = theorem_curve(theorem, case, PostLocal(both, Lambda), "sharp")
-        holds, law = curve.rate(1).holds, curve.law
+        holds, law = curve.rate(1).holds, curve.recursion
         assert law is not None
         least = np.where(
             holds, first_round_at(law, curve.start, target, most=3000), np.inf

@@ -7,10 +7,10 @@ from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.control.certificate import VARIANTS, Variant, round_bound
 from hewfl.control.joint_problem import predictive_control
 from hewfl.core.validation import Array
-from hewfl.theory.appendix.radii import branch_sq_radius
+from hewfl.theory.appendix.displacement_moments import branch_sq_radius
 from hewfl.theory.one_step_bound import (
     advantage,
-    executable,
+    executable_system,
     largest_descent_amplitude,
     one_step,
     situation,
@@ -139,7 +139,7 @@ def test_proxies_give_a_larger_bound(
     proxies = np.asarray(many.variance) * rng.uniform(1, 2, (50, 4)) + 1e-3
     controls = (rng.dirichlet(np.ones(4), 50), rng.uniform(0, 1, (50, 4)))
     ideal = one_step(controls, situation(many, U, Q), variant=variant)
-    at = situation(executable(many, proxies), U, Q)
+    at = situation(executable_system(many, proxies), U, Q)
     assert (ideal.value <= one_step(controls, at, variant=variant).value).all()
     assert (ideal.risk < one_step(controls, at, variant=variant).risk).any()
 
@@ -200,7 +200,7 @@ def test_bad_input_is_named() -> None:
         situation(one, -1.0, 0.0)
     text = "`proxies` must be no smaller than the variances"
     with pytest.raises(InvalidInputError, match=text):
-        executable(one, [0.05, 1.0])
+        executable_system(one, [0.05, 1.0])
     with pytest.raises(InvalidInputError, match="`form` must be one of sharp, stated"):
         branch_sq_radius(0.1, at, form="loose")  # type: ignore[arg-type]  # the point
     text = "`weights` must be one for each of 2 clients; got 3"

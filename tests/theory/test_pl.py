@@ -6,18 +6,17 @@ from mpmath import mpf
 from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
-from hewfl.theory.pl import (
-    pl_contraction,
-    pl_rate,
+from hewfl.theory.appendix.pl_lemmas import (
     pl_step,
     rho_lower,
     safe_amplitude,
     safe_floor,
     safe_rate,
 )
+from hewfl.theory.pl import pl_contraction, pl_rate
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import Uniform, uniform_coefficients, uniform_step
+from hewfl.theory.uniform_controller import UniformController, uniform_coefficients
 
 RELATIVE = 1e-12
 DIGITS = 60
@@ -26,7 +25,7 @@ variants = pytest.mark.parametrize("variant", VARIANTS)
 
 def drawn(
     rng: np.random.Generator, size: int, reach: float = 1.0, variant: Variant = "paper"
-) -> tuple[Uniform, Array]:
+) -> tuple[UniformController, Array]:
     """Controllers with ϑ up to `reach` times the safe amplitude, and PL constants."""
     L, R = 10 ** rng.uniform(-4, 4, (2, size))
     mu = L * 10 ** rng.uniform(-5, 0, size)
@@ -126,7 +125,7 @@ def test_the_step_uses_the_pl_condition() -> None:
     delta = (16e-6 + 8e-4) * 0.125 / 2
     expected = (1 - a) * 0.7 + gamma * 0.3 + delta
     assert float(pl_step(k, 0.5, (0.7, 0.3))) == pytest.approx(expected, rel=1e-13)
-    assert pl_step(k, 0.5, (0.7, 0.3)) < uniform_step(k, (0.7, 0.3))[0]
+    assert pl_step(k, 0.5, (0.7, 0.3)) < k.recursion.step((0.7, 0.3))[0]
 
 
 def test_a_quarter_of_the_contraction_survives_weak_coupling(

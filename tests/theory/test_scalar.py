@@ -7,22 +7,24 @@ from mpmath import mpf
 
 from hewfl import InvalidInputError
 from hewfl.core.validation import Array
-from hewfl.theory.scalar import (
-    closed_rate,
+from hewfl.theory.appendix.scalar_lemmas import (
     cumulative_gronwall,
-    flow,
     flow_excess,
     flow_slope,
     largest_gap,
     largest_sq_gradient,
-    linear_rate,
     linear_trajectory,
+    scalar_trajectory,
+    telescoping_bound,
+)
+from hewfl.theory.scalar import (
+    closed_rate,
+    flow,
+    linear_rate,
     power,
     printed_scalar_rate,
     scalar_floor,
     scalar_rate,
-    scalar_trajectory,
-    telescoped,
 )
 
 RELATIVE = 1e-12
@@ -75,7 +77,7 @@ def test_flow_lemmas(a: float, b: float, u: float) -> None:
 def test_telescoping_bounds_the_recursion(rng: np.random.Generator) -> None:
     a, b = rng.uniform(0, 1, (2, 7, 30))
     z: Array = rng.uniform(0, 3, 30)
-    bounds, tight = telescoped(z, a, b), telescoped(z, a, 0 * b)
+    bounds, tight = telescoping_bound(z, a, b), telescoping_bound(z, a, 0 * b)
     exact: Array = z
     for step in range(7):
         z, exact = flow(a[step], z) + b[step], flow(a[step], exact)
@@ -106,7 +108,7 @@ def test_the_floor_overflows_nowhere_below_its_value() -> None:
 
 
 def exact_rate(x0: float, a: float, beta: float, delta: float, T: int) -> object:
-    """The telescoped bound of the docstring in 80 digits."""
+    """The telescoping_bound bound of the docstring in 80 digits."""
     x, A, B, D = mpf(x0), mpf(a), mpf(beta), mpf(delta)
     r = mpmath.sqrt(B**2 + 4 * A * D)
     m, q = (B + r) / (2 * A), 1 - r

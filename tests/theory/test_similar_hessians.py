@@ -5,6 +5,7 @@ from mpmath import mpf
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
 from hewfl.theory.scalar import scalar_rate
 from hewfl.theory.similar_hessians import (
@@ -12,19 +13,11 @@ from hewfl.theory.similar_hessians import (
     closed_higher_order,
     common_quadratic_rate,
     curvature_mismatch,
-    disagreement,
     higher_order,
-    higher_order_step,
-    higher_order_trajectory,
-    last_iterate_rate,
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import (
-    Uniform,
-    uniform_coefficients,
-    uniform_tracking_cap,
-)
+from hewfl.theory.uniform_controller import UniformController, uniform_coefficients
 
 RELATIVE = 1e-12
 DIGITS = 50
@@ -34,7 +27,7 @@ variants = pytest.mark.parametrize("variant", VARIANTS)
 
 def drawn(
     rng: np.random.Generator, size: int, variant: Variant = "paper"
-) -> tuple[Uniform, Array, Array]:
+) -> tuple[UniformController, Array, Array]:
     """Controllers with similarity and Lipschitz constants of the Hessians."""
     L, R = 10 ** rng.uniform(-4, 4, (2, size))
     v2 = 10 ** rng.uniform(-4, 4, (size, 3)) * rng.integers(0, 2, (size, 1))
@@ -55,8 +48,8 @@ def test_the_theorem_has_all_its_digits(
     ho = higher_order(k, S, M, printed=printed)
     g, q = k.system.cap * 10 ** rng.uniform(-6, 0, size), 10 ** rng.uniform(-4, 4, size)
     T = rng.integers(1, 10**6, size)
-    after, tracked = higher_order_step(ho, (g, q))
-    coefficients, delta_sq = closed_higher_order(ho, q), disagreement(ho, (g, q))
+    after, tracked = ho.recursion.step((g, q))
+    coefficients, delta_sq = closed_higher_order(ho, q), ho.disagreement.after(g, q)
     rate = best_iterate_rate(ho, (g, q), T, printed=printed)
     assert rate.holds.all()
     with mpmath.workdps(DIGITS):
@@ -90,7 +83,7 @@ def test_the_theorem_has_all_its_digits(
                 (coefficients.descent, low),
                 (coefficients.growth, beta),
                 (coefficients.noise, delta),
-                (uniform_tracking_cap(k, q), cap),
+                (tracking_cap(k.recursion.tracking, q, k.system.cap), cap),
                 (rate.floor, floor),
                 (rate.value, value),
             ):
@@ -101,8 +94,8 @@ def test_the_theorem_has_all_its_digits(
 def test_the_printed_disagreement_is_four_times_ours(rng: np.random.Generator) -> None:
     k, S, M = drawn(rng, 20)
     state = (k.system.cap, np.ones(20))
-    ours = disagreement(higher_order(k, S, M), state)
-    printed = disagreement(higher_order(k, S, M, printed=True), state)
+    ours = higher_order(k, S, M).disagreement.after(*state)
+    printed = higher_order(k, S, M, printed=True).disagreement.after(*state)
     np.testing.assert_allclose(printed, 4 * ours, rtol=1e-14)
 
 
@@ -138,7 +131,7 @@ def test_the_step_bounds_exact_expectations(
         )
         ho = higher_order(k, np.abs(curvature - flat).max(), 0.0)
         assert all_hold(ho.recursion.hypotheses)
-        bound, _ = higher_order_step(ho, (g, (e**2).max()))
+        bound, _ = ho.recursion.step((g, (e**2).max()))
         assert g_next <= bound * (1 + 1e-12)
 
 
@@ -149,9 +142,12 @@ def test_the_best_iterate_is_bounded(
     k, S, M = drawn(rng, 300, variant)
     ho = higher_order(k, S, M)
     start = (k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300))
-    path = higher_order_trajectory(ho, start, 40)
+    path = ho.recursion.trajectory(start, 40)
     assert path.gap.shape == (41, 300)
-    assert (path.tracking <= uniform_tracking_cap(k, start[1]) * (1 + 1e-12)).all()
+    assert (
+        path.tracking
+        <= tracking_cap(k.recursion.tracking, start[1], k.system.cap) * (1 + 1e-12)
+    ).all()
     for T in (1, 7, 40):
         rate = best_iterate_rate(ho, start, T)
         least = path.gap[:T].min(0)
@@ -170,7 +166,7 @@ def test_the_closed_recursion_is_above_the_open_one(rng: np.random.Generator) ->
     ho = higher_order(k, S, M)
     g, q0 = k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300)
     c = closed_higher_order(ho, q0)
-    after, _ = higher_order_step(ho, (g, q0))
+    after, _ = ho.recursion.step((g, q0))
     assert (after <= (g + (c.growth - c.descent * g) * g + c.noise) * (1 + 1e-12)).all()
 
 
@@ -233,9 +229,9 @@ def test_the_last_iterate_obeys_lem_scalar() -> None:
     system = System(1.0, 1.0, [4] * 10, 8, 1e-4)
     k = uniform_coefficients(system, [0.01, 0.05, 0.1], variant="sharp")
     bound, start = higher_order(k, 0.1, 0.01), (0.5, 1e-5)
-    path = higher_order_trajectory(bound, start, 1000).gap
+    path = bound.recursion.trajectory(start, 1000).gap
     for T in (1, 30, 1000):
-        last = last_iterate_rate(bound, start, T)
+        last = bound.recursion.rate(start, T)
         assert (path[T] <= last.value * (1 + 1e-12)).all()
         assert (last.value <= best_iterate_rate(bound, start, T).value).all()
     assert last.label == "th:ho-main"
@@ -250,7 +246,7 @@ def test_the_last_iterate_obeys_lem_scalar() -> None:
 def test_common_quadratics_need_no_tracking_cap() -> None:
     system = System(1.0, 1.0, [4] * 10, 8, 0.0)
     k = uniform_coefficients(system, [0.9, 0.9], variant="sharp")
-    rate = last_iterate_rate(higher_order(k, [0.0, 0.1], 0.0), (0.5, 0.0), 50)
+    rate = higher_order(k, [0.0, 0.1], 0.0).recursion.rate((0.5, 0.0), 50)
     assert rate.holds.tolist() == [True, False]
     assert rate.value[0] < 0.05
     assert np.isnan(rate.value[1])

@@ -8,15 +8,15 @@ from hewfl.theory import (
     PostLocal,
     Recursion,
     comparator_coefficients,
-    corrected_coefficients,
+    heterogeneous_coefficients,
     higher_order,
+    homogeneous_coefficients,
     noise_optimal,
     one_step,
-    plain_coefficients,
-    round_work,
     situation,
     uniform_coefficients,
 )
+from hewfl.theory.appendix import round_work
 from hewfl.theory.noise import (
     mean_noise,
     noise_of_mean,
@@ -25,7 +25,7 @@ from hewfl.theory.noise import (
     uniform_noise_of_mean,
 )
 from hewfl.theory.statement import Rate, at_most, below
-from hewfl.theory.systems import System, coarser, grouped, system_of
+from hewfl.theory.systems import Case, System, coarsen, group_clients, system_of
 
 
 def test_fields_broadcast_over_configurations_and_clients() -> None:
@@ -87,17 +87,17 @@ KINDS = System(1.5, 2.0, [1, 4], [2, 8], [1e-3, 2e-3], count=[2, 3])
 
 
 def test_identical_clients_are_counted_in_first_order() -> None:
-    found = grouped(EACH)
+    found = group_clients(EACH)
     np.testing.assert_array_equal(found.horizon, KINDS.horizon)
     np.testing.assert_array_equal(found.multiplicity, [2, 3])
     assert found.n == EACH.n == 5
     assert found.kinds == 2
     distinct = System(1.0, 1.0, [4, 1, 2], 1, 0.0)
-    assert grouped(distinct) is distinct
-    again = grouped(System(1.0, 1.0, [1, 2, 1], 1, 0.0, count=[5, 1, 7]))
+    assert group_clients(distinct) is distinct
+    again = group_clients(System(1.0, 1.0, [1, 2, 1], 1, 0.0, count=[5, 1, 7]))
     np.testing.assert_array_equal(again.multiplicity, [12, 1])
     several = System([1.0, 2.0], 1.0, [[1, 1, 2], [3, 3, 3]], 1, 0.0)
-    assert grouped(several).kinds == 2
+    assert group_clients(several).kinds == 2
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_identical_clients_are_counted_in_first_order() -> None:
         lambda s: comparator_coefficients(
             s, noise_optimal(s), 0.02, variant="absorbed"
         ),
-        lambda s: corrected_coefficients(s, PostLocal(0.02, 2.5)),
-        lambda s: corrected_coefficients(s, PostLocal(0.02, 2.5), variant="sharp"),
-        lambda s: plain_coefficients(s, PostLocal(0.02, 2.5), variant="sharp"),
-        lambda s: plain_coefficients(s, PostLocal(0.02, 2.5)),
+        lambda s: heterogeneous_coefficients(s, PostLocal(0.02, 2.5)),
+        lambda s: heterogeneous_coefficients(s, PostLocal(0.02, 2.5), variant="sharp"),
+        lambda s: homogeneous_coefficients(s, PostLocal(0.02, 2.5), variant="sharp"),
+        lambda s: homogeneous_coefficients(s, PostLocal(0.02, 2.5)),
         lambda s: uniform_coefficients(s, 0.02).recursion,
         lambda s: higher_order(uniform_coefficients(s, 0.02), 0.1, 0.1).recursion,
     ],
@@ -119,7 +119,9 @@ def test_identical_clients_are_counted_in_first_order() -> None:
 def test_kinds_have_the_bounds_of_their_clients(
     family: Callable[[System], Recursion],
 ) -> None:
-    for ours, theirs in zip(family(KINDS).numbers, family(EACH).numbers, strict=True):
+    for ours, theirs in zip(
+        family(KINDS).coefficients, family(EACH).coefficients, strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-13)
 
 
@@ -140,12 +142,12 @@ def test_kinds_have_the_noise_and_the_round_of_their_clients() -> None:
 def test_a_coarser_system_is_never_better(rng: np.random.Generator) -> None:
     H, b = rng.integers(1, 40, 3000), rng.integers(1, 9, 3000)
     fine = System(1.0, 1.0, H, b, 10 ** rng.uniform(-6, -2, 3000))
-    coarse = coarser(fine, 200)
+    coarse = coarsen(fine, 200)
     assert coarse.n == 3000
     assert coarse.kinds < 400
     assert np.max(coarse.horizon) == np.max(H) > np.min(coarse.horizon)
     controls = PostLocal(0.02, 1.5)
-    for family in (plain_coefficients, corrected_coefficients):
+    for family in (homogeneous_coefficients, heterogeneous_coefficients):
         ours, exact = (family(s, controls, variant="sharp") for s in (coarse, fine))
         for name in ("growth", "staleness", "noise"):
             assert getattr(ours, name) >= getattr(exact, name) * (1 - 1e-12)
@@ -153,7 +155,7 @@ def test_a_coarser_system_is_never_better(rng: np.random.Generator) -> None:
             exact.tracking.noise,
             exact.tracking.tracking,
         )
-    assert coarser(KINDS, 2) is KINDS
+    assert coarsen(KINDS, 2) is KINDS
 
 
 def test_counts_are_whole_and_one_for_each_kind() -> None:
@@ -161,5 +163,12 @@ def test_counts_are_whole_and_one_for_each_kind() -> None:
         System(1.0, 1.0, [1, 2], 1, 0.0, count=[1, 2, 3])
     with pytest.raises(InvalidInputError, match="`count` must be a whole number"):
         System(1.0, 1.0, [1, 2], 1, 0.0, count=[1, 0])
-    with pytest.raises(InvalidInputError, match="`system` must be of clients one by"):
+    with pytest.raises(InvalidInputError, match="`count`"):
         round_work(KINDS, 10)
+
+
+def test_the_start_is_the_cap_and_a_minibatch_gradient() -> None:
+    system = System([1.0, 2.0], 3.0, [2, 4], [8, 16], [1.0, 5.0])
+    case = Case(system)
+    assert case.start[0].tolist() == [4.5, 9.0]
+    assert case.start[1].tolist() == [5 / 16] * 2

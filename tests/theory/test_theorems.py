@@ -39,7 +39,7 @@ def test_the_closed_direct_bound_is_the_text_with_q_at_its_cap() -> None:
 def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> None:
     theta = np.geomspace(1e-4, 0.05, 9)
     bound = theorem_curve(theorem, RICH, PostLocal(theta, 2.0), variant)
-    if bound.law is None:
+    if bound.recursion is None:
         assert variant == "printed"
         return
     path = bound.path(300)
@@ -86,7 +86,7 @@ def test_absent_clients_void_every_bound(theorem: str, variant: Form) -> None:
     ).rate(1)
     assert full.holds
     assert not part.holds
-    assert [h.name for h in part.hypotheses if not h.holds] == ["n ≤ S"]
+    assert [h.name for h in part.hypotheses if not h.holds] == ["full participation"]
 
 
 def test_fixed_shards_void_the_bounds_of_plain_branches_only() -> None:

@@ -5,15 +5,11 @@ from mpmath import mpf
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import (
-    uniform_coefficients,
-    uniform_step,
-    uniform_tracking_cap,
-    uniform_trajectory,
-)
+from hewfl.theory.uniform_controller import uniform_coefficients
 
 RELATIVE = 1e-12
 DIGITS = 50
@@ -66,8 +62,8 @@ def test_the_step_and_the_cap_have_all_their_digits(rng: np.random.Generator) ->
     many, theta = drawn(rng, size, 3)
     g, q = many.cap * 10 ** rng.uniform(-9, 0, size), 10 ** rng.uniform(-6, 6, size)
     k = uniform_coefficients(many, theta)
-    after, tracked = uniform_step(k, (g, q))
-    caps = uniform_tracking_cap(k, q)
+    after, tracked = k.recursion.step((g, q))
+    caps = tracking_cap(k.recursion.tracking, q, k.system.cap)
     with mpmath.workdps(DIGITS):
         for c in range(size):
             t, L, G, Q = mpf(theta[c]), mpf(many.L[c]), mpf(g[c]), mpf(q[c])
@@ -127,7 +123,7 @@ def test_the_recursion_bounds_exact_expectations(
             System(1.0, R, np.full(n, H), 1, sd**2), theta, variant=variant
         )
         assert all_hold(k.recursion.hypotheses)
-        bound, tracked = uniform_step(k, (g, (e**2).max()))
+        bound, tracked = k.recursion.step((g, (e**2).max()))
         assert g_next <= bound * (1 + 1e-12)
         assert q_next <= tracked * (1 + 1e-12)
 
@@ -139,14 +135,20 @@ def test_the_trajectory_iterates_the_step_below_its_caps(
     many, theta = drawn(rng, 50, 3)
     k = uniform_coefficients(many, theta, variant=variant)
     start = (many.cap * 2, 10 ** rng.uniform(-6, 6, 50))
-    path = uniform_trajectory(k, start, 30)
+    path = k.recursion.trajectory(start, 30)
     assert path.gap.shape == path.tracking.shape == (31, 50)
     np.testing.assert_array_equal(path.gap[0], start[0])
-    again = uniform_step(k, (path.gap[6], path.tracking[6]))
+    again = k.recursion.step((path.gap[6], path.tracking[6]))
     np.testing.assert_array_equal(again, (path.gap[7], path.tracking[7]))
     assert (path.gap[1:] <= many.cap).all()
-    assert (path.tracking <= uniform_tracking_cap(k, start[1]) * (1 + 1e-12)).all()
-    assert path.hypotheses is k.recursion.hypotheses
+    assert (
+        path.tracking
+        <= tracking_cap(k.recursion.tracking, start[1], k.system.cap) * (1 + 1e-12)
+    ).all()
+    *own, start_met = path.hypotheses
+    assert tuple(own) == k.recursion.hypotheses
+    assert start_met.name == "u₀ ≤ f̄"
+    assert not start_met.holds.any()
 
 
 def test_variants_are_ordered(rng: np.random.Generator) -> None:
@@ -154,7 +156,7 @@ def test_variants_are_ordered(rng: np.random.Generator) -> None:
     many, theta = drawn(rng, 200, 3)
     state = (many.cap * rng.uniform(0, 1, 200), 10 ** rng.uniform(-6, 6, 200))
     paper, sharp, absorbed = (
-        uniform_step(uniform_coefficients(many, theta, variant=v), state)
+        uniform_coefficients(many, theta, variant=v).recursion.step(state)
         for v in VARIANTS
     )
     assert (sharp[0] <= paper[0]).all()
@@ -184,6 +186,10 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(InvalidInputError, match="`amplitude` must be positive"):
         uniform_coefficients(one, 0.0)
     with pytest.raises(InvalidInputError, match="C < 1"):
-        uniform_tracking_cap(uniform_coefficients(one, 0.06), 0.0)
+        tracking_cap(
+            uniform_coefficients(one, 0.06).recursion.tracking,
+            0.0,
+            uniform_coefficients(one, 0.06).system.cap,
+        )
     with pytest.raises(InvalidInputError, match="`state` must be nonnegative"):
-        uniform_step(uniform_coefficients(one, 0.05), (-1.0, 0.0))
+        uniform_coefficients(one, 0.05).recursion.step((-1.0, 0.0))

@@ -1,4 +1,4 @@
-"""`hewfl certify`: what the theory promises for a federation."""
+"""`hewfl certify`: what the theory guarantees for a federation."""
 
 import json
 import math
@@ -12,18 +12,16 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from hewfl.cli.certify_page import write_page
 from hewfl.cli.certify_plot import draw_certificate
-from hewfl.cli.certify_text import headline, show, verdict
+from hewfl.cli.certify_text import headline, print_certificate, verdict
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.core.toml_records import from_table, is_whole
 from hewfl.core.validation import invalid
 from hewfl.plotting import require_canvas
-from hewfl.theory.case import Case
-from hewfl.theory.certificates import Certificate, Promise
+from hewfl.theory.certificates import Certificate, Guarantee
 from hewfl.theory.certificates import certify as evaluate
 from hewfl.theory.sensitivity import Improvement, improvements
-from hewfl.theory.systems import System, grouped
+from hewfl.theory.systems import Case, System, group_clients
 
 Numbers = float | tuple[float, ...]
 Wholes = int | tuple[int, ...]
@@ -48,7 +46,7 @@ class Clients:
     count: Wholes | None = None
 
     def __post_init__(self) -> None:
-        """Find the number of clients or of kinds."""
+        """Check that lists and `count` agree on the number of clients or kinds."""
         listed = (self.horizon, self.batch_size, self.variance, self.count)
         lengths = {len(x) for x in listed if isinstance(x, tuple)}
         if isinstance(self.count, int) and lengths == {self.count}:
@@ -57,15 +55,16 @@ class Clients:
             lengths |= {self.count}
         if len(lengths) != 1 or min(lengths) < 1:
             rule = "one number of clients, by `count` or by lists of one length"
-            found = ", ".join(map(str, sorted(lengths))) or "none"
-            raise invalid("clients", rule, found)
+            raise invalid(
+                "clients", rule, ", ".join(map(str, sorted(lengths))) or "none"
+            )
 
     def system(self, smoothness: float, radius: float) -> System:
         """The system, with identical clients counted."""
         fields = (np.atleast_1d(x) for x in (self.horizon, self.batch_size))
         H, b, v2 = np.broadcast_arrays(*fields, np.atleast_1d(self.variance))
         count = None if self.count is None else np.atleast_1d(self.count)
-        return grouped(System(smoothness, radius, H, b, v2, count))
+        return group_clients(System(smoothness, radius, H, b, v2, count))
 
 
 @final
@@ -139,7 +138,7 @@ class Question:
 def certify(  # noqa: PLR0913 - options of a command
     *,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file; options overrule it.")
+        Path | None, typer.Option(help="A TOML file; options override it.")
     ] = None,
     smoothness: Annotated[float | None, typer.Option(help="L.")] = None,
     radius: Annotated[float | None, typer.Option(help="R.")] = None,
@@ -202,11 +201,9 @@ def certify(  # noqa: PLR0913 - options of a command
     plot: Annotated[
         Path | None, typer.Option(help="Draw the bounds here (.png, .pdf or .svg).")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write the report with its curves as a page.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Say which theorems apply to a federation, and what they promise."""
+    """Evaluate the theorems that apply to a federation."""
     options: dict[str, Any] = {
         "smoothness": smoothness,
         "radius": radius,
@@ -230,35 +227,31 @@ def certify(  # noqa: PLR0913 - options of a command
             "variance": _numbers("--variance", variance),
             "count": _numbers("--clients", clients, whole=True),
         }
-        table = _overruled(_read(config), options)
+        table = _override(_read(config), options)
         _require_wholes(table)
         if plot is not None:
             require_canvas("plot", plot)  # before the work, not after it
-        if html is not None and not html.parent.is_dir():
-            raise invalid("html", "a path in a folder that exists", html)
+        if html is not None:
+            raise invalid("--html", "left out: use --plot or --json", html)
         question = from_table(Question, table, "")
         certificate = question.answer()
-        tried = question.improvements(certificate)
+        changes = question.improvements(certificate)
         if plot is not None:
             draw_certificate(certificate, plot)
-        if html is not None:
-            write_page(certificate, tried, html)
     if as_json:
-        found = _plain(certificate) | {
-            "headline": headline(certificate, tried),
-            "improvements": _plain(tried),
+        result = _plain(certificate) | {
+            "headline": headline(certificate, changes),
+            "improvements": _plain(changes),
         }
-        for entry, promise in zip(found["promises"], certificate.promises, strict=True):
-            entry["verdict"] = verdict(certificate, promise)
-        typer.echo(json.dumps(found, indent=1, allow_nan=False))
+        for entry, row in zip(
+            result["guarantees"], certificate.guarantees, strict=True
+        ):
+            entry["verdict"] = verdict(certificate, row)
+        typer.echo(json.dumps(result, indent=1, allow_nan=False))
         return
-    show(certificate, tried, Console())
-    for what, path in (("picture", plot), ("page", html)):
-        if path is not None:
-            typer.echo(f"{what} saved in {path}")
-
-
-# ------------------ reading
+    print_certificate(certificate, changes, Console())
+    if plot is not None:
+        typer.echo(f"picture saved in {plot}")
 
 
 def _read(config: Path | None) -> Mapping[str, Any]:
@@ -270,17 +263,17 @@ def _read(config: Path | None) -> Mapping[str, Any]:
         raise invalid("config", "a readable TOML file", f"{config}: {error}") from error
 
 
-def _overruled(table: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with options that were given in place of its fields."""
-    found = dict(table)
+def _override(table: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The table, with the options that are given in place of its fields."""
+    merged = dict(table)
     for name, value in options.items():
         if isinstance(value, Mapping):
             given = {k: v for k, v in value.items() if v is not None}
-            if given and isinstance(found.get(name, {}), Mapping):
-                found[name] = {**found.get(name, {}), **given}
+            if given and isinstance(merged.get(name, {}), Mapping):
+                merged[name] = {**merged.get(name, {}), **given}
         elif value is not None:
-            found[name] = value
-    return found
+            merged[name] = value
+    return merged
 
 
 def _numbers(name: str, text: str | None, *, whole: bool = False) -> Any:
@@ -298,7 +291,7 @@ def _numbers(name: str, text: str | None, *, whole: bool = False) -> Any:
 
 
 def _require_wholes(table: Mapping[str, Any]) -> None:
-    """Say what is wrong with a fraction where a whole number or a list may stand."""
+    """Require a whole number, or a list, where the field takes both."""
     clients = table.get("clients")
     for name in ("horizon", "batch_size", "count"):
         value = clients.get(name) if isinstance(clients, Mapping) else None
@@ -311,7 +304,7 @@ def _plain(value: Any) -> Any:
     """A record as JSON can hold it: NaN as null, infinities as "inf" and "-inf"."""
     if is_dataclass(value):
         names = [f.name for f in fields(value)]
-        names += ["holds"] if isinstance(value, Promise) else []
+        names += ["holds"] if isinstance(value, Guarantee) else []
         return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())

@@ -2,8 +2,8 @@
 
 Each source and parser has a folder: an `.npy` file per array and a manifest. A folder
 is written under a temporary name and renamed when complete, so readers see all of it
-or nothing. If several processes write the same folder, the first one wins and the others
-read it. The cache may be deleted at any time.
+or nothing. If several processes write the same folder, the first one wins and the
+others read it. The cache may be deleted at any time.
 """
 
 import contextlib

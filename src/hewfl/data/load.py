@@ -1,7 +1,8 @@
 """A data set by name or by path.
 
 The files of a name are searched for in HEWFL_DATA, then in the user cache, then on the
-publishers' mirrors. Every load checks the sha256 of its files; parsed arrays are cached.
+publishers' mirrors. Every load checks the sha256 of its files. Parsed arrays are
+cached.
 """
 
 from collections.abc import Callable, Sequence

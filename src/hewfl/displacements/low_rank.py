@@ -3,7 +3,7 @@
     H = Λ C Cᵀ 2^−k,     C: n × d, rows c_i = Δ_i − r,     n ≫ d
 
 Columns are generated a batch at a time; pricing all clients is one pass over the data
-and is the certificate. The optimal face is settled from its factor's d + 1 columns.
+and is the certificate. Ties are resolved from d + 1 columns.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import as_wide, to_host
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.displacements.gram import slope_at
-from hewfl.solver.active_set import error_scale
-from hewfl.solver.large import Index, column_generation
+from hewfl.solver.active_set import Index, error_scale
+from hewfl.solver.large import column_generation
 from hewfl.solver.least_norm import least_norm_minimiser, row_space_of_factor
-from hewfl.solver.simplex import accept
+from hewfl.solver.simplex import require_optimal
 
 _ROWS = 1024
 
@@ -29,7 +29,7 @@ _ROWS = 1024
 @final
 @dataclass(frozen=True)
 class DataColumns:
-    """The quadratic of a round, met through its data."""
+    """The quadratic of a round, read through its data."""
 
     data: DenseDisplacements
     origin: Float64[Array, " d"]
@@ -93,7 +93,7 @@ class DataColumns:
         scale = error_scale(np.sqrt(self.diagonal), self.linear - shift, w)
         return gradient - w @ gradient, scale
 
-    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def polish(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
         """Left as it is: rows of one size need no more."""
         return w
 
@@ -107,10 +107,10 @@ def solve_low_rank(
 ) -> SimplexSolution:
     """Exact weights for n ≫ d without the Gram matrix."""
     problem = _columns(data, reference, curvature)
-    found = column_generation(problem, int(np.clip(data.d // 4, 16, 128)))
-    accept(problem, found)
+    result = column_generation(problem, int(np.clip(data.d // 4, 16, 128)))
+    require_optimal(problem, result)
     w, note = least_norm_minimiser(
-        problem, found.weights, independent=found.independent
+        problem, result.weights, independent=result.independent
     )
     S = np.flatnonzero(w)
     x = np.ldexp(w[S] @ problem.rows(S), problem.exponent)
@@ -125,7 +125,7 @@ def solve_low_rank(
         gap=np.asarray(np.ldexp(w @ multipliers, k)),
         multipliers=np.ldexp(multipliers, k),
         support=w > 0,
-        iterations=np.asarray(found.pivots, dtype=np.int64),
+        iterations=np.asarray(result.pivots, dtype=np.int64),
         status=note,
     )
 

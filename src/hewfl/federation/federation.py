@@ -12,7 +12,7 @@ import numpy as np
 
 from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import Ints, invalid, shown
+from hewfl.core.validation import Ints, format_value, invalid
 from hewfl.federation.local_steps import (
     ChoiceSteps,
     EpochSteps,
@@ -64,21 +64,21 @@ class Federation:
     horizons: LocalSteps
     batch_size: int | Sequence[int] = 32
     participation: Law = field(default_factory=FullParticipation)
-    scenario: Scenario = field(default_factory=Scenario, repr=False)
+    scenario: Scenario = field(default_factory=Scenario)
 
     def __post_init__(self) -> None:
         """Check kinds and ranges."""
         if isinstance(self.horizons, type) or not isinstance(self.horizons, LocalSteps):
             rule = "a law of local steps, such as FixedSteps(4)"
-            raise invalid("horizons", rule, shown(self.horizons))
+            raise invalid("horizons", rule, format_value(self.horizons))
         who = self.participation
         if isinstance(who, type) or not isinstance(who, Law):
             rule = "a law of participation, such as SampledParticipation(2)"
-            raise invalid("participation", rule, shown(who))
+            raise invalid("participation", rule, format_value(who))
         check_wholes("batch_size", self.batch_size)
         if not isinstance(self.scenario, Scenario):
             rule = "a Scenario, such as Scenario((RandomLabels(0.25),))"
-            raise invalid("scenario", rule, shown(self.scenario))
+            raise invalid("scenario", rule, format_value(self.scenario))
 
     def past(self, seed: int, t: int, n: int) -> History:
         """Who took part in the rounds before t, from the seed alone.

@@ -11,7 +11,6 @@ from typing import Annotated, Protocol, final, runtime_checkable
 import numpy as np
 
 from hewfl.core.array_types import Float64, Int64, Num
-from hewfl.core.provenance import shown_record
 from hewfl.core.validation import (
     Array,
     Ints,
@@ -20,9 +19,9 @@ from hewfl.core.validation import (
     Reals,
     Validated,
     as_float64,
+    format_value,
     invalid,
     positive,
-    shown,
     whole,
 )
 from hewfl.federation.rng import LOCAL_STEPS, SETUP, generator
@@ -56,12 +55,12 @@ def check_wholes(
     try:
         values = np.asarray(given)
     except ValueError as error:  # ragged
-        raise invalid(name, rule, shown(given)) from error
+        raise invalid(name, rule, format_value(given)) from error
     real = values.dtype.kind in "iuf" and values.size > 0
     if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
     if values.min() < 1:
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
     return values
 
 
@@ -69,14 +68,14 @@ def check_list(name: str, given: Sequence[float] | Reals) -> None:
     """Require a list of numbers that is not empty."""
     values = as_float64(name, given)
     if values.ndim != 1 or values.size == 0:
-        raise invalid(name, "a list of numbers", shown(given))
+        raise invalid(name, "a list of numbers", format_value(given))
 
 
 def whole_list(name: str, given: Sequence[int]) -> None:
     """Require a list of whole numbers of at least 1."""
     rule = "a list of whole numbers of at least 1"
     if np.ndim(check_wholes(name, given, rule)) != 1:
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
 
 
 def positive_list(name: str, given: Sequence[float] | Float64[Array, " k"]) -> None:
@@ -166,10 +165,6 @@ class PoissonSteps:
         if not 1 <= least <= most:
             raise invalid("least", f"from 1 to `most` = {most}", least)
 
-    def __repr__(self) -> str:
-        """All fields; clipping where it is used."""
-        return shown_record(self, ("clipped",))
-
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """One value per client; of the conditioned law by its inverse."""
         rng = generator(seed, LOCAL_STEPS, t)
@@ -215,14 +210,10 @@ class EpochSteps:
             shares = as_float64("probabilities", self.probabilities)
             if shares.shape != epochs.shape:
                 raise invalid(
-                    "probabilities", "one per entry of `epochs`", shown(shares)
+                    "probabilities", "one per entry of `epochs`", format_value(shares)
                 )
             if abs(shares.sum() - 1) > 1e-9 or shares.min() < 0:
-                raise invalid("probabilities", "a distribution", shown(shares))
-
-    def __repr__(self) -> str:
-        """All fields; probabilities where they are given."""
-        return shown_record(self, ("probabilities",))
+                raise invalid("probabilities", "a distribution", format_value(shares))
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """Steps for the epochs of this round."""

@@ -13,7 +13,14 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 
 from hewfl.core.array_types import Int64
-from hewfl.core.validation import Count, Ints, Validated, as_float64, invalid, shown
+from hewfl.core.validation import (
+    Count,
+    Ints,
+    Validated,
+    as_float64,
+    format_value,
+    invalid,
+)
 from hewfl.federation.rng import COHORT, generator
 
 
@@ -181,9 +188,9 @@ class RandomParticipation:
         """Check that probabilities are from 0 to 1."""
         p = as_float64("probability", self.probability)
         if not ((p >= 0) & (p <= 1)).all():
-            raise invalid("probability", "from 0 to 1", shown(self.probability))
+            raise invalid("probability", "from 0 to 1", format_value(self.probability))
         if not p.any():
-            found = shown(self.probability)
+            found = format_value(self.probability)
             raise invalid("probability", "above 0 for somebody", found)
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:

@@ -1,8 +1,8 @@
-"""Methods that know their clients by name, and order their work.
+"""A whole algorithm on Flower: the server orders the clients' local work.
 
 Control variates, memories of clients, laws of local steps and of participation: the
-server tells each client how many steps to take and how long they are, and uses exactly
-that. Clients answer by `hewfl.flower.client_app`.
+server sends each client the number and the size of its steps, and uses exactly these
+numbers. Clients are built by `hewfl.flower.client_app`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,26 +18,27 @@ from hewfl.core.round import Cohort
 from hewfl.core.validation import invalid, positive, whole
 from hewfl.displacements.control_variates import in_place
 from hewfl.federation import federation as scenario
-from hewfl.flower import client as say
-from hewfl.flower.arrays import layout_of, record_of, wide
-from hewfl.flower.client_registry import Registry
-from hewfl.flower.replies import Answer, Asked, Exclusion, Opened, log, sift
+from hewfl.flower import messages as keys
+from hewfl.flower.arrays import layout_of, to_float64, to_record
+from hewfl.flower.client_registry import ClientRegistry
+from hewfl.flower.messages import log
+from hewfl.flower.replies import ClientUpdate, Exclusion, OpenRound, Request
 from hewfl.flower.strategy import HewStrategy
 from hewfl.server.state import ServerState, check_algorithm, initial_state
 
 
 class AlgorithmStrategy(HewStrategy):
-    """Any method of hewfl that needs no losses, for clients known by partition id.
+    """Any algorithm of hewfl that needs no losses, for clients with a partition id.
 
     Args:
-        algorithm: the method, such as `hewfl.HewHet(smoothness=1.0, amplitude=0.5)`.
+        algorithm: such as `hewfl.HewHet(smoothness=1.0, amplitude=0.5)`.
         population: n, clients in all; partition ids are 0 to n − 1.
         horizons: law of the local steps; None takes what a node's config offers as
             `local-steps`, else one.
-        participation: law of who is asked; drawn from the seed and the round.
+        participation: law of participation; drawn from the seed and the round.
         wait_seconds: how long to wait for nodes; a round then goes on without them.
-        **plain: as of `HewStrategy`. Before the first round `min_available_nodes` are
-            waited for, the whole population if it is not given.
+        **plain: as of `HewStrategy`. Before the first round the strategy waits for
+            `min_available_nodes`, by default the whole population.
 
     Raises:
         InvalidInputError: the method cannot run on Flower.
@@ -58,20 +59,22 @@ class AlgorithmStrategy(HewStrategy):
         self.horizons = horizons
         self.participation = participation or scenario.FullParticipation()
         plain.setdefault("min_available_nodes", self.population)
-        super().__init__(rule=algorithm, **plain)
+        check_algorithm("algorithm", algorithm)
+        super().__init__(aggregator=algorithm, **plain)
 
-    def _taken(self, rule: Any) -> tuple[Algorithm[Any], tuple[bool, bool, bool]]:
-        check_algorithm("algorithm", rule)
-        if "losses" in rule.demands.needs or rule.demands.oracle:
-            text = "a method that needs neither losses nor the true state"
-            raise invalid("algorithm", text, rule.name)
-        given = np.zeros((self.population, 1)) if rule.demands.gradients else None
-        rule.init(self.population, 1, given)  # takes another number of clients ill
-        return rule, (False, False, True)
+    def _check_algorithm(self) -> None:
+        algorithm = self.entry.algorithm
+        demands = algorithm.demands
+        if demands.needs & {"losses", "root"} or demands.oracle:
+            text = "one that needs no losses, no root gradient and no true state"
+            raise invalid("algorithm", text, algorithm.name)
+        gradients = np.zeros((self.population, 1)) if demands.gradients else None
+        algorithm.init(self.population, 1, gradients)  # raises for another number
+        self._needs = frozenset({"entries"})  # steps and their sizes are ordered
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._registry = Registry(self.population)
+    def _reset(self) -> None:
+        super()._reset()
+        self._registry = ClientRegistry(self.population)
 
     def _identity(self) -> dict[str, Any]:
         laws = {"participation": self.participation, "horizons": self.horizons}
@@ -82,37 +85,37 @@ class AlgorithmStrategy(HewStrategy):
 
     # -------------------------------------------------------------- the start
 
-    def _blank(self, arrays: ArrayRecord, gradients: Any = None) -> ServerState:
+    def _empty_state(self, arrays: ArrayRecord, gradients: Any = None) -> ServerState:
         """The state before the first round, whose control variates change in place."""
         rule, n = self.entry.algorithm, self.population
-        anchor = wide(arrays)
+        anchor = to_float64(arrays)
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
         given = given if rule.demands.gradients else None
         first = initial_state(rule, anchor, n, given, server_step=self.server_step)
         return replace(first, algorithm=in_place(first.algorithm))
 
-    def _first(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
-        """One minibatch gradient of every client at x_0, where they are demanded."""
+    def _initial_state(self, grid: Grid, arrays: ArrayRecord) -> ServerState:
+        """The state from one minibatch gradient of every client, if it needs them."""
         limit = min(self.wait_seconds, self._timeout)
-        self._registry.meet(grid, self.min_available_nodes, limit)
+        self._registry.refresh(grid, self.min_available_nodes, limit)
         if not self.entry.algorithm.demands.gradients:
-            return self._blank(arrays)
+            return self._empty_state(arrays)
         content = RecordDict({self.arrayrecord_key: arrays})
-        clients = self._registry.present()
-        messages = [Message(content, c.node, say.GRADIENT) for c in clients.values()]
-        asked = [Asked(message.metadata, 1) for message in messages]
-        opened = Opened(0, arrays, layout_of(arrays), grid, asked)
+        clients = self._registry.connected_clients()
+        messages = [Message(content, c.node, keys.GRADIENT) for c in clients.values()]
+        requests = [Request(message.metadata, 1) for message in messages]
+        opened = OpenRound(0, arrays, layout_of(arrays), grid, requests)
         replies = grid.send_and_receive(messages, timeout=self._timeout)
-        known = {contact.node: i for i, contact in clients.items()}
-        answers, excluded = sift(opened, replies, (self.weighted_by_key, False), known)
-        answers, more = self._plausible(answers)
+        self._clients = {c.node: i for i, c in clients.items()}
+        updates, excluded = self._read(opened, replies)
+        updates, more = self._drop_implausible(updates)
         for exclusion in (*excluded, *more):
             log.warning("start: %s", exclusion)
         gradients = np.full((self.population, len(opened.x)), np.nan)
-        for a in answers:  # the endpoint of one step of size one is y = x − g
-            own = np.concatenate(a.rows, dtype=np.float64)
-            gradients[known[a.question.node]] = opened.x - own
-        return self._blank(arrays, gradients)
+        for update in updates:  # the endpoint of one step of size one is y = x − g
+            endpoint = np.concatenate(update.rows, dtype=np.float64)
+            gradients[self._clients[update.node]] = opened.x - endpoint
+        return self._empty_state(arrays, gradients)
 
     # -------------------------------------------------------------- one round
 
@@ -120,44 +123,47 @@ class AlgorithmStrategy(HewStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One order for each client of the round."""
-        self._begin(grid, arrays)
+        self._ensure_started(grid, arrays)
         t, layout = server_round + self._offset, layout_of(arrays)
-        self._registry.meet(grid, self.min_replies, self.wait_seconds)
-        cohort, absent = self._drawn(t - 1)
-        messages, asked, present = [], [], self._registry.present()
+        self._registry.refresh(grid, self.min_replies, self.wait_seconds)
+        cohort, absent = self._draw_cohort(t - 1)
+        messages, requests = [], []
+        connected = self._registry.connected_clients()
         for k, client in enumerate(map(int, cohort.clients)):
-            if k == 0:  # a method may have no plan for nobody
+            if k == 0:  # an algorithm may have no plan for an empty cohort
                 plan = self.entry.algorithm.plan(cohort, self.state.algorithm)
             steps, eta = int(cohort.horizons[k]), float(plan.step_sizes[k])
-            order = {say.ROUND: t, say.STEPS: steps, say.STEP_SIZE: eta}
-            order |= {say.PROXIMAL: plan.proximal, say.HOLD: plan.hold}
-            told = ConfigRecord({**config, **order})
-            content = {self.arrayrecord_key: arrays, self.configrecord_key: told}
+            order = {keys.ROUND: t, keys.STEPS: steps, keys.STEP_SIZE: eta}
+            order |= {keys.PROXIMAL: plan.proximal, keys.HOLD: plan.hold}
+            record = ConfigRecord({**config, **order})
+            content = {self.arrayrecord_key: arrays, self.configrecord_key: record}
             if plan.correction is not None:
-                content[say.CORRECTION] = record_of(layout, plan.correction[k])
-            node, batch = present[client].node, int(cohort.batch_sizes[k])
-            messages.append(Message(RecordDict(content), node, say.TRAIN))
-            asked.append(Asked(messages[-1].metadata, steps, eta, batch))
-        self._clients = {present[int(i)].node: int(i) for i in cohort.clients}
-        self._opened = Opened(t, arrays, layout, grid, asked, absent)
-        log.info("round %d: %d clients asked", t, len(asked))
+                content[keys.CORRECTION] = to_record(layout, plan.correction[k])
+            node, batch = connected[client].node, int(cohort.batch_sizes[k])
+            messages.append(Message(RecordDict(content), node, keys.TRAIN))
+            requests.append(Request(messages[-1].metadata, steps, eta, batch))
+        self._clients = {connected[int(i)].node: int(i) for i in cohort.clients}
+        self._opened = OpenRound(t, arrays, layout, grid, requests, absent)
+        log.info("round %d: %d clients asked", t, len(requests))
         return messages
 
-    def _drawn(self, t: int) -> tuple[Cohort, list[Exclusion]]:
-        """Who is asked after t rounds, and who was drawn but is not there."""
-        n, there = self.population, self._registry.present()
+    def _draw_cohort(self, t: int) -> tuple[Cohort, list[Exclusion]]:
+        """The clients of the round after t rounds; those drawn but not connected."""
+        n, connected = self.population, self._registry.connected_clients()
         sizes, batches, offers = np.ones((3, n), dtype=np.int64)
-        for i, c in there.items():
+        for i, c in connected.items():
             sizes[i], batches[i], offers[i] = c.examples, c.batch_size, c.steps
         law = self.horizons or scenario.FixedSteps(offers.tolist())
         laws = scenario.Federation(law, batches.tolist(), self.participation)
         cohort = laws.cohort(self.seed, t, sizes)
-        here = np.array([int(i) in there for i in cohort.clients], dtype=np.bool_)
+        here = np.array([int(i) in connected for i in cohort.clients], dtype=np.bool_)
         lost = [(-1, "missing", "not connected", int(i)) for i in cohort.clients[~here]]
         absent = [Exclusion(*one) for one in lost]
         return cohort.only(np.flatnonzero(here)), absent
 
-    def _heard(self, opened: Opened, answers: Sequence[Answer]) -> None:
-        """Nodes that did not answer stand back behind others of their partition."""
-        heard = [answer.question.node for answer in answers]
-        self._registry.asked([question.node for question in opened.asked], heard)
+    def _register_replies(
+        self, opened: OpenRound, updates: Sequence[ClientUpdate]
+    ) -> None:
+        """Nodes that did not reply come after others of their partition."""
+        asked = [request.node for request in opened.requests]
+        self._registry.record_replies(asked, [update.node for update in updates])

@@ -1,4 +1,10 @@
-"""Arrays in NumPy's file format, in memory: written with one copy, read with none."""
+"""A model as Flower sends it, and as aggregators see it: one vector.
+
+Arrays of real numbers, in the record's order, make up the vector. Other arrays, such as
+the batch counters of a normalisation layer, are no parameters: they stay as they were.
+Flower carries each array in NumPy's file format; it is read without a copy, and written
+with one.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,50 +20,6 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float
 from hewfl.core.validation import Array as Vector
 from hewfl.core.validation import invalid
-
-
-def packed(array: NDArray[Any]) -> bytes:
-    """An array in NumPy's format, copied once; `numpy.save` copies more often."""
-    head = BytesIO()
-    facts = np.lib.format.header_data_from_array_1_0(array)
-    np.lib.format.write_array_header_1_0(head, facts)
-    return b"".join((head.getvalue(), np.ascontiguousarray(array).data))
-
-
-def viewed(data: bytes) -> NDArray[Any] | None:
-    """The numbers of an array where they lie, read-only; None for what is not plain.
-
-    Plain is version 1.0 of the format, C order and no objects.
-
-    Raises:
-        Exception: the bytes are no array; a parser's own failures are many.
-    """
-    end = 10 + int.from_bytes(data[8:10], "little")
-    shape, dtype = _head(data[:end])
-    if shape is None:
-        return None
-    return np.frombuffer(data, dtype, prod(shape), end).reshape(shape)
-
-
-@lru_cache(maxsize=4096)
-def _head(head: bytes) -> tuple[tuple[int, ...] | None, Any]:
-    """Shape and kind of an array in NumPy's format; None for what is not plain.
-
-    All clients send the same heads, and reading one takes longer than a small array.
-
-    Raises:
-        ValueError: a size is negative, which NumPy would take for "whatever fits".
-    """
-    stream = BytesIO(head)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        return None, None
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if any(size < 0 for size in shape):
-        raise ValueError(f"a header of shape {shape}")
-    return (None, None) if fortran or dtype.hasobject else (shape, dtype)
-
-
-# ------------------ A model of several named arrays as one vector: where each of
 
 
 @final
@@ -96,17 +58,11 @@ class Layout:
     def fits(self, vector: Float[Vector, " d"]) -> bool:
         """Whether a vector is finite in the precision it is sent in."""
         return all(  # a NaN is both the largest and the smallest
-            max(held.max(initial=0), -held.min(initial=0)) <= np.finfo(kind).max
-            for held, kind in (
+            max(part.max(initial=0), -part.min(initial=0)) <= np.finfo(kind).max
+            for part, kind in (
                 (vector[place], kind) for *_, place, kind in self.parts()
             )
         )
-
-
-# ------------------ A model as Flower sends it, and as the rules see it: one vector
-
-# Arrays of real numbers, in the record's order, make up the vector. Other arrays, such as
-# the batch counters of a normalisation layer, are no parameters: they stay as they were.
 
 
 def layout_of(record: ArrayRecord) -> Layout:
@@ -115,38 +71,38 @@ def layout_of(record: ArrayRecord) -> Layout:
     Raises:
         InvalidInputError: the model has no array of real numbers.
     """
-    arrays = {name: view_record(array) for name, array in record.items()}
-    kept = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
-    if sum(a.size for a in kept.values()) == 0:
+    arrays = {name: array_view(array) for name, array in record.items()}
+    real = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
+    if sum(a.size for a in real.values()) == 0:
         kinds = sorted({str(a.dtype) for a in arrays.values()})
         raise invalid("arrays", "a model with parameters of real numbers", kinds)
-    shapes = tuple(a.shape for a in kept.values())
-    return Layout(tuple(kept), shapes, tuple(str(a.dtype) for a in kept.values()))
+    shapes = tuple(a.shape for a in real.values())
+    return Layout(tuple(real), shapes, tuple(str(a.dtype) for a in real.values()))
 
 
-def flat(layout: Layout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
+def to_vector(layout: Layout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
     """The vector of a model, in the precision of local branches."""
-    return np.concatenate(views(layout, record), dtype=layout.dtype)
+    return np.concatenate(flat_views(layout, record), dtype=layout.dtype)
 
 
-def wide(record: ArrayRecord) -> Float[Vector, " d"]:
+def to_float64(record: ArrayRecord) -> Float[Vector, " d"]:
     """The vector of a model, in float64."""
-    return flat(layout_of(record), record).astype(np.float64)
+    return to_vector(layout_of(record), record).astype(np.float64)
 
 
-def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
+def flat_views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
     """The arrays of a model as vectors that hewfl's kernels can read.
 
-    They are copied only where the kernels could not: half precision, foreign byte
-    order, memory that is not aligned.
+    They are copied only where the kernels could not read them: half precision, foreign
+    byte order, memory that is not aligned.
     """
-    found = []
+    rows = []
     for name, shape, _, _ in layout.parts():
         if name not in record:
             raise invalid(name, "among the arrays", f"{list(record)}"[:80])
         try:
-            array = view_record(record[name])
-        except Exception as error:  # of a parser of bytes of others: there are many
+            array = array_view(record[name])
+        except Exception as error:  # a parser of foreign bytes raises many kinds
             raise invalid(name, "an array in NumPy's format", error) from error
         if array.shape != shape:
             raise invalid(name, f"of shape {shape}", array.shape)
@@ -154,31 +110,73 @@ def views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
             raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
         kind = np.dtype(np.float64 if array.dtype.itemsize > 4 else np.float32)
         row = array.reshape(-1)
-        ready = row.dtype == kind and row.flags.c_contiguous and row.flags.aligned
-        found.append(row if ready else np.array(row, dtype=kind))
-    return found
+        is_ready = row.dtype == kind and row.flags.c_contiguous and row.flags.aligned
+        rows.append(row if is_ready else np.array(row, dtype=kind))
+    return rows
 
 
-def record_of(
-    layout: Layout, vector: Float[Vector, " d"], like: ArrayRecord | None = None
+def to_record(
+    layout: Layout, vector: Float[Vector, " d"], template: ArrayRecord | None = None
 ) -> ArrayRecord:
-    """The model that a vector stands for, each array in its own precision.
+    """The model of a vector, each array in its own precision.
 
     Args:
         layout: of the model.
         vector: its parameters.
-        like: a model with the arrays that are no parameters, and the order of all:
-            stock clients tell arrays by place. None: there are parameters alone.
+        template: a model with the arrays that are no parameters, and the order of all:
+            stock clients identify arrays by position. None: there are parameters alone.
     """
-    arrays = {} if like is None else dict(like.items())
-    with np.errstate(over="ignore"):  # whoever makes a vector sees that it fits
+    arrays = {} if template is None else dict(template.items())
+    with np.errstate(over="ignore"):  # callers check that the vector fits
         for name, shape, place, kind in layout.parts():
-            own = vector[place].reshape(shape).astype(kind, copy=False)
-            arrays[name] = Array(kind, shape, "numpy.ndarray", packed(own))
+            part = vector[place].reshape(shape).astype(kind, copy=False)
+            arrays[name] = Array(kind, shape, "numpy.ndarray", to_npy_bytes(part))
     return ArrayRecord(arrays)
 
 
-def view_record(array: Array) -> NDArray[Any]:
-    """The numbers of a Flower array, where they lie if that can be; read-only."""
-    found = viewed(array.data)
-    return np.asarray(array.numpy()) if found is None else found
+def array_view(array: Array) -> NDArray[Any]:
+    """The numbers of a Flower array, without a copy if possible; read-only."""
+    view = view_npy_bytes(array.data)
+    return np.asarray(array.numpy()) if view is None else view
+
+
+def to_npy_bytes(array: NDArray[Any]) -> bytes:
+    """An array in NumPy's format, copied once; `numpy.save` copies more often."""
+    header = BytesIO()
+    facts = np.lib.format.header_data_from_array_1_0(array)
+    np.lib.format.write_array_header_1_0(header, facts)
+    return b"".join((header.getvalue(), np.ascontiguousarray(array).data))
+
+
+def view_npy_bytes(data: bytes) -> NDArray[Any] | None:
+    """The array in bytes of NumPy's format, without a copy; None if it is not plain.
+
+    Plain is version 1.0 of the format, C order and no objects.
+
+    Raises:
+        Exception: the bytes are no array; NumPy's parser raises many kinds.
+    """
+    end = 10 + int.from_bytes(data[8:10], "little")
+    shape, dtype = _parse_header(data[:end])
+    if shape is None:
+        return None
+    return np.frombuffer(data, dtype, prod(shape), end).reshape(shape)
+
+
+@lru_cache(maxsize=4096)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...] | None, Any]:
+    """Shape and dtype of an array in NumPy's format; None if it is not plain.
+
+    All clients send the same headers, and parsing one takes longer than reading a small
+    array: hence the cache.
+
+    Raises:
+        ValueError: a size is negative, which NumPy would take for "whatever fits".
+    """
+    stream = BytesIO(header)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        return None, None
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if any(size < 0 for size in shape):
+        raise ValueError(f"a header of shape {shape}")
+    return (None, None) if fortran or dtype.hasobject else (shape, dtype)

@@ -1,216 +1,54 @@
-"""What clients may claim: bounded by what the others of a round do.
+"""The replies of a round: read, checked, and made into a `Round`.
 
-A server cannot look into its clients, but it can compare them. With fewer than half of
-them bad, the lower median of a round is at most the largest honest number, so bounds
-around it hold against whatever the others send:
+A reply is left out, and the reason kept, when it is
 
-    ‖Δ_i‖ ≤ c · median_j ‖Δ_j‖            else the client is left out of the round
-    ‖Δ_i‖/H_i ≤ 4 · median_j ‖Δ_j‖/H_j    likewise, where clients tell their steps
-    m_i counts as at most 5 · median_j m_j
-
-Every rule that averages then moves the model by at most c times the longest honest
-displacement.
+    error        the node reports one, or the SuperLink does for a node that is gone
+    missing      requested, but not received in time; or drawn, but not connected
+    unknown      from a node that was not asked
+    malformed    arrays that cannot be read, or of other names, shapes or kinds; numbers
+                 missing or out of range; a second reply
+    not-finite   NaN or infinite entries
+    implausible  a displacement far longer than those of the others
 """
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, isfinite, isnan, sqrt
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from hewfl.core.array_types import Float64, Int64
+from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, LocalPlan, Round
-from hewfl.core.validation import Array, Ints, invalid
+from hewfl.core.validation import Array, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
-from hewfl.flower.arrays import Layout, flat, views
-from hewfl.flower.client import DONE, MEAN, PARTITION
+from hewfl.flower.arrays import Layout, flat_views, to_vector
+from hewfl.flower.messages import (
+    MEAN_GRADIENT,
+    PARTITION,
+    STEPS_DONE,
+    metrics_and_size,
+    read_count,
+)
+from hewfl.flower.plausibility import capped_sizes, implausible_lengths
 
-PACE = 4.0
-"""Of ‖Δ‖/H, over the median. Plain SGD with one step size moves by about a gradient in
-each step; who claims fewer steps than it took is above its neighbours."""
-LARGEST_SHARE = 5.0
-"""Of a client's data size, over the median: it is a claim that nobody can check."""
-_SCALE = 2**40
-"""What the largest size counts where sizes are not whole numbers."""
-
-
-def lower_median(values: Float64[Array, " s"]) -> float:
-    """The lower median of the values that are not zero; zero if all are.
-
-    Of two numbers it is the smaller: one bad client of two cannot make it large.
-    Clients that stood still say nothing about how far the others may go.
-    """
-    moved = np.sort(values[values > 0])
-    return float(moved[(len(moved) - 1) // 2]) if len(moved) else 0.0
-
-
-def implausible(
-    lengths: Float64[Array, " s"],
-    longest: float,
-    told_steps: Int64[Ints, " s"] | None = None,
-) -> dict[int, str]:
-    """Whose displacement is far longer than those of the others, and the reason.
-
-    Args:
-        lengths: ‖Δ_i‖, infinite where it left all bounds.
-        longest: largest length over the median.
-        told_steps: H_i, where clients tell them and the rule uses them.
-    """
-    found = {}
-    cases = [(lengths, longest, "its displacement is")]
-    if told_steps is not None:
-        cases += [(lengths / told_steps, PACE, "per step told its displacement is")]
-    for values, most, what in cases:
-        middle = lower_median(values)
-        top = min(most * middle, float(np.finfo(np.float64).max))
-        for k in np.flatnonzero(~(values <= top)):
-            found[int(k)] = f"{what} {values[k] / middle:.3g} times the median"
-    return found
-
-
-def counted_sizes(sizes: Float64[Array, " s"]) -> Int64[Ints, " s"]:
-    """Data sizes as whole numbers that nobody inflates: at most 5 × the median.
-
-    Args:
-        sizes: positive, as clients tell them. Where some are not whole (any positive
-            number may weigh a client) all are scaled.
-    """
-    m = np.minimum(sizes, LARGEST_SHARE * lower_median(sizes))
-    if not (m == np.floor(m)).all() or m.max(initial=0) > _SCALE:
-        m = np.maximum(np.rint(m / m.max() * _SCALE), 1)
-    return m.astype(np.int64)
-
-
-# ------------------ From the answers of a round's clients, whatever carried them,
-
-
-@runtime_checkable
-class Answered(Protocol):
-    """One usable answer."""
-
-    @property
-    def size(self) -> float:
-        """m_i, as told."""
-
-    @property
-    def steps(self) -> int:
-        """H_i, as ordered, else as told, else one."""
-
-    @property
-    def ordered(self) -> tuple[int | None, float, int]:
-        """H_i where the server ordered it, η_i and b_i; ones where nobody asks."""
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        """The arrays of the endpoint y_i, each as a vector."""
-
-    @property
-    def sq_norm(self) -> float:
-        """‖Δ_i‖²."""
-
-    @property
-    def means(self) -> Sequence[Any] | None:
-        """The arrays of the mean gradient, where it was sent."""
-
-
-Answers = Sequence[Answered]
-_SAFE = 1e-100
+EXCLUSION_KINDS = (
+    *("error", "missing", "unknown", "malformed", "not-finite", "implausible"),
+)
+_MIN_SQ_NORM = 1e-100
 """Squared lengths within this and its inverse; others are left to the Gram matrix."""
-
-
-def too_long(answers: Answers, longest: float, *, told: bool) -> dict[int, str]:
-    """Whose displacement is far longer than those of the others, and the reason.
-
-    Args:
-        answers: of the round.
-        longest: largest length over the median, for the work that was ordered.
-        told: whether the rule uses the steps that clients tell.
-    """
-    grounds = np.array([(H or 1.0) * eta for H, eta, _ in (a.ordered for a in answers)])
-    lengths = np.array([sqrt(a.sq_norm) for a in answers]) / grounds
-    steps = np.array([a.steps for a in answers]) if told else None
-    return implausible(lengths, longest, steps)
-
-
-def cohort_of(answers: Answers, clients: Sequence[int], n: int, t: int) -> Cohort:
-    """Those who are heard, out of n clients, t rounds being done before."""
-    batches = np.array([a.ordered[2] for a in answers], dtype=np.int64)
-    steps = np.array([a.steps for a in answers], dtype=np.int64)
-    sizes = counted_sizes(np.array([a.size for a in answers], dtype=np.float64))
-    return Cohort(np.array(clients, dtype=np.int64), steps, batches, sizes, n, t)
-
-
-def round_of(
-    anchor: Float64[Array, " d"],
-    answers: Answers,
-    cohort: Cohort,
-    base: Any,
-    *,
-    variates: bool,
-) -> Round:
-    """The round; arrays stay where they are.
-
-    Args:
-        anchor: x in float64.
-        answers: of the round, at least one.
-        cohort: those who are heard, in the same order.
-        base: x in the precision it was sent in, which displacements are measured from.
-        variates: whether the rule keeps control variates.
-    """
-    sent = [a.means for a in answers if variates and a.means is not None]
-    if 0 < len(sent) < len(answers):
-        rule = "sent by all clients of a federation with control variates, or none"
-        raise invalid("mean-gradient", rule, f"{len(sent)} of {len(answers)}")
-    plan = LocalPlan(np.array([a.ordered[1] for a in answers]))
-    squares = np.array([a.sq_norm for a in answers])
-    moved = squares[squares > 0]  # inverse lengths of these can be multiplied
-    known = bool((moved > _SAFE).all() and (moved < 1 / _SAFE).all())
-    held = pieces([a.rows for a in answers], base, squares if known else None)
-    means = pieces(sent) if sent else None
-    return Round(anchor, held, cohort, plan, gradients=means)
-
-
-def pieces(
-    vectors: Sequence[Sequence[Any]], base: Any = None, squares: Any = None
-) -> ChunkedDisplacements:
-    """The arrays of several clients as vectors, where they lie; less the base."""
-    parts = zip(*vectors, strict=True)
-    return ChunkedDisplacements(
-        tuple(rows for rows in parts if len(rows[0])), base, squares
-    )
-
-
-# ------------------ What came back from a round, sifted: usable answers in client
-
-# A reply is left out, and the reason kept, when it is
-#
-#     error        the node says so, or the SuperLink says it for a node that is gone
-#     missing      asked, but not heard in time; or drawn, but not connected
-#     unknown      from nobody who was asked
-#     malformed    arrays that cannot be read, or of other names, shapes or kinds; numbers
-#                  missing or out of range; a second answer
-#     not-finite   NaN or infinite entries
-#     implausible  a displacement far longer than those of the others
-
-log = logging.getLogger("flwr")
-"""Flower's own, so that reasons are seen where its users look."""
-KINDS = ("error", "missing", "unknown", "malformed", "not-finite", "implausible")
-MOST = 2**53
-"""Of counts: beyond, floating-point numbers are not whole for certain."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why a node is not part of a round; −1 stands for what is not known."""
+    """Why a node is not part of a round; −1 stands for an unknown node or client."""
 
     node: int
     kind: str
@@ -226,14 +64,14 @@ class Exclusion:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question that is out.
+class Request:
+    """A message to a node whose reply is awaited.
 
     Attributes:
         metadata: of the message; Flower fills in its id when it is sent.
-        steps: H_i as ordered; None where the client does what it likes.
-        step_size: η_i as ordered, one where nobody asks for it.
-        batch_size: b_i, as the node told.
+        steps: H_i as ordered; None where the client chooses.
+        step_size: η_i as ordered, one where it does not matter.
+        batch_size: b_i, as the node reported.
     """
 
     metadata: Metadata
@@ -249,15 +87,15 @@ class Asked:
 
 @final
 @dataclass(frozen=True)
-class Opened:
-    """A round whose answers are awaited.
+class OpenRound:
+    """A round whose replies are awaited.
 
     Attributes:
         t: its number, from 1.
         arrays: the model that was sent; displacements are measured from it.
         layout: of the model.
-        grid: where a second phase is asked.
-        asked: the questions.
+        grid: for the requests of a second phase.
+        requests: what was sent.
         absent: clients that were drawn and are not connected.
     """
 
@@ -265,146 +103,204 @@ class Opened:
     arrays: ArrayRecord
     layout: Layout
     grid: Grid
-    asked: Sequence[Asked]
+    requests: Sequence[Request]
     absent: Sequence[Exclusion] = ()
 
     @cached_property
     def x(self) -> NDArray[Any]:
         """The model as one vector, in the precision of local branches."""
-        return flat(self.layout, self.arrays)
+        return to_vector(self.layout, self.arrays)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """One usable reply (`hewfl.flower.replies.Answered`).
+class ClientUpdate:
+    """One usable reply.
 
     Attributes:
-        question: what it answers.
+        request: what it replies to.
         content: all of it.
         metrics: its one MetricRecord.
-        size: m_i, as told.
-        steps: H_i, as ordered, else as told, else one.
-        rows: the arrays of the endpoint y_i.
-        means: the arrays of the mean gradient, where it was sent.
+        size: m_i, as reported.
+        steps: H_i, as ordered, else as reported, else one.
+        rows: the arrays of the endpoint y_i, each as a vector.
+        mean_gradient: the arrays of the mean gradient, where it was sent.
         sq_norm: ‖Δ_i‖².
     """
 
-    question: Asked
+    request: Request
     content: RecordDict
     metrics: MetricRecord
     size: float
     steps: int
     rows: list[NDArray[Any]]
-    means: list[NDArray[Any]] | None
+    mean_gradient: list[NDArray[Any]] | None
     sq_norm: float = inf
 
     @property
-    def ordered(self) -> tuple[int | None, float, int]:
-        """H_i where the server ordered it, η_i and b_i."""
-        return self.question.steps, self.question.step_size, self.question.batch_size
+    def node(self) -> int:
+        """Flower's id of the node."""
+        return self.request.node
 
-    def place(self, clients: Mapping[int, int]) -> tuple[float, float, int]:
-        """Answers are taken in this order, whatever the order of arrival."""
-        node, told = self.question.node, self.metrics.get(PARTITION)
-        told = told if isinstance(told, int | float) and not isnan(told) else inf
-        return float(clients.get(node, inf)), float(told), node
-
-
-Wanted = tuple[str, bool]
-"""The key of the number that weighs a client; whether clients must tell their steps."""
+    def sort_key(self, clients: Mapping[int, int]) -> tuple[float, float, int]:
+        """Updates are taken in this order, whatever the order of arrival."""
+        partition = self.metrics.get(PARTITION)
+        is_number = isinstance(partition, int | float) and not isnan(partition)
+        last = float(partition) if is_number else inf
+        return float(clients.get(self.node, inf)), last, self.node
 
 
-def sift(
-    opened: Opened,
+def read_replies(
+    opened: OpenRound,
     replies: Iterable[Message],
-    wanted: Wanted,
     clients: Mapping[int, int],
-) -> tuple[list[Answer], list[Exclusion]]:
-    """Read the replies to a round; their arrays stay where they are.
+    *,
+    size_key: str,
+    needs_steps: bool,
+) -> tuple[list[ClientUpdate], list[Exclusion]]:
+    """Read the replies to a round; their arrays are not copied.
+
+    Args:
+        opened: the round.
+        replies: in any order.
+        clients: client numbers by node id.
+        size_key: key of the number that weighs a client.
+        needs_steps: whether clients must report their steps.
 
     Returns:
-        Usable answers in client order, and why the others are not.
+        Usable updates in client order, and why the other replies are not.
     """
-    by_message = {q.metadata.message_id: q.node for q in opened.asked}
+    by_message = {r.metadata.message_id: r.node for r in opened.requests}
     by_message.pop("", None)  # messages that were not sent by a grid
-    found: dict[int, list[Message]] = {q.node: [] for q in opened.asked}
+    received: dict[int, list[Message]] = {r.node: [] for r in opened.requests}
     excluded: list[Exclusion] = []
     for reply in replies:
-        told = reply.metadata  # the SuperLink answers for nodes that are gone
-        node = by_message.get(told.reply_to_message_id, int(told.src_node_id))
-        if node in found:
-            found[node].append(reply)
+        about = reply.metadata  # the SuperLink replies for nodes that are gone
+        node = by_message.get(about.reply_to_message_id, int(about.src_node_id))
+        if node in received:
+            received[node].append(reply)
         else:
             excluded.append(Exclusion(node, "unknown", "it was not asked"))
-    read = [_read(q, found[q.node], opened, wanted) for q in opened.asked]
-    excluded += [one for one in read if isinstance(one, Exclusion)]
-    readable, answers = [one for one in read if isinstance(one, Answer)], []
-    for one, square in zip(readable, _squares(readable, opened.x), strict=True):
-        suspects = [*([] if isfinite(square) else one.rows), *(one.means or [])]
+    wanted = (size_key, needs_steps)
+    results = [_read(r, received[r.node], opened, wanted) for r in opened.requests]
+    excluded += [result for result in results if isinstance(result, Exclusion)]
+    readable = [result for result in results if isinstance(result, ClientUpdate)]
+    updates = []
+    for update, square in zip(readable, _sq_norms(readable, opened.x), strict=True):
+        suspects = [] if isfinite(square) else list(update.rows)
+        suspects += update.mean_gradient or []
         bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
         if bad:
             reason = f"{bad} entries are not finite"
-            excluded.append(Exclusion(one.question.node, "not-finite", reason))
+            excluded.append(Exclusion(update.node, "not-finite", reason))
         else:
-            answers.append(replace(one, sq_norm=inf if isnan(square) else square))
-    return sorted(answers, key=lambda answer: answer.place(clients)), excluded
+            updates.append(replace(update, sq_norm=inf if isnan(square) else square))
+    return sorted(updates, key=lambda update: update.sort_key(clients)), excluded
 
 
-def _squares(answers: list[Answer], x: NDArray[Any]) -> list[float]:
-    """‖y_i − x‖² of all answers, in one pass; x is read once for all of them."""
-    if not answers:
+def _sq_norms(updates: list[ClientUpdate], x: NDArray[Any]) -> list[float]:
+    """‖y_i − x‖² of all updates, in one pass; x is read once for all of them."""
+    if not updates:
         return []
-    held = pieces([answer.rows for answer in answers], x)
+    displacements = _stack_rows([update.rows for update in updates], x)
     with np.errstate(all="ignore"):  # finite entries may have squares that are not
-        return [float(square) for square in inner_with_sum(held)]
+        return [float(square) for square in inner_with_sum(displacements)]
 
 
 def _read(
-    question: Asked, copies: Sequence[Message], opened: Opened, wanted: Wanted
-) -> Answer | Exclusion:
+    request: Request,
+    copies: Sequence[Message],
+    opened: OpenRound,
+    wanted: tuple[str, bool],
+) -> ClientUpdate | Exclusion:
     """The numbers and arrays of a reply, or why it is left out."""
-    left = partial(Exclusion, question.node)
+    exclude = partial(Exclusion, request.node)
     if not copies:
-        return left("missing", "no answer in time")
+        return exclude("missing", "no answer in time")
     if copies[0].has_error():
         error = copies[0].error
-        return left("error", f"code {error.code}: {error.reason}")
-    content, means, (key, steps) = copies[0].content, None, wanted
+        return exclude("error", f"code {error.code}: {error.reason}")
+    content, means, (size_key, needs_steps) = copies[0].content, None, wanted
     try:
         if len(copies) > 1:
             raise invalid("the reply", "one", f"{len(copies)} answers")
-        metrics, size = weighed(content, key)
-        records = [r for k, r in content.array_records.items() if k != MEAN]
+        metrics, size = metrics_and_size(content, size_key)
+        records = [r for k, r in content.array_records.items() if k != MEAN_GRADIENT]
         if len(records) != 1:
             raise invalid("the reply", "with one ArrayRecord", len(records))
-        done = question.steps or (whole(metrics, DONE) if steps else 1)
+        steps = request.steps or (read_count(metrics, STEPS_DONE) if needs_steps else 1)
         if records[0].keys() != opened.arrays.keys():
             raise invalid("the reply", "of the arrays sent", f"{list(records[0])}"[:80])
-        rows = views(opened.layout, records[0])
-        if MEAN in content.array_records:
-            means = views(opened.layout, content.array_records[MEAN])
+        rows = flat_views(opened.layout, records[0])
+        if MEAN_GRADIENT in content.array_records:
+            means = flat_views(opened.layout, content.array_records[MEAN_GRADIENT])
     except InvalidInputError as problem:
-        return left("malformed", str(problem))
-    return Answer(question, content, metrics, size, done, rows, means)
+        return exclude("malformed", str(problem))
+    return ClientUpdate(request, content, metrics, size, steps, rows, means)
 
 
-def weighed(content: RecordDict, key: str) -> tuple[MetricRecord, float]:
-    """The one MetricRecord of a reply, and the number in it that weighs the client."""
-    records = list(content.metric_records.values())
-    if len(records) != 1:
-        raise invalid("the reply", "with one MetricRecord", len(records))
-    size = records[0].get(key)
-    if not isinstance(size, int | float) or not 0 < size <= MOST:
-        raise invalid(f'"{key}"', "a positive number up to 2^53", repr(size))
-    return records[0], float(size)
+def implausible_updates(
+    updates: Sequence[ClientUpdate], max_norm_ratio: float, *, uses_steps: bool
+) -> dict[int, str]:
+    """The updates that are far longer than the others, and the reason.
+
+    Args:
+        updates: of the round.
+        max_norm_ratio: largest length over the median, per unit of the ordered η_iH_i.
+        uses_steps: whether the aggregator uses the steps that clients report.
+    """
+    requests = [update.request for update in updates]
+    ordered = np.array([(r.steps or 1.0) * r.step_size for r in requests])
+    lengths = np.array([sqrt(update.sq_norm) for update in updates]) / ordered
+    steps = np.array([update.steps for update in updates]) if uses_steps else None
+    return implausible_lengths(lengths, max_norm_ratio, steps)
 
 
-def whole(metrics: Any, key: str, *, least: int = 1, most: int = MOST) -> int:
-    """A whole number out of a record."""
-    value: Any = metrics.get(key)
-    number = isinstance(value, int | float) and least <= value <= most
-    if not number or value != int(value):
-        rule = f"a whole number from {least} to {most}"
-        raise invalid(f'"{key}"', rule, repr(value))
-    return int(value)
+def build_cohort(
+    updates: Sequence[ClientUpdate], clients: Sequence[int], n: int, t: int
+) -> Cohort:
+    """The clients whose updates are used, of n clients, after t rounds."""
+    batches = np.array([u.request.batch_size for u in updates], dtype=np.int64)
+    steps = np.array([u.steps for u in updates], dtype=np.int64)
+    sizes = capped_sizes(np.array([u.size for u in updates], dtype=np.float64))
+    return Cohort(np.array(clients, dtype=np.int64), steps, batches, sizes, n, t)
+
+
+def build_round(
+    anchor: Float64[Array, " d"],
+    updates: Sequence[ClientUpdate],
+    cohort: Cohort,
+    base: Any,
+    *,
+    variates: bool,
+) -> Round:
+    """The round, as aggregators see it; arrays are not copied.
+
+    Args:
+        anchor: x in float64.
+        updates: at least one.
+        cohort: their clients, in the same order.
+        base: x in the precision it was sent in; displacements are measured from it.
+        variates: whether the method keeps control variates.
+    """
+    sent = [u.mean_gradient for u in updates if variates and u.mean_gradient]
+    if 0 < len(sent) < len(updates):
+        rule = "sent by all clients of a federation with control variates, or none"
+        raise invalid(MEAN_GRADIENT, rule, f"{len(sent)} of {len(updates)}")
+    plan = LocalPlan(np.array([u.request.step_size for u in updates]))
+    squares = np.array([u.sq_norm for u in updates])
+    moved = squares[squares > 0]  # inverse lengths of these can be multiplied
+    is_safe = bool((moved > _MIN_SQ_NORM).all() and (moved < 1 / _MIN_SQ_NORM).all())
+    rows = [u.rows for u in updates]
+    displacements = _stack_rows(rows, base, squares if is_safe else None)
+    gradients = _stack_rows(sent) if sent else None
+    return Round(anchor, displacements, cohort, plan, gradients=gradients)
+
+
+def _stack_rows(
+    vectors: Sequence[Sequence[Any]], base: Any = None, squares: Any = None
+) -> ChunkedDisplacements:
+    """The arrays of several clients as displacements from a base, without a copy."""
+    parts = zip(*vectors, strict=True)
+    chunks = tuple(rows for rows in parts if len(rows[0]))
+    return ChunkedDisplacements(chunks, base, squares)

@@ -57,14 +57,14 @@ def model_arrays(arrays: ArrayRecord) -> dict[str, Any]:
 class SavedRun:
     """One run of a job, saved after every round, resumable, read by `hewfl report`.
 
-    The checkpoint holds the state, the round and the `repr` of method and laws: the same
-    job started again resumes, another method is refused.
+    The checkpoint holds the state, the round and the `repr` of method and laws. The
+    same job started again resumes; another method is refused.
 
     Args:
         path: of the folder, made if it is new; the run is in seed-<seed>.
         seed: of the run.
         rounds: planned.
-        facts: method, server step and whatever else must be the same to go on.
+        facts: method, server step and whatever else must be the same to resume.
         arrays: of the model by name, of any kind with a dtype and a shape, which must
             be the same as well.
     """
@@ -88,7 +88,7 @@ class SavedRun:
         describe(path, path.name, method, seed=seed, rounds=rounds)
 
     def load(self, like: ServerState) -> tuple[int, ServerState] | None:
-        """Rounds done and state found here; None if there is no run.
+        """The number of rounds and the state in the folder; None if there is no run.
 
         Args:
             like: a state of the same shape.

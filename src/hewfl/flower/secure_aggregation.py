@@ -1,13 +1,13 @@
-"""A round of two phases: weights from sketches, then one plain sum.
+"""A round of two phases: weights from sketches, then one sum, plain or by SecAgg+.
 
     k numbers of each client     →  weights w by any rule that looks at products
     w_i to client i              →  d = Σ w_iD_i, which is only summed
-    r = Λ d + Σ u_iD_i           →  ⟨r, D_i⟩: n numbers, and with them the gap of these
+    r = Λ d + Σ u_iD_i           →  ⟨r, D_i⟩: n numbers, which give the gap of these
                                     weights on the true problem, not on the sketches
 
-At no time does the server hold n updates, and under secure aggregation it never sees
-one. A client that is lost between the phases leaves the others with their weights over
-their sum; there is no certificate then.
+The server never holds n updates, and under secure aggregation it never sees one. If a
+client is lost between the phases, the weights of the others are divided by their sum;
+there is no certificate then.
 """
 
 import time
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from types import SimpleNamespace
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -31,172 +31,114 @@ from hewfl.core.round import Round
 from hewfl.core.validation import Array, Mask, invalid
 from hewfl.displacements.dense import matrix_round
 from hewfl.errors import HewError
-from hewfl.flower import client as say
-from hewfl.flower.arrays import Layout, record_of, views
-from hewfl.flower.replies import Answer, log
+from hewfl.flower import messages as keys
+from hewfl.flower.arrays import Layout, flat_views, to_record
+from hewfl.flower.messages import log
+from hewfl.flower.replies import ClientUpdate
 from hewfl.methods.registry import as_algorithm
 from hewfl.server.finish_round import Outcome, finish_round
 from hewfl.server.state import Entry, ServerState, checked_decision
 
 Factors = Sequence[Float64[Array, " s"]]
 
-
-@runtime_checkable
-class Transport(Protocol):
-    """How a server asks the clients of a round, without seeing their updates."""
-
-    def sums(self, factors: Factors) -> tuple[Sequence[Any], Bool[Mask, " s"]]:
-        """Σ f_iD_i over those heard for each list of factors, and who was heard."""
-
-    def products(self, vector: Float64[Array, " d"]) -> Float64[Array, " s"]:
-        """⟨v, D_i⟩ of every client; NaN where there is no answer."""
-
-
-def conclude_in_phases(
-    entry: Entry,
-    state: ServerState,
-    round_: Round,
-    transport: Transport,
-    *,
-    fits: Callable[[Float64[Array, " d"]], bool],
-    certify: bool = False,
-) -> Outcome:
-    """Weigh sketches, sum updates, step; the state as it was where nothing came.
-
-    Args:
-        entry: the rule, which must give weights and no step of its own.
-        state: before the round.
-        round_: of sketches in place of displacements; its anchor is the model.
-        transport: asks the clients.
-        fits: whether a model is one that can be sent.
-        certify: whether the clients are asked for the gap as well; it costs a second
-            sum and a broadcast.
-    """
-    try:
-        decision, following = checked_decision(entry.algorithm, round_, state.algorithm)
-    except HewError as error:
-        return Outcome(state, "refused", str(error))
-    w = decision.weights
-    factors = [w]
-    if certify and isinstance(entry.algorithm, Modelled):
-        model = entry.algorithm.model(round_, state.algorithm)
-        u = getattr(model.reference, "weights", np.zeros_like(w))
-        factors.append(model.curvature * w + u)
-    sums, heard = transport.sums(factors)
-    share = float(w[heard].sum())
-    if share <= 0:
-        return Outcome(state, "refused", "no client answered in the second phase")
-    one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
-    alone = (round_.cohort.only(one), round_.plan.only(one))
-    step = matrix_round(state.anchor, sums[0][None] / share, *alone)
-    mean = Entry(as_algorithm(Mean()), entry.server_step)
-    came = finish_round(mean, replace(state, algorithm=None), step, fits=fits)
-    if came.decision is None:
-        return replace(came, state=state)
-    if len(sums) > 1 and heard.all():
-        p = transport.products(sums[1])
-        if np.isfinite(p).all():
-            decision = replace(decision, gap=float(w @ p - p.min()))
-    lost = int((~heard).sum())
-    status = decision.status + (f"; {lost} lost between phases" if lost else "")
-    return Outcome(replace(came.state, algorithm=following), "ok", status, decision)
-
-
-# ------------------ The second phase of a round over Flower's Grid, in the clear or
-
-WIDTH = 2**12
+SKETCH_WIDTH = 2**12
 """k, numbers of a sketch: products are right to about 1/√k."""
-TOGETHER = 4
-"""Replies that are fetched at a time: those are held, and the sum."""
-SAME_LENGTH = 1.25
-"""A sketch of thousands of numbers knows a length to some percent: who sends an update
-longer than this times its sketch sends another one."""
+FETCH_AT_ONCE = 4
+"""Replies that are fetched at a time: memory holds these, and the sum."""
+MAX_LENGTH_RATIO = 1.25
+"""A sketch of thousands of numbers gives a length to some percent: an update longer
+than this times its sketch is another one."""
 
 
-def opening(messages: Sequence[Message], t: int, config_key: str) -> list[Message]:
-    """FedAvg's messages as questions for a sketch, with one seed for all."""
-    found = []
+def request_sketches(
+    messages: Sequence[Message], t: int, config_key: str
+) -> list[Message]:
+    """FedAvg's messages as requests for a sketch, with one seed for all."""
+    requests = []
     for m in messages:
-        told = {**m.content[config_key], say.SEED: t, say.WIDTH: WIDTH}
-        content = RecordDict({**m.content, config_key: ConfigRecord(told)})
-        found.append(Message(content, m.metadata.dst_node_id, say.SKETCH))
-    return found
+        config = {**m.content[config_key], keys.SEED: t, keys.WIDTH: SKETCH_WIDTH}
+        content = RecordDict({**m.content, config_key: ConfigRecord(config)})
+        requests.append(Message(content, m.metadata.dst_node_id, keys.SKETCH))
+    return requests
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SecondPhase:
-    """The clients of a round, asked again (`hewfl.flower.secure_aggregation.Transport`).
+    """The clients of a round, asked again, without seeing their updates one by one.
 
     Attributes:
         grid: the federation.
         layout: of the model.
         t: number of the round.
-        answers: the sketches, one of each client.
-        timeout: seconds to wait for answers.
+        sketches: one of each client.
+        timeout: seconds to wait for replies.
         secure: whether updates are masked by SecAgg+.
     """
 
     grid: Grid
     layout: Layout
     t: int
-    answers: Sequence[Answer]
+    sketches: Sequence[ClientUpdate]
     timeout: float
     secure: bool
 
     @property
     def nodes(self) -> list[int]:
         """Flower's ids of the clients, in their order."""
-        return [answer.question.node for answer in self.answers]
+        return [sketch.node for sketch in self.sketches]
 
     def sums(
         self, factors: Factors
     ) -> tuple[Sequence[Float64[Array, " d"]], Bool[Mask, " s"]]:
-        """Σ f_iD_i over those heard for each list of factors, and who was heard.
+        """Σ f_iD_i over the clients that reply, for each list of factors, and a mask.
 
         A later sum that lacks a client of the first is left out.
         """
-        nodes, ask = self.nodes, self._masked if self.secure else self._plain
-        found = [ask(dict(zip(nodes, map(float, f), strict=True))) for f in factors]
-        heard = found[0][1]
-        sums = [total for total, who in found if who >= heard]
-        return sums, np.array([node in heard for node in nodes])
+        nodes, add = self.nodes, self._masked_sum if self.secure else self._plain_sum
+        results = [add(dict(zip(nodes, map(float, f), strict=True))) for f in factors]
+        replied = results[0][1]
+        sums = [total for total, who in results if who >= replied]
+        return sums, np.array([node in replied for node in nodes])
 
-    def _plain(self, asked: dict[int, float]) -> tuple[Any, set[int]]:
-        """The sum of what comes, and whose it is, few replies at a time."""
+    def _plain_sum(self, weights: dict[int, float]) -> tuple[Any, set[int]]:
+        """The sum of the replies, and their nodes, few replies at a time."""
         messages = [
             Message(
-                RecordDict({say.CONFIG: ConfigRecord({say.WEIGHT: w})}), i, say.TRAIN
+                RecordDict({keys.CONFIG: ConfigRecord({keys.WEIGHT: w})}), i, keys.TRAIN
             )
-            for i, w in asked.items()
+            for i, w in weights.items()
         ]
-        total, heard = np.zeros(self.layout.d), set()
-        lengths = {answer.question.node: answer.sq_norm for answer in self.answers}
-        for reply in self._replies(messages):
+        total, replied = np.zeros(self.layout.d), set[int]()
+        lengths = {sketch.node: sketch.sq_norm for sketch in self.sketches}
+        for reply in self._fetch(messages):
             node = int(reply.metadata.src_node_id)
             try:
                 record = next(iter(reply.content.array_records.values()))
-                rows = views(self.layout, record)
+                rows = flat_views(self.layout, record)
                 square = sum(float(row @ row) for row in rows)
-                if not square <= (SAME_LENGTH * asked[node]) ** 2 * lengths[node]:
+                if (
+                    not square
+                    <= (MAX_LENGTH_RATIO * weights[node]) ** 2 * lengths[node]
+                ):
                     raise invalid("update", "as long as its sketch", square)
             except (ValueError, StopIteration) as error:
                 log.warning("node %d is lost: %s", node, error)
                 continue
-            heard.add(node)
+            replied.add(node)
             for row, (_, _, place, _) in zip(rows, self.layout.parts(), strict=True):
                 total[place] += row
             record.clear()  # Flower's messages hold each other: they go late
-        return total, heard
+        return total, replied
 
-    def _replies(self, messages: list[Message]) -> Iterator[Message]:
-        """Answers with content as they come, few at a time."""
+    def _fetch(self, messages: list[Message]) -> Iterator[Message]:
+        """Replies with content as they arrive, few at a time."""
         waiting = set(self.grid.push_messages(messages))
         end, pause = time.monotonic() + self.timeout, 0.05
         while waiting and time.monotonic() < end:
             before, left = len(waiting), sorted(waiting)
-            for lo in range(0, before, TOGETHER):
-                for reply in self.grid.pull_messages(left[lo : lo + TOGETHER]):
+            for lo in range(0, before, FETCH_AT_ONCE):
+                for reply in self.grid.pull_messages(left[lo : lo + FETCH_AT_ONCE]):
                     waiting.discard(reply.metadata.reply_to_message_id)
                     if reply.has_content():
                         yield reply
@@ -205,48 +147,100 @@ class SecondPhase:
                 pause = min(2 * pause, 3.0)
 
     def products(self, vector: Float64[Array, " d"]) -> Float64[Array, " s"]:
-        """⟨v, D_i⟩ of every client; NaN where there is no answer."""
-        content = RecordDict({say.ARRAYS: record_of(self.layout, vector)})
-        asked = [Message(content, node, say.CERTIFY) for node in self.nodes]
-        found = dict.fromkeys(self.nodes, float("nan"))
-        for reply in self.grid.send_and_receive(asked, timeout=self.timeout):
+        """⟨v, D_i⟩ of every client; NaN where there is no reply."""
+        content = RecordDict({keys.ARRAYS: to_record(self.layout, vector)})
+        requests = [Message(content, node, keys.CERTIFY) for node in self.nodes]
+        products = dict.fromkeys(self.nodes, float("nan"))
+        for reply in self.grid.send_and_receive(requests, timeout=self.timeout):
             if reply.has_content():
                 metrics: Any = next(iter(reply.content.metric_records.values()), {})
-                value = metrics.get(say.PRODUCT)
+                value = metrics.get(keys.PRODUCT)
                 if isinstance(value, float):
-                    found[int(reply.metadata.src_node_id)] = value
-        return np.array([found[node] for node in self.nodes])
+                    products[int(reply.metadata.src_node_id)] = value
+        return np.array([products[node] for node in self.nodes])
 
-    def _masked(self, asked: dict[int, float]) -> tuple[Any, set[int]]:
-        """The sum by Flower's SecAgg+, whose workflow speaks its older language.
+    def _masked_sum(self, weights: dict[int, float]) -> tuple[Any, set[int]]:
+        """The sum by Flower's SecAgg+, whose workflow uses its older interface.
 
         It averages what clients send with equal shares, each entry clipped to a range:
-        the largest entry that a client told, so nothing is lost.
+        the largest entry that a client reported, so nothing is lost.
         """
-        found: dict[int, Any] = {}
+        received: dict[int, Any] = {}
 
         def keep(_round: int, results: Any, _failures: Any) -> tuple[None, Any]:
-            found.update({int(proxy.node_id): res for proxy, res in results})
+            received.update({int(proxy.node_id): res for proxy, res in results})
             return None, {}
 
         none = Parameters([], "numpy.ndarray")
         orders = [
-            (SimpleNamespace(node_id=i), FitIns(none, {say.WEIGHT: w}))
-            for i, w in asked.items()
+            (SimpleNamespace(node_id=i), FitIns(none, {keys.WEIGHT: w}))
+            for i, w in weights.items()
         ]
         plain = SimpleNamespace(configure_fit=lambda *_: orders, aggregate_fit=keep)
-        crowd = SimpleNamespace(num_available=lambda: len(asked))
+        crowd = SimpleNamespace(num_available=lambda: len(weights))
         config = ConfigRecord({"current_round": self.t})
         state = RecordDict({"config": config, "parameters": ArrayRecord()})
         context = LegacyContext(Context(0, 0, {}, state, {}), None, plain, crowd)
         clip = 0.0
-        for answer, w in zip(self.answers, asked.values(), strict=True):
-            largest, length = answer.metrics.get(say.LARGEST), sqrt(answer.sq_norm)
+        for sketch, w in zip(self.sketches, weights.values(), strict=True):
+            largest, length = sketch.metrics.get(keys.LARGEST), sqrt(sketch.sq_norm)
             largest = min(largest, length) if isinstance(largest, float) else length
             clip = max(clip, abs(largest * w))
-        told: Any = {"clipping_range": clip or 1.0, "timeout": self.timeout}
-        SecAggPlusWorkflow(1.0, 0.67, max_weight=1.0, **told)(self.grid, context)
-        if not found:
+        options: Any = {"clipping_range": clip or 1.0, "timeout": self.timeout}
+        SecAggPlusWorkflow(1.0, 0.67, max_weight=1.0, **options)(self.grid, context)
+        if not received:
             return np.zeros(self.layout.d), set()
-        mean = parameters_to_ndarrays(next(iter(found.values())).parameters)
-        return len(found) * np.concatenate([a.ravel() for a in mean]), set(found)
+        mean = parameters_to_ndarrays(next(iter(received.values())).parameters)
+        total = len(received) * np.concatenate([a.ravel() for a in mean])
+        return total, set(received)
+
+
+def finish_two_phase_round(
+    entry: Entry,
+    state: ServerState,
+    round_: Round,
+    second: SecondPhase,
+    *,
+    fits: Callable[[Float64[Array, " d"]], bool],
+    certify: bool = False,
+) -> Outcome:
+    """Weigh sketches, sum updates, step; the state is unchanged if nothing arrived.
+
+    Args:
+        entry: the method, which must give weights and no step of its own.
+        state: before the round.
+        round_: of sketches in place of displacements; its anchor is the model.
+        second: asks the clients again.
+        fits: whether a model can be sent.
+        certify: whether the gap is computed as well; it costs a second sum and a
+            broadcast.
+    """
+    try:
+        decision, following = checked_decision(entry.algorithm, round_, state.algorithm)
+    except HewError as error:
+        return Outcome(state, "refused", str(error))
+    w = decision.weights
+    factors, model = [w], None
+    if certify and isinstance(entry.algorithm, Modelled):
+        model = entry.algorithm.model(round_, state.algorithm)
+    if model is not None:
+        u = getattr(model.reference, "weights", np.zeros_like(w))
+        factors.append(model.curvature * w + u)
+    sums, replied = second.sums(factors)
+    share = float(w[replied].sum())
+    if share <= 0:
+        return Outcome(state, "refused", "no client replied in the second phase")
+    one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
+    alone = (round_.cohort.only(one), round_.plan.only(one))
+    step = matrix_round(state.anchor, sums[0][None] / share, *alone)
+    mean = Entry(as_algorithm(Mean()), entry.server_step)
+    outcome = finish_round(mean, replace(state, algorithm=None), step, fits=fits)
+    if outcome.decision is None:
+        return replace(outcome, state=state)
+    if len(sums) > 1 and replied.all():
+        p = second.products(sums[1])
+        if np.isfinite(p).all():
+            decision = replace(decision, gap=float(w @ p - p.min()))
+    lost = int((~replied).sum())
+    status = decision.status + (f"; {lost} lost between phases" if lost else "")
+    return Outcome(replace(outcome.state, algorithm=following), "ok", status, decision)

@@ -11,7 +11,7 @@ from hewfl.core.local_branch import ClientObjective, StepContext
 from hewfl.core.validation import invalid
 
 
-def torch_local(
+def torch_objective(
     model: torch.nn.Module,
     loss: Callable[[torch.nn.Module, StepContext], torch.Tensor],
     *,
@@ -30,8 +30,8 @@ def torch_local(
         examples: samples held.
         batch_size: samples of a minibatch.
     """
-    held = model.state_dict(keep_vars=True)
-    tensors = [tensor for tensor in held.values() if tensor.is_floating_point()]
+    state = model.state_dict(keep_vars=True)
+    tensors = [tensor for tensor in state.values() if tensor.is_floating_point()]
     trained = [p for p in dict.fromkeys(tensors) if p.requires_grad]
 
     sizes = [tensor.numel() for tensor in tensors]
@@ -48,8 +48,8 @@ def torch_local(
     def gradient(vector: torch.Tensor, moment: StepContext) -> torch.Tensor:
         load(vector, moment)
         value = loss(model, moment)
-        found = torch.autograd.grad(value, trained, allow_unused=True)
-        by_tensor = dict(zip(map(id, trained), found, strict=True))
+        gradients = torch.autograd.grad(value, trained, allow_unused=True)
+        by_tensor = dict(zip(map(id, trained), gradients, strict=True))
         parts = []
         for tensor in tensors:
             g = by_tensor.get(id(tensor))

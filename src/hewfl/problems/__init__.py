@@ -3,12 +3,11 @@
 from importlib import import_module
 from typing import Any
 
-from hewfl.problems.problem import LinearProblem, Optimum, Problem
+from hewfl.problems.problem import Optimum, Problem
 from hewfl.problems.quadratic import Quadratic, random_quadratic
 from hewfl.problems.softmax import Softmax, softmax_common_pool, softmax_from_arrays
 
 __all__ = [
-    "LinearProblem",
     "Optimum",
     "Problem",
     "Quadratic",

@@ -1,4 +1,4 @@
-"""Arrays of NumPy or torch, and rows of clients in them, as the problems need them."""
+"""Array operations of the problems: NumPy or torch, minibatches, rows of clients."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import array_api_compat as compat
 import numpy as np
 
 from hewfl.core.array_types import Float, Float64, Int, Int64, Num
-from hewfl.core.validation import ArrayLike, Ints, invalid, shown
+from hewfl.core.validation import ArrayLike, Ints, format_value, invalid
 from hewfl.displacements.backend import to_host
 
 
@@ -26,40 +26,38 @@ def conform(array: Any, like: Any) -> Any:
     return compat.to_device(array, compat.device(like))
 
 
-def shards_of(partition: Sequence[ArrayLike], m: int) -> list[Int64[Ints, " k"]]:
-    """Rows of each client as vectors of int64, from what a user gave.
+def checked_shards(partition: Sequence[ArrayLike], m: int) -> list[Int64[Ints, " k"]]:
+    """Rows of each client as vectors of int64, from a partition that a user gave.
 
     Args:
         partition: a vector of rows for each client.
-        m: rows that there are.
+        m: number of rows.
 
     Raises:
-        InvalidInputError: there is no client, or one's rows are none of the m.
+        InvalidInputError: there is no client, or a row is out of range.
     """
-    found = [_rows(i, rows, m) for i, rows in enumerate(_listed(partition))]
-    if not found:
-        raise invalid("partition", "one list of rows per client", "an empty one")
-    return found
-
-
-def _listed(partition: object) -> Iterable[Any]:
     if not isinstance(partition, Iterable):
-        raise invalid("partition", "one list of rows per client", shown(partition))
-    return partition
+        raise invalid(
+            "partition", "one list of rows per client", format_value(partition)
+        )
+    shards = [_checked_rows(i, rows, m) for i, rows in enumerate(partition)]
+    if not shards:
+        raise invalid("partition", "one list of rows per client", "an empty one")
+    return shards
 
 
-def _rows(client: int, rows: ArrayLike, m: int) -> Int64[Ints, " k"]:
+def _checked_rows(client: int, given: ArrayLike, m: int) -> Int64[Ints, " k"]:
     name, rule = f"partition[{client}]", "a nonempty vector of rows"
     try:
-        found = np.asarray(rows)
+        rows = np.asarray(given)
     except ValueError as error:  # ragged
-        raise invalid(name, rule, shown(rows)) from error
-    if found.ndim != 1 or len(found) == 0 or found.dtype.kind not in "iu":
-        raise invalid(name, rule, shown(rows))
-    if found.min() < 0 or found.max() >= m:
-        bad = found[(found < 0) | (found >= m)][0]
-        raise invalid(name, f"rows from 0 to {m - 1}", bad)
-    return found.astype(np.int64)
+        raise invalid(name, rule, format_value(given)) from error
+    if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iu":
+        raise invalid(name, rule, format_value(given))
+    if rows.min() < 0 or rows.max() >= m:
+        outside = rows[(rows < 0) | (rows >= m)][0]
+        raise invalid(name, f"rows from 0 to {m - 1}", outside)
+    return rows.astype(np.int64)
 
 
 def check_ranges(offsets: Ints, data_sizes: Ints, m: int) -> None:
@@ -68,7 +66,7 @@ def check_ranges(offsets: Ints, data_sizes: Ints, m: int) -> None:
     Args:
         offsets: first row of each client's samples.
         data_sizes: m_i, how many rows follow.
-        m: rows that there are.
+        m: number of rows.
 
     Raises:
         InvalidInputError: a range is empty or leaves the rows.
@@ -116,8 +114,8 @@ def shares(
 ) -> Float[Any, "a b"]:
     """Weights 1/b_i on the first b_i columns and 0 on the padding.
 
-    A product with them is the mean of a minibatch: clients with fewer samples than
-    others share one array with them, and what their padding holds does not count.
+    A product with them is the mean of a minibatch. Minibatches of different sizes share
+    one array, and the padding has no effect.
     """
     xp = compat.array_namespace(like)
     b = xp.astype(conform(counts, like), like.dtype)[:, None]
@@ -125,27 +123,27 @@ def shares(
     return xp.astype(columns < b, like.dtype) / b
 
 
-def score(W: Float[Any, "lanes a c p"], A: Float[Any, "a b p"]) -> Any:
-    """S = W_i a_ij for every lane, client and sample, shape (lanes, a, c, b).
+def score(W: Float[Any, "models a c p"], A: Float[Any, "a b p"]) -> Any:
+    """S = W_i a_ij for every model, client and sample, shape (models, a, c, b).
 
-    NumPy walks the small products of one lane and client straight through memory.
-    torch would copy A for every lane; its einsum sets the lanes side by side instead.
+    NumPy computes the small products of one model and client in memory order. torch
+    would copy A for every model; its einsum makes one product of all models instead.
     """
     if isinstance(W, np.ndarray):
         return W @ A.swapaxes(-1, -2)
     return compat.array_namespace(W).einsum("lacp,abp->lacb", W, A)
 
 
-def spread(R: Float[Any, "lanes a c b"], A: Float[Any, "a b p"]) -> Any:
-    """G = Σ_j R_ij a_ijᵀ, the transpose of `score`, shape (lanes, a, c, p)."""
+def weighted_sums(R: Float[Any, "models a c b"], A: Float[Any, "a b p"]) -> Any:
+    """G = Σ_j R_ij a_ijᵀ, the transpose of `score`, shape (models, a, c, p)."""
     if isinstance(R, np.ndarray):
         return R @ A
     return compat.array_namespace(R).einsum("lacb,abp->lacp", R, A)
 
 
 def two_means(
-    losses: Float64[Any, "lanes n"], data_sizes: Int64[Ints, " n"]
-) -> Float64[Any, "lanes 2"]:
+    losses: Float64[Any, "models n"], data_sizes: Int64[Ints, " n"]
+) -> Float64[Any, "models 2"]:
     """(1/n) Σ F_i and Σ m_i F_i/Σ m_i side by side."""
     n = len(data_sizes)
     weights = np.stack([np.full(n, 1 / n), data_sizes / data_sizes.sum()], axis=1)

@@ -1,14 +1,14 @@
-"""What simulated clients optimise, as the engine sees it.
+"""The contract of a problem: what simulated clients optimise.
 
     F(x) = (1/n) Σ_i F_i(x),     F_i(x) = (1/m_i) Σ_j φ_ij(x)             (eq:model)
 
 with every φ_ij convex and L-smooth. The samples of all clients lie in pooled arrays,
-client i holding rows offsets_i to offsets_i + m_i. Many models, the lanes of a
-comparison, are served at once on the same samples.
+client i holding rows offsets_i to offsets_i + m_i. Every method takes many
+models at once, those of the entries of a comparison, on the same samples.
 
-Methods that take models work on NumPy arrays and torch tensors alike and answer in the
-library, on the device and in the precision of the models they were given, except that
-losses and objectives are summed and returned in float64.
+Methods take NumPy arrays and torch tensors. Results are in the library, on the device
+and in the precision of the models, except for losses and objectives, which are summed
+and returned in float64.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from hewfl.core.validation import Array, Ints
 @final
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """A minimiser with its proof.
+    """A minimiser with a bound on its error.
 
         ‖∇F(x)‖ = residual,     F(x) − F* ≤ gap = residual²/(2μ)
 
@@ -78,146 +78,104 @@ class Problem(Protocol):
 
     def minibatch_gradients(
         self,
-        models: Float[Any, "lanes a d"],
+        models: Float[Any, "models a d"],
         samples: Int[Any, "a b"],
         counts: Int[Any, " a"],
-    ) -> Float[Any, "lanes a d"]:
+    ) -> Float[Any, "models a d"]:
         """g_i = (1/b_i) Σ_{j ≤ b_i} ∇φ_{s_ij}(y_i), each client at its own model.
 
         Args:
-            models: y_i of a clients in every lane.
-            samples: s_ij, rows of the pooled arrays, the same for all lanes.
+            models: y_i, several models of each of a clients.
+            samples: s_ij, rows of the pooled arrays, the same for all models.
             counts: b_i ≥ 1. Columns from b_i on are padding: any valid row, ignored.
 
         Returns:
-            g_i of each client in every lane.
+            g_i, in the shape of `models`.
         """
 
-    def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
+    def full_gradients(
+        self, anchors: Float[Any, "models d"]
+    ) -> Float[Any, "models n d"]:
         """∇F_i(x), exact, for every client.
 
         Args:
-            anchors: models, one for each lane.
+            anchors: models, one per row.
 
         Returns:
-            One gradient for each lane and client.
+            One gradient for each model and client.
         """
 
-    def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+    def client_losses(
+        self, anchors: Float[Any, "models d"]
+    ) -> Float64[Any, "models n"]:
         """F_i(x) for every client.
 
         Args:
-            anchors: models, one for each lane.
+            anchors: models, one per row.
 
         Returns:
-            One loss for each lane and client.
+            One loss for each model and client.
         """
 
-    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+    def objectives(self, anchors: Float[Any, "models d"]) -> Float64[Any, "models 2"]:
         """(1/n) Σ F_i(x), the paper's F, and Σ m_i F_i(x)/Σ m_i, the pooled mean.
 
         Args:
-            anchors: models, one for each lane.
+            anchors: models, one per row.
 
         Returns:
-            Both means, lane by lane.
+            Both means of each model.
         """
 
     def evaluate(
-        self, anchors: Float[Any, "lanes d"]
-    ) -> dict[str, Float64[Any, " lanes"]]:
+        self, anchors: Float[Any, "models d"]
+    ) -> dict[str, Float64[Any, " models"]]:
         """Measures besides the objectives, by name.
 
         Args:
-            anchors: models, one for each lane.
+            anchors: models, one per row.
 
         Returns:
-            Numbers by name, such as `test_accuracy`, lane by lane.
+            Numbers by name, such as `test_accuracy`, one for each model.
         """
 
     def optimum(self) -> Optimum:
-        """The minimiser of (1/n) Σ F_i, to rounding. Costly: keep the answer.
+        """The minimiser of (1/n) Σ F_i, to rounding. This is expensive.
 
         Returns:
-            The minimiser with its proof.
+            The minimiser with its residual.
         """
 
     def pooled_optimum(self) -> Optimum:
         """The minimiser of Σ m_i F_i/Σ m_i, to rounding.
 
         Returns:
-            The minimiser with its proof.
-        """
-
-
-@runtime_checkable
-class LinearProblem(Problem, Protocol):
-    """A problem whose losses see the model through linear scores only.
-
-        φ_j(W) = ℓ_j(W a_j) + (λ/2)‖W‖²,     W ∈ R^{c×p}, x = W row by row
-
-    A local branch can then run in the space of its samples: gradients are combinations
-    of the a_j, so scores follow from the Gram matrix of the samples alone.
-
-    Examples:
-        >>> import numpy as np
-        >>> from hewfl.problems import softmax_from_arrays
-        >>> rows = [np.array([0, 1]), np.array([2])]
-        >>> problem = softmax_from_arrays(np.eye(3), np.array([0, 1, 1]), rows, l2=0.1)
-        >>> isinstance(problem, LinearProblem), problem.classes
-        (True, 2)
-    """
-
-    @property
-    def features(self) -> Float[Any, "m p"]:
-        """a_j, the pooled samples."""
-
-    @property
-    def classes(self) -> int:
-        """c, scores per sample."""
-
-    @property
-    def l2(self) -> float:
-        """λ, the coefficient of the penalty."""
-
-    def residuals(
-        self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
-    ) -> Float[Any, "lanes a c b"]:
-        """∇ℓ_j at the scores: ∇φ_j(W) = residual_j a_jᵀ + λW.
-
-        Args:
-            scores: W a_j of each sample.
-            samples: their rows.
-
-        Returns:
-            One residual for each score.
+            The minimiser with its residual.
         """
 
 
 @runtime_checkable
 class Branching(Protocol):
-    """A problem with a kernel of its own for whole branches."""
+    """A problem that computes whole local branches itself, by a compiled kernel."""
 
     def branches(
         self,
-        anchors: Float[Array, "lanes d"],
+        anchors: Float[Array, "models d"],
         cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
-    ) -> Float[Array, "lanes s d"] | None:
-        """Displacements as `hewfl.simulation.branches.run_branches` returns them, or None.
-
-        None where the kernel does not take these data.
+    ) -> Float[Array, "models s d"] | None:
+        """Displacements of all clients, or None if the kernel does not take these data.
 
         Args:
-            anchors: x_t of each lane.
-            cohort: the clients, common to all lanes.
-            plans: what each lane tells them.
+            anchors: x_t, one model per row.
+            cohort: the clients, common to all models.
+            plans: local work for each model.
             samples: rows of the pooled arrays for each step; client i counts its first
                 b_i columns.
 
         Returns:
-            One displacement for each lane and client, or None.
+            One displacement for each model and client, or None.
         """
 
 
@@ -231,34 +189,34 @@ class Adaptive(Protocol):
 
     def measured_branches(
         self,
-        anchors: Float[Array, "lanes d"],
+        anchors: Float[Array, "models d"],
         cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
-    ) -> tuple[Float[Array, "lanes s d"], Float[Array, "corrected s d"]]:
-        """Displacements, and mean gradients of the lanes whose plan has a correction.
+    ) -> tuple[Float[Array, "models s d"], Float[Array, "corrected s d"]]:
+        """Displacements, and mean gradients of the models whose plan has a correction.
 
         The gradients are those of the minibatches along each branch, before correction,
         proximal term and optimiser. Arguments are those of `Branching.branches`.
 
         Args:
-            anchors: x_t of each lane.
+            anchors: x_t, one model per row.
             cohort: the clients.
-            plans: what each lane tells them.
+            plans: local work for each model.
             samples: rows of the pooled arrays for each step.
 
         Returns:
-            Both, lane by lane.
+            Both.
         """
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """A problem whose clients can tell their loss on chosen samples."""
+    """A problem that computes losses on chosen samples."""
 
     def sample_losses(
-        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
-    ) -> Float64[Any, "lanes a"]:
+        self, anchors: Float[Any, "models d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "models a"]:
         """(1/b) Σ_j φ_{s_ij}(x) for every model and client, all clients at one model.
 
         Args:
@@ -266,5 +224,5 @@ class Probed(Protocol):
             samples: s_ij, rows of the pooled arrays, b of each client.
 
         Returns:
-            One mean for each lane and client.
+            One mean for each model and client.
         """

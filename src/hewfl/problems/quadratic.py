@@ -13,7 +13,6 @@ from typing import Any, final
 
 import array_api_compat as compat
 import numpy as np
-import scipy.linalg
 
 from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.validation import (
@@ -31,11 +30,11 @@ from hewfl.problems.arrays import conform, gather, shares, two_means
 from hewfl.problems.problem import Optimum
 
 ROUNDING = 1e-10
-"""Asymmetry, negative curvature and mean noise forgiven, over the largest entry."""
+"""Tolerated asymmetry, negative curvature and mean noise, over the largest entry."""
 
 
 @final
-@dataclass(frozen=True, eq=False)  # no slots: eigenvalues and x* are kept once known
+@dataclass(frozen=True, eq=False)  # no slots: eigenvalues and x* are cached
 class Quadratic:
     """The quadratic problem above.
 
@@ -64,7 +63,7 @@ class Quadratic:
     data_sizes: Ints
 
     def __post_init__(self) -> None:
-        """Refuse arrays that break a rule of the class."""
+        """Check the arrays."""
         _check_shapes(self.hessians, self.centers, self.noise, self.data_sizes)
         A = to_host(self.hessians)
         slack = ROUNDING * np.abs(A).max()
@@ -110,7 +109,7 @@ class Quadratic:
         return float(np.linalg.eigvalsh(mean)[0])
 
     def variance_bounds(self) -> Float64[Array, " n"]:
-        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖², the variance itself at every x, no mere bound.
+        """v_i² = (1/m_i) Σ_j ‖ξ_ij‖², the exact variance at every x.
 
         Returns:
             v_i² of each client.
@@ -128,15 +127,15 @@ class Quadratic:
         return float((gradients**2).sum() / self.n)
 
     def distance_to_optimum(
-        self, anchors: Float[Any, "lanes d"]
-    ) -> Float64[Any, " lanes"]:
-        """Distance ‖x − x*‖ of each lane, in float64.
+        self, anchors: Float[Any, "models d"]
+    ) -> Float64[Any, " models"]:
+        """Distance ‖x − x*‖ of each model, in float64.
 
         Args:
-            anchors: models, one for each lane.
+            anchors: models, one per row.
 
         Returns:
-            One distance for each lane.
+            One distance for each model.
         """
         xp = compat.array_namespace(anchors)
         x = xp.astype(anchors, xp.float64)
@@ -145,25 +144,29 @@ class Quadratic:
 
     def minibatch_gradients(
         self,
-        models: Float[Any, "lanes a d"],
+        models: Float[Any, "models a d"],
         samples: Int[Any, "a b"],
         counts: Int[Any, " a"],
-    ) -> Float[Any, "lanes a d"]:
+    ) -> Float[Any, "models a d"]:
         """g_i = A_i (y_i − b_i) + (1/b_i) Σ_{j ≤ b_i} ξ_ij."""
         y = conform(models, self.noise)
         xp = compat.array_namespace(y)
         client = gather(self._owner, samples[:, :1], self._owner.dtype)[:, 0]
         A = xp.astype(xp.take(self.hessians, client, axis=0), y.dtype, copy=False)
         b = xp.astype(xp.take(self.centers, client, axis=0), y.dtype, copy=False)
-        xi = gather(self.noise, samples, y.dtype)  # a b d, once for all lanes
+        xi = gather(self.noise, samples, y.dtype)  # a b d, once for all models
         mean_noise = xp.sum(shares(samples, counts, y)[:, :, None] * xi, axis=1)
         return conform(_apply(A, y - b) + mean_noise, models)
 
-    def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
+    def full_gradients(
+        self, anchors: Float[Any, "models d"]
+    ) -> Float[Any, "models n d"]:
         """∇F_i(x) = A_i (x − b_i)."""
         return conform(self._gradients(conform(anchors, self.noise))[0], anchors)
 
-    def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+    def client_losses(
+        self, anchors: Float[Any, "models d"]
+    ) -> Float64[Any, "models n"]:
         """F_i(x) = ½ (x − b_i)ᵀ A_i (x − b_i)."""
         x = conform(anchors, self.noise)
         xp = compat.array_namespace(x)
@@ -171,30 +174,30 @@ class Quadratic:
         return conform(0.5 * xp.sum(gradients * away, axis=2), anchors)
 
     def sample_losses(
-        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
-    ) -> Float64[Any, "lanes a"]:
+        self, anchors: Float[Any, "models d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "models a"]:
         """Mean losses ½ (x − b_i)ᵀ A_i (x − b_i) + ⟨ξ̄, x⟩, ξ̄ the samples' mean."""
         x = conform(anchors, self.noise)
         xp = compat.array_namespace(x)
         x = xp.astype(x, xp.float64)
         client = gather(self._owner, samples[:, :1], self._owner.dtype)[:, 0]
         gradients, away = self._gradients(x)
-        own = xp.take(0.5 * xp.sum(gradients * away, axis=2), client, axis=1)
+        losses = xp.take(0.5 * xp.sum(gradients * away, axis=2), client, axis=1)
         noise = xp.mean(gather(self.noise, samples, x.dtype), axis=1)  # a d
-        return conform(own + x @ noise.T, anchors)
+        return conform(losses + x @ noise.T, anchors)
 
-    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+    def objectives(self, anchors: Float[Any, "models d"]) -> Float64[Any, "models 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i."""
         return two_means(self.client_losses(anchors), self.data_sizes)
 
     def evaluate(
-        self, anchors: Float[Any, "lanes d"]
-    ) -> dict[str, Float64[Any, " lanes"]]:
+        self, anchors: Float[Any, "models d"]
+    ) -> dict[str, Float64[Any, " models"]]:
         """The measure `distance_to_optimum`, ‖x − x*‖."""
         return {"distance_to_optimum": self.distance_to_optimum(anchors)}
 
     def optimum(self) -> Optimum:
-        """Minimiser x* = (Σ A_i)⁻¹ Σ A_i b_i; kept once known."""
+        """Minimiser x* = (Σ A_i)⁻¹ Σ A_i b_i, computed once."""
         return self._optimum
 
     def pooled_optimum(self) -> Optimum:
@@ -206,7 +209,9 @@ class Quadratic:
         return self._minimiser(np.full(self.n, 1 / self.n))
 
     def _minimiser(self, weights: Float64[Array, " n"]) -> Optimum:
-        """Minimiser of Σ weights_i F_i, with the gradient's norm as its proof."""
+        """Minimiser of Σ weights_i F_i, with the norm of its gradient."""
+        import scipy.linalg  # noqa: PLC0415 - slow to import
+
         A = to_host(self.hessians).astype(np.float64)
         b = to_host(self.centers).astype(np.float64)
         H = np.einsum("i,ijk->jk", weights, A)
@@ -223,8 +228,8 @@ class Quadratic:
         gap = residual**2 / (2 * float(np.linalg.eigvalsh(H)[0]))
         return Optimum(x, float(value), residual, gap)
 
-    def _gradients(self, x: Float[Any, "lanes d"]) -> tuple[Any, Any]:
-        """A_i (x − b_i) and x − b_i for every lane and client."""
+    def _gradients(self, x: Float[Any, "models d"]) -> tuple[Any, Any]:
+        """A_i (x − b_i) and x − b_i for every model and client."""
         xp = compat.array_namespace(x)
         away = x[:, None, :] - xp.astype(self.centers, x.dtype, copy=False)
         return _apply(xp.astype(self.hessians, x.dtype, copy=False), away), away
@@ -234,10 +239,10 @@ class Quadratic:
         return conform(np.repeat(np.arange(self.n), self.data_sizes), self.noise)
 
 
-def _apply(A: Float[Any, "a d d"], x: Float[Any, "lanes a d"]) -> Any:
-    """A_i x_i for every lane: one product per client with the lanes as its rows."""
+def _apply(A: Float[Any, "a d d"], x: Float[Any, "models a d"]) -> Any:
+    """A_i x_i for every model: one product per client, the models as its rows."""
     xp = compat.array_namespace(x)
-    rows = xp.permute_dims(x, (1, 0, 2))  # a lanes d; A is symmetric
+    rows = xp.permute_dims(x, (1, 0, 2))  # a models d; A is symmetric
     return xp.permute_dims(rows @ A, (1, 0, 2))
 
 
@@ -264,9 +269,6 @@ def _check_shapes(hessians: Any, centers: Any, noise: Any, data_sizes: Ints) -> 
         raise invalid("data_sizes", "at least 1", data_sizes.min())
 
 
-# ------------------ Random quadratic problems whose constants are chosen first
-
-
 def random_quadratic(  # noqa: PLR0913 - one keyword for each constant it sets
     seed: int,
     n: int,
@@ -279,7 +281,7 @@ def random_quadratic(  # noqa: PLR0913 - one keyword for each constant it sets
     noise: ArrayLike = 1.0,
     common_hessian: bool = False,
 ) -> Quadratic:
-    """A quadratic problem built backwards from its constants.
+    """A quadratic problem with prescribed constants.
 
         A_i = Q_i diag(L/κ, …, L) Q_iᵀ,  x* on the unit sphere,
         b_i = x* − A_i⁻¹ζ_i  with  Σ ζ_i = 0  and  (1/n) Σ ‖ζ_i‖² = ζ²,
@@ -288,7 +290,7 @@ def random_quadratic(  # noqa: PLR0913 - one keyword for each constant it sets
     The zero model is at distance 1 of x*.
 
     Args:
-        seed: of all that is random here.
+        seed: of all random numbers.
         n: clients.
         d: parameters.
         samples: m_i, a number or one per client; at least 2 where v_i > 0.
@@ -297,7 +299,7 @@ def random_quadratic(  # noqa: PLR0913 - one keyword for each constant it sets
             better conditioned unless it is common. With d = 1, A_i = L.
         heterogeneity: ζ ≥ 0; zero if n = 1. At zero clients share their minimiser.
         noise: v_i ≥ 0, a number or one per client.
-        common_hessian: whether all A_i are equal; with ζ = 0 then F_i = F.
+        common_hessian: whether all A_i are equal; then ζ = 0 gives F_i = F.
 
     Raises:
         InvalidInputError: an argument breaks a rule above.

@@ -123,7 +123,8 @@ def finish_round(  # noqa: PLR0913 - six are switches
             model = None
             if with_terms and isinstance(entry.algorithm, Modelled):
                 model = entry.algorithm.model(round_, state.algorithm)
-                model = None if model.smoothness is None else model  # no L, no bound
+                if model is not None and model.smoothness is None:
+                    model = None  # no L, no bound
             search = _search(server_step, round_, decision, losses_along)
             scaled = (
                 decision if search is None else scale_decision(decision, search.length)

@@ -47,7 +47,6 @@ WARM_UP = 5
 """Rounds: the average of the first t rounds is over about t/5 + 1 of them."""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ServerStep:
     """What the server does with the step s = Σ w_iΔ_i, and which average it keeps.
@@ -149,6 +148,28 @@ class ServerStep:
         parts += ["averaged"] if self.average else []
         return "".join(f", {part}" for part in parts)
 
+    def apply(self, step: Any, memory: Any) -> tuple[Any, Any]:
+        """The move x_{t+1} − x_t and the new memory, entry by entry.
+
+        Vectors are of NumPy or torch, whole or in part. A subclass with a step of its
+        own overrides `apply`, `memory` and `is_plain` (docs/architecture.md).
+
+        Args:
+            step: s, or some entries of it.
+            memory: one row for each value of `memory`, on the same entries; m alone
+                with momentum, m and v with `adapt`.
+
+        Returns:
+            The move, and the memory of the next round.
+        """
+        if self.adapt is not None:
+            return _adaptive_step(self, step, memory)
+        if self.momentum == 0:
+            return self.step * step, memory
+        memory = self.momentum * memory + step
+        ahead = step + self.momentum * memory if self.nesterov else memory
+        return self.step * ahead, memory
+
     def without_average(self) -> "ServerStep":
         """The same step without an average of the iterates."""
         return replace(self, average=None, average_decay=DECAY, average_from=1)
@@ -157,23 +178,8 @@ class ServerStep:
 def apply_server_step(
     server_step: ServerStep, step: Any, memory: Any
 ) -> tuple[Any, Any]:
-    """The move x_{t+1} − x_t and the new memory, entry by entry.
-
-    Vectors are of NumPy or torch, whole or in part.
-
-    Args:
-        server_step: what to do.
-        step: s, or some entries of it.
-        memory: m on the same entries, ignored without momentum; with `adapt` two rows,
-            m and v.
-    """
-    if server_step.adapt is not None:
-        return _adaptive_step(server_step, step, memory)
-    if server_step.momentum == 0:
-        return server_step.step * step, memory
-    memory = server_step.momentum * memory + step
-    ahead = step + server_step.momentum * memory if server_step.nesterov else memory
-    return server_step.step * ahead, memory
+    """`server_step.apply(step, memory)`."""
+    return server_step.apply(step, memory)
 
 
 def _adaptive_step(server_step: ServerStep, step: Any, memory: Any) -> tuple[Any, Any]:

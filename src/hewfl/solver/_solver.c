@@ -532,6 +532,8 @@ static int is_gram(const double *G, Py_ssize_t n, double tolerance, double *R,
     double top = 0.0;
     if (!all_finite(G, n * n))
         return 0;
+    if (isinf(tolerance)) /* a matrix that hewfl formed is a Gram matrix */
+        return 1;
     for (Py_ssize_t i = 0; i < n; i++)
         top = fmax(top, fabs(G[i * n + i]));
     for (Py_ssize_t i = 0; i < n; i++) {

@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.linalg import lapack
 
-from hewfl.core.array_types import Float64
-from hewfl.core.validation import Array
+from hewfl.core.array_types import Float64, Int64
+from hewfl.core.native import SOLVER, library
+from hewfl.core.validation import Array, Ints
+from hewfl.solver import lapack
+
+Index = Int64[Ints, " _"]
+"""Places of some clients."""
 
 OPTIMALITY = 1e-13
 """τ: a reduced cost below −τ e_i counts as negative; e_i bounds every term in it."""
@@ -33,11 +37,11 @@ REFINEMENTS = 5
 
 @final
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Outcome of a solver on a prepared problem.
+class SolverResult:
+    """Result of a solver on a scaled problem.
 
     Attributes:
-        weights: on the simplex, whatever happened.
+        weights: on the simplex, solved or not.
         pivots: exchanges or sweeps made.
         solved: whether the optimality test was passed.
         independent: whether the pivots prove the support affinely independent.
@@ -74,7 +78,7 @@ def error_scale(
     return np.maximum(scale, 1e-300)
 
 
-def seen_from(
+def gram_around(
     H: Float64[Array, "n n"], origin: int, rows: list[int], columns: list[int]
 ) -> Float64[Array, "k m"]:
     """M restricted to rows × columns: inner products of differences to the origin.
@@ -114,28 +118,28 @@ class _Face:
         order = [first, *(i for i in range(len(self.support)) if i != first)]
         self.support = [self.support[i] for i in order]
         self.weights = self.weights[order]
-        origin, *others = self.support
-        if not others:
+        origin, *rest = self.support
+        if not rest:
             return True
-        M = seen_from(self.H, origin, others, others)
+        M = gram_around(self.H, origin, rest, rest)
         whole, info = lapack.dpotrf(M, clean=1)
-        k = len(others) if info == 0 else info - 1
+        k = len(rest) if info == 0 else info - 1
         self.factor[:k, :k] = whole[:k, :k]
-        for i in range(k, len(others)):
-            self._append(i, others)
+        for i in range(k, len(rest)):
+            self._append(i, rest)
         return bool(info == 0)
 
-    def _append(self, k: int, others: list[int]) -> None:
-        origin, j = self.support[0], others[k]
-        column = seen_from(self.H, origin, [*others[:k], j], [j])[:, 0]
+    def _append(self, k: int, rest: list[int]) -> None:
+        origin, j = self.support[0], rest[k]
+        column = gram_around(self.H, origin, [*rest[:k], j], [j])[:, 0]
         head = column[:k]
         if k > 0:
             head, _ = lapack.dtrtrs(self.factor[:k, :k], head, trans=1)
         corner = float(column[k])
         size = float(self.H[j, j] + self.H[origin, origin])
-        # A column that depends on the others has a pivot of zero, by rounding perhaps
+        # A column that depends on others has a pivot of zero, by rounding perhaps
         # a negative one: its root would be nan. Floored, it makes a very long step
-        # that ends at a bound at once, so that it replaces one of those others.
+        # that ends at a bound at once, so that it replaces one of those.
         floor = PIVOT_FLOOR * abs(corner) + 1e-30 * size + 1e-300
         self.factor[:k, k] = head
         with np.errstate(over="ignore"):  # beyond a floored pivot anything goes
@@ -176,12 +180,12 @@ class _Face:
 
     def independence(self) -> float:
         """Smallest squared pivot over diagonal of the factor."""
-        origin, *others = self.support
-        if not others:
+        origin, *rest = self.support
+        if not rest:
             return 1.0
-        H, k = self.H, len(others)
-        to_origin = H[others, origin]
-        corner = (np.diagonal(H)[others] - to_origin) - (to_origin - H[origin, origin])
+        H, k = self.H, len(rest)
+        to_origin = H[rest, origin]
+        corner = (np.diagonal(H)[rest] - to_origin) - (to_origin - H[origin, origin])
         pivots = np.diagonal(self.factor[:k, :k]) ** 2
         return float((pivots / np.maximum(corner, 1e-300)).min())
 
@@ -191,11 +195,11 @@ def is_independent(H: Float64[Array, "n n"], w: Float64[Array, " n"]) -> bool:
 
     Args:
         H: symmetric positive semidefinite.
-        w: weights; their support is what is asked about.
+        w: weights whose support is tested.
     """
     S = np.flatnonzero(w)
-    room = np.zeros((len(S), len(S)), order="F")
-    face = _Face(H, [int(i) for i in S], w[S], room)
+    factor = np.zeros((len(S), len(S)), order="F")
+    face = _Face(H, [int(i) for i in S], w[S], factor)
     return face.refactor() and face.independence() > INDEPENDENT
 
 
@@ -204,7 +208,7 @@ def active_set(
     c: Float64[Array, " n"],
     start: Float64[Array, " n"] | None = None,
     max_pivots: int | None = None,
-) -> Found:
+) -> SolverResult:
     """Minimise ⟨c, w⟩ + ½ wᵀHw over the simplex.
 
     Args:
@@ -238,7 +242,7 @@ def active_set(
             refined += 1
         elif violation[j] <= OPTIMALITY or pivots == limit:
             solved = bool(violation[j] <= OPTIMALITY) and level and not banned
-            return Found(w, pivots, solved, face.independence() > INDEPENDENT)
+            return SolverResult(w, pivots, solved, face.independence() > INDEPENDENT)
         else:
             face.enter(j)
             moved = _descend(face, gradient, entered=j)
@@ -257,15 +261,15 @@ def _first_face(
     H: Float64[Array, "n n"], c: Float64[Array, " n"], start: Array | None
 ) -> _Face:
     """The support of `start` where it is independent, else the best vertex."""
-    room = np.zeros((len(c), len(c)), order="F")
+    factor = np.zeros((len(c), len(c)), order="F")
     if start is not None:
         members = np.flatnonzero(start)
         weights = start[members] / start.sum()
-        face = _Face(H, [int(i) for i in members], weights, room)
+        face = _Face(H, [int(i) for i in members], weights, factor)
         if face.refactor():
             return face
     vertex = int(np.argmin(0.5 * np.diagonal(H) + c))
-    return _Face(H, [vertex], np.ones(1), room)
+    return _Face(H, [vertex], np.ones(1), factor)
 
 
 def _descend(
@@ -304,3 +308,22 @@ def _descend(
         face.leave(p)
     face.weights = np.ones(1)
     return moved
+
+
+def active_set_compiled(
+    H: Float64[Array, "n n"],
+    c: Float64[Array, " n"],
+    start: Float64[Array, " n"] | None = None,
+    max_pivots: int | None = None,
+) -> SolverResult:
+    """`active_set` by the compiled kernel where it is built, equal to rounding."""
+    kernels = library(SOLVER)
+    if kernels is None:
+        return active_set(H, c, start, max_pivots)
+    n = len(c)
+    w = np.zeros(n) if start is None else np.array(start)
+    limit = 20 * n + 100 if max_pivots is None else max_pivots
+    H, c = np.ascontiguousarray(H), np.ascontiguousarray(c)
+    pivots, least = kernels.corral(H, c, w, n, start is not None, limit)
+    solved = pivots >= 0
+    return SolverResult(w, pivots if solved else limit, solved, least > INDEPENDENT)

@@ -2,21 +2,21 @@
 
     min ½ ‖Σ_i λ_i u_i‖²   over   Σ_i λ_i = 1,   l ≤ λ ≤ u
 
-FedMGDA+ keeps its weights near given ones; this is the problem it then solves. Seen
-from the shortest vector r it reads ⟨c, λ⟩ + ½ λᵀGλ, with G and c the inner products of
-u_i − r among themselves and with r. A primal active set on a slightly lifted G finds
+FedMGDA+ keeps its weights near given ones and then solves this problem. Around the
+shortest vector r it reads ⟨c, λ⟩ + ½ λᵀGλ, with G and c the inner products of u_i − r
+among themselves and with r. A primal active set on a slightly lifted G finds
 which bounds hold, and the least-norm minimiser with these bounds is the answer. The
 certificate is the Frank-Wolfe gap over the same set: its best vertex is a greedy
 filling, so anyone can recompute it.
 """
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.validation import Array, Mask, PerClient
 from hewfl.errors import SolverError
+from hewfl.solver import lapack
 
 LIFT = 1e-11
 """Added to the diagonal of G, relative to its largest entry: makes the minimiser unique
@@ -121,8 +121,10 @@ def _newton(
     gradient = H[F] @ w + c[F]
     if len(F) == 1:
         return np.zeros_like(w), float(gradient[0])
-    factor = cho_factor(H[np.ix_(F, F)])
-    a, b = cho_solve(factor, np.stack([gradient, np.ones(len(F))], axis=1)).T
+    factor, info = lapack.dpotrf(H[np.ix_(F, F)])
+    if info != 0:
+        raise SolverError("the vectors are not finite, or too long for their products")
+    a, b = lapack.dpotrs(factor, np.stack([gradient, np.ones(len(F))], axis=1))[0].T
     level = float(a.sum() / b.sum())
     step = np.zeros_like(w)
     step[F] = level * b - a
@@ -148,8 +150,8 @@ def _least_norm_on_face(
     block = G[np.ix_(F, F)]
     centred = block - block.mean(axis=0) - block.mean(axis=1)[:, None] + block.mean()
     values, vectors = np.linalg.eigh(centred)
-    kept = values > cut
+    ranked = values > cut
     slope = G[F] @ flat + c[F]
-    along = vectors[:, kept].T @ (slope - slope.mean())
-    flat[F] -= vectors[:, kept] @ (along / values[kept])
+    along = vectors[:, ranked].T @ (slope - slope.mean())
+    flat[F] -= vectors[:, ranked] @ (along / values[ranked])
     return flat

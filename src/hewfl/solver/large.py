@@ -1,33 +1,40 @@
-"""Column generation: solve on few columns, price all, add the most violated ones.
+"""Weight problems with many clients: three methods, the cheapest that fits first.
 
-Serves problems with many clients whose Gram matrix is singular, huge or never formed:
-the caller provides columns by index and one product with all of them.
+The active set, for a small support. Block pivoting from one factorisation
+(`hewfl.solver.pivoting`), for a large one. Column generation, where the Gram matrix is
+singular, huge or never formed: the caller provides columns by index and one product
+with all of them.
 """
 
 from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
-from scipy.linalg import lapack
 
-from hewfl.core.array_types import Float64, Int64
-from hewfl.core.native import SOLVER, library
-from hewfl.core.validation import Array, Ints
+from hewfl.core.array_types import Float64
+from hewfl.core.validation import Array
+from hewfl.solver import lapack
 from hewfl.solver.active_set import (
     INDEPENDENT,
     OPTIMALITY,
-    Found,
-    active_set,
+    Index,
+    SolverResult,
+    active_set_compiled,
     error_scale,
 )
 from hewfl.solver.pivoting import schur_pivoting
 
-Index = Int64[Ints, " _"]
+FIRST_PIVOTS = 48
+"""Exchanges after which a support is called large; measured in benchmarks/solvers."""
+SLACK = 1e-10
+"""Negative curvature allowed for rounding, relative to a median diagonal entry."""
+MOSTLY_RIGHT = 0.3
+"""Share of indices a first exchange may move before the support is called small."""
 
 
 @runtime_checkable
 class Columns(Protocol):
-    """A quadratic ⟨c, w⟩ + ½ wᵀHw that is met a few columns at a time."""
+    """A quadratic ⟨c, w⟩ + ½ wᵀHw that is read a few columns at a time."""
 
     @property
     def diagonal(self) -> Float64[Array, " n"]:
@@ -46,88 +53,10 @@ class Columns(Protocol):
         """H w + c for w supported on `members`."""
 
 
-def corral(
-    H: Float64[Array, "n n"],
-    c: Float64[Array, " n"],
-    start: Float64[Array, " n"] | None = None,
-    max_pivots: int | None = None,
-) -> Found:
-    """Minimise ⟨c, w⟩ + ½ wᵀHw by the active set, compiled where possible.
-
-    Args:
-        H: symmetric positive semidefinite, largest entry near one.
-        c: linear term on the same scale.
-        start: weights whose support is the first face.
-        max_pivots: give up after so many exchanges.
-
-    Returns:
-        What `active_set` returns, to rounding.
-    """
-    native = library(SOLVER)
-    if native is None:
-        return active_set(H, c, start, max_pivots)
-    n = len(c)
-    w = np.zeros(n) if start is None else np.array(start)
-    limit = 20 * n + 100 if max_pivots is None else max_pivots
-    H, c = np.ascontiguousarray(H), np.ascontiguousarray(c)
-    pivots, least = native.corral(H, c, w, n, start is not None, limit)
-    solved = pivots >= 0
-    return Found(w, pivots if solved else limit, solved, least > INDEPENDENT)
-
-
-def column_generation(problem: Columns, batch: int) -> Found:
-    """Minimise over the simplex, meeting columns in batches.
-
-    Args:
-        problem: the quadratic.
-        batch: columns added at a time.
-
-    Returns:
-        What was found; solved means that no column is violated any more.
-    """
-    diagonal, c = problem.diagonal, problem.linear
-    root = np.sqrt(diagonal)
-    members = np.argsort(0.5 * diagonal + c, kind="stable")[:batch]
-    H = problem.block(members, members)
-    w, pivots = np.zeros(len(c)), 0
-    start: Array | None = None
-    while True:
-        found = corral(H, c[members] - c[members[0]], start)
-        pivots += found.pivots
-        w[:] = 0.0
-        w[members] = found.weights
-        held = members[found.weights > 0]
-        gradient = problem.gradient(held, w[held])
-        violation = w[held] @ gradient[held] - gradient
-        violation /= error_scale(root, c - c[members[0]], w)
-        fresh = np.flatnonzero(violation > OPTIMALITY)
-        fresh = fresh[~np.isin(fresh, members)]
-        if len(fresh) == 0:
-            solved = bool((violation <= OPTIMALITY).all())
-            return Found(w, pivots, solved, found.independent)
-        order = np.argsort(-violation[fresh], kind="stable")[:batch]
-        fresh = fresh[order]
-        # Members never leave: a column dropped and met again could cycle without end.
-        cross = problem.block(members, fresh)
-        H = np.block([[H, cross], [cross.T, problem.block(fresh, fresh)]])
-        members = np.concatenate([members, fresh])
-        start = w[members]
-
-
-# ------------------ One problem with many clients: start small, switch when the
-
-FIRST_PIVOTS = 48
-"""Exchanges after which a support is called large; measured in benchmarks/solvers."""
-SLACK = 1e-10
-"""Negative curvature allowed for rounding, relative to a median diagonal entry."""
-MOSTLY_RIGHT = 0.3
-"""Share of indices a first exchange may move before the support is called small."""
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class DenseColumns:
-    """A matrix at hand, as columns to generate from."""
+    """The columns of a matrix in memory."""
 
     H: Float64[Array, "n n"]
     linear: Float64[Array, " n"]
@@ -145,6 +74,45 @@ class DenseColumns:
         """H w + c for w supported on `members`."""
         gradient: Array = self.H[members].T @ weights + self.linear
         return gradient
+
+
+def column_generation(problem: Columns, batch: int) -> SolverResult:
+    """Minimise over the simplex: solve on few columns, price all, add the violated.
+
+    Args:
+        problem: the quadratic.
+        batch: columns added at a time.
+
+    Returns:
+        The weights; solved means that no column is violated any more.
+    """
+    diagonal, c = problem.diagonal, problem.linear
+    root = np.sqrt(diagonal)
+    members = np.argsort(0.5 * diagonal + c, kind="stable")[:batch]
+    H = problem.block(members, members)
+    w, pivots = np.zeros(len(c)), 0
+    start: Array | None = None
+    while True:
+        result = active_set_compiled(H, c[members] - c[members[0]], start)
+        pivots += result.pivots
+        w[:] = 0.0
+        w[members] = result.weights
+        S = members[result.weights > 0]
+        gradient = problem.gradient(S, w[S])
+        violation = w[S] @ gradient[S] - gradient
+        violation /= error_scale(root, c - c[members[0]], w)
+        fresh = np.flatnonzero(violation > OPTIMALITY)
+        fresh = fresh[~np.isin(fresh, members)]
+        if len(fresh) == 0:
+            solved = bool((violation <= OPTIMALITY).all())
+            return SolverResult(w, pivots, solved, result.independent)
+        order = np.argsort(-violation[fresh], kind="stable")[:batch]
+        fresh = fresh[order]
+        # Members never leave: a column dropped and added again could cycle without end.
+        cross = problem.block(members, fresh)
+        H = np.block([[H, cross], [cross.T, problem.block(fresh, fresh)]])
+        members = np.concatenate([members, fresh])
+        start = w[members]
 
 
 @final
@@ -191,37 +159,33 @@ def lifted_factor(H: Float64[Array, "n n"]) -> LiftedFactor:
 def solve_large(
     H: Float64[Array, "n n"],
     c: Float64[Array, " n"],
-    start: Float64[Array, " n"] | None = None,
     lifted: LiftedFactor | None = None,
-) -> Found:
+) -> SolverResult:
     """Minimise ⟨c, w⟩ + ½ wᵀHw over the simplex for n in the hundreds and above.
 
     Args:
         H: symmetric positive semidefinite, largest entry near one.
         c: linear term on the same scale.
-        start: weights near the answer.
         lifted: the factor of H + σ11ᵀ, where it is known already.
 
     Returns:
-        What the first of three methods to pass the optimality test found.
+        The result of the first of three methods to pass the optimality test.
     """
     c = c - c[np.argmin(0.5 * np.diagonal(H) + c)]
-    guess = np.ones(len(c), dtype=np.bool_) if start is None else start > 0
-    pivots = 0
+    guess, pivots = np.ones(len(c), dtype=np.bool_), 0
     if lifted is not None and lifted.independent:
         w, pivots, solved = schur_pivoting(H, c, lifted.factor, guess, MOSTLY_RIGHT)
         if solved:
-            return Found(w, pivots, solved=True, independent=True)
-    if start is None or np.count_nonzero(start) <= FIRST_PIVOTS:
-        found = corral(H, c, start, FIRST_PIVOTS)
-        pivots += found.pivots
-        if found.solved:
-            return replace(found, pivots=pivots)
+            return SolverResult(w, pivots, solved=True, independent=True)
+    result = active_set_compiled(H, c, max_pivots=FIRST_PIVOTS)
+    pivots += result.pivots
+    if result.solved:
+        return replace(result, pivots=pivots)
     lifted = lifted_factor(H) if lifted is None else lifted
     if lifted.independent:
         w, sweeps, solved = schur_pivoting(H, c, lifted.factor, guess)
         pivots += sweeps
         if solved:
-            return Found(w, pivots, solved=True, independent=True)
-    found = column_generation(DenseColumns(H, c), max(64, len(c) // 8))
-    return replace(found, pivots=pivots + found.pivots)
+            return SolverResult(w, pivots, solved=True, independent=True)
+    result = column_generation(DenseColumns(H, c), max(64, len(c) // 8))
+    return replace(result, pivots=pivots + result.pivots)

@@ -1,4 +1,4 @@
-"""The least-norm point of an optimal face: the one minimiser everybody can agree on.
+"""The least-norm point of an optimal face: a minimiser that is unique.
 
 Minimisers of ⟨c, w⟩ + ½ wᵀHw over the simplex need not be unique (equal clients, more
 clients than dimensions), but all of them share Hw, so they are
@@ -14,12 +14,11 @@ from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack, qr
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
-from hewfl.solver.active_set import OPTIMALITY, seen_from
-from hewfl.solver.large import Index
+from hewfl.solver import lapack
+from hewfl.solver.active_set import OPTIMALITY, Index, gram_around
 
 FACE = 1e-12
 """An index is on the optimal face when its reduced cost is below this × error scale."""
@@ -27,7 +26,7 @@ RANK = 1e-11
 """Squared relative distance below which a column counts as dependent on others. It lies
 above float32 rounding of the data and below real differences between clients; the
 least-norm minimiser jumps with rank, so this number is part of its definition."""
-SETTLED = 1e-10
+TIE_COST = 1e-10
 """What the tie rule may add to a relative reduced cost: columns of very unequal length
 leave this much rounding in the face."""
 SHORTEST = 1e-9
@@ -39,12 +38,12 @@ _NEWTON_STEPS = 60
 
 UNIQUE = "optimal: the minimiser is unique"
 LEAST_NORM = "optimal: least-norm point of a face of minimisers"
-UNSETTLED = "optimal: one of several minimisers, the least-norm one was not resolved"
+UNRESOLVED = "optimal: one of several minimisers, the least-norm one was not resolved"
 
 
 @runtime_checkable
-class Faced(Protocol):
-    """A quadratic on the simplex whose optimal face can be asked for."""
+class SimplexQP(Protocol):
+    """A quadratic on the simplex, with what the least-norm rule needs of it."""
 
     @property
     def size(self) -> float:
@@ -55,7 +54,7 @@ class Faced(Protocol):
     ) -> tuple[Float64[Array, " n"], Float64[Array, " n"]]:
         """∇_i − ⟨w, ∇⟩ and its error scale e_i."""
 
-    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def polish(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
         """Weights w with the rounding errors of their face removed."""
 
     def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
@@ -63,7 +62,7 @@ class Faced(Protocol):
 
 
 def least_norm_minimiser(
-    problem: Faced, w: Float64[Array, " n"], *, independent: bool
+    problem: SimplexQP, w: Float64[Array, " n"], *, independent: bool
 ) -> tuple[Float64[Array, " n"], str]:
     """The least-norm minimiser, given any minimiser.
 
@@ -82,17 +81,17 @@ def least_norm_minimiser(
     basis = problem.face_basis(E)
     if basis is None:
         return w, UNIQUE
-    settled = np.zeros_like(w)
-    settled[E], gap = least_norm_weights(basis, w[E])
+    shortest = np.zeros_like(w)
+    shortest[E], gap = least_norm_weights(basis, w[E])
     if gap > SHORTEST:
-        return w, UNSETTLED
-    cost, scale = problem.reduced_costs(settled)
+        return w, UNRESOLVED
+    cost, scale = problem.reduced_costs(shortest)
     if (cost < -OPTIMALITY * scale).any():
-        settled = problem.level(settled)
-        cost, scale = problem.reduced_costs(settled)
-    if (cost < -SETTLED * scale).any() or -cost.min() > EXACT * problem.size:
-        return w, UNSETTLED
-    return settled, LEAST_NORM
+        shortest = problem.polish(shortest)
+        cost, scale = problem.reduced_costs(shortest)
+    if (cost < -TIE_COST * scale).any() or -cost.min() > EXACT * problem.size:
+        return w, UNRESOLVED
+    return shortest, LEAST_NORM
 
 
 def row_space_of_factor(rows: Float64[Array, "m d"]) -> Float64[Array, "m r"] | None:
@@ -115,19 +114,19 @@ def row_space_of_factor(rows: Float64[Array, "m d"]) -> Float64[Array, "m r"] | 
     size = np.where(far, size, size.max() or 1.0)
     unit = np.where(far[:, None], apart, 0.0) / size[:, None]
     values, vectors = np.linalg.eigh(unit.T @ unit)
-    kept = values > RANK * max(values[-1], 1.0)
-    if np.count_nonzero(kept) >= len(rows) - 1:
+    ranked = values > RANK * max(values[-1], 1.0)
+    if np.count_nonzero(ranked) >= len(rows) - 1:
         return None
-    basis = np.ones((len(rows), np.count_nonzero(kept) + 1))
-    basis[:, :-1] = unit @ (vectors[:, kept] / np.sqrt(values[kept]))
+    basis = np.ones((len(rows), np.count_nonzero(ranked) + 1))
+    basis[:, :-1] = unit @ (vectors[:, ranked] / np.sqrt(values[ranked]))
     basis[:, :-1] *= size[:, None] / np.median(size)
-    return _orthonormal(basis, size)
+    return _orthonormalise(basis, size)
 
 
-def _orthonormal(
+def _orthonormalise(
     basis: Float64[Array, "m r"], size: Float64[Array, " k"]
 ) -> Float64[Array, "m r"]:
-    """Columns made orthonormal; `size` tells how unequal the rows are.
+    """Make columns orthonormal; `size` shows how unequal the rows are.
 
     A Cholesky factor does for rows of one size. For very unequal ones, Householder
     reflections with rows sorted and columns pivoted keep the digits of short rows.
@@ -136,8 +135,10 @@ def _orthonormal(
     if len(size) == 0 or size.max() < 1e3 * size.min():
         factor, info = lapack.dpotrf(basis.T @ basis)
         if info == 0 and np.diagonal(factor).min() > 1e-4:
-            return np.asarray(blas.dtrsm(1.0, factor, basis, side=1))
+            return np.asarray(lapack.dtrsm(1.0, factor, basis, side=1))
         return np.asarray(np.linalg.qr(basis)[0])
+    from scipy.linalg import qr  # noqa: PLC0415 - slow to import
+
     order = np.argsort(-np.abs(basis).max(axis=1), kind="stable")
     rotated = qr(basis[order], mode="economic", pivoting=True)[0]
     sorted_back = np.empty_like(rotated)
@@ -147,12 +148,12 @@ def _orthonormal(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Pivoted:
-    """Pivoted Cholesky of a face seen from its shortest column, on unit diagonal.
+class _FaceFactor:
+    """Pivoted Cholesky of a face around its shortest column, on unit diagonal.
 
     Attributes:
         origin: that column.
-        others: the rest.
+        rest: the other columns.
         M: inner products of their differences to it.
         size: their distances from it, zero where they coincide with it.
         factor: lower factor of M on unit diagonal, rows in `order`.
@@ -161,7 +162,7 @@ class _Pivoted:
     """
 
     origin: int
-    others: list[int]
+    rest: list[int]
     M: Float64[Array, "k k"]
     size: Float64[Array, " k"]
     factor: Float64[Array, "k k"]
@@ -169,26 +170,26 @@ class _Pivoted:
     rank: int
 
 
-def _pivoted(H: Float64[Array, "m m"]) -> _Pivoted:
+def _factorise_face(H: Float64[Array, "m m"]) -> _FaceFactor:
     """Factorise a face given by its Gram matrix."""
     diagonal = np.diagonal(H)
     origin = int(np.argmin(diagonal))
-    others = [i for i in range(len(H)) if i != origin]
-    M = seen_from(H, origin, others, others)
-    apart = np.diagonal(M) > RANK * (diagonal[others] + diagonal[origin])
+    rest = [i for i in range(len(H)) if i != origin]
+    M = gram_around(H, origin, rest, rest)
+    apart = np.diagonal(M) > RANK * (diagonal[rest] + diagonal[origin])
     size = np.sqrt(np.where(apart, np.diagonal(M), 1.0))
     unit = M * np.outer(apart / size, apart / size)
     factor, order, rank, _ = lapack.dpstrf(unit, tol=RANK, lower=1)
     size = np.where(apart, size, 0.0)
-    return _Pivoted(origin, others, M, size, factor, order - 1, int(rank))
+    return _FaceFactor(origin, rest, M, size, factor, order - 1, int(rank))
 
 
 def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
     """Orthonormal row space of a face from its Gram matrix, None if independent.
 
-    Columns are seen from the shortest of them. Rank is decided on unit diagonal, where
-    a long column cannot hide the others; one subspace iteration then removes what the
-    dropped directions left behind.
+    Differences to the shortest column are factorised. Rank is decided on unit diagonal,
+    where a long column cannot hide the others; one subspace iteration then removes the
+    dropped directions.
 
     Args:
         H: inner products of the columns on the face.
@@ -197,7 +198,7 @@ def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
         V with 1 in its range, r = rank + 1.
     """
     m = len(H)
-    face = _pivoted(H)
+    face = _factorise_face(H)
     rank, order, size = face.rank, face.order, face.size
     if rank == m - 1:
         return None
@@ -211,18 +212,18 @@ def row_space(H: Float64[Array, "m m"]) -> Float64[Array, "m r"] | None:
         inner = face.M @ (inner / apart)
         inner[size == 0] = 0.0
     basis = np.ones((m, rank + 1))  # the last column: Σv_i = 1
-    basis[face.others, :rank] = inner
+    basis[face.rest, :rank] = inner
     basis[face.origin, :rank] = 0.0
-    return _orthonormal(basis, size[size > 0])
+    return _orthonormalise(basis, size[size > 0])
 
 
-def levelled(
+def newton_polish(
     H: Float64[Array, "m m"], gradient: Float64[Array, " m"], v: Float64[Array, " m"]
 ) -> Float64[Array, " m"]:
-    """Weights v > 0 moved by a Newton step on an independent part of the face.
+    """Move weights v > 0 by a Newton step on an independent part of the face.
 
-    Long columns carry tiny weights that the projection knows only absolutely; this
-    brings back their relative digits.
+    Long columns have tiny weights, of which the projection gives absolute digits; this
+    restores their relative digits.
 
     Args:
         H: inner products of the columns with weight.
@@ -232,11 +233,11 @@ def levelled(
     Returns:
         The moved weights, or v where the step would leave the simplex.
     """
-    face = _pivoted(H)
+    face = _factorise_face(H)
     if face.rank == 0:
         return v
     chosen = face.order[: face.rank]
-    part, size = np.array(face.others)[chosen], face.size[chosen]
+    part, size = np.array(face.rest)[chosen], face.size[chosen]
     rest = (gradient[face.origin] - gradient[part]) / size
     step, _ = lapack.dpotrs(face.factor[: face.rank, : face.rank], rest, lower=1)
     step /= size

@@ -1,4 +1,4 @@
-"""The arguments of the weight solver: a stack of problems, checked by name."""
+"""Weight problems: a stack of checked arguments, and one problem in its own units."""
 
 import math
 from dataclasses import dataclass
@@ -6,13 +6,12 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, ArrayLike, as_float64, invalid
-from hewfl.solver.active_set import error_scale
-from hewfl.solver.large import Index
-from hewfl.solver.least_norm import levelled, row_space
+from hewfl.solver import lapack
+from hewfl.solver.active_set import Index, error_scale
+from hewfl.solver.least_norm import newton_polish, row_space
 
 
 @final
@@ -25,15 +24,14 @@ class Stack:
         G: Gram matrices.
         q: linear terms.
         curvature: Λ of each problem.
-        start: weights to start from, or none.
-        tolerance: asymmetry and negative curvature that rounding explains.
+        tolerance: asymmetry and negative curvature that rounding explains; infinite
+            for Gram matrices that hewfl formed, which are not tested.
     """
 
     batch: tuple[int, ...]
     G: Float64[Array, "b n n"]
     q: Float64[Array, "b n"]
     curvature: Float64[Array, " b"]
-    start: Float64[Array, "b n"] | None
     tolerance: float
 
     @property
@@ -48,19 +46,16 @@ def _array(name: str, value: ArrayLike) -> NDArray[Any]:
     return as_float64(name, value)
 
 
-def stacked(
-    gram: ArrayLike, linear: ArrayLike, curvature: ArrayLike, start: ArrayLike | None
-) -> Stack:
+def stack_problems(gram: ArrayLike, linear: ArrayLike, curvature: ArrayLike) -> Stack:
     """Arguments of `solve_simplex_qp` as one stack.
 
-    What is not finite or no Gram matrix is found later: by the compiled solver on its
-    way, or by `check_gram`.
+    The compiled solver or `check_gram` refuses later what is not finite or no Gram
+    matrix.
 
     Args:
         gram: G, shape (*batch, n, n).
         linear: q, shape (*batch, n).
         curvature: Λ > 0, one number or one per problem.
-        start: weights near the answer, or None.
 
     Raises:
         InvalidInputError: a shape does not fit, or a number is out of range.
@@ -78,7 +73,6 @@ def stacked(
         np.ascontiguousarray(G).reshape(-1, n, n),
         np.ascontiguousarray(q).reshape(-1, n),
         _curvature(curvature, batch),
-        None if start is None else _start(start, (*batch, n)).reshape(-1, n),
         _tolerance(gram),
     )
 
@@ -104,15 +98,6 @@ def _curvature(curvature: ArrayLike, batch: tuple[int, ...]) -> Float64[Array, "
     if value.shape != batch:
         raise invalid("curvature", f"one number, or of shape {batch}", value.shape)
     return value.reshape(-1).copy()
-
-
-def _start(start: ArrayLike, shape: tuple[int, ...]) -> Float64[Array, "..."]:
-    weights = np.array(as_float64("start", start), order="C")
-    if weights.shape != shape:
-        raise invalid("start", f"of shape {shape}", weights.shape)
-    if (weights < 0).any() or not (weights.sum(-1) > 0).all():
-        raise invalid("start", "nonnegative with a positive sum", weights.min())
-    return weights
 
 
 def check_finite(stack: Stack) -> None:
@@ -178,13 +163,10 @@ def check_gram(stack: Stack) -> None:
         stack: the problems.
     """
     check_finite(stack)
-    for t, G in enumerate(stack.G):
+    for t, G in enumerate(stack.G if stack.tolerance < np.inf else ()):
         where = f" (problem {t})" if len(stack.G) > 1 else ""
         check_symmetric(G, stack.tolerance, where)
         check_semidefinite(G, stack.tolerance, where)
-
-
-# ------------------ One weight problem prepared for a solver, in units of its own
 
 
 @final
@@ -226,7 +208,7 @@ class WeightProblem:
         costs: Array = gradient - w @ gradient
         return costs, scale
 
-    def level(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
+    def polish(self, w: Float64[Array, " n"]) -> Float64[Array, " n"]:
         """Weights w with the rounding errors of their face removed.
 
         Two Newton steps: the second sees a gradient that the first has made small.
@@ -235,9 +217,9 @@ class WeightProblem:
         for _ in range(2):
             gradient, _shift = self._gradient(w)
             w = w.copy()
-            w[S] = levelled(self.H[np.ix_(S, S)], gradient[S], w[S])
-        level: Array = w / w.sum()
-        return level
+            w[S] = newton_polish(self.H[np.ix_(S, S)], gradient[S], w[S])
+        polished: Array = w / w.sum()
+        return polished
 
     def face_basis(self, members: Index) -> Float64[Array, "m r"] | None:
         """Row space of the columns on a face, None if they are independent."""
@@ -256,10 +238,10 @@ class WeightProblem:
             return np.ldexp(multipliers, k), float(np.ldexp(value, k)), float(gap)
 
 
-def scaled(
+def scale_problem(
     G: Float64[Array, "n n"], q: Float64[Array, " n"], curvature: float
 ) -> WeightProblem:
-    """Prepare a problem: ΛG and q over the power of two next to the larger of them.
+    """Divide ΛG and q by the power of two next to the larger of them.
 
     Args:
         G: Gram matrix; made symmetric.

@@ -2,11 +2,11 @@
 
     min over w ∈ Δ_n of  ⟨q, w⟩ + (Λ/2) wᵀ G w
 
-Small problems go through block pivoting with the active set behind it, all problems of
-a stack together; large ones start as an active set, move to block pivoting from one
-factorisation when the support turns out large, and to column generation when G is
-singular. Whatever produced the weights, the same test accepts them, the same tie rule
-settles them, and the same certificate leaves with them.
+Small problems go through block pivoting, then the active set, all problems of a stack
+together. Large ones start with the active set, change to block pivoting from one
+factorisation when the support is large, and to column generation when G is singular.
+All weights pass the same optimality test, the same rule for ties and get the same
+certificate.
 """
 
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from hewfl.core.native import SOLVER, library
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, ArrayLike, Ints, invalid
 from hewfl.errors import SolverError
-from hewfl.solver.active_set import Found, active_set, is_independent
+from hewfl.solver.active_set import SolverResult, active_set, is_independent
 from hewfl.solver.large import lifted_factor, solve_large
-from hewfl.solver.least_norm import UNIQUE, Faced, least_norm_minimiser
+from hewfl.solver.least_norm import UNIQUE, SimplexQP, least_norm_minimiser
 from hewfl.solver.pivoting import block_pivoting
 from hewfl.solver.problem import (
     Stack,
@@ -31,8 +31,8 @@ from hewfl.solver.problem import (
     check_gram,
     check_semidefinite,
     check_symmetric,
-    scaled,
-    stacked,
+    scale_problem,
+    stack_problems,
 )
 
 SMALL = 256
@@ -46,7 +46,6 @@ def solve_simplex_qp(
     linear: ArrayLike,
     *,
     curvature: ArrayLike = 1.0,
-    start: ArrayLike | None = None,
 ) -> SimplexSolution:
     """Weights that minimise a round's quadratic model over the simplex, exactly.
 
@@ -61,8 +60,6 @@ def solve_simplex_qp(
             shape (*batch, n, n).
         linear: q, shape (*batch, n).
         curvature: Λ > 0, one number or one per problem.
-        start: weights near the answer, such as last round's; changes the time taken,
-            not the answer.
 
     Returns:
         Weights with value, multipliers and certified gap.
@@ -79,21 +76,15 @@ def solve_simplex_qp(
         >>> bool(solution.gap < 1e-15), solution.status
         (True, 'optimal: the minimiser is unique')
     """
-    stack = stacked(gram, linear, curvature, start)
-    if stack.n > SMALL:
-        answer = _solve_large(stack)
-    elif library(SOLVER) is not None:
-        answer = _solve_compiled(stack)
-    else:
-        answer = _solve_plain(stack)
-    return answer.reshaped(stack.batch)
+    stack = stack_problems(gram, linear, curvature)
+    return _solve(stack).unstack(stack.batch)
 
 
 def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
     """Weights of a round from inner products that hewfl formed itself.
 
-    Such a matrix is semidefinite by construction: above `SMALL` clients it is not
-    factorised once more only to prove that.
+    Such a matrix is symmetric and semidefinite by construction: it is not factorised
+    once more only to prove that.
 
     Args:
         products: G, q and the constant of the objective.
@@ -106,29 +97,20 @@ def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
         InvalidInputError: Λ is out of range, or products are not finite.
         SolverError: the optimality test failed; the text gives the residual.
     """
-    gram, linear = products.gram, products.linear
-    offset, exponent = products.offset, products.exponent
-    if len(linear) > SMALL:
-        problem = scaled(gram, linear, curvature)
-        answer = _finish([problem], [solve_large(problem.H, problem.c)])
-        solution = answer.reshaped(())
-    else:
-        solution = solve_simplex_qp(gram, linear, curvature=curvature)
+    stack = stack_problems(products.gram, products.linear, curvature)
+    solution = _solve(replace(stack, tolerance=np.inf)).unstack(())
     return replace(
         solution,
-        value=np.asarray(np.ldexp(solution.value + offset, exponent)),
-        gap=np.asarray(np.ldexp(solution.gap, exponent)),
-        multipliers=np.ldexp(solution.multipliers, exponent),
+        value=np.asarray(np.ldexp(solution.value + products.offset, products.exponent)),
+        gap=np.asarray(np.ldexp(solution.gap, products.exponent)),
+        multipliers=np.ldexp(solution.multipliers, products.exponent),
     )
-
-
-# ------------------ answers
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """Results of a stack before its batch dimensions come back."""
+class _Solutions:
+    """Solutions of a stack, its batch dimensions flattened."""
 
     weights: Float64[Array, "b n"]
     multipliers: Float64[Array, "b n"]
@@ -138,7 +120,7 @@ class _Answer:
     notes: set[str]
     finite: bool
 
-    def reshaped(self, batch: tuple[int, ...]) -> SimplexSolution:
+    def unstack(self, batch: tuple[int, ...]) -> SimplexSolution:
         if not self.finite:
             got = "a product beyond the range of float64"
             raise invalid("curvature", "such that curvature × gram is finite", got)
@@ -154,19 +136,19 @@ class _Answer:
         )
 
 
-def accept(problem: Faced, found: Found) -> None:
+def require_optimal(problem: SimplexQP, result: SolverResult) -> None:
     """Refuse weights with a reduced cost that stays negative.
 
     Args:
         problem: the quadratic.
-        found: what a solver returned; solved weights passed a stricter test already.
+        result: of a solver; solved weights have passed a stricter test.
 
     Raises:
         SolverError: the residual is above `ACCEPTED`.
     """
-    if found.solved:
+    if result.solved:
         return
-    cost, scale = problem.reduced_costs(found.weights)
+    cost, scale = problem.reduced_costs(result.weights)
     residual = float((-cost / scale).max())
     if residual > ACCEPTED:
         text = (
@@ -176,91 +158,94 @@ def accept(problem: Faced, found: Found) -> None:
         raise SolverError(text)
 
 
-# ------------------ the three paths
+def _solve(stack: Stack) -> _Solutions:
+    """The one dispatch: by size, then compiled or NumPy."""
+    if stack.n > SMALL:
+        return _solve_large(stack)
+    return _solve_plain(stack) if library(SOLVER) is None else _solve_compiled(stack)
 
 
-def _solve_compiled(stack: Stack) -> _Answer:
-    """All small problems in one compiled call; ties are settled one by one."""
-    native = library(SOLVER)
-    assert native is not None
+def _solve_compiled(stack: Stack) -> _Solutions:
+    """All small problems in one compiled call; ties are resolved one by one."""
+    kernels = library(SOLVER)
+    assert kernels is not None
     count, n = stack.q.shape
-    w = np.zeros((count, n)) if stack.start is None else stack.start
-    z, info = np.empty((count, n)), np.empty((count, 4))
+    w, z, info = np.zeros((count, n)), np.empty((count, n)), np.empty((count, 4))
     pivots = np.empty(count, dtype=np.int64)
     data = (stack.G, stack.q, stack.curvature)
-    warm = stack.start is not None
-    lowest, unique, finite = native.solve(
-        *data, w, z, info, pivots, count, n, warm, stack.tolerance
+    lowest, unique, finite = kernels.solve(
+        *data, w, z, info, pivots, count, n, False, stack.tolerance
     )
-    if lowest == -2:  # the kernel only says that a matrix is bad; this finds out why
+    if lowest == -2:  # the kernel only reports a bad matrix; this names the fault
         check_gram(stack)
         raise invalid("gram", "positive semidefinite", "a matrix at the edge of it")
     value, gap = info[:, 0], info[:, 1]
     notes = {UNIQUE} if unique > 0 else set()
     for t in np.flatnonzero(info[:, 3] == 0) if unique < count else ():
-        problem = scaled(stack.G[t], stack.q[t], float(stack.curvature[t]))
+        problem = scale_problem(stack.G[t], stack.q[t], float(stack.curvature[t]))
         independent = bool(info[t, 2])
-        accept(problem, Found(w[t], 0, bool(pivots[t] >= 0), independent))
+        require_optimal(
+            problem, SolverResult(w[t], 0, bool(pivots[t] >= 0), independent)
+        )
         w[t], note = least_norm_minimiser(problem, w[t], independent=independent)
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
-    done = np.maximum(pivots, 0)
-    return _Answer(w, z, value, gap, done, notes, finite=bool(finite))
+    sweeps = np.maximum(pivots, 0)
+    return _Solutions(w, z, value, gap, sweeps, notes, finite=bool(finite))
 
 
-def _solve_plain(stack: Stack) -> _Answer:
+def _solve_plain(stack: Stack) -> _Solutions:
     """Small problems without the compiled kernels."""
     check_gram(stack)
-    problems = _problems(stack)
-    return _finish(problems, _solve_small(problems, stack.start))
+    problems = _scale_problems(stack)
+    return _certify(problems, _solve_small(problems))
 
 
-def _solve_large(stack: Stack) -> _Answer:
-    """One after the other; a factorisation proves the matrix semidefinite, too."""
+def _solve_large(stack: Stack) -> _Solutions:
+    """One after the other; the solver's factorisation proves a matrix semidefinite."""
     check_finite(stack)
-    found, problems = [], _problems(stack)
+    results, problems = [], _scale_problems(stack)
     for t, problem in enumerate(problems):
-        where = f" (problem {t})" if len(problems) > 1 else ""
-        check_symmetric(stack.G[t], stack.tolerance, where)
-        lifted = lifted_factor(problem.H)
-        if not lifted.semidefinite:
-            check_semidefinite(stack.G[t], stack.tolerance, where)
-        start = None if stack.start is None else stack.start[t]
-        found.append(solve_large(problem.H, problem.c, start, lifted))
-    return _finish(problems, found)
+        lifted = None
+        if stack.tolerance < np.inf:
+            where = f" (problem {t})" if len(problems) > 1 else ""
+            check_symmetric(stack.G[t], stack.tolerance, where)
+            lifted = lifted_factor(problem.H)
+            if not lifted.semidefinite:
+                check_semidefinite(stack.G[t], stack.tolerance, where)
+        results.append(solve_large(problem.H, problem.c, lifted))
+    return _certify(problems, results)
 
 
-def _problems(stack: Stack) -> list[WeightProblem]:
+def _scale_problems(stack: Stack) -> list[WeightProblem]:
     each = zip(stack.G, stack.q, stack.curvature, strict=True)
-    return [scaled(G, q, float(curvature)) for G, q, curvature in each]
+    return [scale_problem(G, q, float(curvature)) for G, q, curvature in each]
 
 
-def _finish(problems: list[WeightProblem], found: list[Found]) -> _Answer:
-    """Accept or refuse, settle ties, certify."""
+def _certify(problems: list[WeightProblem], results: list[SolverResult]) -> _Solutions:
+    """Test optimality, resolve ties, compute certificates."""
     w, z = np.empty((2, len(problems), len(problems[0].c)))
     value, gap = np.empty((2, len(problems)))
     notes = set()
-    for t, (problem, result) in enumerate(zip(problems, found, strict=True)):
-        accept(problem, result)
-        independent = result.independent
+    for t, (problem, result) in enumerate(zip(problems, results, strict=True)):
+        require_optimal(problem, result)
         w[t], note = least_norm_minimiser(
-            problem, result.weights, independent=independent
+            problem, result.weights, independent=result.independent
         )
         z[t], value[t], gap[t] = problem.certificate(w[t])
         notes.add(note)
-    pivots = np.array([result.pivots for result in found], dtype=np.int64)
+    pivots = np.array([result.pivots for result in results], dtype=np.int64)
     finite = bool(np.isfinite(value).all())
-    return _Answer(w, z, value, gap, pivots, notes, finite)
+    return _Solutions(w, z, value, gap, pivots, notes, finite)
 
 
-def _solve_small(problems: list[WeightProblem], start: Array | None) -> list[Found]:
-    """Block pivoting for the stack, the active set for what it leaves."""
+def _solve_small(problems: list[WeightProblem]) -> list[SolverResult]:
+    """Block pivoting for the stack, the active set for the problems it leaves."""
     H = np.stack([p.H for p in problems])
     c = np.stack([p.c - p.c[np.argmin(0.5 * np.diagonal(p.H) + p.c)] for p in problems])
-    guess = np.ones(c.shape, dtype=np.bool_) if start is None else start > 0
-    weights, sweeps, solved = block_pivoting(H, c, guess)
+    weights, sweeps, solved = block_pivoting(H, c, np.ones(c.shape, dtype=np.bool_))
     return [
-        Found(weights[t], int(sweeps[t]), True, is_independent(H[t], weights[t]))
+        SolverResult(weights[t], int(sweeps[t]), True, is_independent(H[t], weights[t]))
         if solved[t]
         else active_set(H[t], c[t])
         for t in range(len(c))

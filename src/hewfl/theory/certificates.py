@@ -1,8 +1,8 @@
-"""What the paper promises for a given federation, and whether the promise is worth it.
+"""Certificates: what the paper guarantees for a given federation.
 
-One call evaluates every statement whose constants are known: does it hold, what does it
-say after so many rounds, what can it never get below, when is a target reached. Leading
-axes are configurations here as everywhere.
+`certify` evaluates every statement whose constants are known: whether it holds, its
+bound after so many rounds, its floor, and the rounds to a target. Leading axes are
+configurations.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,8 @@ from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, as_float64, invalid
-from hewfl.theory.case import Case
 from hewfl.theory.designer import Design, design_and_range
-from hewfl.theory.heterogeneous import corrected_noise
+from hewfl.theory.heterogeneous import heterogeneous_noise
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.noise import (
     best_comparator,
@@ -29,35 +28,34 @@ from hewfl.theory.noise import (
     uniform_noise_of_mean,
 )
 from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
-from hewfl.theory.recursion import Recursion
+from hewfl.theory.recursion import Recursion, State
 from hewfl.theory.round_costs import Algorithm, communication
-from hewfl.theory.rounds_to_target import rounds_needed, single_path
+from hewfl.theory.rounds_to_target import rounds_needed, single_trajectory
 from hewfl.theory.statement import Hypothesis, all_hold
-from hewfl.theory.systems import coarser, grouped
+from hewfl.theory.systems import Case, coarsen, group_clients
 from hewfl.theory.theorems import FORMS, THEOREMS, Form, Theorem, theorem_curve
-from hewfl.theory.trajectories import State
 
 MOST_ITERATED = 10_000
 """Recursions are iterated up to so many rounds; closed bounds have no limit."""
 MOST_KINDS = 2048
-"""More kinds of client than this are gathered, none better than those it replaces."""
+"""More kinds of client than this are coarsened, none better than those it replaces."""
 TARGET = 0.1
 """The target by default, as a share of the cap f̄."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Promise:
-    """What one theorem says about the run.
+class Guarantee:
+    """The bound of one theorem for a federation.
 
     Attributes:
         label: LaTeX label.
-        algorithm: whose rounds, as `communication` names them.
+        algorithm: the algorithm, as `communication` names it.
         about: method and assumption.
-        title: what is promised, in words.
-        weights: for which weights.
-        iterate: for which iterate.
-        variant: which constants.
+        title: the statement in words.
+        weights: the weights it is about.
+        iterate: the iterate it is about.
+        variant: the set of constants.
         amplitude: ϑ at which all is evaluated.
         curvature: Λ likewise; of no effect for rules without one.
         value: bound on the expected gap after the rounds asked for; infinite where the
@@ -65,8 +63,8 @@ class Promise:
         iterated: the same by iterating the recursion behind the closed form, often far
             smaller; NaN where there is none, beyond `MOST_ITERATED`, or if the theorem
             does not hold.
-        floor: what the better of both bounds tends to.
-        closed_floor: what the closed one tends to.
+        floor: the limit of the better of both bounds.
+        closed_floor: the limit of the closed one.
         vacuous: whether the floor is at the cap f̄ or above.
         rounds_to_target: the fewest rounds to the target by the better of both;
             infinite for never, or if the theorem does not hold.
@@ -111,7 +109,7 @@ class FirstRound:
     """The one-step certificate at the start (th:predictive-majorant).
 
     Attributes:
-        variant: which constants.
+        variant: the set of constants.
         uniform: largest common θ at which uniform weights are certified not to raise
             the gap; zero where there is none.
         noise_optimal: the same for the weights a*.
@@ -131,7 +129,7 @@ class FirstRound:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Noise:
-    """How noisy the clients are, and the weights that make the best of it.
+    """Noise levels of the clients, and the weights of least noise.
 
     Attributes:
         levels: M_i = v_i²/(H_i b_i), clients last.
@@ -140,8 +138,8 @@ class Noise:
         optimal: a*, the weights of least V₂ (eq:realized-het-positive-v).
         optimal_level: α = V₂(a*).
         comparator: the weights of least noise term δ in Algorithm 2's bound (E-15); a*
-            if that bound was not asked for.
-        comparator_term: δ at these weights, zero if not asked for.
+            if that bound was not evaluated.
+        comparator_term: δ at these weights, zero if not evaluated.
         optimal_term: δ at a*, likewise.
     """
 
@@ -157,18 +155,19 @@ class Noise:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Sent:
+class Communication:
     """Numbers sent by one algorithm.
 
     Attributes:
         algorithm: control, het or hom (Algorithms 1, 2 and 3).
-        lean: in a round, as needed (E-17).
+        per_round: in a round, as needed (E-17).
         printed: in a round, by the paper's count.
-        to_target: `lean` times the fewest rounds any promise about the algorithm needs.
+        to_target: `per_round` times the fewest rounds of any guarantee for the
+            algorithm.
     """
 
     algorithm: Algorithm
-    lean: Reals
+    per_round: Reals
     printed: Reals
     to_target: Reals
 
@@ -176,28 +175,28 @@ class Sent:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Certificate:
-    """All that the theory says about a case.
+    """All guarantees of the theory for a case.
 
     Attributes:
         case: what is known.
-        target: ε asked for.
-        rounds: T asked for.
-        promises: one for each theorem and set of constants.
+        target: ε.
+        rounds: T.
+        guarantees: one for each theorem and set of constants.
         first_round: one for each set of constants.
         noise: of the clients.
-        sent: by each algorithm; empty if the dimension is not known.
-        unasked: theorems left out, each with the constants it needs.
-        participation: one sentence on who takes part and what follows (E-19).
+        communication: of each algorithm; empty if the dimension is not known.
+        not_evaluated: theorems left out, each with the constants it needs.
+        participation: one sentence on how many clients take part (E-19).
     """
 
     case: Case
     target: Reals
     rounds: int
-    promises: tuple[Promise, ...]
+    guarantees: tuple[Guarantee, ...]
     first_round: tuple[FirstRound, ...]
     noise: Noise
-    sent: tuple[Sent, ...]
-    unasked: tuple[tuple[str, tuple[str, ...]], ...]
+    communication: tuple[Communication, ...]
+    not_evaluated: tuple[tuple[str, tuple[str, ...]], ...]
     participation: str
 
 
@@ -216,17 +215,17 @@ def certify(
     Args:
         case: what is known.
         target: ε, the gap to reach, below f̄; a tenth of f̄ by default.
-        rounds: T, the rounds after which bounds are stated.
+        rounds: T, the rounds after which bounds are evaluated.
         amplitude: ϑ; by default each theorem gets the one of its `design`.
         curvature: Λ of the post-local rules; by default that of the design, and 2L
             where an amplitude is given.
         variants: sets of constants; a theorem is listed for those it comes with.
 
     Returns:
-        Promises, first rounds, noise and numbers sent, in one record.
+        Guarantees, first rounds, noise and numbers sent, in one record.
 
     Raises:
-        InvalidInputError: an argument breaks a rule above.
+        InvalidInputError: an argument is out of its range.
     """
     for variant in variants:
         if variant not in FORMS:
@@ -237,12 +236,12 @@ def certify(
     goal = as_float64("target", share if target is None else target)
     if amplitude is not None and curvature is None:
         curvature = 2 * case.system.L
-    kinds = coarser(grouped(case.system), MOST_KINDS)
+    kinds = coarsen(group_clients(case.system), MOST_KINDS)
     few = replace(case, system=kinds, tracking=case.start[1])
-    asked = [theorem for theorem in THEOREMS.values() if not theorem.missing(case)]
-    promises = tuple(
-        _promise(theorem, few, (goal, rounds), (amplitude, curvature), variant)
-        for theorem in asked
+    known = [theorem for theorem in THEOREMS.values() if not theorem.missing(case)]
+    guarantees = tuple(
+        _guarantee(theorem, few, (goal, rounds), (amplitude, curvature), variant)
+        for theorem in known
         for variant in variants
         if variant in theorem.variants
     )
@@ -252,23 +251,23 @@ def certify(
         case=case,
         target=goal,
         rounds=rounds,
-        promises=promises,
+        guarantees=guarantees,
         first_round=tuple(_first_round(few, amplitude, v) for v in certified),
-        noise=_noise(case, promises),
-        sent=_sent(case, promises),
-        unasked=tuple((label, names) for label, names in missing if names),
+        noise=_noise(case, guarantees),
+        communication=_communication(case, guarantees),
+        not_evaluated=tuple((label, names) for label, names in missing if names),
         participation=_participation(case),
     )
 
 
-def _promise(
+def _guarantee(
     theorem: Theorem,
     case: Case,
-    asked: tuple[Array, int],
+    goal: tuple[Array, int],
     given: tuple[ArrayLike | None, ArrayLike | None],
     variant: Form,
-) -> Promise:
-    (target, rounds), (amplitude, curvature) = asked, given
+) -> Guarantee:
+    (target, rounds), (amplitude, curvature) = goal, given
     best, amplitudes = design_and_range(
         theorem.label, case, target, curvature=curvature, variant=variant
     )
@@ -279,10 +278,12 @@ def _promise(
     rate = bound.rate(rounds)
     needed = rounds_needed(bound, target, least=theorem.least)
     iterated = np.full(rate.value.shape, np.nan)
-    if bound.law is not None and rounds <= MOST_ITERATED:
-        iterated = np.where(rate.holds, _last(bound.law, bound.start, rounds), np.nan)
+    if bound.recursion is not None and rounds <= MOST_ITERATED:
+        iterated = np.where(
+            rate.holds, _last_bound(bound.recursion, bound.start, rounds), np.nan
+        )
     floor = bound.floor
-    return Promise(
+    return Guarantee(
         theorem.label,
         theorem.algorithm,
         theorem.about,
@@ -306,11 +307,11 @@ def _promise(
     )
 
 
-def _last(law: Recursion, start: State, rounds: int) -> Array:
+def _last_bound(recursion: Recursion, start: State, rounds: int) -> Array:
     """The bound after T rounds by the recursion."""
-    if law.cap.ndim or any(np.ndim(x) for x in (*law.numbers, *start)):
-        return np.asarray(law.trajectory(start, rounds).gap[-1])
-    return np.asarray(single_path(law, start, rounds)[-1])
+    if recursion.cap.ndim or any(map(np.ndim, (*recursion.coefficients, *start))):
+        return np.asarray(recursion.trajectory(start, rounds).gap[-1])
+    return np.asarray(single_trajectory(recursion, start, rounds)[-1])
 
 
 def _first_round(
@@ -333,14 +334,14 @@ def _first_round(
     )
 
 
-def _noise(case: Case, promises: Sequence[Promise]) -> Noise:
+def _noise(case: Case, guarantees: Sequence[Guarantee]) -> Noise:
     system, best = case.system, noise_optimal(case.system)
     comparator, at_comparator, at_best = best, np.asarray(0.0), np.asarray(0.0)
-    for promise in promises:
-        if promise.algorithm == "het":
-            controls = PostLocal(promise.amplitude, promise.curvature)
-            known: Variant = "sharp" if promise.variant == "sharp" else "paper"
-            linear, quadratic = corrected_noise(system, controls, variant=known)
+    for guarantee in guarantees:
+        if guarantee.algorithm == "het":
+            controls = PostLocal(guarantee.amplitude, guarantee.curvature)
+            known: Variant = "sharp" if guarantee.variant == "sharp" else "paper"
+            linear, quadratic = heterogeneous_noise(system, controls, variant=known)
             comparator = best_comparator(linear, quadratic)
             at_comparator = noise_term(comparator, linear, quadratic)
             at_best = noise_term(best, linear, quadratic)
@@ -357,26 +358,29 @@ def _noise(case: Case, promises: Sequence[Promise]) -> Noise:
     )
 
 
-def _sent(case: Case, promises: Sequence[Promise]) -> tuple[Sent, ...]:
+def _communication(
+    case: Case, guarantees: Sequence[Guarantee]
+) -> tuple[Communication, ...]:
     if case.dimension is None:
         return ()
-    found = []
+    counts = []
     for algorithm in ("control", "het", "hom"):
-        lean, printed = (
+        needed, printed = (
             communication(algorithm, case.participants, case.dimension, printed=form)
             for form in (False, True)
         )
-        rounds = [p.rounds_to_target for p in promises if p.algorithm == algorithm]
+        rounds = [p.rounds_to_target for p in guarantees if p.algorithm == algorithm]
         fewest = reduce(np.minimum, rounds, np.asarray(np.inf))
-        found.append(Sent(algorithm, lean, printed, np.asarray(lean * fewest)))
-    return tuple(found)
+        to_target = np.asarray(needed * fewest)
+        counts.append(Communication(algorithm, needed, printed, to_target))
+    return tuple(counts)
 
 
 def _participation(case: Case) -> str:
     n, active = case.system.n, case.participants
     if active == n:
-        return f"all {n:,} clients take part, as every bound over several rounds asks"
+        return f"All {n:,} clients take part."
     return (
-        f"{active:,} of {n:,} clients take part: the bounds of a single round allow "
-        "it, no bound over several rounds does (erratum E-19)"
+        f"{active:,} of {n:,} clients take part; bounds over several rounds need full "
+        "participation (erratum E-19)."
     )

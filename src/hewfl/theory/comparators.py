@@ -4,8 +4,8 @@ Fixed weights w and amplitudes θ turn the certificate into a recursion,
 
     u⁺ ≤ u − a u² + β u + γ χ + δ,     χ⁺ = A + B u + C χ,
 
-which the optimised system cannot exceed. With χ below its cap χ̄ it is scalar, and u
-tends to the m with a m² = β m + γ χ̄ + δ.
+which the optimised system cannot exceed (eq:cvx-rec-main). With χ below its cap χ̄ it
+is scalar (eq:cvx-rec-closed-main), and u tends to the m with a m² = β m + γ χ̄ + δ.
 """
 
 from dataclasses import replace
@@ -26,9 +26,8 @@ from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives
 from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.recursion import Recursion
-from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.statement import Hypothesis, at_most
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory, Whole
 
 
 @broadcasting
@@ -41,7 +40,7 @@ def comparator_coefficients(
     variant: Variant = "paper",
     printed: bool = False,
 ) -> Recursion:
-    """The coefficients of a comparator (def:cvx-comp, erratum E-08).
+    """The recursion of fixed controls (def:cvx-comp, eq:cvx-rec-main, E-08).
 
         a = Σ w_i A_i/(1 + A_i f̄)
         β = Σ w_i ρ_i + (L/2) Σ w_i² κ_i   at (u, χ, M) = (1, 0, 0)
@@ -84,6 +83,7 @@ def comparator_coefficients(
     top = np.asarray(played if box_end is None else nonnegatives("box_end", box_end))
     a = np.asarray((w * fall / (1 + fall * f)).sum(-1))
     return Recursion(
+        "th:sur-cvx",
         system,
         descent=a,
         capped_descent=a,
@@ -101,60 +101,6 @@ def comparator_coefficients(
             *((at_most("θ ≤ ln(4)/2", played, np.log(4) / 2),) if printed else ()),
         ),
     )
-
-
-@broadcasting
-def comparator_recursion(
-    coefficients: Recursion, start: State, rounds: Whole, *, solver_gap: ArrayLike = 0.0
-) -> Trajectory:
-    """The recursion that the optimised system does not exceed (eq:cvx-rec-main).
-
-        u⁺ = min{f̄, u − a u² + β u + γ χ + δ + ε},     χ⁺ = A + B u + C χ
-
-    Args:
-        coefficients: of the comparator.
-        start: (u₀, χ₀).
-        rounds: T.
-        solver_gap: ε, how far the controls played may be from the least J (E-18).
-
-    Returns:
-        The bounds of rounds 0 to T.
-    """
-    return coefficients.trajectory(start, rounds, solver_gap=solver_gap)
-
-
-@broadcasting
-def comparator_rate(
-    coefficients: Recursion,
-    start: State,
-    rounds: ArrayLike,
-    *,
-    solver_gap: ArrayLike = 0.0,
-    printed: bool = False,
-) -> Rate:
-    """The closed rate (th:sur-cvx, eq:cvx-rec-closed-main).
-
-        m = (β + √(β² + 4ad))/(2a),     d = γ χ̄ + δ + ε
-        u_T ≤ m + 1/(1/(u₀ − m)₊ + aT)                        printed
-
-    Ours is `scalar_rate`, which also counts that the decay to m is geometric.
-
-    Args:
-        coefficients: of the comparator.
-        start: (u₀, χ₀).
-        rounds: T.
-        solver_gap: ε, how far the controls played may be from the least J (E-18).
-        printed: the paper's closed form.
-
-    Returns:
-        The rate; vacuous where its floor is at f̄ or above.
-
-    Raises:
-        InvalidInputError: C ≥ 1, so that χ has no cap, or a = 0.
-    """
-    k = coefficients
-    rate = k.rate(start, rounds, solver_gap=solver_gap, printed=printed)
-    return replace(rate, label="th:sur-cvx")
 
 
 def tracking_hypothesis(

@@ -1,4 +1,8 @@
-"""The search for an amplitude, and for Λ where a rule has one."""
+"""From bounds to decisions: the amplitude that certifies a target soonest.
+
+A grid over log ϑ, and over log(Λ/L − 1) for the rules with Λ, closes in on its best
+point: first for the lowest floor, then for the fewest rounds.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,17 +13,16 @@ import numpy as np
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
-from hewfl.theory.case import Case
 from hewfl.theory.homogeneous import PostLocal, above_smoothness
 from hewfl.theory.rounds_to_target import (
+    expand_axes,
     first_round_at,
     real_rounds_to,
+    rounds_in_stages,
     rounds_needed,
-    staged_arrival,
-    tail,
 )
 from hewfl.theory.statement import Hypothesis
-from hewfl.theory.systems import coarser, grouped
+from hewfl.theory.systems import Case, coarsen, group_clients
 from hewfl.theory.theorems import Curve, Form, Theorem, find_theorem, theorem_curve
 
 SEARCHED = (1e-12, 1.0)
@@ -35,8 +38,159 @@ _SEARCHED_KINDS = 128
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """The amplitude that certifies a target soonest.
+
+    Where `certified` is false no amplitude does; the fields then describe the amplitude
+    of the lowest floor, with infinitely many rounds.
+
+    Attributes:
+        theorem: label of the statement.
+        variant: the set of constants.
+        amplitude: ϑ.
+        curvature: Λ; of no effect for rules without one.
+        rounds: the fewest rounds to the target, by the better of closed rate and
+            recursion.
+        value: the bound after these rounds, at most the target; the floor where the
+            target is not reached.
+        floor: what the better of the two tends to.
+        least_target: the lowest floor of all amplitudes: a target above it is reached
+            in the end; infinite where the hypotheses hold for no amplitude.
+        certified: whether the target is reached, within `MOST_ROUNDS`.
+        hypotheses: at these controls.
+    """
+
+    theorem: str
+    variant: Form
+    amplitude: Reals
+    curvature: Reals
+    rounds: Reals
+    value: Reals
+    floor: Reals
+    least_target: Reals
+    certified: Bool[Mask, "..."]
+    hypotheses: tuple[Hypothesis, ...]
+
+
+@broadcasting
+def design(
+    theorem: str,
+    case: Case,
+    target: ArrayLike,
+    *,
+    curvature: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> Design:
+    """Minimise the certified rounds over ϑ, and over Λ where the rule has one.
+
+    The search counts rounds as real numbers: whole ones have plateaus, on which it
+    would stop. Bounds are valleys in log ϑ, so the narrow range of amplitudes that
+    certify a hard target is not missed.
+
+    Args:
+        theorem: label, a key of `THEOREMS`.
+        case: what is known.
+        target: ε, below the cap f̄, which needs no theorem.
+        curvature: Λ > L; by default it is searched too, in (L, 2L].
+        variant: the set of constants.
+
+    Returns:
+        The best controls, what they certify, and the lowest floor of all.
+
+    Raises:
+        InvalidInputError: a target that is not between 0 and f̄, or an unknown name.
+    """
+    goal = _below_cap(target, case)
+    search, shape = make_search(theorem, case, curvature, variant)
+    wide = np.broadcast_shapes(goal.shape, shape)
+    return _best_design(search, goal, wide, search.minimise(search.floors, wide))
+
+
+@broadcasting
+def certified_amplitudes(
+    theorem: str,
+    case: Case,
+    *,
+    curvature: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> tuple[Reals, Reals]:
+    """The least and the largest ϑ at which a theorem holds and is not vacuous (E-09).
+
+    Between them it is not vacuous either: floors are valleys in log ϑ. Noise may end
+    the range below, for a floor that grows as ϑ falls.
+
+    Args:
+        theorem: label, a key of `THEOREMS`.
+        case: what is known.
+        curvature: Λ > L; by default the best one in (L, 2L] for each ϑ.
+        variant: the set of constants.
+
+    Returns:
+        Both ends, within `SEARCHED`; zero where there is no such amplitude.
+
+    Raises:
+        InvalidInputError: an unknown name, or a constant the theorem needs is missing.
+    """
+    search, shape = make_search(theorem, case, curvature, variant)
+    return search.amplitudes(shape)
+
+
+@broadcasting
+def design_and_range(
+    theorem: str,
+    case: Case,
+    target: ArrayLike,
+    *,
+    curvature: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> tuple[Design, tuple[Reals, Reals]]:
+    """`design` and `certified_amplitudes` with one search for the lowest floor."""
+    goal = _below_cap(target, case)
+    search, shape = make_search(theorem, case, curvature, variant)
+    lowest = search.minimise(search.floors, shape)
+    wide = np.broadcast_shapes(goal.shape, shape)
+    start = np.broadcast_to(
+        lowest.reshape(2, *[1] * (len(wide) - len(shape)), *shape), (2, *wide)
+    )
+    return _best_design(search, goal, wide, start), search.amplitudes(shape, lowest)
+
+
+def fewest_rounds(
+    theorem: str,
+    case: Case,
+    target: ArrayLike,
+    *,
+    curvature: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> Reals:
+    """The rounds of `design` alone, in about half the time.
+
+    Where the first grid has no amplitude that certifies the target, the valley between
+    its points is not searched, and the answer is infinite; `design` searches it.
+    """
+    goal = _below_cap(target, case)
+    search, shape = make_search(theorem, case, curvature, variant)
+    wide = np.broadcast_shapes(goal.shape, shape)
+    best = search.minimise(lambda x: search.rounds(x, goal), wide)
+    controls = search.controls(search.polish(best, goal))
+    curve = theorem_curve(theorem, search.exact, controls, variant)
+    return rounds_needed(curve, goal, least=search.theorem.least).fewest
+
+
+def _below_cap(target: ArrayLike, case: Case) -> Reals:
+    """Validated ε with 0 < ε < f̄."""
+    goal, cap = positives("target", target), case.system.cap
+    if (goal >= cap).any():
+        high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
+        rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
+        raise invalid("target", rule, high[high >= cap].flat[0])
+    return goal
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """Scores of points (log ϑ, log(Λ/L − 1)) for one theorem; a given Λ stands.
+    """Scores of points (log ϑ, log(Λ/L − 1)) for one theorem; a given Λ is fixed.
 
     `exact` has all kinds of client, `case` few, for the search.
 
@@ -83,18 +237,18 @@ class Search:
         holds = curve.rate(least).holds
         if not holds.any():
             return np.full(np.broadcast_shapes(holds.shape, x.shape[1:]), np.inf)
-        if curve.law is not None:
-            needed = staged_arrival(curve.law, curve.start, goal)[0]
+        if curve.recursion is not None:
+            needed = rounds_in_stages(curve.recursion, curve.start, goal)[0]
         else:
             needed = real_rounds_to(curve.rate, goal, least)
         return np.where(holds, needed, np.inf)
 
-    def speaks(self, log_theta: Array) -> Mask:
-        """Whether the theorem holds and says something, at the best Λ for each ϑ."""
+    def is_informative(self, log_theta: Array) -> Mask:
+        """Whether the theorem holds and is not vacuous, at the best Λ for each ϑ."""
         theta = np.exp(log_theta)
         if not self.wide:
             given = 2 * self.case.system.L if self.curvature is None else self.curvature
-            return self._says(PostLocal(theta, given))
+            return self._is_informative_at(PostLocal(theta, given))
         L = self.case.system.L
         # Λ = L/(2ϑ) where that is allowed, the largest Λ a ϑ above 1/4 can have, and a
         # few smaller ones
@@ -103,10 +257,12 @@ class Search:
         for share in (1.0, 0.5, 0.1, 0.01):
             margin = edge * share
             Lambda = L * (1 + np.maximum(margin, 2.0**-40))
-            met = met | ((margin > 0) & self._says(PostLocal(theta, Lambda)))
+            met = met | (
+                (margin > 0) & self._is_informative_at(PostLocal(theta, Lambda))
+            )
         return met
 
-    def _says(self, controls: PostLocal) -> Mask:
+    def _is_informative_at(self, controls: PostLocal) -> Mask:
         curve = self.curve(controls)
         rate = curve.rate(self.theorem.least)
         floor = curve.floor_beside(rate)
@@ -115,25 +271,25 @@ class Search:
     def amplitudes(
         self, shape: tuple[int, ...], lowest: Array | None = None
     ) -> tuple[Reals, Reals]:
-        """Both ends of the amplitudes at which the theorem says something."""
+        """Both ends of the amplitudes at which the theorem is not vacuous."""
         if lowest is None:
-            lowest = self.least(self.floors, shape)
+            lowest = self.minimise(self.floors, shape)
         middle = np.log(np.asarray(self.controls(lowest).amplitude))[None]
-        outside = np.broadcast_to(tail(np.log(SEARCHED), shape), (2, *shape))
+        outside = np.broadcast_to(expand_axes(np.log(SEARCHED), shape), (2, *shape))
         inside = np.broadcast_to(middle, (2, *shape))
         parts = np.arange(1.0, 17.0).reshape(-1, *[1] * outside.ndim) / 16
         for _ in range(_CUTS):
             whole = outside - inside
-            met = self.speaks(inside + parts * whole)
+            met = self.is_informative(inside + parts * whole)
             met = np.logical_and.accumulate(met).mean(0)
             inside, outside = (
                 inside + met * whole,
                 inside + np.minimum(met + 1 / 16, 1) * whole,
             )
-        low, high = np.where(self.speaks(middle), np.exp(inside), 0.0)
+        low, high = np.where(self.is_informative(middle), np.exp(inside), 0.0)
         return np.asarray(low), np.asarray(high)
 
-    def least(
+    def minimise(
         self,
         score: Callable[[Array], Array],
         shape: tuple[int, ...],
@@ -141,31 +297,31 @@ class Search:
     ) -> Float64[Array, "2 ..."]:
         """The point of least score, by grids that close in on the best point so far.
 
-        Args:
-            score: of points, coordinates first.
-            shape: of the configurations, each with a search of its own.
-            start: a point to begin with, which stays unless another is better.
+        Points have their coordinates first; every configuration has its own search.
+        `start` is kept unless another point is better.
         """
         box = np.log([SEARCHED, _MARGINS if self.wide else (1.0, 1.0)])
-        low, high = (np.broadcast_to(tail(end, shape), (2, *shape)) for end in box.T)
+        low, high = (
+            np.broadcast_to(expand_axes(end, shape), (2, *shape)) for end in box.T
+        )
         edges, centre = (low, high), start
         for along, across in (_COARSE, *[_FINE] * _ZOOMS):
             sizes = np.array([along, across if self.wide else 1])
             axes = [np.linspace(0, 1, size) for size in sizes]
             fractions = np.stack(np.meshgrid(*axes)).reshape(2, -1)
-            x = low[:, None] + tail(fractions, shape) * (high - low)[:, None]
+            x = low[:, None] + expand_axes(fractions, shape) * (high - low)[:, None]
             if centre is not None:
                 x = np.concatenate([centre[:, None], x], axis=1)
             place = score(x).argmin(0)
             centre = np.take_along_axis(x, place[None, None], axis=1)[:, 0]
             # two steps to either side: a valley that runs aslant may leave the cell
-            step = 2 * (high - low) / tail(np.maximum(sizes - 1, 1), shape)
+            step = 2 * (high - low) / expand_axes(np.maximum(sizes - 1, 1), shape)
             low = np.maximum(edges[0], centre - step)
             high = np.minimum(edges[1], centre + step)
         assert centre is not None
         return centre
 
-    def polished(self, x: Array, goal: Array) -> Array:
+    def polish(self, x: Array, goal: Array) -> Array:
         """The point with the fewest whole rounds among neighbours of a point.
 
         A stage counts as if steps were small. For a target a few dozen rounds away they
@@ -176,17 +332,17 @@ class Search:
         near = np.stack([first, np.broadcast_to(x[1], first.shape)])
         near = np.concatenate([x[:, None], near], axis=1)
         curve = self.curve(self.controls(near))
-        if curve.law is None:
+        if curve.recursion is None:
             return x
         holds = curve.rate(self.theorem.least).holds
         limit = holds * np.float64(_POLISHED)
-        whole = first_round_at(curve.law, curve.start, goal, most=limit)
+        whole = first_round_at(curve.recursion, curve.start, goal, most=limit)
         whole = np.where(holds, whole, np.inf)
         place = whole.argmin(0)  # the point itself where nothing is better
         return np.take_along_axis(near, place[None, None], axis=1)[:, 0]
 
 
-def search_of(
+def make_search(
     theorem: str, case: Case, curvature: ArrayLike | None, variant: Form
 ) -> tuple[Search, tuple[int, ...]]:
     """The search of a theorem, and the shape of all that is known.
@@ -195,8 +351,8 @@ def search_of(
     start keeps its exact tracking error, which is a largest value over clients.
     """
     statement, shape = find_theorem(theorem, variant), _shape(case, curvature)
-    exact = replace(case, system=grouped(case.system))
-    few = coarser(exact.system, _SEARCHED_KINDS)
+    exact = replace(case, system=group_clients(case.system))
+    few = coarsen(exact.system, _SEARCHED_KINDS)
     sketch = replace(exact, system=few, tracking=exact.start[1])
     return Search(statement, exact, sketch, curvature, variant), shape
 
@@ -210,168 +366,20 @@ def _shape(case: Case, curvature: ArrayLike | None) -> tuple[int, ...]:
     return np.broadcast_shapes(case.system.cap.shape, *shapes)
 
 
-# ------------------ From bounds to decisions: which amplitude certifies a target
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Design:
-    """The amplitude that certifies a target soonest.
-
-    Where `certified` is false the search found none; the fields then describe the
-    amplitude of the lowest floor, with infinitely many rounds.
-
-    Attributes:
-        theorem: label of the statement.
-        variant: which constants.
-        amplitude: ϑ.
-        curvature: Λ; of no effect for rules without one.
-        rounds: the fewest rounds to the target, by the better of closed rate and
-            recursion.
-        value: the bound after these rounds, at most the target; the floor where the
-            target is not reached.
-        floor: what the better of the two tends to.
-        least_target: the lowest floor of all amplitudes: a target above it is reached
-            in the end; infinite where the hypotheses hold for no amplitude.
-        certified: whether the target is reached, within `MOST_ROUNDS`.
-        hypotheses: at these controls.
-    """
-
-    theorem: str
-    variant: Form
-    amplitude: Reals
-    curvature: Reals
-    rounds: Reals
-    value: Reals
-    floor: Reals
-    least_target: Reals
-    certified: Bool[Mask, "..."]
-    hypotheses: tuple[Hypothesis, ...]
-
-
-@broadcasting
-def design(
-    theorem: str,
-    case: Case,
-    target: ArrayLike,
-    *,
-    curvature: ArrayLike | None = None,
-    variant: Form = "paper",
-) -> Design:
-    """Minimise the certified rounds over ϑ, and over Λ where the rule has one.
-
-    A grid of logarithms over `SEARCHED` closes in on its best point, first for the
-    lowest floor, then from there for the fewest rounds, counted as real numbers: whole
-    ones have plateaus, on which a search stands still. Bounds are valleys in log ϑ, so
-    the narrow range of amplitudes that certify a hard target is not missed.
-
-    Args:
-        theorem: label, a key of `THEOREMS`.
-        case: what is known.
-        target: ε, below the cap f̄, which nobody needs to certify.
-        curvature: Λ > L; by default it is searched too, in (L, 2L].
-        variant: which constants.
-
-    Returns:
-        The best controls, what they certify, and the lowest floor of all.
-
-    Raises:
-        InvalidInputError: a target that is not between 0 and f̄, or an unknown name.
-    """
-    goal = _below_cap(target, case)
-    search, shape = search_of(theorem, case, curvature, variant)
-    wide = np.broadcast_shapes(goal.shape, shape)
-    return _designed(search, goal, wide, search.least(search.floors, wide))
-
-
-@broadcasting
-def certified_amplitudes(
-    theorem: str,
-    case: Case,
-    *,
-    curvature: ArrayLike | None = None,
-    variant: Form = "paper",
-) -> tuple[Reals, Reals]:
-    """The least and the largest ϑ at which a theorem holds and is not vacuous (E-09).
-
-    Between them it says something: floors are valleys in log ϑ. Noise may end the range
-    below, for a floor that grows as ϑ falls.
-
-    Args:
-        theorem: label, a key of `THEOREMS`.
-        case: what is known.
-        curvature: Λ > L; by default the best one in (L, 2L] for each ϑ.
-        variant: which constants.
-
-    Returns:
-        Both ends, within `SEARCHED`; zero where there is no such amplitude.
-
-    Raises:
-        InvalidInputError: an unknown name, or a constant the theorem needs is missing.
-    """
-    search, shape = search_of(theorem, case, curvature, variant)
-    return search.amplitudes(shape)
-
-
-@broadcasting
-def design_and_range(
-    theorem: str,
-    case: Case,
-    target: ArrayLike,
-    *,
-    curvature: ArrayLike | None = None,
-    variant: Form = "paper",
-) -> tuple[Design, tuple[Reals, Reals]]:
-    """`design` and `certified_amplitudes` with one search for the lowest floor."""
-    goal = _below_cap(target, case)
-    search, shape = search_of(theorem, case, curvature, variant)
-    lowest = search.least(search.floors, shape)
-    wide = np.broadcast_shapes(goal.shape, shape)
-    start = np.broadcast_to(
-        lowest.reshape(2, *[1] * (len(wide) - len(shape)), *shape), (2, *wide)
-    )
-    return _designed(search, goal, wide, start), search.amplitudes(shape, lowest)
-
-
-def fewest_rounds(
-    theorem: str,
-    case: Case,
-    target: ArrayLike,
-    *,
-    curvature: ArrayLike | None = None,
-    variant: Form = "paper",
-) -> Reals:
-    """The rounds of `design` alone, in about half the time.
-
-    Where the first grid meets no amplitude that certifies the target, none is looked
-    for in the valley between its points; `design` does that.
-
-    Returns:
-        Whole numbers; infinite where none was found.
-    """
-    goal = _below_cap(target, case)
-    search, shape = search_of(theorem, case, curvature, variant)
-    wide = np.broadcast_shapes(goal.shape, shape)
-    best = search.least(lambda x: search.rounds(x, goal), wide)
-    controls = search.controls(search.polished(best, goal))
-    curve = theorem_curve(theorem, search.exact, controls, variant)
-    return rounds_needed(curve, goal, least=search.theorem.least).fewest
-
-
-def _designed(
+def _best_design(
     search: Search, goal: Array, shape: tuple[int, ...], lowest: Array
 ) -> Design:
     """The best controls, evaluated with all kinds of client."""
     least, label = search.theorem.least, search.theorem.label
-    best = search.least(lambda x: search.rounds(x, goal), shape, start=lowest)
-    controls = search.controls(search.polished(best, goal))
+    best = search.minimise(lambda x: search.rounds(x, goal), shape, start=lowest)
+    controls = search.controls(search.polish(best, goal))
     curve, bottom = (
         theorem_curve(label, search.exact, at, search.variant)
         for at in (controls, search.controls(lowest))
     )
-    found = rounds_needed(curve, goal, least=least).fewest
-    certified = np.asarray(np.isfinite(found))
-    closed = curve.rate(np.where(certified, found, least))
+    rounds = rounds_needed(curve, goal, least=least).fewest
+    certified = np.asarray(np.isfinite(rounds))
+    closed = curve.rate(np.where(certified, rounds, least))
     floor, at_least = curve.floor_beside(closed), bottom.rate(least)
     lowest_gap = np.where(at_least.holds, bottom.floor_beside(at_least), np.inf)
     value = np.where(certified, np.minimum(closed.value, goal), floor)
@@ -380,20 +388,10 @@ def _designed(
         search.variant,
         amplitude=np.asarray(controls.amplitude),
         curvature=np.broadcast_to(np.asarray(controls.curvature), shape),
-        rounds=np.broadcast_to(found, shape),
+        rounds=np.broadcast_to(rounds, shape),
         value=np.broadcast_to(value, shape),
         floor=np.broadcast_to(floor, shape),
         least_target=np.broadcast_to(lowest_gap, shape),
         certified=np.broadcast_to(certified, shape),
         hypotheses=closed.hypotheses,
     )
-
-
-def _below_cap(target: ArrayLike, case: Case) -> Reals:
-    """Validated ε with 0 < ε < f̄."""
-    goal, cap = positives("target", target), case.system.cap
-    if (goal >= cap).any():
-        high = np.broadcast_to(goal, np.broadcast_shapes(goal.shape, cap.shape))
-        rule = f"below the cap f̄ = {cap.max():g}, which needs no theorem"
-        raise invalid("target", rule, high[high >= cap].flat[0])
-    return goal

@@ -1,18 +1,24 @@
-"""What Algorithms 2 and 3 share: their controls, and bounds along every path.
+"""Algorithm 3: plain branches of one common objective, weights chosen afterwards.
 
-Weights are chosen after the local steps. Path by path (th:realized-het-one-step,
-th:realized-hom-one-step), for every Λ > L and every step d = Σ w_i Δ_i,
+Weights are chosen after the local steps, as in Algorithm 2. Path by path
+(th:realized-het-one-step, th:realized-hom-one-step), for every Λ > L and every step
+d = Σ w_i Δ_i,
 
     F(x + d) − F* ≤ f + Ψ(w) + ‖∇F − c‖²/(2(Λ − L)),     Ψ = ⟨c, d⟩ + (Λ/2)‖d‖².
+
+Every branch sees ∇F itself, so the mean local gradient ḡ serves as c and no control
+variate is needed. In expectation, if batches have the mean gradient ∇F
+(`is_homogeneous`),
+
+    g⁺ ≤ T_A(g) + β g + δ                                     (th:realized-hom-bellman)
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, final
+from typing import final
 
 import numpy as np
 
 from hewfl.control.certificate import Variant, horizon_factors
-from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,
@@ -24,23 +30,21 @@ from hewfl.core.validation import (
     positives,
 )
 from hewfl.theory.noise import uniform_mean_noise, uniform_noise_of_mean
-from hewfl.theory.recursion import NO_TRACKING, Recursion, convex_rate, only_where
-from hewfl.theory.scalar import flow, linear_rate, power
+from hewfl.theory.recursion import (
+    NO_TRACKING,
+    Recursion,
+    mask_undefined,
+    validate_solver_gap,
+)
+from hewfl.theory.scalar import linear_rate, power
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import Whole, solver_gaps
-
-if TYPE_CHECKING:
-    Sampling = Literal["one objective", "fresh draws", "fixed shards"]
-else:  # run-time type checks let a wrong name through to a text with the choices
-    Sampling = str
-_SAMPLINGS = {"one objective": True, "fresh draws": True, "fixed shards": False}
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PostLocal:
-    """What a post-local controller fixes before a round, or for every round.
+    """What Algorithms 2 and 3 fix for one round, or for every round.
 
     Attributes:
         amplitude: ϑ > 0, shape (*c), or (rounds, *c) for a schedule.
@@ -50,8 +54,14 @@ class PostLocal:
     amplitude: ArrayLike
     curvature: ArrayLike
 
-    def against(self, system: System) -> tuple[Reals, Reals]:
+    def validate(self, system: System) -> tuple[Reals, Reals]:
         """Validated ϑ and Λ.
+
+        Args:
+            system: the constants, of which L bounds Λ.
+
+        Returns:
+            ϑ and Λ as arrays.
 
         Raises:
             InvalidInputError: ϑ ≤ 0 or Λ ≤ L.
@@ -141,64 +151,17 @@ def uniform_model_value(
 
 
 @broadcasting
-def plain_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
-    """Γ = Ψ(1/n) − Ψ(w), what exact weights gain over uniform ones; ≥ 0 for them."""
+def homogeneous_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
+    """Γ = Ψ(1/n) − Ψ(w), the gain of exact weights over uniform ones; Γ ≥ 0."""
     uniform = as_float64("uniform_value", uniform_value)
     return np.asarray(uniform - as_float64("model_value", model_value))
 
 
-def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
-    """Whether plain branches see ∇F itself (lem:postlocal-hom-sufficient).
-
-    "one objective": F_i = F for all clients. "fresh draws": every batch is drawn anew
-    from the pool that F averages. "fixed shards": the pool is shuffled and dealt once;
-    given its shard a client sees ∇F_i ≠ ∇F, and no number of rounds averages that out
-    (erratum E-14). The printed lemma counts shards as sufficient.
-
-    Args:
-        sampling: where batches come from.
-        printed: the paper's lemma, which is false for shards.
-
-    Returns:
-        True where E[batch gradient] = ∇F for every client in every round.
-
-    Raises:
-        InvalidInputError: an unknown sampling.
-    """
-    if sampling not in _SAMPLINGS:
-        raise invalid("sampling", f"one of {', '.join(_SAMPLINGS)}", repr(sampling))
-    return printed or _SAMPLINGS[sampling]
-
-
-# ------------------ Algorithm 3 over many rounds: plain branches of one common
-
-# Every branch sees ∇F itself, so the mean local gradient ḡ serves as the slope and no
-# control variate is needed. Path by path `post_local.pathwise_bound` holds with ḡ for c;
-# in expectation, if batches have the mean gradient ∇F (see `post_local.is_homogeneous`),
-#
-#     g⁺ ≤ T_A(g) + β g + δ                                     (th:realized-hom-bellman)
-
-
 @broadcasting
-def plain_slope_error(
-    system: System, amplitude: ArrayLike, gap: ArrayLike, *, variant: Variant = "paper"
-) -> Reals:
-    """Bound on E‖ḡ − ∇F‖² (lem:realized-hom-q).
-
-    32Lϑ²g + 8ϑ²V̄₁ + 2V_u                             paper
-    8h₁Lϑ²g + 4ϑ² (1/n)Σ h₂ᵢM_i + 2V_u,  h₁ the mean  sharp
-    """
-    theta, g = positives("amplitude", amplitude), nonnegatives("gap", gap)
-    drift, noise = _drift(system, variant)
-    L, V_u = system.L, uniform_noise_of_mean(system)
-    return np.asarray(2 * theta**2 * (drift * L * g + noise) + 2 * V_u)
-
-
-@broadcasting
-def plain_coefficients(
+def homogeneous_coefficients(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> Recursion:
-    """Coefficients of the Bellman inequality.
+    """Coefficients of Algorithm 3 (th:realized-hom-bellman, cor:realized-hom-rate).
 
         β = 16ϑ³ + 16Lϑ²/(Λ − L)                                          paper
         δ = (4ϑ³/L + 4ϑ²/(Λ − L)) V̄₁ + (ϑ/L + 1/(Λ − L)) V_u
@@ -219,7 +182,7 @@ def plain_coefficients(
     Raises:
         InvalidInputError: ϑ ≤ 0, Λ ≤ L, or a variant that does not exist here.
     """
-    theta, Lambda = controls.against(system)
+    theta, Lambda = controls.validate(system)
     L, V_u = system.L, uniform_noise_of_mean(system)
     # Uniform weights give Ψ ≤ −(ϑ/2L)‖ḡ‖² ≤ −(ϑ/4L)‖∇F‖² + (ϑ/2L)‖q‖², q = ḡ − ∇F.
     # With the mismatch term, E‖q‖² has the factor (ϑ/L + 1/(Λ − L))/2 whatever bounds
@@ -227,8 +190,9 @@ def plain_coefficients(
     # the mean drift of a branch obeys E‖b_i‖² ≤ ϑ²(2h₁ᵢ E‖∇F‖² + 2h₂ᵢM_i) (T3 without
     # mismatch), and E‖∇F‖² ≤ 2Lg: k = 4 mean h₁ᵢ, N = 2 mean h₂ᵢM_i.
     factor = theta / L + 1 / (Lambda - L)
-    drift, noise = _drift(system, variant)
+    drift, noise = slope_error_factors(system, variant)
     return Recursion(
+        "cor:realized-hom-rate",
         system,
         flows=True,
         descent=np.asarray(theta / 8 / system.cap),
@@ -242,82 +206,20 @@ def plain_coefficients(
     )
 
 
-@broadcasting
-def plain_step(
-    coefficients: Recursion, gap: ArrayLike, *, solver_gap: ArrayLike = 0.0
-) -> Reals:
-    """Bound on the next expected gap, T_A(g) + β g + δ + ε (th:realized-hom-bellman).
-
-    Args:
-        coefficients: of the round.
-        gap: g, or a bound on it; the right side grows with g.
-        solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
-    """
-    k, g = coefficients, nonnegatives("gap", gap)
-    eps = solver_gaps(solver_gap)
-    return np.asarray(flow(k.descent, g) + k.growth * g + k.noise + eps)
+def slope_error_factors(system: System, variant: Variant) -> tuple[Array, Array]:
+    """The pair (k, N) of E‖ḡ − ∇F‖² ≤ 2ϑ²(k L g + N) + 2V_u (lem:realized-hom-q)."""
+    if variant not in ("paper", "sharp"):
+        raise invalid("variant", "one of paper, sharp", repr(variant))
+    if variant == "paper":
+        return np.asarray(16.0), np.asarray(4 * uniform_mean_noise(system))
+    h1, h2 = horizon_factors(np.asarray(system.horizon))
+    m, n = system.multiplicity, system.n
+    h1, noise = (m * h1).sum(-1) / n, (m * (h2 * system.noise)).sum(-1) / n
+    return np.asarray(4 * h1), np.asarray(2 * noise)
 
 
 @broadcasting
-def plain_recursion(
-    coefficients: Recursion,
-    start: ArrayLike,
-    rounds: Whole | None = None,
-    *,
-    solver_gap: ArrayLike = 0.0,
-) -> Float64[Array, "rounds ..."]:
-    """Bounds min{f̄, T_A(g) + β g + δ + ε} on the expected gap, rounds 0 to T.
-
-    Args:
-        coefficients: constant, or of a schedule with rounds first; their hypotheses are
-            those of the bounds.
-        start: g₀.
-        rounds: T for constant coefficients, None for a schedule.
-        solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
-
-    Returns:
-        g_t for t = 0, ..., T, rounds first.
-    """
-    k, eps = coefficients, solver_gap
-    return k.trajectory((start, 0.0), rounds, solver_gap=eps).gap
-
-
-@broadcasting
-def plain_rate(
-    coefficients: Recursion,
-    start: ArrayLike,
-    rounds: ArrayLike,
-    *,
-    solver_gap: ArrayLike = 0.0,
-    printed: bool = False,
-) -> Rate:
-    """The closed convex rate at constant ϑ and Λ (cor:realized-hom-rate).
-
-        a = A/(1 + A f̄),  d = δ + ε,  m = (β + √(β² + 4ad))/(2a)
-        g_T ≤ m + 1/(1/(g₀ − m)₊ + aT)                             printed
-
-    Ours is `scalar_rate`, which also counts that the decay to m is geometric. Both keep
-    to the positive root: without noise the paper also admits m = 0 (erratum E-07).
-
-    Args:
-        coefficients: constant ones.
-        start: g₀ ≥ 0.
-        rounds: T.
-        solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
-        printed: the paper's form.
-
-    Returns:
-        The rate; vacuous where its floor is at f̄ or above.
-    """
-    k, g = coefficients, nonnegatives("start", start)
-    law = k.at_cap(0.0, solver_gap)
-    rate = convex_rate(law, k.cap, g, rounds, printed=printed)
-    hypotheses = (*k.hypotheses, at_most("g₀ ≤ f̄", g, k.cap), *rate.hypotheses)
-    return replace(rate, label="cor:realized-hom-rate", hypotheses=hypotheses)
-
-
-@broadcasting
-def plain_pl_rate(
+def homogeneous_pl_rate(
     coefficients: Recursion,
     pl_constant: ArrayLike,
     start: ArrayLike,
@@ -334,10 +236,10 @@ def plain_pl_rate(
 
     Args:
         coefficients: constant ones.
-        pl_constant: μ with ‖∇F‖² ≥ 2μ(F − F*) on the ball; at most L.
+        pl_constant: μ on the ball; at most L.
         start: g₀.
         rounds: T.
-        solver_gap: ε, how far Ψ at the weights played may be from its minimum (E-31).
+        solver_gap: ε.
         printed: the paper's closed form.
 
     Returns:
@@ -355,28 +257,16 @@ def plain_pl_rate(
     if not rho.ndim and rho <= 0:
         rule = "large enough for ρ = μϑ/(2L) − β > 0, or ϑ small enough"
         raise invalid("pl_constant", rule, f"ρ = {rho}")
-    rho = np.where(falls.holds, rho, 1.0)  # a stand-in: `only_where` takes it out
-    delta = k.noise + solver_gaps(solver_gap)
+    rho = np.where(falls.holds, rho, 1.0)  # a stand-in: `mask_undefined` removes it
+    delta = k.noise + validate_solver_gap(solver_gap)
     rate = linear_rate(g, rho, delta, rounds)
     if printed:
         rate = replace(rate, value=np.asarray(rate.floor + power(rho, rounds) * g))
-    known = (*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), falls)
+    conditions = (*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), falls)
     rate = replace(
         rate,
         label="cor:realized-hom-PL",
         vacuous=np.asarray(rate.floor >= k.cap),
-        hypotheses=(*known, *rate.hypotheses),
+        hypotheses=(*conditions, *rate.hypotheses),
     )
-    return only_where(falls.holds, rate)
-
-
-def _drift(system: System, variant: Variant) -> tuple[Array, Array]:
-    """The pair (k, N) of E‖ḡ − ∇F‖² ≤ 2ϑ²(k L g + N) + 2V_u."""
-    if variant not in ("paper", "sharp"):
-        raise invalid("variant", "one of paper, sharp", repr(variant))
-    if variant == "paper":
-        return np.asarray(16.0), np.asarray(4 * uniform_mean_noise(system))
-    h1, h2 = horizon_factors(np.asarray(system.horizon))
-    m, n = system.multiplicity, system.n
-    h1, noise = (m * h1).sum(-1) / n, (m * (h2 * system.noise)).sum(-1) / n
-    return np.asarray(4 * h1), np.asarray(2 * noise)
+    return mask_undefined(falls.holds, rate)

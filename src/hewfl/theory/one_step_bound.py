@@ -63,7 +63,7 @@ def situation(
 
 
 @broadcasting
-def executable(system: System, proxies: ArrayLike) -> System:
+def executable_system(system: System, proxies: ArrayLike) -> System:
     """The system with proxies v̂_i² for v_i²: J of it is J^ex, and J^id ≤ J^ex.
 
     Raises:
@@ -115,7 +115,7 @@ def one_step(
         J = U♯ − Σ_i w_i μ_i + (L/2) Σ_i w_i² κ_i,     μ = s − ρ
 
     with ρ of eq:rho-main and κ of eq:kappa-main, or the sharper ones of the errata. It
-    is J^id at the true variances and J^ex at proxies (`executable`). It is proved for
+    is J^id at the true variances and J^ex at proxies (`executable_system`), proved for
     θ ≤ 1 (E-03), w on the simplex and an upper state that holds almost surely (E-18).
 
     Args:

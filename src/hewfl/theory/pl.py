@@ -12,11 +12,17 @@ from typing import final
 import numpy as np
 
 from hewfl.core.broadcasting import broadcasting
-from hewfl.core.validation import Array, ArrayLike, Reals, positives
+from hewfl.core.validation import ArrayLike, Reals, positives
+from hewfl.theory.recursion import State, validate_state
 from hewfl.theory.scalar import power
-from hewfl.theory.statement import Bound, Hypothesis, Rate, at_most, below, rate_to
-from hewfl.theory.trajectories import State, checked_state
-from hewfl.theory.uniform_controller import Uniform
+from hewfl.theory.statement import (
+    Hypothesis,
+    Rate,
+    at_most,
+    below,
+    rate_with_floor,
+)
+from hewfl.theory.uniform_controller import UniformController
 
 
 @final
@@ -41,7 +47,9 @@ class Contraction:
 
 
 @broadcasting
-def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
+def pl_contraction(
+    controller: UniformController, pl_constant: ArrayLike
+) -> Contraction:
     """The contracting combination of g and q (th:pl-global).
 
         a = μϑ/L − β,   ν = 1 − C_q,   D = √((ν − a)² + 4B_qγ)
@@ -74,15 +82,8 @@ def pl_contraction(controller: Uniform, pl_constant: ArrayLike) -> Contraction:
 
 
 @broadcasting
-def pl_step(controller: Uniform, pl_constant: ArrayLike, state: State) -> Reals:
-    """Bound (1 − a_PL)g + γ q + δ on the next g (cor:direct-pl); q is as without PL."""
-    k, (g, q) = controller.recursion, checked_state("state", state)
-    return np.asarray((1 - k.contraction(pl_constant)) * g + k.staleness * q + k.noise)
-
-
-@broadcasting
 def pl_rate(
-    controller: Uniform,
+    controller: UniformController,
     pl_constant: ArrayLike,
     start: State,
     rounds: ArrayLike,
@@ -105,120 +106,10 @@ def pl_rate(
     Returns:
         The rate; vacuous where its floor is at f̄ or above.
     """
-    c, (g, q) = pl_contraction(controller, pl_constant), checked_state("start", start)
+    c, (g, q) = pl_contraction(controller, pl_constant), validate_state("start", start)
     s0 = g + c.lam * q
     left = s0 if printed else np.maximum(s0 - c.floor, 0)
     value = power(np.maximum(c.rho, 0), rounds) * left + c.floor
     value = np.where(np.asarray(rounds) > 0, value, g) if not printed else value
     cap = controller.system.cap
-    return rate_to("th:pl-global", value, c.floor, cap, c.hypotheses)
-
-
-@broadcasting
-def pl_coefficient_bounds(controller: Uniform) -> tuple[Bound, Bound, Bound]:
-    """Simple bounds on the coefficients of the printed recursion (lem:pl-coeff-bounds).
-
-        β ≤ 50ϑ³,     γ ≤ 100ϑ³/L,     C_q ≤ 288ϑ² < 1
-
-    They are true for the sharp coefficients too, which are smaller, for ϑ ≤ 1.
-    """
-    theta, L = controller.amplitude, controller.system.L
-    label, met = "lem:pl-coeff-bounds", controller.recursion.hypotheses
-    numbers = (50 * theta**3, 100 * theta**3 / L, 288 * theta**2)
-    beta, gamma, C = (Bound(label, np.asarray(x), met) for x in numbers)
-    return beta, gamma, C
-
-
-@broadcasting
-def rho_lower(controller: Uniform, pl_constant: ArrayLike) -> Bound:
-    """Lower bound ρ_PL ≥ a_PL/4 if B_qγ ≤ a_PL(1 − C_q)/4 (lem:rho-lower)."""
-    c, k = pl_contraction(controller, pl_constant), controller.recursion
-    B, nu = k.tracking.gap, 1 - k.tracking.tracking
-    weak = at_most("B_q γ ≤ a_PL(1 − C_q)/4", B * k.staleness, c.a * nu / 4)
-    slow = below("a_PL < 1 − C_q", c.a, nu)
-    return Bound("lem:rho-lower", np.asarray(c.a / 4), (*c.hypotheses, slow, weak))
-
-
-# ------------------ cor:pl-safe
-
-
-@broadcasting
-def safe_amplitude(smoothness: ArrayLike, pl_constant: ArrayLike) -> Reals:
-    """Largest ϑ of the safe regime, min{√(μ/(400L)), 1/24, L/(2μ)} (cor:pl-safe).
-
-    It is rounded down, so that it passes its own hypotheses.
-
-    Args:
-        smoothness: L > 0.
-        pl_constant: μ > 0 of ‖∇F‖² ≥ 2μ(F − F*).
-
-    Returns:
-        ϑ, shape (*c).
-    """
-    L, mu = positives("smoothness", smoothness), positives("pl_constant", pl_constant)
-    small = np.minimum(np.sqrt(mu / L) / 20, 1 / 24)
-    return np.asarray(np.minimum(small, L / mu / 2) * (1 - 2.0**-50))
-
-
-@broadcasting
-def safe_rate(
-    controller: Uniform,
-    pl_constant: ArrayLike,
-    start: State,
-    rounds: ArrayLike,
-    *,
-    printed: bool = False,
-) -> Rate:
-    """The rate in the regime where no condition needs solving (cor:pl-safe).
-
-        ϑ² ≤ min{μ/(400L), 1/576},   2μϑ ≤ L
-        g_t ≤ (1 − μϑ/(8L))ᵗ(g_0 + λq_0) + (δ + λA_q)/ρ
-
-    In it ρ ≥ μϑ/(8L) and λ ≤ γ/(1 − C_q − a_PL) ≤ (24/11)γ. The main text and the proof
-    have 400 and 576, the appendix states ϑ² ≤ μ/(98L): then ρ may be negative (E-16).
-
-    Args:
-        controller: from `uniform_coefficients`.
-        pl_constant: μ, at most L.
-        start: (g_0, q_0).
-        rounds: t.
-        printed: the hypotheses of the appendix.
-
-    Returns:
-        The rate; vacuous where its floor is at f̄ or above.
-    """
-    k, mu = controller, positives("pl_constant", pl_constant)
-    c = pl_contraction(k, mu)
-    hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=printed))
-    slow = mu * k.amplitude / k.system.L / 8
-    g, q = checked_state("start", start)
-    value = power(slow, rounds) * (g + c.lam * q) + c.floor
-    return rate_to("cor:pl-safe", value, c.floor, k.system.cap, hypotheses)
-
-
-@broadcasting
-def safe_floor(controller: Uniform, pl_constant: ArrayLike) -> Bound:
-    """The noise floor of the safe regime in closed form (cor:pl-safe, E-16).
-
-        (δ + λA_q)/ρ ≤ 128(ϑ/n + ϑ²) M/μ + (115200/11)ϑ² M/μ,     M = v²/(Hb)
-
-    which makes the O(ϑv²/(μnHb) + ϑ²v²/(μHb)) of eq:pl-floor-main explicit.
-    """
-    k, mu = controller, positives("pl_constant", pl_constant)
-    theta, M, n = k.amplitude, k.noise, k.system.n
-    value = (128 * (theta / n + theta**2) + 115200 / 11 * theta**2) * (M / mu)
-    hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=False))
-    return Bound("cor:pl-safe", np.asarray(value), hypotheses)
-
-
-def _safe(controller: Uniform, mu: Array, *, printed: bool) -> tuple[Hypothesis, ...]:
-    theta, L = controller.amplitude, controller.system.L
-    slow = at_most("2μϑ ≤ L", 2 * mu * theta, L)
-    if printed:
-        return slow, at_most("ϑ² ≤ μ/(98L)", theta**2, mu / (98 * L))
-    return (
-        slow,
-        at_most("μ ≤ L", mu, L),
-        at_most("ϑ² ≤ μ/(400L)", theta**2, mu / (400 * L)),
-        at_most("ϑ² ≤ 1/576", theta**2, 1 / 576),
-    )
+    return rate_with_floor("th:pl-global", value, c.floor, cap, c.hypotheses)

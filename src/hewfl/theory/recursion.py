@@ -1,39 +1,62 @@
-"""The recursion behind every rate over many rounds, and what it gives.
+"""The recursion behind every rate over many rounds, and its bounds.
 
     g⁺ = min{f̄, D(g) + β g + γ q + δ + ε},     q⁺ = A + B g + C q
 
 bounds the expected gap g and the expected squared tracking error q after a round by
 those before it. D(g) is g − a g² or T_a(g) = g/(1 + a g). The families of the paper
-differ in their coefficients alone: each builds a `Recursion`, which iterates itself and
-reads closed rates off its scalar form u⁺ ≤ u − a u² + β u + d.
+differ in their coefficients alone: each builds a `Recursion`. `Recursion.trajectory`
+iterates it. `Recursion.rate` is the closed bound of its scalar form
+u⁺ ≤ u − a u² + β u + d.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from hewfl.control.tracking import Tracking, tracking_cap
 from hewfl.core.array_types import Bool, Float64
-from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
-from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
-from hewfl.theory.statement import Hypothesis, Rate, below
-from hewfl.theory.systems import System
-from hewfl.theory.trajectories import (
-    State,
-    Trajectory,
-    Whole,
-    by_round,
-    checked_state,
-    solver_gaps,
-    stacked,
-    upper_state,
+from hewfl.core.validation import (
+    Array,
+    ArrayLike,
+    Mask,
+    Reals,
+    format_value,
+    invalid,
+    nonnegatives,
+    positives,
+    wholes,
 )
+from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
+from hewfl.theory.statement import Hypothesis, Rate, at_most, below
+from hewfl.theory.systems import System
 
-_OF_THE_FLOOR = ("2am ≤ 1 + β", "a ≤ 1")
+if TYPE_CHECKING:
+    Whole = int
+else:  # run-time type checks pass other values on to `one_whole` and its error
+    Whole = Any
+_ABOUT_FLOOR = ("2am ≤ 1 + β", "a ≤ 1")
 """Hypotheses that compare numbers of the floor, which exist only where it does."""
 NO_TRACKING = Tracking(np.zeros(()), np.zeros(()), np.zeros(()))
 """A = B = C = 0, for rules that use no control variates."""
+State = tuple[ArrayLike, ArrayLike]
+"""Bounds on gap and tracking error: (u, χ), (U, Q) or (g, q)."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """Bounds round by round; the first axis is the round, from 0 to T.
+
+    Attributes:
+        gap: u_t, on the expected gap.
+        tracking: χ_t, on every expected squared tracking error.
+        hypotheses: the conditions under which they are bounds.
+    """
+
+    gap: Float64[Array, "rounds ..."]
+    tracking: Float64[Array, "rounds ..."]
+    hypotheses: tuple[Hypothesis, ...]
 
 
 @final
@@ -44,13 +67,15 @@ class Recursion:
     All have shape (*c), or (rounds, *c) for a schedule.
 
     Examples:
-        >>> from hewfl.theory import PostLocal, System, plain_coefficients
+        >>> from hewfl.theory import PostLocal, System, homogeneous_coefficients
         >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
-        >>> k = plain_coefficients(system, PostLocal(0.25, 2.0), variant="sharp")
+        >>> controls = PostLocal(0.25, 2.0)
+        >>> k = homogeneous_coefficients(system, controls, variant="sharp")
         >>> k.trajectory((0.5, 0.0), 2).gap.round(4)
         array([0.5   , 0.4848, 0.4706])
 
     Attributes:
+        label: LaTeX label of the statement that `rate` evaluates.
         system: the constants; f̄ is its cap.
         descent: a.
         capped_descent: a/(1 + a f̄) where D is T_a, which is at most g − a g²/(1 + a f̄)
@@ -59,13 +84,15 @@ class Recursion:
         staleness: γ.
         noise: δ.
         tracking: A, B and C.
-        hypotheses: what must hold for both inequalities to be true.
+        hypotheses: the conditions under which both inequalities are true.
         flows: whether D is T_a.
-        slope: σ, what a unit of ‖∇F‖² takes off the gap; None where it is not stated.
+        slope: σ, the decrease of the gap per unit of ‖∇F‖²; None where the statement
+            has none.
         comparator: the fixed weights the round is compared with, clients last; None
             where they are uniform.
     """
 
+    label: str
     system: System
     descent: Reals
     capped_descent: Reals
@@ -83,15 +110,22 @@ class Recursion:
         """f̄ = LR²/2."""
         return self.system.cap
 
-    def after(self, state: State, solver_gap: ArrayLike = 0.0) -> tuple[Array, Array]:
-        """Bounds on gap and tracking error after a round.
+    @property
+    def coefficients(self) -> tuple[Array, ...]:
+        """(a, β, γ, δ, f̄, A, B, C)."""
+        chi = self.tracking
+        gap = (self.descent, self.growth, self.staleness, self.noise, self.cap)
+        return (*gap, chi.noise, chi.gap, chi.tracking)
 
-        g is kept at f̄ or below, which lem:gap allows; there D(g) grows with g, so that
-        bounds may be put for g and q.
+    def step(self, state: State, solver_gap: ArrayLike = 0.0) -> tuple[Array, Array]:
+        """Bounds on gap and tracking error after one round.
+
+        g is clipped at f̄, which lem:gap allows; below f̄, D(g) grows with g, so bounds
+        may stand for g and q.
 
         Args:
             state: (g, q) before it.
-            solver_gap: ε, how far the weights may be from the best ones.
+            solver_gap: ε.
 
         Returns:
             (g⁺, q⁺).
@@ -99,8 +133,8 @@ class Recursion:
         Raises:
             InvalidInputError: a negative number.
         """
-        known, eps = checked_state("state", state), solver_gaps(solver_gap)
-        return self._after(self.numbers, known, eps)
+        eps = validate_solver_gap(solver_gap)
+        return self._step(self.coefficients, validate_state("state", state), eps)
 
     def trajectory(
         self, start: State, rounds: Whole | None, *, solver_gap: ArrayLike = 0.0
@@ -110,7 +144,7 @@ class Recursion:
         Args:
             start: (g₀, q₀).
             rounds: T for constant coefficients, None for a schedule.
-            solver_gap: ε, how far the weights may be from the best ones.
+            solver_gap: ε.
 
         Returns:
             The bounds of rounds 0 to T.
@@ -118,20 +152,21 @@ class Recursion:
         Raises:
             InvalidInputError: a negative number, or `rounds` None without a schedule.
         """
-        eps, (u, q, begins) = solver_gaps(solver_gap), upper_state(start, self.cap)
+        eps = validate_solver_gap(solver_gap)
+        u, q, start_met = validate_start(start, self.cap)
         states = [(u, q)]
-        for numbers in zip(*by_round(rounds, *self.numbers), strict=True):
-            states.append(self._after(numbers, states[-1], eps))
-        return stacked(states, (*self.hypotheses, begins))
+        for coefficients in zip(*by_round(rounds, *self.coefficients), strict=True):
+            states.append(self._step(coefficients, states[-1], eps))
+        return as_trajectory(states, (*self.hypotheses, start_met))
 
-    def at_cap(
+    def scalar_form(
         self, tracking: ArrayLike, solver_gap: ArrayLike = 0.0
     ) -> tuple[Array, Array, Array]:
         """The scalar form u⁺ ≤ u − a u² + β u + d with q at its cap q̄.
 
         Args:
             tracking: q₀.
-            solver_gap: ε, how far the weights may be from the best ones.
+            solver_gap: ε.
 
         Returns:
             (a, β, d) with d = γ q̄ + δ + ε. Where γ = 0 the tracking error costs
@@ -142,8 +177,8 @@ class Recursion:
             InvalidInputError: C ≥ 1 in the only configuration, so that q has no cap
                 (erratum E-04).
         """
-        stale = capped_cost(self.staleness, self.tracking, tracking, self.cap)
-        d = np.asarray(stale + self.noise + solver_gaps(solver_gap))
+        stale = capped_tracking_cost(self.staleness, self.tracking, tracking, self.cap)
+        d = np.asarray(stale + self.noise + validate_solver_gap(solver_gap))
         return self.capped_descent, self.growth, d
 
     def rate(
@@ -154,37 +189,45 @@ class Recursion:
         solver_gap: ArrayLike = 0.0,
         printed: bool = False,
     ) -> Rate:
-        """The closed rate: `convex_rate` of the scalar form.
+        """The closed rate of the scalar form (lem:scalar).
+
+            m = (β + √(β² + 4ad))/(2a),     d = γ q̄ + δ + ε
+            g_T ≤ m + 1/(1/(g₀ − m)₊ + aT)                            printed
+
+        The default is `scalar_rate`, which also counts that the decay to m is
+        geometric. Both use the positive root m: without noise the paper also admits
+        m = 0, which is no floor (erratum E-07).
 
         Args:
             start: (g₀, q₀).
             rounds: T.
-            solver_gap: ε, how far the weights may be from the best ones.
+            solver_gap: ε.
             printed: the paper's closed form.
 
         Returns:
-            The rate, under the label of lem:scalar. Among several configurations it is
-            NaN where it is undefined, and the hypothesis that fails says why.
+            The rate, under `label`; vacuous where its floor is at f̄ or above. Among
+            several configurations it is NaN where it is undefined, and the hypothesis
+            that fails says why.
 
         Raises:
             InvalidInputError: the only configuration has C ≥ 1 and γ > 0, so that q
                 has no cap (erratum E-04), or a ≤ 0.
         """
-        u, q, begins = upper_state(start, self.cap)
-        law = self.at_cap(q, solver_gap)
-        rate = convex_rate(law, self.cap, u, rounds, printed=printed)
-        hypotheses = (*self.hypotheses, begins, self.contracts, *rate.hypotheses)
-        return replace(rate, hypotheses=hypotheses)
+        u, q, start_met = validate_start(start, self.cap)
+        scalar = self.scalar_form(q, solver_gap)
+        rate = convex_rate(scalar, self.cap, u, rounds, printed=printed)
+        own = (*self.hypotheses, start_met, self.tracking_contracts)
+        return replace(rate, label=self.label, hypotheses=(*own, *rate.hypotheses))
 
     @property
-    def contracts(self) -> Hypothesis:
-        """The hypothesis C < 1, which is asked only where γ > 0."""
+    def tracking_contracts(self) -> Hypothesis:
+        """The hypothesis C < 1, which matters only where γ > 0."""
         C = np.where(self.staleness > 0, self.tracking.tracking, 0.0)
         return below("C < 1", C, 1.0)
 
     @property
     def floor(self) -> Reals:
-        """The level that trajectories come down to; infinite where there is none.
+        """The limit of long trajectories; infinite where there is none.
 
         q follows g, so at rest q = (A + B g)/(1 − C): the floor is the g with
 
@@ -213,14 +256,14 @@ class Recursion:
         return np.where((C < 1) & ~np.isnan(level), level, np.inf)
 
     def decrease(self, gap: Array, tracking: Array) -> Reals:
-        """What a round takes off the gap: g − (D(g) + β g + γ q + δ).
+        """The decrease of the bound in one round: g − (D(g) + β g + γ q + δ).
 
         Args:
-            gap: before the round.
-            tracking: before the round.
+            gap: g before the round.
+            tracking: q before the round.
 
         Returns:
-            How much the bound falls; negative where it rises.
+            Negative where the bound rises.
         """
         a, u = self.descent, gap
         fall = a * u * u / (1 + a * u) if self.flows else a * u * u
@@ -230,33 +273,26 @@ class Recursion:
     def contraction(self, pl_constant: ArrayLike) -> Reals:
         """The factor a = 2μσ − β of g⁺ ≤ (1 − a) g + γ q + δ under the PL condition.
 
-        For plain branches it is ρ of eq:realized-hom-PL-rec.
+        For Algorithm 3 it is ρ of eq:realized-hom-PL-rec.
 
         Args:
-            pl_constant: μ > 0 with ‖∇F‖² ≥ 2μ(F − F*).
+            pl_constant: μ > 0.
 
         Returns:
             a, not positive where nothing contracts.
 
         Raises:
-            InvalidInputError: μ ≤ 0, or a recursion that states no σ.
+            InvalidInputError: μ ≤ 0, or a recursion without σ.
         """
         mu = positives("pl_constant", pl_constant)
         if self.slope is None:
             raise invalid("recursion", "one that states σ", "none")
         return np.asarray(2 * mu * self.slope - self.growth)
 
-    @property
-    def numbers(self) -> tuple[Array, ...]:
-        """(a, β, γ, δ, f̄, A, B, C)."""
-        k, chi = self, self.tracking
-        law = (k.descent, k.growth, k.staleness, k.noise, k.cap)
-        return (*law, chi.noise, chi.gap, chi.tracking)
-
-    def _after(
-        self, numbers: tuple[Any, ...], state: tuple[Array, Array], eps: Array
+    def _step(
+        self, coefficients: tuple[Any, ...], state: tuple[Array, Array], eps: Array
     ) -> tuple[Array, Array]:
-        a, beta, gamma, delta, cap, A, B, C = numbers
+        a, beta, gamma, delta, cap, A, B, C = coefficients
         u, q = np.minimum(state[0], cap), state[1]
         with np.errstate(over="ignore", invalid="ignore"):  # of q, which has no cap
             if not self.flows:
@@ -273,35 +309,26 @@ class Recursion:
 
 
 def convex_rate(
-    law: tuple[Array, Array, Array],
+    scalar: tuple[Array, Array, Array],
     cap: Reals,
     start: Reals,
     rounds: ArrayLike,
     *,
     printed: bool,
 ) -> Rate:
-    """The rate of u⁺ ≤ u − a u² + β u + d beside the cap f̄ (lem:scalar).
+    """The rate of u⁺ ≤ u − a u² + β u + d for (a, β, d), beside the cap f̄ (lem:scalar).
 
     Always to the positive root m: smaller solutions of the paper's conditions are no
-    floors (erratum E-07). Vacuous where m ≥ f̄ (E-09).
-
-    Args:
-        law: (a, β, d).
-        cap: f̄.
-        start: u₀ ≥ 0.
-        rounds: T.
-        printed: the paper's closed form m + 1/(1/(u₀ − m)₊ + aT).
-
-    Returns:
-        The rate; among several configurations NaN where d is, or where a ≤ 0.
+    floors (erratum E-07). Vacuous where m ≥ f̄ (E-09). Among several configurations it
+    is NaN where d is, or where a ≤ 0.
 
     Raises:
         InvalidInputError: a ≤ 0 in the only configuration, or a negative number.
     """
-    a, beta, d = np.broadcast_arrays(*law)
+    a, beta, d = np.broadcast_arrays(*scalar)
     falls = below("0 < a", 0.0, a)
     met = np.asarray(falls.holds & ~np.isnan(d))
-    if a.ndim:  # stand-ins where nothing is defined; `only_where` takes them out again
+    if a.ndim:  # stand-ins where nothing is defined; `mask_undefined` removes them
         a, d = np.where(falls.holds, a, 1.0), np.where(met, d, 0.0)
     rate = scalar_rate(start, a, beta, d, rounds)
     if printed:
@@ -312,10 +339,10 @@ def convex_rate(
     if met.all():
         return rate
     extra = () if falls.holds.all() else (falls,)
-    return only_where(met, replace(rate, hypotheses=(*extra, *rate.hypotheses)))
+    return mask_undefined(met, replace(rate, hypotheses=(*extra, *rate.hypotheses)))
 
 
-def capped_cost(
+def capped_tracking_cost(
     staleness: Reals, tracking: Tracking, start: ArrayLike, cap: Reals
 ) -> Reals:
     """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1.
@@ -332,16 +359,11 @@ def capped_cost(
     return np.where(unbounded, np.nan, cost)
 
 
-def only_where(met: Bool[Mask, "..."], rate: Rate, value: float = np.nan) -> Rate:
-    """The rate where it is defined, and a value that says it is not elsewhere.
+def mask_undefined(met: Bool[Mask, "..."], rate: Rate, value: float = np.nan) -> Rate:
+    """The rate where it is defined; elsewhere NaN, or infinity for a search.
 
     Hypotheses about the floor compare numbers that exist only where it does: they fail
     elsewhere, with NaN on both sides.
-
-    Args:
-        met: where the rate is defined.
-        rate: with stand-ins elsewhere.
-        value: NaN, or infinity where a search is to pass through.
     """
     if met.all():
         return rate
@@ -350,12 +372,64 @@ def only_where(met: Bool[Mask, "..."], rate: Rate, value: float = np.nan) -> Rat
         value=np.where(met, rate.value, value),
         floor=np.where(met, rate.floor, value),
         vacuous=np.asarray(rate.vacuous | ~met),
-        hypotheses=tuple(_told(h, met) for h in rate.hypotheses),
+        hypotheses=tuple(_mask_hypothesis(h, met) for h in rate.hypotheses),
     )
 
 
-def _told(h: Hypothesis, met: Bool[Mask, "..."]) -> Hypothesis:
-    if h.name not in _OF_THE_FLOOR:
+def _mask_hypothesis(h: Hypothesis, met: Bool[Mask, "..."]) -> Hypothesis:
+    if h.name not in _ABOUT_FLOOR:
         return h
     left, right = (np.where(met, side, np.nan) for side in (h.left, h.right))
     return Hypothesis(h.name, left, right, np.asarray(h.holds & met))
+
+
+def as_trajectory(
+    states: list[tuple[Array, Array]], hypotheses: tuple[Hypothesis, ...]
+) -> Trajectory:
+    """The states (u_t, χ_t) of all rounds as one record."""
+    gap, tracking = (
+        np.stack(np.broadcast_arrays(*column)) for column in zip(*states, strict=True)
+    )
+    return Trajectory(gap, tracking, hypotheses)
+
+
+def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
+    """A single whole number as an int; a list of them raises an error."""
+    number = wholes(name, value, least=least)
+    if number.size != 1:
+        raise invalid(name, "one whole number", format_value(value))
+    return int(number.item())
+
+
+def validate_state(name: str, state: State) -> tuple[Reals, Reals]:
+    """Validated (u, χ) ≥ 0."""
+    return nonnegatives(name, state[0]), nonnegatives(name, state[1])
+
+
+def validate_start(start: State, cap: Reals) -> tuple[Reals, Reals, Hypothesis]:
+    """Validated (u₀, χ₀) and the hypothesis u₀ ≤ f̄ (eq:sur-init-main)."""
+    u, chi = validate_state("start", start)
+    return u, chi, at_most("u₀ ≤ f̄", u, cap)
+
+
+def validate_solver_gap(value: ArrayLike) -> Reals:
+    """Validated ε ≥ 0 (E-18, E-31)."""
+    return nonnegatives("solver_gap", value)
+
+
+def by_round(
+    rounds: Whole | None, *coefficients: Reals
+) -> tuple[Float64[Array, "rounds ..."], ...]:
+    """Coefficients of one shape with the round as first axis.
+
+    `rounds` is T to hold them constant, None where their first axis is the round.
+
+    Raises:
+        InvalidInputError: `rounds` is None and no coefficient has an axis.
+    """
+    shape = np.broadcast_shapes(*(value.shape for value in coefficients))
+    if rounds is None and not shape:
+        raise invalid("rounds", "given where nothing changes over rounds", None)
+    if rounds is not None:
+        shape = (one_whole("rounds", rounds), *shape)
+    return tuple(np.broadcast_to(value, shape) for value in coefficients)

@@ -1,8 +1,9 @@
-"""When a recursion reaches a target: exactly by iterating it, or by bounded stages.
+"""Rounds to a target: a closed bound inverted, a recursion iterated or bounded.
 
 The closed rates leave the tracking error q at the cap it has for the largest gap. The
-recursion itself lets q fall with the gap, and arrives earlier, often many times. Both
-answers below are rounds after which g ≤ ε for certain.
+recursion itself lets q fall with the gap, and arrives earlier, often many times. It is
+iterated (`first_round_at`), or bounded in stages where it takes too long
+(`rounds_in_stages`). All answers are rounds after which g ≤ ε for certain.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,22 +15,185 @@ import numpy as np
 
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, positives, wholes
-from hewfl.theory.recursion import Recursion
+from hewfl.theory.recursion import Recursion, State, one_whole, validate_start
 from hewfl.theory.statement import Rate
 from hewfl.theory.theorems import Curve
-from hewfl.theory.trajectories import State, one_whole, upper_state
 
+MOST_ROUNDS = 2.0**48
+"""More rounds than this count as infinitely many."""
 MOST_STEPS = 100_000
 """Recursions are iterated one by one so far; what takes longer is bounded by stages."""
+_DIP = 2000
+"""Rounds iterated where the stages certify nothing."""
 _REST = 256
 """A bound that is the same so many rounds later counts as at rest."""
 _LEVELS = 48
 """Stages on each of two scales: ratios of the gap, and distances to the target."""
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundsNeeded:
+    """Rounds to a target by the closed bound, by the recursion, and the fewest.
+
+    Attributes:
+        fewest: the smaller of both.
+        closed: by the closed rate.
+        iterated: by the recursion, iterated as far as `MOST_STEPS` and bounded in
+            stages beyond; infinite where there is no recursion.
+    """
+
+    fewest: Reals
+    closed: Reals
+    iterated: Reals
+
+
 @broadcasting
-def staged_arrival(
-    law: Recursion, start: State, target: ArrayLike
+def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> RoundsNeeded:
+    """The fewest rounds to a target that the curve of a theorem certifies.
+
+    `least` is the fewest rounds the closed bound is defined for. Answers are whole
+    numbers: 0 where the start meets the target, infinite for never and where a
+    hypothesis fails.
+
+    Raises:
+        InvalidInputError: ε ≤ 0.
+    """
+    goal, holds = positives("target", target), curve.rate(least).holds
+    closed = rounds_to(curve.rate, goal, least=least)
+    # a start at the target needs no round, whatever the bound says
+    met = np.asarray(curve.start[0]) <= goal
+    closed = np.where(holds, np.where(met, 0.0, closed), np.inf)
+    iterated = np.full(closed.shape, np.inf)
+    if curve.recursion is not None:
+        staged = rounds_in_stages(curve.recursion, curve.start, goal)[1]
+        # no more rounds than the stages certify; a transient dip may lie below a
+        # floor, where they certify nothing
+        most = np.where(np.isfinite(staged), np.minimum(staged, MOST_STEPS), _DIP)
+        exact = first_round_at(curve.recursion, curve.start, goal, most=holds * most)
+        iterated = np.where(holds, np.minimum(staged, exact), np.inf)
+    return RoundsNeeded(np.asarray(np.minimum(closed, iterated)), closed, iterated)
+
+
+@broadcasting
+def rounds_to(
+    rate: Callable[[ArrayLike], Rate], target: ArrayLike, *, least: int = 0
+) -> Reals:
+    """The fewest rounds after which a bound is at most a target.
+
+    The bound must not rise with the rounds. The last number of rounds with the bound
+    still above the target is computed digit by digit, to the base 16, so that the
+    answer was itself evaluated.
+
+    Args:
+        rate: the bound; its hypotheses are ignored.
+        target: ε > 0, shape (*c).
+        least: the fewest rounds the bound is defined for.
+
+    Returns:
+        Whole numbers; infinite where the floor is not below the target, or where
+        `MOST_ROUNDS` do not suffice.
+
+    Examples:
+        >>> from hewfl.theory import linear_rate
+        >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
+        4.0
+
+    Raises:
+        InvalidInputError: ε ≤ 0, or an argument that the bound itself refuses.
+    """
+    goal, least = positives("target", target), one_whole("least", least)
+    first = rate(least).value
+    shape = np.broadcast_shapes(first.shape, goal.shape)
+    powers = 16.0 ** np.arange(12, -1, -1)
+    digits = expand_axes(np.arange(1.0, 16.0), shape)
+    reached = rate(least + expand_axes(powers, shape)).value <= goal
+    late = np.full(shape, float(least))
+    for power, soon in zip(powers, reached, strict=True):
+        if (reached[0] & ~soon).any():  # else this digit is zero, or does not matter
+            late = late + power * (rate(late + power * digits).value > goal).sum(0)
+    rounds = np.where(reached[0], late + 1, np.inf)
+    return np.where(first <= goal, float(least), rounds)
+
+
+def real_rounds_to(rate: Callable[[ArrayLike], Rate], goal: Array, least: int) -> Reals:
+    """`rounds_to` as a real number, on a line between two rounds, for a search."""
+    whole = rounds_to(rate, goal, least=least)
+    last = np.where(np.isfinite(whole), whole, least + 1.0)
+    before, after = rate(np.maximum(last - 1, least)).value, rate(last).value
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (goal - after) / (before - after)
+    inside = np.where((whole > least) & (share > 0) & (share < 1), share, 0.0)
+    return np.asarray(whole - inside)
+
+
+@broadcasting
+def first_round_at(
+    recursion: Recursion,
+    start: State,
+    target: ArrayLike,
+    *,
+    most: ArrayLike = MOST_STEPS,
+) -> Reals:
+    """The first round whose bound is at most a target, by iterating the recursion.
+
+    Whole numbers; infinite where `most` rounds, shape (*c), do not reach the target.
+
+    Raises:
+        InvalidInputError: ε ≤ 0 or a negative start.
+    """
+    goal = positives("target", target)
+    u, q, _ = validate_start(start, recursion.cap)
+    *columns, limit = np.broadcast_arrays(
+        *recursion.coefficients, u, q, goal, wholes("most", most)
+    )
+    rounds = np.full(limit.shape, np.inf)
+    for c in np.ndindex(rounds.shape):
+        numbers = [float(x[c]) for x in columns]
+        rounds[c] = _first_round(numbers, recursion.flows, int(limit[c]))
+    return rounds
+
+
+def single_trajectory(recursion: Recursion, start: State, rounds: int) -> list[float]:
+    """Bounds of rounds 0 to T of one configuration, faster than its `trajectory`."""
+    u, q, _ = validate_start(start, recursion.cap)
+    numbers = [float(x) for x in (*recursion.coefficients, u, q)]
+    return list(islice(_gaps(numbers, recursion.flows), rounds + 1))
+
+
+def _first_round(numbers: list[float], flows: bool, most: int) -> float:
+    """The first round at the target, the last of the numbers, of one configuration."""
+    *numbers, goal = numbers
+    last = np.inf
+    for t, u in enumerate(islice(_gaps(numbers, flows), most + 1)):
+        if u <= goal:
+            return float(t)
+        if u == last and t % _REST == 0:  # at rest above the target
+            break
+        last = u if t % _REST == 0 else last
+    return np.inf
+
+
+def _gaps(numbers: list[float], flows: bool) -> Iterator[float]:
+    """The bounds of all rounds, on Python's numbers.
+
+    For single values these are several times as fast as NumPy's.
+    """
+    a, beta, gamma, delta, cap, A, B, C, u, q = numbers
+    while True:
+        yield u
+        u = min(u, cap)
+        x, stale = a * u, gamma * q if gamma else 0.0
+        if not flows:
+            moved = u + (beta * u - a * u * u)
+        else:
+            moved = (1 / a / (1 + 1 / x) if x > 1 else u / (1 + x)) + beta * u
+        u, q = min(cap, moved + stale + delta), A + B * u + C * q
+
+
+@broadcasting
+def rounds_in_stages(
+    recursion: Recursion, start: State, target: ArrayLike
 ) -> tuple[Reals, Reals]:
     """Rounds to a target in stages: from one level of the gap to the next.
 
@@ -52,98 +216,34 @@ def staged_arrival(
         InvalidInputError: ε ≤ 0 or a negative start.
     """
     goal = positives("target", target)
-    u, q, _ = upper_state(start, law.cap)
-    shape = np.broadcast_shapes(*(x.shape for x in (*law.numbers, u, q, goal)))
-    u, q, goal, cap = (np.broadcast_to(x, shape) for x in (u, q, goal, law.cap))
+    u, q, _ = validate_start(start, recursion.cap)
+    parts = (*recursion.coefficients, u, q, goal)
+    shape = np.broadcast_shapes(*(x.shape for x in parts))
+    u, q, goal, cap = (np.broadcast_to(x, shape) for x in (u, q, goal, recursion.cap))
     u = np.asarray(np.minimum(u, cap))
-    found = _stages(law, u, q, goal)
-    rest = _rest(law, cap)
-    stuck = np.isinf(found[0]) & (q > _rest(law, u))
+    real, whole = _stages(recursion, u, q, goal)
+    stuck = np.isinf(real) & (q > _rest(recursion, u))
     if stuck.any():
-        wait = _wait(law, q, rest)
-        late = _stages(
-            law, cap, np.asarray(np.minimum(1.001 * rest, np.maximum(q, rest))), goal
-        )
-        found = (
-            np.where(stuck, wait + late[0], found[0]),
-            np.where(stuck, np.ceil(wait) + late[1], found[1]),
-        )
+        rest = _rest(recursion, cap)
+        wait = _wait(recursion, q, rest)
+        lowered = np.asarray(np.minimum(1.001 * rest, np.maximum(q, rest)))
+        late, late_whole = _stages(recursion, cap, lowered, goal)
+        real = np.where(stuck, wait + late, real)
+        whole = np.where(stuck, np.ceil(wait) + late_whole, whole)
     met = u <= goal
-    return np.where(met, 0.0, found[0]), np.where(met, 0.0, found[1])
+    return np.where(met, 0.0, real), np.where(met, 0.0, whole)
 
 
-@broadcasting
-def first_round_at(
-    law: Recursion, start: State, target: ArrayLike, *, most: ArrayLike = MOST_STEPS
-) -> Reals:
-    """The first round whose bound is at most a target, by iterating the recursion.
-
-    Args:
-        law: the recursion.
-        start: (g₀, q₀).
-        target: ε > 0.
-        most: give up after so many rounds, shape (*c).
-
-    Returns:
-        Whole numbers; infinite where the target is not met within `most` rounds.
-
-    Raises:
-        InvalidInputError: ε ≤ 0 or a negative start.
-    """
-    goal = positives("target", target)
-    u, q, _ = upper_state(start, law.cap)
-    *lanes, limit = np.broadcast_arrays(*law.numbers, u, q, goal, wholes("most", most))
-    found = np.full(limit.shape, np.inf)
-    for c in np.ndindex(found.shape):
-        found[c] = _iterate([float(x[c]) for x in lanes], law.flows, int(limit[c]))
-    return found
-
-
-def single_path(law: Recursion, start: State, rounds: int) -> list[float]:
-    """Bounds of rounds 0 to T of one configuration, faster than its `trajectory`."""
-    u, q, _ = upper_state(start, law.cap)
-    lane = [float(x) for x in (*law.numbers, u, q)]
-    return list(islice(_gaps(lane, law.flows), rounds + 1))
-
-
-def _iterate(lane: list[float], flows: bool, most: int) -> float:
-    """The first round at the target of one configuration."""
-    *numbers, goal = lane
-    last = np.inf
-    for t, u in enumerate(islice(_gaps(numbers, flows), most + 1)):
-        if u <= goal:
-            return float(t)
-        if u == last and t % _REST == 0:  # at rest above the target
-            break
-        last = u if t % _REST == 0 else last
-    return np.inf
-
-
-def _gaps(lane: list[float], flows: bool) -> Iterator[float]:
-    """The bounds of all rounds, on Python's numbers.
-
-    For single values these are several times as fast as NumPy's.
-    """
-    a, beta, gamma, delta, cap, A, B, C, u, q = lane
-    while True:
-        yield u
-        u = min(u, cap)
-        x, stale = a * u, gamma * q if gamma else 0.0
-        if not flows:
-            moved = u + (beta * u - a * u * u)
-        else:
-            moved = (1 / a / (1 + 1 / x) if x > 1 else u / (1 + x)) + beta * u
-        u, q = min(cap, moved + stale + delta), A + B * u + C * q
-
-
-def _stages(law: Recursion, u: Array, q: Array, goal: Array) -> tuple[Array, Array]:
+def _stages(
+    recursion: Recursion, u: Array, q: Array, goal: Array
+) -> tuple[Array, Array]:
     real, whole = np.zeros(u.shape), np.zeros(u.shape)
-    gamma = law.staleness
-    C = np.where(gamma > 0, law.tracking.tracking, 0.0)
+    gamma = recursion.staleness
+    C = np.where(gamma > 0, recursion.tracking.tracking, 0.0)
     levels = _levels(np.asarray(np.maximum(u, goal)), goal)
-    wide, rests = np.asarray(levels[:-1] - levels[1:]), _rest(law, levels)
+    wide, rests = np.asarray(levels[:-1] - levels[1:]), _rest(recursion, levels)
     with np.errstate(all="ignore"):  # a stage that does not fall takes for ever
-        falls = law.decrease(levels, np.zeros(()))  # what Q costs is taken off below
+        falls = recursion.decrease(levels, np.zeros(()))  # the cost of Q comes below
         for k, rest in enumerate(rests[:-1]):
             cost = gamma * np.maximum(q, rest)
             last = falls[k + 1] - cost
@@ -167,132 +267,23 @@ def _levels(high: Array, goal: Array) -> Array:
     return np.asarray(np.clip(levels, goal, high))
 
 
-def _rest(law: Recursion, gap: Array) -> Array:
+def _rest(recursion: Recursion, gap: Array) -> Array:
     """q* = (A + B g)/(1 − C), where the tracking error rests at a gap g."""
-    track = law.tracking
+    track = recursion.tracking
     with np.errstate(all="ignore"):
         level = (track.noise + track.gap * gap) / (1 - track.tracking)
-    return np.where((law.staleness > 0) & (track.tracking < 1), level, 0.0)
+    return np.where((recursion.staleness > 0) & (track.tracking < 1), level, 0.0)
 
 
-def _wait(law: Recursion, q: Array, rest: Array) -> Array:
+def _wait(recursion: Recursion, q: Array, rest: Array) -> Array:
     """Rounds until the excess of q over its rest is a thousandth of the rest."""
-    C = law.tracking.tracking
+    C = recursion.tracking.tracking
     with np.errstate(all="ignore"):
         rounds = np.log(0.001 * rest / (q - rest)) / np.log(C)
     far = q > 1.001 * rest
     return np.where(far, np.where(rounds > 0, rounds, np.inf), 0.0)
 
 
-# ------------------ Rounds to a target: a closed bound inverted exactly, a
-
-MOST_ROUNDS = 2.0**48
-"""More rounds than this count as infinitely many."""
-_DIP = 2000
-"""Rounds iterated where the stages certify nothing."""
-
-
-@broadcasting
-def rounds_to(
-    rate: Callable[[ArrayLike], Rate], target: ArrayLike, *, least: int = 0
-) -> Reals:
-    """The fewest rounds after which a bound is at most a target.
-
-    The bound must not rise with the rounds. The last number of rounds with the bound
-    still above the target is found digit by digit, to the base 16, so that the answer
-    was itself evaluated.
-
-    Args:
-        rate: the bound; hypotheses are not looked at.
-        target: ε > 0, shape (*c).
-        least: the fewest rounds the bound is defined for.
-
-    Returns:
-        Whole numbers; infinite where the floor is not below the target, or where
-        `MOST_ROUNDS` do not suffice.
-
-    Examples:
-        >>> from hewfl.theory import linear_rate
-        >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
-        4.0
-
-    Raises:
-        InvalidInputError: ε ≤ 0, or what the bound itself refuses.
-    """
-    goal, least = positives("target", target), one_whole("least", least)
-    first = rate(least).value
-    shape = np.broadcast_shapes(first.shape, goal.shape)
-    powers, digits = 16.0 ** np.arange(12, -1, -1), tail(np.arange(1.0, 16.0), shape)
-    reached = rate(least + tail(powers, shape)).value <= goal
-    late = np.full(shape, float(least))
-    for power, soon in zip(powers, reached, strict=True):
-        if (reached[0] & ~soon).any():  # else this digit is zero, or does not matter
-            late = late + power * (rate(late + power * digits).value > goal).sum(0)
-    found = np.where(reached[0], late + 1, np.inf)
-    return np.where(first <= goal, float(least), found)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Needed:
-    """Rounds to a target by the two roads, and by the better one.
-
-    Attributes:
-        fewest: the least of all that follow.
-        closed: by the closed rate.
-        iterated: by the recursion, iterated as far as `arrival.MOST_STEPS` and bounded
-            in stages beyond; infinite where there is no recursion.
-    """
-
-    fewest: Reals
-    closed: Reals
-    iterated: Reals
-
-
-@broadcasting
-def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> Needed:
-    """The fewest rounds to a target that a theorem certifies, by whichever road.
-
-    Args:
-        curve: of one theorem.
-        target: ε > 0, shape (*c).
-        least: the fewest rounds the closed bound is defined for.
-
-    Returns:
-        Whole numbers; 0 where the start meets the target, infinite for never, and where
-        a hypothesis fails.
-
-    Raises:
-        InvalidInputError: ε ≤ 0.
-    """
-    goal, holds = positives("target", target), curve.rate(least).holds
-    closed = rounds_to(curve.rate, goal, least=least)
-    met = (
-        np.asarray(curve.start[0]) <= goal
-    )  # no round is needed, whatever the bound says
-    closed = np.where(holds, np.where(met, 0.0, closed), np.inf)
-    iterated = np.full(closed.shape, np.inf)
-    if curve.law is not None:
-        staged = staged_arrival(curve.law, curve.start, goal)[1]
-        # no more rounds than the stages certify; a transient dip may be found below a
-        # floor, where they certify nothing
-        most = np.where(np.isfinite(staged), np.minimum(staged, MOST_STEPS), _DIP)
-        exact = first_round_at(curve.law, curve.start, goal, most=holds * most)
-        iterated = np.where(holds, np.minimum(staged, exact), np.inf)
-    return Needed(np.asarray(np.minimum(closed, iterated)), closed, iterated)
-
-
-def real_rounds_to(rate: Callable[[ArrayLike], Rate], goal: Array, least: int) -> Reals:
-    """`rounds_to` as a real number, on a line between two rounds, for a search."""
-    whole = rounds_to(rate, goal, least=least)
-    last = np.where(np.isfinite(whole), whole, least + 1.0)
-    before, after = rate(np.maximum(last - 1, least)).value, rate(last).value
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = (goal - after) / (before - after)
-    inside = np.where((whole > least) & (share > 0) & (share < 1), share, 0.0)
-    return np.asarray(whole - inside)
-
-
-def tail(values: Array, shape: tuple[int, ...]) -> Array:
-    """The values with an axis of length one for each of the configurations'."""
+def expand_axes(values: Array, shape: tuple[int, ...]) -> Array:
+    """The values with an axis of length one for each axis of the configurations."""
     return values.reshape(*values.shape, *[1] * len(shape))

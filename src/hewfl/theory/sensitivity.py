@@ -1,7 +1,7 @@
-"""What would help: the certificate of a case again, with one thing changed at a time.
+"""Sensitivity: the certificate of a case after one change at a time.
 
-Each change is tried, none is guessed: all theorems are searched anew for the fewest
-rounds to the target.
+Every change is evaluated: all theorems are searched anew for the fewest rounds to the
+target.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,26 +12,25 @@ import numpy as np
 
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import ArrayLike, invalid, positives
-from hewfl.theory.case import Case
 from hewfl.theory.certificates import MOST_KINDS
 from hewfl.theory.designer import design, fewest_rounds
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import rounds_needed
-from hewfl.theory.systems import coarser, grouped
+from hewfl.theory.systems import Case, coarsen, group_clients
 from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """What one change would do to the best guarantee.
+    """The best guarantee after one change.
 
     Attributes:
         change: the change, in words.
         rounds: the fewest rounds to the target after it; infinite for never.
         least_gap: the lowest gap any theorem certifies after it; NaN where the target
-            is reached, which is what was asked.
-        theorem: whose guarantee that is.
+            is reached.
+        theorem: label of the theorem behind it.
         factor: rounds after over rounds before; where the target is out of reach before
             or after, least gap after over before. Below 1 it helps.
     """
@@ -52,16 +51,16 @@ def improvements(
     curvature: ArrayLike | None = None,
     variants: Sequence[Form] = ("absorbed", "sharp"),
 ) -> tuple[Improvement, ...]:
-    """Try each change and say what it would do, the most helpful first.
+    """Evaluate one change at a time, the most helpful first.
 
-    Tried are: twice the clients, twice the batch, twice and half the local steps, one
-    number of local steps for all, all clients in every round, batches from a common
+    The changes are twice the clients, twice the batch, twice and half the local steps,
+    one number of local steps for all, all clients in every round, batches from a common
     pool; and, where an amplitude is given, half of it and the best one.
 
     Args:
         case: of one configuration.
         target: ε.
-        amplitude: ϑ; by default each theorem gets its best one.
+        amplitude: ϑ; by default the best one for each theorem.
         curvature: Λ; by default it is searched.
         variants: constants to use; a theorem takes the first it has.
 
@@ -72,7 +71,7 @@ def improvements(
         InvalidInputError: several configurations or targets at once, or ε ≤ 0.
     """
     goal = positives("target", target)
-    case = replace(case, system=coarser(grouped(case.system), MOST_KINDS))
+    case = replace(case, system=coarsen(group_clients(case.system), MOST_KINDS))
     if case.system.cap.ndim or goal.ndim:
         shape = (*case.system.cap.shape, *goal.shape)
         raise invalid("case", "of one configuration", f"shape {shape}")
@@ -86,8 +85,8 @@ def improvements(
         half = _best(case, eps, (amplitude / 2, curvature), variants)
         free = _best(case, eps, (None, curvature), variants)
         tried += [("half the amplitude ϑ", half), ("the best amplitude ϑ", free)]
-    found = [_compared(change, now, then) for change, then in tried]
-    return tuple(sorted(found, key=lambda x: x.factor))
+    rows = [_compare(change, now, then) for change, then in tried]
+    return tuple(sorted(rows, key=lambda x: x.factor))
 
 
 _Best = tuple[float, float, str]
@@ -108,7 +107,9 @@ def _best(
         if variant is not None and not theorem.missing(case)
     ]
     if amplitude is not None:
-        return min(_at(case, target, (amplitude, curvature), row) for row in rows)
+        return min(
+            _guarantee_at(case, target, (amplitude, curvature), row) for row in rows
+        )
     quick = [
         (float(fewest_rounds(t, case, target, curvature=curvature, variant=v)), 0.0, t)
         for t, v in rows
@@ -120,13 +121,13 @@ def _best(
     return min((float(d.rounds), float(d.least_target), d.theorem) for d in designs)
 
 
-def _at(
+def _guarantee_at(
     case: Case,
     target: float,
     given: tuple[float, ArrayLike | None],
     row: tuple[str, Form],
 ) -> _Best:
-    """What a theorem says at a given amplitude."""
+    """The guarantee of a theorem at a given amplitude."""
     amplitude, curvature = given
     Lambda = 2 * case.system.L if curvature is None else curvature
     curve = theorem_curve(row[0], case, PostLocal(amplitude, Lambda), row[1])
@@ -137,7 +138,7 @@ def _at(
     return float(rounds), float(floor), row[0]
 
 
-def _compared(change: str, now: _Best, then: _Best) -> Improvement:
+def _compare(change: str, now: _Best, then: _Best) -> Improvement:
     rounds, least, label = then
     if np.isfinite(now[0]):
         factor = rounds / now[0] if now[0] > 0 else 1.0

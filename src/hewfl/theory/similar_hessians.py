@@ -14,11 +14,16 @@ import numpy as np
 from hewfl.control.tracking import Tracking
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives, wholes
-from hewfl.theory.recursion import NO_TRACKING, Recursion, only_where
+from hewfl.theory.recursion import (
+    NO_TRACKING,
+    Recursion,
+    State,
+    mask_undefined,
+    validate_state,
+)
 from hewfl.theory.scalar import scalar_floor
-from hewfl.theory.statement import Bound, Rate, at_most, rate_to
-from hewfl.theory.trajectories import State, Trajectory, Whole, checked_state
-from hewfl.theory.uniform_controller import Uniform
+from hewfl.theory.statement import Bound, Rate, at_most, rate_with_floor
+from hewfl.theory.uniform_controller import UniformController
 
 
 @final
@@ -29,13 +34,14 @@ class HigherOrder:
     Attributes:
         controller: the uniform controller underneath.
         mismatch: K_ho.
-        apart: Δ² = k_v + k_g g + k_q q, how far the branches are from their mean.
+        disagreement: Δ² = k_v + k_g g + k_q q, the mean squared distance of the
+            branches from their mean (eq:Delta-t-main).
         recursion: with β = ω k_g, γ = ω k_q and δ = ω k_v + ν.
     """
 
-    controller: Uniform
+    controller: UniformController
     mismatch: Reals
-    apart: Tracking
+    disagreement: Tracking
     recursion: Recursion
 
 
@@ -51,7 +57,7 @@ def curvature_mismatch(
 
 @broadcasting
 def higher_order(
-    controller: Uniform,
+    controller: UniformController,
     similarity: ArrayLike,
     hessian_lipschitz: ArrayLike,
     *,
@@ -97,55 +103,25 @@ def higher_order(
     short = (
         at_most("ϑ/H ≤ 1/4", theta / H, 0.25) if paper else at_most("ϑ ≤ H", theta, H)
     )
-    apart = Tracking(
+    disagreement = Tracking(
         noise=np.asarray(per_noise * scale / L / L * k.noise),
         gap=np.asarray(per_gap * scale / L),
         tracking=np.asarray(per_tracking * scale / L / L),
     )
     a = np.asarray(theta / (2 * L * R * R))
-    law = Recursion(
+    recursion = Recursion(
+        "th:ho-main",
         k.system,
         flows=True,
         descent=a,
         capped_descent=np.asarray(a / (1 + theta / 4)),
-        growth=np.asarray(omega * apart.gap),
-        staleness=np.asarray(omega * apart.tracking),
-        noise=np.asarray(omega * apart.noise + nu),
+        growth=np.asarray(omega * disagreement.gap),
+        staleness=np.asarray(omega * disagreement.tracking),
+        noise=np.asarray(omega * disagreement.noise + nu),
         tracking=k.recursion.tracking,
         hypotheses=(*k.recursion.hypotheses, short),
     )
-    return HigherOrder(k, K, apart, law)
-
-
-@broadcasting
-def disagreement(bound: HigherOrder, state: State) -> Reals:
-    """Mean squared distance Δ² of the branches from their mean (eq:Delta-t-main)."""
-    return bound.apart.after(*checked_state("state", state))
-
-
-@broadcasting
-def higher_order_step(bound: HigherOrder, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:ho-main)."""
-    return bound.recursion.after(state)
-
-
-@broadcasting
-def higher_order_trajectory(
-    bound: HigherOrder, start: State, rounds: Whole
-) -> Trajectory:
-    """The recursion of (g, q) from a start (th:ho-main).
-
-    Args:
-        bound: from `higher_order`.
-        start: (g₀, q₀).
-        rounds: T.
-
-    Returns:
-        The bounds of rounds 0 to T.
-    """
-    k = bound.recursion
-    # without the hypothesis on the start: any gap is at most f̄ (lem:gap)
-    return replace(k.trajectory(start, rounds), hypotheses=k.hypotheses)
+    return HigherOrder(k, K, disagreement, recursion)
 
 
 @broadcasting
@@ -165,7 +141,7 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
             not exist.
     """
     full, q0 = bound.recursion, nonnegatives("tracking", tracking)
-    a, _, delta = full.at_cap(q0)
+    a, _, delta = full.scalar_form(q0)
     return replace(
         full,
         flows=False,
@@ -199,7 +175,7 @@ def best_iterate_rate(
         InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, or an
             argument out of range.
     """
-    T, (g, q) = wholes("rounds", rounds, least=1), checked_state("start", start)
+    T, (g, q) = wholes("rounds", rounds, least=1), validate_state("start", start)
     k = closed_higher_order(bound, q)
     met = np.asarray(~np.isnan(k.noise))
     a, beta, delta = k.descent, k.growth, np.where(met, k.noise, 0.0)
@@ -211,39 +187,15 @@ def best_iterate_rate(
     else:
         level = scalar_floor(a, beta, delta)
         value = scalar_floor(a, beta, delta + g / T)
-    hypotheses = (*k.hypotheses, bound.recursion.contracts)
-    return only_where(met, rate_to("th:ho-main", value, level, k.cap, hypotheses))
-
-
-@broadcasting
-def last_iterate_rate(bound: HigherOrder, start: State, rounds: ArrayLike) -> Rate:
-    """Bound on the last g_T, which th:ho-main leaves to the reader (lem:scalar).
-
-        g⁺ ≤ g − a̲_ho g² + β_ho g + δ_ho                        (eq:ho-rec-main)
-
-    is the recursion of lem:scalar, so g_T itself decays to the m with
-    a̲ m² = β m + δ: the floor of the best iterate, reached like 1/T and not like 1/√T.
-
-    Args:
-        bound: from `higher_order`.
-        start: (g_0, q_0).
-        rounds: T.
-
-    Returns:
-        The rate; vacuous where its floor is at f̄ or above. Among several
-        configurations it is NaN where C_q ≥ 1 and K_ho > 0.
-
-    Raises:
-        InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, or an
-            argument out of range.
-    """
-    rate = bound.recursion.rate(start, rounds)
-    return replace(rate, label="th:ho-main")
+    hypotheses = (*k.hypotheses, bound.recursion.tracking_contracts)
+    return mask_undefined(
+        met, rate_with_floor("th:ho-main", value, level, k.cap, hypotheses)
+    )
 
 
 @broadcasting
 def common_quadratic_rate(
-    controller: Uniform, gap: ArrayLike, rounds: ArrayLike
+    controller: UniformController, gap: ArrayLike, rounds: ArrayLike
 ) -> Bound:
     """Bound on the least g_t for quadratics with one Hessian (th:ho-main, E-23).
 

@@ -89,7 +89,7 @@ class Rate:
         return all_hold(self.hypotheses)
 
 
-def rate_to(
+def rate_with_floor(
     label: str,
     value: ArrayLike,
     floor: ArrayLike,

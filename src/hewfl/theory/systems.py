@@ -1,7 +1,11 @@
-"""What a theorem is told: L, R and what each client does, for one system or many."""
+"""What a theorem takes: the constants of a federation, and what else is known of it.
+
+`System` holds L, R and the constants of the clients, for one configuration or many.
+`Case` adds the start and the constants that single theorems need.
+"""
 
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
@@ -13,14 +17,23 @@ from hewfl.core.validation import (
     ArrayLike,
     Ints,
     Mask,
+    Nonnegatives,
+    Positives,
     Reals,
     as_float64,
     broadcast,
+    check_fields,
     invalid,
     nonnegatives,
     positives,
     wholes,
 )
+
+if TYPE_CHECKING:
+    Sampling = Literal["one objective", "fresh draws", "fixed shards"]
+else:  # run-time type checks pass a wrong name on to the error that lists the choices
+    Sampling = str
+_SAMPLINGS = {"one objective": True, "fresh draws": True, "fixed shards": False}
 
 
 @final
@@ -38,9 +51,9 @@ class System:
         horizon: H_i ≥ 1, whole numbers, shape (*c, n).
         batch_size: b_i ≥ 1, whole numbers, shape (*c, n).
         variance: v_i² ≥ 0 or proxies not below it, shape (*c, n).
-        count: how many clients alike each entry stands for, shape (kinds); None if an
-            entry is a client. With it, weights have an entry for each kind: that of all
-            its clients together, who share it equally.
+        count: how many identical clients each entry stands for, shape (kinds); None if
+            an entry is one client. With counts, weights have one entry for each kind:
+            the total weight of its clients, who share it equally.
 
     Raises:
         InvalidInputError: a constant is out of its range, or shapes do not broadcast.
@@ -54,7 +67,7 @@ class System:
     count: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range or empty; store broadcast float64 arrays."""
+        """Check ranges; store broadcast float64 arrays."""
         L = positives("smoothness", self.smoothness)
         R = positives("radius", self.radius)
         H = wholes("horizon", self.horizon, least=1)
@@ -118,7 +131,7 @@ def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> 
     Args:
         profiles: H_i, b_i and v_i².
         bounds: L and R.
-        n: how many clients, where a profile is one number for all.
+        n: number of clients, where a profile is one number for all.
 
     Returns:
         The system of one configuration.
@@ -130,10 +143,107 @@ def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> 
     return System(bounds.smoothness, bounds.radius, H, b, v2)
 
 
-def one_by_one(system: System) -> None:
-    """Require a system whose entries are clients, where clients are told apart."""
+def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
+    """Whether plain branches see ∇F itself (lem:postlocal-hom-sufficient).
+
+    "one objective": F_i = F for all clients. "fresh draws": every batch is drawn anew
+    from the pool that F averages. "fixed shards": the pool is shuffled and dealt once;
+    given its shard a client sees ∇F_i ≠ ∇F, and no number of rounds averages that out
+    (erratum E-14). The printed lemma counts shards as sufficient.
+
+    Args:
+        sampling: the source of the batches.
+        printed: the paper's lemma, which is false for shards.
+
+    Returns:
+        True where E[batch gradient] = ∇F for every client in every round.
+
+    Raises:
+        InvalidInputError: an unknown sampling.
+    """
+    if sampling not in _SAMPLINGS:
+        raise invalid("sampling", f"one of {', '.join(_SAMPLINGS)}", repr(sampling))
+    return printed or _SAMPLINGS[sampling]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """What is known of a federation; a field that is None is not known.
+
+    Attributes:
+        system: the constants.
+        gap: g_0 or a bound on it; by default f̄, which lem:gap always allows. A larger
+            bound is read as f̄.
+        tracking: bound on E‖c_i,0 − ∇F_i(x_0)‖²; by default max v_i²/b_i, true if every
+            c_i,0 is a minibatch gradient at x_0. It depends on the data if c_i,0 = 0.
+        pl_constant: μ of ‖∇F‖² ≥ 2μ(F − F*).
+        similarity: S ≥ ‖∇²F_i − ∇²F‖.
+        hessian_lipschitz: Lipschitz constant of the Hessians.
+        sampling: the source of the batches; "fixed shards" assumes nothing.
+        active: clients that take part in a round; by default all.
+        dimension: d, parameters of the model, to count the numbers sent.
+
+    Raises:
+        InvalidInputError: a constant is out of its range, or the sampling is unknown.
+    """
+
+    system: System
+    gap: Nonnegatives | None = None
+    tracking: Nonnegatives | None = None
+    pl_constant: Positives | None = None
+    similarity: Nonnegatives | None = None
+    hessian_lipschitz: Nonnegatives | None = None
+    sampling: Sampling = "fixed shards"
+    active: int | None = None
+    dimension: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check ranges, and that there are no more participants than clients."""
+        is_homogeneous(self.sampling)
+        check_fields(self)
+        n, S = self.system.n, self.active
+        if S is not None and not 1 <= S <= n:
+            raise invalid("active", f"between 1 and the number of clients, {n}", S)
+
+    @property
+    def participants(self) -> int:
+        """S, the clients that take part in a round."""
+        return self.system.n if self.active is None else self.active
+
+    @property
+    def start(self) -> tuple[Reals, Reals]:
+        """Bounds on gap and tracking error at the start; the gap is at most f̄."""
+        v2, b = np.asarray(self.system.variance), np.asarray(self.system.batch_size)
+        cap = self.system.cap
+        gap = cap if self.gap is None else np.minimum(self.require("gap"), cap)
+        tracking = (
+            (v2 / b).max(-1) if self.tracking is None else self.require("tracking")
+        )
+        return np.asarray(gap), np.asarray(tracking)
+
+    def require(self, name: str) -> Reals:
+        """The value of a field that a statement needs.
+
+        Args:
+            name: of the field.
+
+        Returns:
+            Its value.
+
+        Raises:
+            InvalidInputError: it is None.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise invalid(name, "given", value)
+        return as_float64(name, value)
+
+
+def require_single_clients(system: System) -> None:
+    """Require a system whose entries are single clients."""
     if system.count is not None:
-        rule = "of clients one by one, without `count`, where they are told apart"
+        rule = "without `count`: this statement distinguishes single clients"
         raise invalid("system", rule, f"{system.kinds} kinds of client")
 
 
@@ -146,25 +256,20 @@ def client_mask(system: System, active: ArrayLike) -> Bool[Mask, "*c n"]:
         InvalidInputError: not booleans, not one for each client, or a system of kinds.
     """
     S = np.asarray(active)
-    one_by_one(system)
+    require_single_clients(system)
     if S.dtype != np.bool_ or S.shape[-1:] != (system.n,):
         rule = f"booleans, one for each of {system.n} clients"
         raise invalid("active", rule, f"{S.dtype} of shape {S.shape}")
     return S
 
 
-# ------------------ kinds of client
-
-
-def grouped(system: System) -> System:
+def group_clients(system: System) -> System:
     """The system with identical clients counted instead of listed, in first order.
 
-    Every bound that weighs clients alike by kind is the same for both.
-
-    Returns:
-        A system of kinds; the given one where no two clients are alike.
+    Bounds that give identical clients equal weight do not change. A system without
+    identical clients is returned as it is.
     """
-    place, kind = kinds_of(system)
+    place, kind = _kinds_of(system)
     if place.size == system.kinds:
         return system
     m = np.bincount(kind, np.broadcast_to(system.multiplicity, kind.shape))
@@ -173,11 +278,37 @@ def grouped(system: System) -> System:
     return System(system.L, system.R, H, b, v2, m)
 
 
-def kinds_of(system: System) -> tuple[Ints, Ints]:
+def coarsen(system: System, most: int) -> System:
+    """A system of about `most` kinds, none of them better than those they replace.
+
+    A kind stands for clients of similar H, b and M: it has their longest horizon and
+    their largest M, with which every bound grows. So what is certified for it is
+    certified for them (a proxy not below the variance). A system with no more kinds,
+    or of several configurations, is returned as it is.
+    """
+    if system.kinds <= most or system.cap.ndim:
+        return system
+    H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
+    side = max(2, int(most ** (1 / 3)))
+    h, s = _bin_index(H, side), _bin_index(b, side)
+    rest = max(2, most // (np.unique(h).size * np.unique(s).size))
+    with np.errstate(divide="ignore"):
+        label = (h * side + s) * rest + _bin_index(system.noise, rest)
+    label, cell = np.unique(label, return_inverse=True)
+    tops = [np.zeros(label.size) for _ in range(3)]
+    for top, value in zip(tops, (H, b, system.noise), strict=True):
+        np.maximum.at(top, cell, value)
+    longest, batch, noise = tops
+    m = np.bincount(cell, np.broadcast_to(system.multiplicity, cell.shape))
+    variance = noise * longest * batch * (1 + 2.0**-50)  # rounding must not lower M
+    return System(system.L, system.R, longest, batch, variance, m)
+
+
+def _kinds_of(system: System) -> tuple[Ints, Ints]:
     """Where each kind of client first appears, and the kind of every client."""
     fields = (system.horizon, system.batch_size, system.variance)
     rows = [np.reshape(f, (-1, system.kinds)) for f in fields]
-    # rows that hold one value tell no clients apart
+    # rows with a single value distinguish no clients
     differ = (row[(row != row[:, :1]).any(1)] for row in rows)
     keys = np.concatenate([rows[0][:1], *differ])
     order = np.lexsort(keys)
@@ -192,41 +323,12 @@ def kinds_of(system: System) -> tuple[Ints, Ints]:
     return first[rank], renamed[label]
 
 
-def coarser(system: System, most: int) -> System:
-    """A system of about `most` kinds, none of them better than those they replace.
-
-    A kind stands for clients of similar H, b and M: it has their longest horizon and
-    their largest M, with which every bound grows. So what is certified for it is
-    certified for them (a proxy not below the variance).
-
-    Returns:
-        The given system where it has no more kinds than that, or several
-        configurations.
-    """
-    if system.kinds <= most or system.cap.ndim:
-        return system
-    H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
-    side = max(2, int(most ** (1 / 3)))
-    h, s = _binned(H, side), _binned(b, side)
-    rest = max(2, most // (np.unique(h).size * np.unique(s).size))
-    with np.errstate(divide="ignore"):
-        label = (h * side + s) * rest + _binned(system.noise, rest)
-    label, cell = np.unique(label, return_inverse=True)
-    tops = [np.zeros(label.size) for _ in range(3)]
-    for top, value in zip(tops, (H, b, system.noise), strict=True):
-        np.maximum.at(top, cell, value)
-    longest, batch, noise = tops
-    m = np.bincount(cell, np.broadcast_to(system.multiplicity, cell.shape))
-    variance = noise * longest * batch * (1 + 2.0**-50)  # rounding must not lower M
-    return System(system.L, system.R, longest, batch, variance, m)
-
-
-def _binned(values: Array, bins: int) -> Ints:
-    """Cells of about equal logarithmic width; exact where there are few values."""
-    found, cell = np.unique(values, return_inverse=True)
-    if found.size <= bins:
-        return cell
-    x = np.log(np.maximum(found, found[found > 0].min()))
+def _bin_index(values: Array, bins: int) -> Ints:
+    """Bins of about equal logarithmic width; exact where there are few values."""
+    levels, index = np.unique(values, return_inverse=True)
+    if levels.size <= bins:
+        return index
+    x = np.log(np.maximum(levels, levels[levels > 0].min()))
     width = (x[-1] - x[0]) / bins
     cells: Ints = np.minimum(((x - x[0]) / width).astype(np.int64), bins - 1)
-    return cells[cell]
+    return cells[index]

@@ -1,4 +1,4 @@
-"""The uniform controller: everybody takes part, one H, b and ϑ, weights 1/n.
+"""The uniform controller: all clients take part, with one H, b and ϑ and weights 1/n.
 
     g⁺ ≤ g − a g² + β g + γ q + δ,     q⁺ ≤ A + B g + C q          (th:direct-bellman)
 
@@ -6,25 +6,23 @@ for the expected gap g and the worst expected squared tracking error q. Averagin
 cancels the mismatch of the control variates, so q costs ϑ³ here and ϑ in general.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from hewfl.control import tracking
 from hewfl.control.certificate import Variant, check_variant, horizon_factors
 from hewfl.control.tracking import Tracking, predictable_tracking
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, positives
 from hewfl.theory.recursion import Recursion
-from hewfl.theory.statement import Bound, Hypothesis, at_most, below
+from hewfl.theory.statement import Hypothesis, at_most, below
 from hewfl.theory.systems import System
-from hewfl.theory.trajectories import State, Trajectory, Whole, checked_state
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Uniform:
+class UniformController:
     """The uniform controller on a system, with the coefficients of its recursions.
 
     Attributes:
@@ -48,7 +46,7 @@ class Uniform:
 @broadcasting
 def uniform_coefficients(
     system: System, amplitude: ArrayLike, *, variant: Variant = "paper"
-) -> Uniform:
+) -> UniformController:
     """Coefficients of the uniform controller (th:direct-bellman, prop:direct-q).
 
         a = ϑ/(2LR²),   β = 48ϑ³ + 32ϑ⁴/n,   γ = 96ϑ³/L + 64ϑ⁴/(Ln),
@@ -95,9 +93,19 @@ def uniform_coefficients(
     numbers = (sigma / R / R, beta, gamma, delta)
     a, beta, gamma, delta = (np.asarray(x) for x in numbers)
     met = _hypotheses(system, theta, variant, track)
-    slope = np.asarray(sigma)
-    law = Recursion(system, a, a, beta, gamma, delta, track, met, slope=slope)
-    return Uniform(theta, variant, np.asarray(M), law)
+    recursion = Recursion(
+        "th:direct-bellman",
+        system,
+        descent=a,
+        capped_descent=a,
+        growth=beta,
+        staleness=gamma,
+        noise=delta,
+        tracking=track,
+        hypotheses=met,
+        slope=np.asarray(sigma),
+    )
+    return UniformController(theta, variant, np.asarray(M), recursion)
 
 
 def _hypotheses(
@@ -113,77 +121,3 @@ def _hypotheses(
         at_most("H_i = H", H.max(-1), H.min(-1)),
         at_most("b_i = b", b.max(-1), b.min(-1)),
     )
-
-
-@broadcasting
-def uniform_step(controller: Uniform, state: State) -> tuple[Array, Array]:
-    """Bounds on (g, q) after a round (th:direct-bellman)."""
-    return controller.recursion.after(state)
-
-
-@broadcasting
-def uniform_trajectory(controller: Uniform, start: State, rounds: Whole) -> Trajectory:
-    """The coupled recursion of (g, q) from a start (th:direct-bellman).
-
-    Args:
-        controller: from `uniform_coefficients`.
-        start: (g₀, q₀).
-        rounds: T.
-
-    Returns:
-        The bounds of rounds 0 to T.
-    """
-    k = controller.recursion
-    # without the hypothesis on the start: any gap is at most f̄ (lem:gap)
-    return replace(k.trajectory(start, rounds), hypotheses=k.hypotheses)
-
-
-@broadcasting
-def uniform_tracking_cap(controller: Uniform, start: ArrayLike) -> Reals:
-    """The level q never passes, q̄ = max{q_0, (A_q + B_q f̄)/(1 − C_q)} (th:ho-main).
-
-    Infinite where C_q ≥ 1, if there are several configurations.
-
-    Raises:
-        InvalidInputError: C_q ≥ 1 in the only configuration.
-    """
-    k = controller.recursion
-    return tracking.tracking_cap(k.tracking, start, k.cap)
-
-
-@broadcasting
-def mean_drift_sq_norm(controller: Uniform, state: State) -> Bound:
-    """What is left of the drift in the mean of all clients: E‖r̄‖² (lem:agg-r).
-
-        24ϑ⁴g/L + 48ϑ⁴q/L² + 8ϑ⁴M/L²                     paper
-        (ϑ⁴/L²)(2h₁(2Lg + q) + 2h₂M)                     the others (T5)
-
-    r̄ is the mean over clients of the conditional means of their drifts.
-    """
-    k, (g, q) = controller, checked_state("state", state)
-    L, M, fourth = k.system.L, k.noise, k.amplitude**4
-    if k.variant == "paper":
-        inner = 24 * L * g + 48 * q + 8 * M
-    else:
-        h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(k.system.horizon)))
-        inner = 2 * h1 * (2 * L * g + q) + 2 * h2 * M
-    value = np.asarray(fourth / L / L * inner)
-    return Bound("lem:agg-r", value, k.recursion.hypotheses)
-
-
-@broadcasting
-def mean_noise_cost(controller: Uniform, state: State) -> Bound:
-    """What the noise of the mean costs: (L/2) E‖(1/n)Σ ζ_i‖² (lem:agg-noise).
-
-        16ϑ²M/(Ln) + 32ϑ⁴g/n + 64ϑ⁴q/(Ln)                paper
-        ϑ²M/(2Ln)                                        the others (T1)
-
-    ζ_i is the displacement of a client less its conditional mean.
-    """
-    k, (g, q) = controller, checked_state("state", state)
-    L, n, theta = k.system.L, k.system.n, k.amplitude
-    value = theta**2 / (2 * L * n) * k.noise + 0 * (g + q)
-    if k.variant == "paper":
-        noisy = 16 * theta**2 / L * k.noise
-        value = (noisy + 32 * theta**4 * g + 64 * theta**4 / L * q) / n
-    return Bound("lem:agg-noise", np.asarray(value), k.recursion.hypotheses)

@@ -6,7 +6,7 @@ import torch
 from tests.problems.module.small import mlp, nn, points, small
 
 from hewfl import InvalidInputError
-from hewfl.problems.module.network import flatten, layout_of, unflatten
+from hewfl.problems.module.network import flatten, parameter_layout, unflatten
 
 pytestmark = pytest.mark.torch
 
@@ -16,7 +16,7 @@ def test_vectors_and_state_dicts() -> None:
     module = problem.module
     expected = nn.utils.parameters_to_vector(module.parameters()).detach()
     assert (problem.start == expected.double().numpy()).all()
-    layout = layout_of(module)
+    layout = parameter_layout(module)
     assert torch.equal(flatten(layout, module.state_dict()), expected)
     assert torch.equal(flatten(layout, unflatten(layout, expected)), expected)
     x = points(problem, 1)[0]
@@ -34,7 +34,7 @@ def test_frozen_parameters_are_constants_and_tied_ones_count_once() -> None:
     module[2].bias.requires_grad_(requires_grad=False)
     module[1].bias = module[0].bias
     problem = small(module=module)
-    assert layout_of(module).names == ("1.weight", "2.weight")
+    assert parameter_layout(module).names == ("1.weight", "2.weight")
     assert problem.d == 16 + 12
     assert problem.full_gradients(problem.start[None]).shape == (1, 3, 28)
     state = problem.state_dict(np.zeros(28))

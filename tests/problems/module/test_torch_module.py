@@ -23,7 +23,7 @@ from hewfl import (
 from hewfl.data import load
 from hewfl.errors import DataError, SolverError
 from hewfl.problems.module import TorchModule, Training, torch_from_arrays
-from hewfl.problems.module.network import layout_of, unflatten
+from hewfl.problems.module.network import parameter_layout, unflatten
 from hewfl.problems.module.training import choose_route
 from hewfl.problems.problem import Branching, Problem
 
@@ -55,7 +55,7 @@ def scored(problem: TorchModule, x: Array, X: Any, y: Any) -> tuple[Array, Array
 
 
 def unflatten_(problem: TorchModule, x: Array) -> dict[str, Any]:
-    return unflatten(layout_of(problem.module), torch.tensor(x))
+    return unflatten(parameter_layout(problem.module), torch.tensor(x))
 
 
 def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
@@ -225,7 +225,7 @@ def test_methods_learn_in_the_engine() -> None:
         [
             r.metrics["validation_accuracy"]
             for r in trace.records
-            if r.lane == k and r.metrics
+            if r.entry == k and r.metrics
         ]
         for k in range(len(METHODS))
     ]
@@ -285,7 +285,7 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     seen: list[float] = []
 
     def observe(step: Any) -> dict[str, float]:
-        if step.lane == 0:
+        if step.entry == 0:
             seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
         return {}
 

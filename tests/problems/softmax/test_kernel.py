@@ -11,8 +11,7 @@ from hewfl.core.round import Cohort, LocalPlan
 from hewfl.problems import Softmax
 from hewfl.problems.softmax.kernel import LIBRARY
 from hewfl.problems.softmax.passes import losses, losses_and_hits
-from hewfl.simulation.branches import run_branches
-from hewfl.simulation.branches_reference import run_branches_plain
+from hewfl.simulation.branches import run_branches, run_branches_plain
 from hewfl.simulation.draws import Draws, draw
 
 pytestmark = pytest.mark.skipif(

@@ -42,19 +42,14 @@ from hewfl.simulation.rounds import Step
 from hewfl.theory import (
     PostLocal,
     System,
-    corrected_coefficients,
-    corrected_recursion,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
     pl_rate,
-    plain_coefficients,
-    plain_recursion,
     surrogate_under,
     uniform_coefficients,
-    uniform_trajectory,
 )
-from hewfl.theory.homogeneous import plain_step
-from hewfl.theory.pl import pl_step
+from hewfl.theory.appendix.pl_lemmas import pl_step
 from hewfl.theory.statement import all_hold
-from hewfl.theory.uniform_controller import uniform_step
 
 pytestmark = pytest.mark.unchecked
 N, ROUNDS, SEEDS = 4, 5, 16
@@ -212,12 +207,12 @@ def test_corrected_runs_stay_below_their_recursion(
     """th:realized-het-global with unequal horizons."""
     runs = corrected_runs(kind)
     controls = PostLocal(AMPLITUDES[entry], RATIO * runs.system.L)
-    k = corrected_coefficients(runs.system, controls, variant=variant)
-    path = corrected_recursion(k, runs.start, ROUNDS)
+    k = heterogeneous_coefficients(runs.system, controls, variant=variant)
+    path = k.trajectory(runs.start, ROUNDS)
     assert all_hold(path.hypotheses)
     assert (low(runs.gap[..., entry]) <= path.gap).all()
     assert (low(runs.tracking(entry)) <= path.tracking[:-1, None]).all()
-    step = corrected_recursion(k, runs.before(entry), 1)
+    step = k.trajectory(runs.before(entry), 1)
     g, q = runs.after(entry)
     assert (g <= step.gap[1]).all()
     assert (q <= step.tracking[1]).all()
@@ -274,11 +269,11 @@ def test_plain_runs_stay_below_their_recursion(
     """th:realized-hom-bellman; its proof compares with uniform weights, the third."""
     runs = plain_runs(kind)
     controls = PostLocal((*AMPLITUDES, AMPLITUDES[1])[entry], RATIO * runs.system.L)
-    k = plain_coefficients(runs.system, controls, variant=variant)
+    k = homogeneous_coefficients(runs.system, controls, variant=variant)
     assert all_hold(k.hypotheses)
-    path = plain_recursion(k, runs.start[0], ROUNDS)
+    path = k.trajectory((runs.start[0], 0.0), ROUNDS).gap
     assert (low(runs.gap[..., entry]) <= path).all()
-    bound = plain_step(k, high(runs.gap[:, :-1, entry]))
+    bound = k.step((high(runs.gap[:, :-1, entry]), 0.0))[0]
     assert (low(runs.gap[:, 1:, entry]) <= bound).all()
     assert (bound < runs.system.cap).any()
     assert np.nansum(runs.observed["certificate_violated"]) == 0
@@ -313,12 +308,12 @@ def test_uniform_runs_stay_below_their_recursion(
     mu = problem.l2 if isinstance(problem, Softmax) else problem.strong_convexity
     k = uniform_coefficients(runs.system, STEPS[entry], variant=variant)
     assert all_hold(k.recursion.hypotheses)
-    path = uniform_trajectory(k, runs.start, ROUNDS)
+    path = k.recursion.trajectory(runs.start, ROUNDS)
     assert (low(runs.gap[..., entry]) <= path.gap).all()
     assert (low(runs.tracking(entry)) <= path.tracking[:-1, None]).all()
     rate = pl_rate(k, mu, runs.start, np.arange(ROUNDS + 1))
     assert (low(runs.gap[..., entry]) <= rate.value).all()
-    (g, q), (bound, track) = runs.after(entry), uniform_step(k, runs.before(entry))
+    (g, q), (bound, track) = runs.after(entry), k.recursion.step(runs.before(entry))
     assert (g <= bound).all()
     assert (q <= track).all()
     assert (g <= pl_step(k, mu, runs.before(entry))).all()

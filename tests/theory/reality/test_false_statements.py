@@ -17,17 +17,12 @@ from hewfl.theory import (
     PostLocal,
     System,
     comparator_coefficients,
-    comparator_recursion,
-    corrected_coefficients,
-    corrected_recursion,
-    plain_coefficients,
-    plain_rate,
-    plain_recursion,
-    safe_rate,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
     surrogate_system,
     uniform_coefficients,
-    uniform_trajectory,
 )
+from hewfl.theory.appendix import safe_rate
 from hewfl.theory.pl import pl_contraction
 from hewfl.theory.scalar import printed_scalar_rate
 from hewfl.theory.statement import all_hold
@@ -71,13 +66,13 @@ def test_exact_weights_favour_rare_large_moves(
     assert mass == pytest.approx(1, abs=1e-12)
     system = System(1.0, 3 * big + 1, np.ones(n), 1, big**2 / (n - 1))
     controls, start = PostLocal(theta, Lambda), (0.5, 0.0)
-    printed = corrected_recursion(
-        corrected_coefficients(system, controls, printed=True), start, 1
+    printed = heterogeneous_coefficients(system, controls, printed=True).trajectory(
+        start, 1
     )
     unmet = {h.name for h in printed.hypotheses if not h.holds}
     assert unmet <= {"n ≤ 10", "ϑ² ≤ 1/(2n + 1)"}  # which the paper does not ask for
     assert truth / printed.tracking[1] == pytest.approx(ratio, rel=6e-3)
-    ours = corrected_recursion(corrected_coefficients(system, controls), start, 1)
+    ours = heterogeneous_coefficients(system, controls).trajectory(start, 1)
     assert all_hold(ours.hypotheses)
     assert truth <= ours.tracking[1]
 
@@ -107,14 +102,14 @@ def test_long_steps_outrun_the_printed_noise_term(theta: float) -> None:
 def test_without_noise_the_printed_rate_forgets_its_drift() -> None:
     """cor:realized-hom-rate admits m = 0; its own recursion does not go there."""
     system = System(1.0, 1.0, [4, 4], 1, 0.0)
-    k = plain_coefficients(system, PostLocal(0.005, 2.0))
+    k = homogeneous_coefficients(system, PostLocal(0.005, 2.0))
     a, T = k.capped_descent, 5000
-    path = plain_recursion(k, 0.5, T)
+    path = k.trajectory((0.5, 0.0), T).gap
     printed = printed_scalar_rate(0.5, a, k.growth, 0.0, np.arange(T + 1), 0.0)
     assert printed.holds.all()
     assert all_hold(k.hypotheses)
     assert path[-1] > 2 * printed.value[-1]
-    ours = plain_rate(k, 0.5, np.arange(T + 1))
+    ours = k.rate((0.5, 0.0), np.arange(T + 1))
     assert ours.holds.all()
     assert (path <= ours.value * (1 + 1e-12)).all()
 
@@ -128,7 +123,7 @@ def test_the_optimised_system_outgrows_the_printed_comparator() -> None:
     run = surrogate_system(system, (1.0, 1.0), start, 1)
     for printed in (True, False):
         k = comparator_coefficients(system, [1.0], [1.0], printed=printed)
-        bound = comparator_recursion(k, start, 1).gap[1]
+        bound = k.trajectory(start, 1).gap[1]
         assert (run.gap[1] > 2 * bound) == printed
         assert (run.gap[1] <= bound * (1 + 1e-12)) == (not printed)
 
@@ -155,4 +150,4 @@ def test_the_appendix_promises_a_negative_gap() -> None:
     assert promised < 0 < g[-1]
     assert not safe_rate(k, 1.0, (g[0], 0.0), 5).holds
     assert all_hold(k.recursion.hypotheses)
-    assert (g <= uniform_trajectory(k, (g[0], 0.0), 5).gap * (1 + 1e-12)).all()
+    assert (g <= k.recursion.trajectory((g[0], 0.0), 5).gap * (1 + 1e-12)).all()

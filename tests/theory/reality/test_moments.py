@@ -24,12 +24,17 @@ from tests.theory.reality.scenario import LINKS, Scenario, drawn
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
 from hewfl.theory import PostLocal, situation, uniform_coefficients
-from hewfl.theory.appendix.radii import RadiusForm, drift_sq_norm, mismatch_sq_norm
-from hewfl.theory.heterogeneous import comparator_moments
-from hewfl.theory.pl import pl_coefficient_bounds
+from hewfl.theory.appendix.displacement_moments import (
+    RadiusForm,
+    comparator_moments,
+    drift_sq_norm,
+    mean_drift_sq_norm,
+    mean_noise_cost,
+    mismatch_sq_norm,
+)
+from hewfl.theory.appendix.pl_lemmas import pl_coefficient_bounds
 from hewfl.theory.statement import Bound, all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import mean_drift_sq_norm, mean_noise_cost
 
 pytestmark = pytest.mark.unchecked
 SCENES = 60

@@ -28,20 +28,12 @@ from hewfl.control.certificate import Variant
 from hewfl.core.validation import Array
 from hewfl.theory import (
     PostLocal,
-    corrected_coefficients,
-    corrected_rate,
-    corrected_recursion,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
     pathwise_bound,
-    plain_coefficients,
-    plain_rate,
-    plain_recursion,
 )
-from hewfl.theory.homogeneous import (
-    plain_advantage,
-    plain_slope_error,
-    plain_step,
-    uniform_model_value,
-)
+from hewfl.theory.appendix.displacement_moments import homogeneous_slope_error
+from hewfl.theory.homogeneous import homogeneous_advantage, uniform_model_value
 from hewfl.theory.statement import all_hold
 
 pytestmark = pytest.mark.unchecked
@@ -90,7 +82,7 @@ def test_no_path_breaks_the_certificates(
             middle = moved[0].mean(1)
             again = (c * middle).sum(-1) + Lambda / 2 * (middle**2).sum(-1)
             np.testing.assert_allclose(uniform, again, rtol=1e-9)
-            gain = plain_advantage(uniform, psi)
+            gain = homogeneous_advantage(uniform, psi)
             assert (gain >= -ROUNDING * np.abs(psi)).all()
             assert gain.max() > 0
 
@@ -125,14 +117,14 @@ def test_the_corrected_recursion_bounds_gap_and_tracking(
     g = np.array([cloud.gap(scenario) for cloud in clouds])
     q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
     system = work.system(scenario, max(cloud.radius for cloud in clouds))
-    k = corrected_coefficients(
+    k = heterogeneous_coefficients(
         system, PostLocal(theta, Lambda), variant=variant, printed=printed
     )
-    path = corrected_recursion(k, (g[0], q[0]), ROUNDS)
+    path = k.trajectory((g[0], q[0]), ROUNDS)
     assert all_hold(path.hypotheses) or (printed and theta**2 > 1 / 5)
     assert slack(path.gap, g).min() >= -ROUNDING
     assert slack(path.tracking, q).min() >= -ROUNDING
-    step = corrected_recursion(k, (g[:-1], q[:-1]), 1)
+    step = k.trajectory((g[:-1], q[:-1]), 1)
     assert slack(step.gap[1], g[1:]).min() >= -ROUNDING
     assert slack(step.tracking[1], q[1:]).min() >= -ROUNDING
     assert slack(step.gap[1], g[1:]).min() < 0.9
@@ -147,12 +139,12 @@ def test_any_comparator_will_do(kind: str, variant: Variant, uniform: bool) -> N
     q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
     system = work.system(scenario, max(cloud.radius for cloud in clouds))
     a = [0.5, 0.5] if uniform else [1.0, 0.0]
-    k = corrected_coefficients(
+    k = heterogeneous_coefficients(
         system, PostLocal(0.055, Lambda), comparator=a, variant=variant
     )
-    step = corrected_recursion(k, (g[:-1], q[:-1]), 1)
+    step = k.trajectory((g[:-1], q[:-1]), 1)
     assert slack(step.gap[1], g[1:]).min() >= -ROUNDING
-    rate = corrected_rate(k, (g[0], q[0]), np.arange(ROUNDS + 1))
+    rate = k.rate((g[0], q[0]), np.arange(ROUNDS + 1))
     assert slack(rate.value, g).min() >= -ROUNDING
 
 
@@ -187,13 +179,13 @@ def test_the_plain_bellman_inequality_holds(
     scenario, work, Lambda, clouds = plain_run(kind, theta)
     g = np.array([cloud.gap(scenario) for cloud in clouds])
     system = work.system(scenario, max(cloud.radius for cloud in clouds))
-    k = plain_coefficients(system, PostLocal(theta, Lambda), variant=variant)
+    k = homogeneous_coefficients(system, PostLocal(theta, Lambda), variant=variant)
     assert all_hold(k.hypotheses)
-    assert slack(plain_recursion(k, g[0], ROUNDS), g).min() >= -ROUNDING
-    room = slack(plain_step(k, g[:-1]), g[1:])
+    assert slack(k.trajectory((g[0], 0.0), ROUNDS).gap, g).min() >= -ROUNDING
+    room = slack(k.step((g[:-1], 0.0))[0], g[1:])
     assert room.min() >= -ROUNDING
     assert room.min() < 0.9 or theta > 0.2
-    rate = plain_rate(k, g[0], np.arange(ROUNDS + 1))
+    rate = k.rate((g[0], 0.0), np.arange(ROUNDS + 1))
     assert slack(rate.value, g).min() >= -ROUNDING
     # eq:realized-hom-PL-rec, also where β leaves nothing to contract
     rho = k.contraction(pl_constant(scenario, clouds))
@@ -219,7 +211,9 @@ def test_the_mean_local_gradient_is_as_close_as_promised(
         error = mean_slope(scenario, work, round_.displacements)[0] - slope
         truth = round_.chances[0] @ (error**2).sum(-1)
         system = work.system(scenario, cloud.radius)
-        bound = plain_slope_error(system, theta, cloud.gap(scenario), variant=variant)
+        bound = homogeneous_slope_error(
+            system, theta, cloud.gap(scenario), variant=variant
+        )
         rooms.append(float(slack(bound, truth)))
     assert min(rooms) >= -ROUNDING
     assert min(rooms) < 0.7

@@ -17,8 +17,6 @@ from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
 from hewfl.theory import (
     comparator_coefficients,
-    comparator_rate,
-    comparator_recursion,
     surrogate_system,
     surrogate_under,
 )
@@ -105,9 +103,9 @@ def test_comparators_bound_what_they_play(kind: str, variant: Variant) -> None:
     g, q, R = played(scenario, cloud, *steady)
     system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     k = comparator_coefficients(system, w, theta, variant=variant)
-    path = comparator_recursion(k, (g[0], q[0]), ROUNDS)
+    path = k.trajectory((g[0], q[0]), ROUNDS)
     assert all_hold(path.hypotheses)
     assert slack(path.gap, g).min() >= -ROUNDING
     assert slack(path.gap, g).min() < 1e-3
-    rate = comparator_rate(k, (g[0], q[0]), np.arange(ROUNDS + 1))
+    rate = k.rate((g[0], q[0]), np.arange(ROUNDS + 1))
     assert slack(rate.value, g).min() >= -ROUNDING

@@ -23,24 +23,20 @@ from tests.theory.reality.enumeration import (
 from tests.theory.reality.scenario import LINKS, Scenario, drawn
 
 from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
 from hewfl.theory import (
     best_iterate_rate,
     higher_order,
     pl_rate,
-    safe_amplitude,
-    safe_rate,
     uniform_coefficients,
-    uniform_trajectory,
 )
-from hewfl.theory.pl import pl_contraction, pl_step, safe_floor
-from hewfl.theory.similar_hessians import (
-    common_quadratic_rate,
-    disagreement,
-    higher_order_step,
-)
+from hewfl.theory.appendix import safe_amplitude, safe_rate
+from hewfl.theory.appendix.pl_lemmas import pl_step, safe_floor
+from hewfl.theory.pl import pl_contraction
+from hewfl.theory.similar_hessians import common_quadratic_rate
 from hewfl.theory.statement import all_hold
-from hewfl.theory.uniform_controller import Uniform, uniform_step, uniform_tracking_cap
+from hewfl.theory.uniform_controller import UniformController
 
 EDGE = 0.99 / np.sqrt(288)
 kinds = pytest.mark.parametrize("kind", list(LINKS))
@@ -75,7 +71,9 @@ class Run:
     tracking: Array
     pl_constant: float
 
-    def controller(self, variant: Variant, radius: float | None = None) -> Uniform:
+    def controller(
+        self, variant: Variant, radius: float | None = None
+    ) -> UniformController:
         """By default R is the largest distance of an anchor."""
         R = max(cloud.radius for cloud in self.clouds) if radius is None else radius
         system = self.work.system(self.scenario, R)
@@ -124,15 +122,15 @@ def test_gap_and_tracking_obey_their_recursions(
     done = run(kind, theta, H, b, T)
     k = done.controller(variant)
     assert all_hold(k.recursion.hypotheses)
-    g, q = uniform_step(k, done.before)
+    g, q = k.recursion.step(done.before)
     assert slack(g, done.gap[1:]).min() >= -ROUNDING
     assert slack(q, done.tracking[1:]).min() >= -ROUNDING
     assert slack(g, done.gap[1:]).min() < (0.2 if theta < 0.1 else 0.9)
-    path = uniform_trajectory(k, done.first, T)
+    path = k.recursion.trajectory(done.first, T)
     assert slack(path.gap, done.gap).min() >= -ROUNDING
     assert slack(path.tracking, done.tracking).min() >= -ROUNDING
     if k.recursion.tracking.tracking < 1:
-        cap = uniform_tracking_cap(k, done.tracking[0])
+        cap = tracking_cap(k.recursion.tracking, done.tracking[0], k.system.cap)
         assert slack(cap, done.tracking).min() >= -ROUNDING
 
 
@@ -230,10 +228,10 @@ def test_similar_hessians_keep_branches_together(
     k = done.controller(variant, R)
     ho = higher_order(k, S, M)
     assert all_hold(ho.recursion.hypotheses)
-    g, _ = higher_order_step(ho, done.before)
+    g, _ = ho.recursion.step(done.before)
     assert slack(g, done.gap[1:]).min() >= -ROUNDING
     apart = disagreements(done)
-    assert slack(disagreement(ho, done.before), apart).min() >= -ROUNDING
+    assert slack(ho.disagreement.after(*done.before), apart).min() >= -ROUNDING
     least = np.minimum.accumulate(done.gap[:-1])
     T = np.arange(1, len(least) + 1)
     if k.recursion.tracking.tracking < 1:

@@ -1,7 +1,7 @@
-"""The local branches of a module as the paper writes them: client by client.
+"""Local branches of a module as the paper writes them: client by client.
 
-The plain twin of `stepper`; a test ties the two. On a CPU it is also the faster
-of them for all but small modules, and then the engine's route.
+The plain twin of `stacked`; a test compares the two. On a CPU it is also the faster
+route for all but small modules.
 """
 
 from collections.abc import Sequence
@@ -11,51 +11,56 @@ from hewfl.core.array_types import Float, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Ints
 from hewfl.problems.module.network import batch_keys, torch, unflatten
-from hewfl.problems.module.training import CLIP_GUARD, Task, adapted, measured_lanes
+from hewfl.problems.module.training import (
+    CLIP_GUARD,
+    LocalTask,
+    adam_direction,
+    measured_models,
+)
 
 
 def branches_in_loop(
-    task: Task,
-    anchors: Float[Any, "lanes d"],
+    task: LocalTask,
+    anchors: Float[Any, "models d"],
     cohort: Cohort,
     plans: Sequence[LocalPlan],
     samples: Int64[Ints, "steps s b"],
-) -> tuple[Float[Any, "lanes s d"], Float[Any, "measured s d"]]:
-    """Displacements Δ_i of every lane and client, one step of one client at a time.
+) -> tuple[Float[Any, "models s d"], Float[Any, "measured s d"]]:
+    """Displacements Δ_i of every model and client, one step of one client at a time.
 
     Args:
-        task: what is trained.
-        anchors: x of each lane.
+        task: data and settings.
+        anchors: x, one model per row.
         cohort: of the round.
-        plans: of each lane.
+        plans: local work for each model.
         samples: rows of the features for each step and client.
 
     Returns:
         Δ_i in the precision and on the device of the anchors; and, under AdamW, the
-        mean gradients of the lanes with corrections.
+        mean gradients of the models with corrections.
     """
-    lanes, d = anchors.shape
-    moved = anchors.new_empty((lanes, len(cohort.clients), d))
-    measured = measured_lanes(task, plans)
+    models, d = anchors.shape
+    moved = anchors.new_empty((models, len(cohort.clients), d))
+    measured = measured_models(task, plans)
     means = anchors.new_empty((len(measured), len(cohort.clients), d))
     keys = torch.tensor(batch_keys(samples, cohort.batch_sizes), device=moved.device)
     rows = torch.tensor(samples, device=moved.device)
     for i in range(len(cohort.clients)):
         steps, b = int(cohort.horizons[i]), int(cohort.batch_sizes[i])
         draws = list(zip(rows[:steps, i, :b], keys[:steps, i], strict=True))
-        for lane, plan in enumerate(plans):
-            given = task, anchors[lane], plan, i, draws
+        for k, plan in enumerate(plans):
+            given = task, anchors[k], plan, i, draws
             if task.training.optimiser == "sgd":
-                moved[lane, i] = _branch(*given)
+                moved[k, i] = _branch(*given)
                 continue
-            moved[lane, i], mean = _adam_branch(*given)
-            if lane in measured:
-                means[measured.index(lane), i] = mean
+            moved[k, i], mean = _adam_branch(*given)
+            if k in measured:
+                means[measured.index(k), i] = mean
     return moved, means
 
 
 def _branch(
-    task: Task,
+    task: LocalTask,
     x: Float[Any, " d"],
     plan: LocalPlan,
     i: int,
@@ -63,9 +68,9 @@ def _branch(
 ) -> Float[Any, " d"]:
     """Δ_i = y − x after y ← y − η (g + λy − correction + μ (y − x)) in turns.
 
-    Δ_i is kept in place of y, which loses no digits to a large x. Vectors of d numbers
-    are passed over as few times as may be: beside its products that is what a step of a
-    large module costs on a CPU.
+    Δ_i is stored instead of y and loses no digits to a large x. Passes over vectors of
+    d numbers are few: beside its products, they are the cost of a step of a large
+    module on a CPU.
     """
     eta, decay = float(plan.step_sizes[i]), task.training.weight_decay
     moved, y = torch.zeros_like(x), x.clone()
@@ -81,7 +86,9 @@ def _branch(
             moved.mul_(1 - eta * plan.proximal)
         gradients, scale = _clipped(task, leaves, rows, key)
         for part in parts:
-            part.sub_(gradients.pop(0), alpha=eta * scale)  # freed: the next take over
+            part.sub_(
+                gradients.pop(0), alpha=eta * scale
+            )  # freed at once: the next gradients reuse the memory
         if decay > 0:
             moved.sub_(y, alpha=eta * decay)
         if correction is not None:
@@ -90,7 +97,7 @@ def _branch(
 
 
 def _adam_branch(
-    task: Task,
+    task: LocalTask,
     x: Float[Any, " d"],
     plan: LocalPlan,
     i: int,
@@ -111,16 +118,16 @@ def _adam_branch(
             u -= torch.tensor(plan.correction[i]).to(x)
         if plan.proximal > 0:
             u += plan.proximal * moved
-        moved.sub_(adapted(u, m, v, step) + decay * y, alpha=eta)
+        moved.sub_(adam_direction(u, m, v, step) + decay * y, alpha=eta)
     return moved, total / len(draws)
 
 
 def clipped_gradient(
-    task: Task, y: Float[Any, " d"], rows: Int[Any, " b"], key: Int[Any, ""]
+    task: LocalTask, y: Float[Any, " d"], rows: Int[Any, " b"], key: Int[Any, ""]
 ) -> Float[Any, " d"]:
     """The gradient of one model on one minibatch, clipped as `task` says.
 
-    With λy under SGD. AdamW's decay goes past the moments and is no part of it.
+    With λy under SGD; AdamW adds its decay after the moments.
     """
     gradients, scale = _clipped(task, task.network.place(y.clone()), rows, key)
     g = torch.cat([part.reshape(-1) for part in gradients])
@@ -129,7 +136,7 @@ def clipped_gradient(
 
 
 def _clipped(
-    task: Task, leaves: list[Any], rows: Int[Any, " b"], key: Int[Any, ""]
+    task: LocalTask, leaves: list[Any], rows: Int[Any, " b"], key: Int[Any, ""]
 ) -> tuple[list[Any], float]:
     """∇ℓ by parameter, and the factor min(1, c/(‖∇ℓ‖ + 10⁻⁶)) that clips it."""
     network, clip = task.network, task.training.clip

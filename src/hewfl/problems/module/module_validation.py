@@ -1,31 +1,31 @@
-"""What a module, a loss and samples must be to make a federated problem."""
+"""Checks that a module, a loss and samples make a federated problem."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hewfl.core.validation import as_float64, invalid, positives, shown
+from hewfl.core.validation import as_float64, format_value, invalid, positives
 from hewfl.displacements.backend import to_host
 from hewfl.problems.module.network import Network, cross_entropy, flatten, torch
 from hewfl.problems.module.training import as_inputs
 
 
 def check_norms(module: Any) -> None:
-    """Require a module without layers that keep statistics of what they have seen.
+    """Require a module without layers that keep running statistics.
 
     Raises:
         InvalidInputError: naming the layer and what to use instead.
     """
     if not isinstance(module, torch.nn.Module):
-        raise invalid("module", "a torch.nn.Module", shown(module))
+        raise invalid("module", "a torch.nn.Module", format_value(module))
     for name, layer in module.named_modules():
         if getattr(layer, "track_running_stats", False):
             rule = (
                 "free of running statistics, which belong to no client "
                 "(use torch.nn.GroupNorm, or LayerNorm)"
             )
-            found = f"{type(layer).__name__} at {name or 'the top'!r}"
-            raise invalid("module", rule, found)
+            got = f"{type(layer).__name__} at {name or 'the top'!r}"
+            raise invalid("module", rule, got)
 
 
 def check_device(device: Any) -> None:
@@ -38,7 +38,7 @@ def check_device(device: Any) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError) as error:  # the last: no CUDA
         rule = 'a device that torch has here, such as "cpu" or "cuda"'
-        raise invalid("device", rule, shown(device)) from error
+        raise invalid("device", rule, format_value(device)) from error
 
 
 def check_tensors(
@@ -47,7 +47,7 @@ def check_tensors(
     """Require features (m, …) and labels (m, …), finite tensors on one device, m ≥ 1.
 
     Args:
-        kind: what precedes the names in an error: empty, or a part and a blank.
+        kind: prefix of the names in errors: empty, or a part and a blank.
         features: a_j.
         labels: of each.
         normalise: mean and deviation; a must where features are bytes.
@@ -81,7 +81,7 @@ def _check_normalise(given: object) -> None:
     if given is None:
         return
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise invalid("normalise", "(mean, deviation)", shown(given))
+        raise invalid("normalise", "(mean, deviation)", format_value(given))
     as_float64("normalise[0]", to_host(given[0]))
     positives("normalise[1]", to_host(given[1]))
 
@@ -95,13 +95,13 @@ def check_pass(
     """Require that one pass over two samples keeps the rules of a federated problem.
 
     Args:
-        kind: what precedes the names in an error: empty, or a part and a blank.
+        kind: prefix of the names in errors: empty, or a part and a blank.
         network: the module with its loss.
         samples: features and labels.
         normalise: mean and deviation taken off features, or None.
 
     Returns:
-        Numbers that a forward pass keeps of one sample.
+        Numbers that a forward pass stores for one sample.
 
     Raises:
         InvalidInputError: the module or the loss fails on these samples, labels are no
@@ -111,15 +111,15 @@ def check_pass(
     features, labels = samples
     rows = torch.arange(2, device=features.device) % features.shape[0]
     inputs = as_inputs(features[rows], normalise, network.dtype)
-    own = flatten(network.layout, network.learner.state_dict())
-    with torch.no_grad(), _fitting():
-        outputs = network.outputs(own, inputs)
+    x = flatten(network.layout, network.learner.state_dict())
+    with torch.no_grad(), _name_misfits():
+        outputs = network.outputs(x, inputs)
     if network.loss is cross_entropy and not labels.is_floating_point():
         _check_classes(f"{kind}labels", labels, outputs)
     before = _random_state(features.device), _buffers(network.learner)
-    with torch.no_grad(), _fitting(), _counted(network.learner) as kept:
+    with torch.no_grad(), _name_misfits(), _count_outputs(network.learner) as sizes:
         key = torch.zeros((), dtype=torch.int64, device=features.device)
-        losses = network.losses(own, inputs, labels[rows], key)
+        losses = network.losses(x, inputs, labels[rows], key)
     if tuple(losses.shape) != (2,):
         rule = 'one number per sample (reduction="none")'
         raise invalid("loss", rule, f"shape {tuple(losses.shape)} for 2 samples")
@@ -131,31 +131,30 @@ def check_pass(
         if not torch.equal(a, b):
             rule = "one whose buffers training leaves alone"
             raise invalid("module", rule, f"a change of {name!r}")
-    return max(1, (sum(kept) + int(inputs.numel())) // 2)
+    return max(1, (sum(sizes) + int(inputs.numel())) // 2)
 
 
 def _check_classes(name: str, labels: Any, outputs: Any) -> None:
     """Require labels that the module has an output for."""
     classes, low, high = outputs.shape[1], int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
-        found = low if low < 0 else high
-        raise invalid(name, f"from 0 to {classes - 1}", found)
+        raise invalid(name, f"from 0 to {classes - 1}", low if low < 0 else high)
 
 
 @contextmanager
-def _fitting() -> Iterator[None]:
-    """Say of any failure within that samples, module and loss do not fit together."""
+def _name_misfits() -> Iterator[None]:
+    """Turn any failure within into an error about samples, module and loss."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        found = f"{type(error).__name__}: {error}"
+        got = f"{type(error).__name__}: {error}"
         rule = "such that they take these features and labels"
-        raise invalid("module, loss", rule, found) from error
+        raise invalid("module, loss", rule, got) from error
 
 
 @contextmanager
-def _counted(module: Any) -> Iterator[list[int]]:
-    """Sizes of what the module's innermost layers answer."""
+def _count_outputs(module: Any) -> Iterator[list[int]]:
+    """Sizes of the outputs of the module's innermost layers."""
     sizes: list[int] = []
 
     def count(*given: Any) -> None:

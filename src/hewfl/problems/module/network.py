@@ -1,4 +1,18 @@
-"""PyTorch, or an error that says how to get it."""
+"""A PyTorch module as a function of one flat vector of parameters, with keyed dropout.
+
+Trainable parameters lie one after the other in the module's order, each row by row.
+Parameters that require no gradient, and all buffers, are constants outside the vector.
+
+Dropout masks are a function of a key instead of a global generator:
+
+    mask_p = [hash(key, call, p) ≥ drop · 2³²],     p a position in a layer's input
+
+Torch's own dropout draws from one global generator, so clients stepped side by side
+would have other masks than clients stepped one by one. Here every client and step has
+its key, so both have the same masks, on any device. A key is the hash of the sample
+indices of the minibatch, drawn from (seed, round, step, client); two minibatches share
+masks only if they are the same samples in the same order.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -20,19 +34,20 @@ except ImportError as error:
     _TEXT = "hewfl.problems.TorchModule needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(_TEXT) from error
 
-__all__ = ["torch"]
-
-
-# ------------------ A module's trainable parameters as one vector, and back
-
-# Parameters lie one after the other in the module's own order, each row by row. Those
-# that do not require a gradient, and all buffers, are constants and have no place in it.
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
+"""2³²/φ and the multipliers of lowbias32 (C. Wellons, hash-prospector), as int32."""
+_CALL = 0x85EBCA6B
+"""Distinguishes the layers of one pass; any large odd number."""
+_WHOLE = (torch.nn.Dropout,)
+_CHANNELS = (torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
+Loss = Callable[[Any, Any], Any]
+"""One number per sample, from outputs and labels."""
 
 
 @final
-@dataclass(frozen=True)  # no slots: the sizes are kept once known
-class Layout:
-    """Where each trainable parameter lies in the vector.
+@dataclass(frozen=True)  # no slots: the sizes are cached
+class ParameterLayout:
+    """The place of each trainable parameter in the vector.
 
     Attributes:
         names: as in the module's state dict, in its order.
@@ -53,28 +68,28 @@ class Layout:
         return sum(self.sizes)
 
 
-def layout_of(module: Any) -> Layout:
+def parameter_layout(module: Any) -> ParameterLayout:
     """The layout of a module's trainable parameters; tied ones count once.
 
     Raises:
         InvalidInputError: there are none.
 
-    >>> layout_of(torch.nn.Linear(3, 2)).names
+    >>> parameter_layout(torch.nn.Linear(3, 2)).names
     ('weight', 'bias')
     """
-    found = [(k, p) for k, p in module.named_parameters() if p.requires_grad]
-    if not found:
+    trainable = [(k, p) for k, p in module.named_parameters() if p.requires_grad]
+    if not trainable:
         raise invalid("module", "one with trainable parameters", type(module).__name__)
-    names, parameters = zip(*found, strict=True)
-    return Layout(names, tuple(tuple(p.shape) for p in parameters))
+    names, parameters = zip(*trainable, strict=True)
+    return ParameterLayout(names, tuple(tuple(p.shape) for p in parameters))
 
 
-def flatten(layout: Layout, state: Mapping[str, Any]) -> Float[Any, " d"]:
+def flatten(layout: ParameterLayout, state: Mapping[str, Any]) -> Float[Any, " d"]:
     """The vector of the parameters in a state dict, which may hold more."""
     return torch.cat([state[name].detach().reshape(-1) for name in layout.names])
 
 
-def unflatten(layout: Layout, vector: Float[Any, " d"]) -> dict[str, Any]:
+def unflatten(layout: ParameterLayout, vector: Float[Any, " d"]) -> dict[str, Any]:
     """The parameters in a vector, by name: views of it, no copies.
 
     Raises:
@@ -87,27 +102,9 @@ def unflatten(layout: Layout, vector: Float[Any, " d"]) -> dict[str, Any]:
     return {name: part.reshape(shape) for name, part, shape in shaped}
 
 
-# ------------------ Dropout whose masks are a function of a key, not of a global
-
-# mask_p = [hash(key, call, p) ≥ drop · 2³²],     p a position in a layer's input
-#
-# Torch's own dropout draws from one global generator: clients stepped side by side would
-# see other masks than clients stepped one by one. Here every client and step has its key,
-# so both see the same ones, on any device. A key is the hash of the minibatch's sample
-# indices, which the engine draws from (seed, round, step, client); two minibatches share
-# masks only if they are the same samples in the same order.
-
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
-"""2³²/φ and the multipliers of lowbias32 (C. Wellons, hash-prospector), as int32."""
-_CALL = 0x85EBCA6B
-"""Tells the layers of one pass apart; any large odd number."""
-_WHOLE = (torch.nn.Dropout,)
-_CHANNELS = (torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d)
-
-
 @final
 class DropoutKey:
-    """The key of the forward pass under way; every use of it gets a number."""
+    """The key of the current forward pass; its uses are counted."""
 
     def __init__(self) -> None:
         self._key: Any = None
@@ -123,7 +120,7 @@ class DropoutKey:
             self._key = None
 
     def draw(self) -> tuple[Int[Any, ""], int]:
-        """The key, and how many layers used it before."""
+        """The key, and the number of layers that used it before."""
         assert self._key is not None, "a forward pass in training mode needs a key"
         self._calls += 1
         return self._key, self._calls - 1
@@ -149,7 +146,7 @@ class KeyedDropout(torch.nn.Module):  # type: ignore[misc]  # torch is untyped h
 
 
 def _threshold(drop: float) -> int:
-    """The least signed word that is kept."""
+    """The smallest signed word that is kept."""
     return round(drop * 2**32) - 2**31
 
 
@@ -204,12 +201,6 @@ def _words(shape: Any, key: Int[Any, ""], call: int, device: Any) -> Int[Any, ".
     return z
 
 
-# ------------------ A module as a function of one flat vector of parameters
-
-Loss = Callable[[Any, Any], Any]
-"""One number per sample, from outputs and labels."""
-
-
 def cross_entropy(outputs: Any, labels: Any) -> Any:
     """−log softmax(outputs) at the label, one number per sample."""
     return torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
@@ -224,12 +215,12 @@ class Network:
         layout: of the vector.
         learner: a copy in training mode, its dropout keyed.
         scorer: a copy in evaluation mode.
-        key: what the learner's dropout layers share.
+        key: shared by the learner's dropout layers.
         loss: one number per sample, from outputs and labels.
         dtype: of all parameters and real buffers.
     """
 
-    layout: Layout
+    layout: ParameterLayout
     learner: Any
     scorer: Any
     key: DropoutKey
@@ -246,10 +237,10 @@ class Network:
         return self.loss(outputs, labels)
 
     def place(self, x: Float[Any, " d"]) -> list[Any]:
-        """Let the learner's parameters be x, in the same memory.
+        """Make the learner's parameters views of x.
 
-        From then on `placed_losses` are those at x, whatever x becomes. It saves the
-        exchange of parameters at every step, which `losses` pays.
+        From then on `placed_losses` are those at the current x. This avoids the
+        exchange of parameters at every step in `losses`.
 
         Returns:
             The parameters, to take derivatives in.
@@ -266,7 +257,7 @@ class Network:
         return self.loss(outputs, labels)
 
     def outputs(self, x: Float[Any, " d"], inputs: Any) -> Any:
-        """What the module answers in evaluation mode."""
+        """Outputs of the module in evaluation mode."""
         parameters = unflatten(self.layout, x)
         return torch.func.functional_call(self.scorer, parameters, (inputs,))
 
@@ -275,13 +266,13 @@ def network_of(module: Any, loss: Loss, device: Any, dtype: Any) -> Network:
     """A module as a network: copies of it in training mode and in evaluation mode.
 
     Args:
-        module: left as it is.
+        module: not changed.
         loss: one number per sample, from outputs and labels.
-        device: where the copies go.
+        device: of the copies.
         dtype: of all their parameters and real buffers.
     """
     learner, key = with_keyed_dropout(module)
     learner.to(device=device, dtype=dtype).train()
     scorer, _ = with_keyed_dropout(module)
     scorer.to(device=device, dtype=dtype).eval()
-    return Network(layout_of(learner), learner, scorer, key, loss, dtype)
+    return Network(parameter_layout(learner), learner, scorer, key, loss, dtype)

@@ -1,8 +1,8 @@
 """Calls of the compiled module `_softmax`: whole branches, and losses from scores.
 
 Both are optional and equal, to rounding, to their twins in Python: branches to
-`hewfl.simulation.branches_reference`, losses to `cross_entropy.losses`. The kernel of branches
-reads samples where they lie and keeps a client's model in cache for all its steps.
+`hewfl.simulation.branches`, losses to `passes.losses`. The kernel of branches
+reads samples in place and keeps the model of a client in cache for all its steps.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 
 LIBRARY = native.load("hewfl.problems.softmax._softmax")
-"""The compiled module, or None where it was not built or is switched off."""
+"""The compiled module, or None if it was not built or is switched off."""
 
 
 def is_usable() -> bool:
-    """Whether the compiled module is there and not switched off."""
+    """Whether the compiled module is available and not switched off."""
     return LIBRARY is not None and native.is_enabled()
 
 
 def takes_scores(scores: Any) -> bool:
-    """Whether `compiled_losses` reads these scores: NumPy's, in a type it knows."""
+    """Whether `compiled_losses` reads these scores: NumPy arrays of floats."""
     return (
         is_usable()
         and isinstance(scores, np.ndarray)
@@ -34,28 +34,27 @@ def takes_scores(scores: Any) -> bool:
 
 
 def compiled_losses(
-    scores: Float[Array, "lanes c b"],
+    scores: Float[Array, "models c b"],
     labels: Int[Array, " b"],
-    hits: Bool[Array, "lanes b"] | None = None,
-) -> Float64[Array, "lanes b"]:
-    """Cross-entropy of every lane and sample; the twin of `cross_entropy.losses`.
+    hits: Bool[Array, "models b"] | None = None,
+) -> Float64[Array, "models b"]:
+    """Cross-entropy of every model and sample; the twin of `passes.losses`.
 
     Args:
         scores: such that `takes_scores`.
         labels: from 0 to c − 1.
-        hits: overwritten, where given: whether the label is the first of the largest
-            scores.
+        hits: output, if given: whether the label is the first of the largest scores.
 
     Raises:
         ValueError: a label is out of range.
     """
     assert LIBRARY is not None
-    lanes, c, b = scores.shape
+    models, c, b = scores.shape
     s, y = np.ascontiguousarray(scores), np.ascontiguousarray(labels, np.int64)
-    found = np.empty((lanes, b))
-    room = np.empty(0, dtype=bool) if hits is None else hits
-    LIBRARY.losses(s.itemsize, c, s, y, found, room)
-    return found
+    losses = np.empty((models, b))
+    hits_out = np.empty(0, dtype=bool) if hits is None else hits
+    LIBRARY.losses(s.itemsize, c, s, y, losses, hits_out)
+    return losses
 
 
 def takes_features(features: Any) -> bool:
@@ -71,8 +70,8 @@ def takes_features(features: Any) -> bool:
 def takes_samples(features: Any, labels: Any, dtype: np.dtype[Any]) -> bool:
     """Whether `compiled_branches` reads these samples.
 
-    It does where they are NumPy's, row by row without gaps, features in the type of the
-    models and labels in int64: it follows pointers and converts nothing.
+    It needs contiguous NumPy arrays, features in the type of the models and labels in
+    int64: it follows pointers and converts nothing.
     """
     return (
         takes_features(features)
@@ -85,30 +84,30 @@ def takes_samples(features: Any, labels: Any, dtype: np.dtype[Any]) -> bool:
 
 def compiled_branches(
     data: tuple[Float[Array, "m p"], Int64[Ints, " m"], int, float],
-    anchors: Float[Array, "lanes d"],
+    anchors: Float[Array, "models d"],
     cohort: Cohort,
     plans: Sequence[LocalPlan],
     samples: Int64[Ints, "steps s b"],
-) -> Float[Array, "lanes s d"]:
-    """Displacements Δ_i of every lane and client.
+) -> Float[Array, "models s d"]:
+    """Displacements Δ_i of every model and client.
 
     Args:
         data: features and labels such that `takes_samples`; c; λ.
-        anchors: x of each lane.
-        cohort: the clients, common to all lanes.
-        plans: what each lane tells them.
+        anchors: x, one model per row.
+        cohort: the clients, common to all models.
+        plans: local work for each model.
         samples: rows of the features for each step and client.
 
     Returns:
         A new array in the type of `anchors`.
 
     Raises:
-        ValueError: a sample is none of the rows.
+        ValueError: a sample is out of range.
     """
     assert LIBRARY is not None
     features, labels, classes, l2 = data
-    kind, lanes, d = anchors.dtype, len(plans), anchors.shape[1]
-    moved = np.empty((lanes, len(cohort.clients), d), dtype=kind)
+    kind, models, d = anchors.dtype, len(plans), anchors.shape[1]
+    moved = np.empty((models, len(cohort.clients), d), dtype=kind)
     steps = int(cohort.horizons.max())
     corrections = [
         None if p.correction is None else np.ascontiguousarray(p.correction, kind)

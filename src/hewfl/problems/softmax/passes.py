@@ -1,9 +1,15 @@
-"""The cross-entropy of samples as a function of their scores.
+"""Passes over pooled samples: losses, gradients, variances, norms and moments.
 
     ℓ(s, y) = log Σ_k exp s_k − s_y,     ∇ℓ(s, y) = softmax(s) − e_y
 
-The class is the second last axis and the sample the last, so that every reduction runs
-over whole contiguous rows of samples.
+Scores have the class on the second last axis and the sample on the last, so that every
+reduction runs over contiguous rows of samples. Samples are taken a block at a time, and
+one product serves all models. A client holds a range of rows; clients with the same
+range share its result. Everywhere
+
+    W      models, one matrix of classes × features each
+    X, y   samples a_j as rows, and their labels
+    spans  ranges of rows; results come in their order
 """
 
 from collections.abc import Iterator
@@ -17,6 +23,17 @@ from hewfl.core.validation import Array
 from hewfl.displacements.backend import to_host
 from hewfl.problems.arrays import conform
 from hewfl.problems.softmax.kernel import compiled_losses, takes_scores
+
+POWER_TOLERANCE, POWER_STEPS = 1e-6, 5000
+"""Residual ‖Mv − θv‖/θ of the power iteration; θ is off by about its square."""
+BLOCK = 2**20
+"""Numbers converted to float64 at a time: a copy of all samples need not fit."""
+PASS_BLOCK = 2**20
+"""Numbers, samples and scores together, of one product of a pass: they stay in cache,
+and the product is large enough for full speed."""
+
+Spans = list[tuple[int, int]]
+"""Ranges of rows: the first, and the one after the last."""
 
 
 def residuals(
@@ -33,12 +50,12 @@ def residuals(
 
 
 def losses(
-    scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
-) -> Float64[Any, "lanes b"]:
-    """ℓ = log Σ_k exp s_k − s_y of every lane and sample.
+    scores: Float[Any, "models c b"], labels: Int[Any, " b"]
+) -> Float64[Any, "models b"]:
+    """ℓ = log Σ_k exp s_k − s_y of every model and sample.
 
     Float64 from the scores on, whatever their type: losses are summed over all samples
-    and compared between rounds. Compiled where the kernel takes the scores.
+    and compared between rounds. Compiled if the kernel takes the scores.
     """
     if takes_scores(scores):
         return compiled_losses(scores, labels)
@@ -52,8 +69,8 @@ def losses(
 
 
 def losses_and_hits(
-    scores: Float[Any, "lanes c b"], labels: Int[Any, " b"]
-) -> tuple[Float64[Any, "lanes b"], Bool[Any, "lanes b"]]:
+    scores: Float[Any, "models c b"], labels: Int[Any, " b"]
+) -> tuple[Float64[Any, "models b"], Bool[Any, "models b"]]:
     """Cross-entropy, and whether the label is the first of the largest scores."""
     if takes_scores(scores):
         hits = np.empty((scores.shape[0], scores.shape[2]), dtype=bool)
@@ -62,12 +79,100 @@ def losses_and_hits(
     return losses(scores, labels), xp.argmax(scores, axis=1) == labels
 
 
-# ------------------ Norms and second moment of samples, from which the constants of
+def mean_losses(
+    W: Float[Any, "models c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
+) -> list[Float64[Any, " models"]]:
+    """(1/m) Σ_j ℓ(W a_j, y_j) over each range; one pass, as ranges may overlap."""
+    xp = compat.array_namespace(W)
+    means = [xp.zeros_like(W[:, 0, 0], dtype=xp.float64) for _ in spans]
+    for at, _, S in _score_blocks(W, X, 0, X.shape[0]):
+        values = losses(S, y[at])
+        for k, (lo, hi) in enumerate(spans):
+            if lo < at.stop and at.start < hi:
+                part = values[:, max(lo - at.start, 0) : hi - at.start]
+                means[k] += xp.sum(part, axis=1) / (hi - lo)
+    return means
 
-POWER_TOLERANCE, POWER_STEPS = 1e-6, 5000
-"""Residual ‖Mv − θv‖/θ of the power iteration; θ is off by about its square."""
-BLOCK = 2**20
-"""Numbers that are widened to float64 at a time: a copy of all need not fit."""
+
+def mean_gradients(
+    W: Float[Any, "models c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
+) -> list[Float[Any, "models c p"]]:
+    """(1/m) Σ_j r_j a_jᵀ over each range, with r_j = softmax(W a_j) − e_{y_j}."""
+    xp = compat.array_namespace(W)
+    means = []
+    for lo, hi in spans:
+        G = xp.zeros_like(W)
+        for at, A, S in _score_blocks(W, X, lo, hi):
+            G += _outer_sum(residuals(S, y[at]), A)
+        means.append(G / (hi - lo))
+    return means
+
+
+def variances(
+    W: Float[Any, "models c p"],
+    X: Float[Any, "m p"],
+    y: Int[Any, " m"],
+    spans: Spans,
+    sq_norms: Float64[Array, " m"],
+) -> list[Float64[Any, " models"]]:
+    """(1/m) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m) Σ_j r_j a_jᵀ‖² over each range.
+
+    In this form one pass suffices, and no gradient of a single sample is formed.
+    """
+    xp = compat.array_namespace(W)
+    sq_norms, results = conform(sq_norms, W), []
+    for lo, hi in spans:
+        total, G = 0.0, xp.zeros_like(W)
+        for at, A, S in _score_blocks(W, X, lo, hi):
+            R = residuals(S, y[at])
+            G += _outer_sum(R, A)
+            sq = xp.sum(xp.astype(R, xp.float64) ** 2, axis=1)  # models b
+            total = total + xp.sum(sq * sq_norms[at], axis=1)
+        mean = xp.astype(G, xp.float64) / (hi - lo)
+        results.append(total / (hi - lo) - xp.sum(mean**2, axis=(1, 2)))
+    return results
+
+
+def accuracy_and_loss(
+    W: Float[Any, "models c p"], X: Float[Any, "m p"], y: Int[Any, " m"]
+) -> tuple[Float64[Any, " models"], Float64[Any, " models"]]:
+    """Share of samples whose label has the first largest score, and their mean loss."""
+    xp = compat.array_namespace(W)
+    all_hits, all_losses = [], []
+    for at, _, S in _score_blocks(W, X, 0, X.shape[0]):
+        loss, hits = losses_and_hits(S, y[at])
+        all_losses.append(loss)
+        all_hits.append(xp.astype(hits, xp.float64))
+    accuracy = xp.mean(xp.concat(all_hits, axis=1), axis=1)
+    return accuracy, xp.mean(xp.concat(all_losses, axis=1), axis=1)
+
+
+def _score_blocks(
+    W: Float[Any, "models c p"], X: Float[Any, "m p"], lo: int, hi: int
+) -> Iterator[tuple[slice, Float[Any, "b p"], Float[Any, "models c b"]]]:
+    """Rows lo to hi, a block at a time.
+
+    Yields:
+        The rows, the samples A, and the scores S = W Aᵀ of all models from one product,
+        in the precision of W.
+    """
+    xp = compat.array_namespace(W)
+    models, c, p = W.shape
+    flat = xp.reshape(W, (models * c, p))
+    rows = max(1, PASS_BLOCK // (p + models * c))
+    for start in range(lo, hi, rows):
+        at = slice(start, min(start + rows, hi))
+        A = xp.astype(X[at, :], W.dtype, copy=False)
+        yield at, A, xp.reshape(flat @ A.T, (models, c, -1))
+
+
+def _outer_sum(
+    R: Float[Any, "models c b"], A: Float[Any, "b p"]
+) -> Float[Any, "models c p"]:
+    """Σ_j r_j a_jᵀ for all models in one product."""
+    xp = compat.array_namespace(R)
+    models, c, b = R.shape
+    return xp.reshape(xp.reshape(R, (models * c, b)) @ A, (models, c, -1))
 
 
 def squared_norms(features: Float[Any, "m p"]) -> Float64[Array, " m"]:
@@ -99,116 +204,3 @@ def _wide_parts(features: Float[Any, "m p"]) -> Any:
     X = to_host(features)
     parts = np.array_split(X, -(-X.size // BLOCK))
     return (A.astype(np.float64) for A in parts)
-
-
-# ------------------ Passes over the pooled samples: losses, gradients and variances
-
-# Samples are taken a block at a time, and one product serves all lanes. A range of rows
-# is what a client holds; clients that hold the same one share its result. Everywhere
-#
-#     W      models, one matrix of classes × features per lane
-#     X, y   samples a_j as rows, and their labels
-#     spans  ranges of rows; results come in their order
-
-PASS_BLOCK = 2**20
-"""Numbers, samples and scores together, of one product of a pass: they stay in cache,
-and the product is large enough for full speed."""
-
-Spans = list[tuple[int, int]]
-"""Ranges of rows: the first, and the one after the last."""
-
-
-def mean_losses(
-    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
-) -> list[Float64[Any, " lanes"]]:
-    """(1/m) Σ_j ℓ(W a_j, y_j) over each range; one pass, as ranges may overlap."""
-    xp = compat.array_namespace(W)
-    means = [xp.zeros_like(W[:, 0, 0], dtype=xp.float64) for _ in spans]
-    for at, _, S in score_blocks(W, X, 0, X.shape[0]):
-        found = losses(S, y[at])
-        for k, (lo, hi) in enumerate(spans):
-            if lo < at.stop and at.start < hi:
-                own = found[:, max(lo - at.start, 0) : hi - at.start]
-                means[k] += xp.sum(own, axis=1) / (hi - lo)
-    return means
-
-
-def mean_gradients(
-    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"], spans: Spans
-) -> list[Float[Any, "lanes c p"]]:
-    """(1/m) Σ_j r_j a_jᵀ over each range, with r_j = softmax(W a_j) − e_{y_j}."""
-    xp = compat.array_namespace(W)
-    means = []
-    for lo, hi in spans:
-        G = xp.zeros_like(W)
-        for at, A, S in score_blocks(W, X, lo, hi):
-            G += _outer_sum(residuals(S, y[at]), A)
-        means.append(G / (hi - lo))
-    return means
-
-
-def variances(
-    W: Float[Any, "lanes c p"],
-    X: Float[Any, "m p"],
-    y: Int[Any, " m"],
-    spans: Spans,
-    sq_norms: Float64[Array, " m"],
-) -> list[Float64[Any, " lanes"]]:
-    """(1/m) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m) Σ_j r_j a_jᵀ‖² over each range.
-
-    In this form one pass does, and no gradient of a single sample is ever formed.
-    """
-    xp = compat.array_namespace(W)
-    sq_norms, found = conform(sq_norms, W), []
-    for lo, hi in spans:
-        total, G = 0.0, xp.zeros_like(W)
-        for at, A, S in score_blocks(W, X, lo, hi):
-            R = residuals(S, y[at])
-            G += _outer_sum(R, A)
-            sq = xp.sum(xp.astype(R, xp.float64) ** 2, axis=1)  # lanes b
-            total = total + xp.sum(sq * sq_norms[at], axis=1)
-        mean = xp.astype(G, xp.float64) / (hi - lo)
-        found.append(total / (hi - lo) - xp.sum(mean**2, axis=(1, 2)))
-    return found
-
-
-def accuracy_and_loss(
-    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], y: Int[Any, " m"]
-) -> tuple[Float64[Any, " lanes"], Float64[Any, " lanes"]]:
-    """Share of samples whose label has the first largest score, and their mean loss."""
-    xp = compat.array_namespace(W)
-    right, lost = [], []
-    for at, _, S in score_blocks(W, X, 0, X.shape[0]):
-        loss, hits = losses_and_hits(S, y[at])
-        lost.append(loss)
-        right.append(xp.astype(hits, xp.float64))
-    accuracy = xp.mean(xp.concat(right, axis=1), axis=1)
-    return accuracy, xp.mean(xp.concat(lost, axis=1), axis=1)
-
-
-def score_blocks(
-    W: Float[Any, "lanes c p"], X: Float[Any, "m p"], lo: int, hi: int
-) -> Iterator[tuple[slice, Float[Any, "b p"], Float[Any, "lanes c b"]]]:
-    """Rows lo to hi, a block at a time.
-
-    Yields:
-        The rows, the samples A, and the scores S = W Aᵀ of all lanes from one product,
-        in the precision of W.
-    """
-    xp = compat.array_namespace(W)
-    lanes, c, p = W.shape
-    flat = xp.reshape(W, (lanes * c, p))
-    rows = max(1, PASS_BLOCK // (p + lanes * c))
-    for start in range(lo, hi, rows):
-        at = slice(start, min(start + rows, hi))
-        A = xp.astype(X[at, :], W.dtype, copy=False)
-        yield at, A, xp.reshape(flat @ A.T, (lanes, c, -1))
-
-
-def _outer_sum(
-    R: Float[Any, "lanes c b"], A: Float[Any, "b p"]
-) -> Float[Any, "lanes c p"]:
-    """Σ_j r_j a_jᵀ for all lanes in one product."""
-    xp = compat.array_namespace(R)
-    lanes, c, b = R.shape
-    return xp.reshape(xp.reshape(R, (lanes * c, b)) @ A, (lanes, c, -1))

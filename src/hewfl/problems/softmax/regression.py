@@ -1,4 +1,12 @@
-"""Features and labels of a softmax regression: conversion and checks."""
+"""Softmax regression with an l2 penalty over clients' samples.
+
+    φ_j(W) = log Σ_k exp(w_k·a_j) − w_{y_j}·a_j + (λ/2)‖W‖²
+    ∇φ_j(W) = (p_j − e_{y_j}) a_jᵀ + λW,      p_j = softmax(W a_j)
+
+W has one row per class. A model is W row by row, d = classes × features. In this order
+scores, residuals and gradients of all models are matrix products of the models in
+memory order, without a copy.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,22 +22,22 @@ from hewfl.core.validation import (
     Array,
     ArrayLike,
     Ints,
+    format_value,
     invalid,
     nonnegative,
-    shown,
     whole,
 )
 from hewfl.displacements.backend import to_host
 from hewfl.problems.arrays import (
     check_pair,
     check_ranges,
+    checked_shards,
     conform,
     gather,
     score,
-    shards_of,
     shares,
-    spread,
     two_means,
+    weighted_sums,
 )
 from hewfl.problems.problem import Optimum
 from hewfl.problems.softmax.kernel import compiled_branches, takes_samples
@@ -51,111 +59,8 @@ Samples = tuple[Any, Any]
 """Features (m, p) and labels (m,), both of one array library."""
 
 
-def check_samples(kind: str, features: Any, labels: Any, classes: int) -> None:
-    """Require finite features (m, p) and labels (m,) from 0 to classes − 1.
-
-    Args:
-        kind: what precedes the names in an error: empty, or "test ".
-        features: a_j as rows, float32 or float64.
-        labels: y_j, whole numbers of the same array library.
-        classes: c.
-
-    Raises:
-        InvalidInputError: naming `kind` features or `kind` labels.
-    """
-    names = f"{kind}features", f"{kind}labels"
-    if features.ndim != 2 or 0 in features.shape:
-        raise invalid(names[0], "of shape (m, p) with m, p ≥ 1", tuple(features.shape))
-    if not str(features.dtype).endswith(("float32", "float64")):
-        raise invalid(names[0], "float32 or float64", features.dtype)
-    if tuple(labels.shape) != (features.shape[0],):
-        rule = f"of shape ({features.shape[0]},), one per sample"
-        raise invalid(names[1], rule, tuple(labels.shape))
-    xp = compat.array_namespace(features)
-    if compat.array_namespace(labels) is not xp:
-        rule = f"of the array library of `{names[0]}`"
-        raise invalid(names[1], rule, type(labels).__name__)
-    if not xp.isdtype(labels.dtype, "integral"):
-        raise invalid(names[1], "whole numbers", f"dtype {labels.dtype}")
-    if not bool(xp.all(xp.isfinite(features))):
-        raise invalid(names[0], "finite", "NaN or infinite entries")
-    low, high = int(xp.min(labels)), int(xp.max(labels))
-    if low < 0 or high >= classes:
-        raise invalid(names[1], f"from 0 to {classes - 1}", low if low < 0 else high)
-
-
-def converted(
-    X: Any, y: Any, test: Samples | None, dtype: Any
-) -> tuple[Any, Any, int, Samples | None]:
-    """Features, labels, number of classes c and test part from what a user gave.
-
-    Args:
-        X: samples; NumPy, array-like, or torch on any device.
-        y: labels, whole numbers from 0; the largest, here or in `test`, sets c.
-        test: features and labels held out, or None.
-        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
-
-    Returns:
-        All arrays in the library and on the device of X, features in one precision.
-
-    Raises:
-        InvalidInputError: shapes, types or labels break a rule.
-    """
-    if test is not None:
-        check_pair("test", test)
-    sets = [("", X, y)] if test is None else [("", X, y), ("test ", *test)]
-    library = X if compat.is_array_api_obj(X) else np.zeros(0)
-    found: list[Samples] = []
-    for kind, given, given_labels in sets:
-        features = _features(f"{kind}features", given, dtype)
-        labels = _array(f"{kind}labels", given_labels)
-        if labels.ndim != 1 or 0 in labels.shape:
-            rule = "a nonempty vector"
-            raise invalid(f"{kind}labels", rule, f"shape {tuple(labels.shape)}")
-        found.append((conform(features, library), conform(labels, library)))
-    classes = max(2, *(int(labels.max()) + 1 for _, labels in found))
-    for (kind, *_), (features, labels) in zip(sets, found, strict=True):
-        check_samples(kind, features, labels, classes)
-    return (*found[0], classes, found[1] if test is not None else None)
-
-
-def _array(name: str, value: Any) -> Any:
-    if compat.is_array_api_obj(value):
-        return value
-    try:
-        return np.asarray(value)
-    except ValueError as error:  # ragged
-        raise invalid(name, "an array", repr(value)[:80]) from error
-
-
-def _features(name: str, value: Any, dtype: Any) -> Any:
-    array = _array(name, value)
-    xp = compat.array_namespace(array)
-    if dtype is None:
-        kept = str(array.dtype).endswith(("float32", "float64"))
-        wanted = array.dtype if kept else xp.float64
-    else:
-        known = str(dtype).rpartition(".")[2].rstrip("'>")
-        if known not in ("float32", "float64"):
-            raise invalid("dtype", '"float32" or "float64"', shown(dtype))
-        wanted = getattr(xp, known)
-    if not xp.isdtype(array.dtype, ("bool", "real floating", "integral")):
-        raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
-    return xp.astype(array, wanted, copy=False)
-
-
-# ------------------ Softmax regression with an l2 penalty, over clients' samples,
-
-# φ_j(W) = log Σ_k exp(w_k·a_j) − w_{y_j}·a_j + (λ/2)‖W‖²
-#     ∇φ_j(W) = (p_j − e_{y_j}) a_jᵀ + λW,      p_j = softmax(W a_j)
-#
-# W has one row per class; a model is W row by row, d = classes × features. In this order
-# scores, residuals and gradients of all lanes are matrix products of the models as they
-# lie in memory, without a copy.
-
-
 @final
-@dataclass(frozen=True, eq=False)  # no slots: norms of the samples are kept once known
+@dataclass(frozen=True, eq=False)  # no slots: norms of the samples are cached
 class Softmax:
     """Multinomial logistic regression over clients' samples.
 
@@ -185,13 +90,13 @@ class Softmax:
     test: tuple[Any, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse arguments that break a rule of the class."""
+        """Check the arguments."""
         whole("classes", self.classes, least=2)
         nonnegative("l2", self.l2)
-        check_samples("", self.features, self.labels, self.classes)
+        _check_samples("", self.features, self.labels, self.classes)
         check_ranges(self.offsets, self.data_sizes, self.features.shape[0])
         if self.test is not None:
-            check_samples("test ", *self.test, self.classes)
+            _check_samples("test ", *self.test, self.classes)
             p, q = self.features.shape[1], self.test[0].shape[1]
             if p != q:
                 raise invalid("test features", f"of {p} columns like `features`", q)
@@ -217,13 +122,12 @@ class Softmax:
     def smoothness_estimate(self) -> float:
         """½ λ_max((1/m) Σ_j a_j a_jᵀ) + λ by power iteration.
 
-        The limit bounds the curvature of the mean over all rows, but neither that of
-        one client nor that of one sample: it is for normalising step sizes, as the
-        paper's experiments do; where a theorem asks for L, `smoothness` answers. The
-        iteration approaches it from below.
+        The limit bounds the curvature of the mean over all rows, but not that of one
+        client or sample. It serves to normalise step sizes, as in the paper's
+        experiments; theorems need `smoothness`. The iteration approaches it from below.
 
         Returns:
-            An L that need not hold everywhere; `smoothness` does.
+            An estimate of L, not a bound.
         """
         top = largest_eigenvalue(second_moment(self.features))
         return 0.5 * top + self.l2
@@ -241,23 +145,23 @@ class Softmax:
         means = np.array([self._sq_norms[lo:hi].mean() for lo, hi in spans])
         return 2 * means[span_of]
 
-    def variances(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+    def variances(self, anchors: Float[Any, "models d"]) -> Float64[Any, "models n"]:
         """(1/m_i) Σ_j ‖∇φ_ij(x) − ∇F_i(x)‖² at given models, exact.
 
         With r_j = p_j − e_{y_j}:  (1/m_i) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m_i) Σ_j r_j a_jᵀ‖².
 
         Args:
-            anchors: models, one for each lane.
+            anchors: models, one per row.
 
         Returns:
             v_i² at those models.
         """
         W = self._matrices(anchors)
-        found = variances(W, self.features, self.labels, self._spans[0], self._sq_norms)
-        return self._by_client(found, anchors)
+        data = (self.features, self.labels, self._spans[0], self._sq_norms)
+        return self._by_client(variances(W, *data), anchors)
 
     def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
-        """Labels of all samples, in memory of their own on the host, and c."""
+        """A copy of all labels on the host, and c."""
         return np.array(to_host(self.labels), dtype=np.int64), self.classes
 
     def with_labels(self, labels: Int64[Ints, " m"]) -> "Softmax":
@@ -265,60 +169,63 @@ class Softmax:
         return replace(self, labels=conform(labels, self.labels))
 
     def residuals(
-        self, scores: Float[Any, "lanes a c b"], samples: Int[Any, "a b"]
-    ) -> Float[Any, "lanes a c b"]:
+        self, scores: Float[Any, "models a c b"], samples: Int[Any, "a b"]
+    ) -> Float[Any, "models a c b"]:
         """softmax(scores) − e_y for the labels of the samples."""
         labels = gather(self.labels, samples, self.labels.dtype)
         return residuals(scores, labels)
 
     def minibatch_gradients(
         self,
-        models: Float[Any, "lanes a d"],
+        models: Float[Any, "models a d"],
         samples: Int[Any, "a b"],
         counts: Int[Any, " a"],
-    ) -> Float[Any, "lanes a d"]:
+    ) -> Float[Any, "models a d"]:
         """g_i = (1/b_i) Σ_{j ≤ b_i} (p_j − e_{y_j}) a_jᵀ + λW_i at the client's W_i."""
         y = conform(models, self.features)
         xp = compat.array_namespace(y)
-        W = xp.reshape(y, (*y.shape[:2], self.classes, -1))  # lanes a c p
-        A = gather(self.features, samples, y.dtype)  # a b p, once for all lanes
-        R = self.residuals(score(W, A), samples)  # lanes a c b
+        W = xp.reshape(y, (*y.shape[:2], self.classes, -1))  # models a c p
+        A = gather(self.features, samples, y.dtype)  # a b p, once for all models
+        R = self.residuals(score(W, A), samples)  # models a c b
         R *= shares(samples, counts, y)[:, None, :]
-        G = spread(R, A)
+        G = weighted_sums(R, A)
         G += self.l2 * W
         return conform(xp.reshape(G, y.shape), models)
 
     def branches(
         self,
-        anchors: Float[Array, "lanes d"],
+        anchors: Float[Array, "models d"],
         cohort: Cohort,
         plans: Sequence[LocalPlan],
         samples: Int64[Ints, "steps s b"],
-    ) -> Float[Array, "lanes s d"] | None:
-        """Whole branches by the compiled kernel, if it is there and fits the data."""
+    ) -> Float[Array, "models s d"] | None:
+        """Whole branches by the compiled kernel, if it takes the data."""
         if not takes_samples(self.features, self.labels, anchors.dtype):
             return None
         data = (self.features, self.labels, self.classes, self.l2)
         return compiled_branches(data, anchors, cohort, plans, samples)
 
-    def full_gradients(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes n d"]:
+    def full_gradients(
+        self, anchors: Float[Any, "models d"]
+    ) -> Float[Any, "models n d"]:
         """∇F_i(W) = (1/m_i) Σ_j (p_j − e_{y_j}) a_jᵀ + λW for every client."""
         W = self._matrices(anchors)
-        found = mean_gradients(W, self.features, self.labels, self._spans[0])
-        each = [(G + self.l2 * W).reshape((-1, self.d)) for G in found]
+        means = mean_gradients(W, self.features, self.labels, self._spans[0])
+        each = [(G + self.l2 * W).reshape((-1, self.d)) for G in means]
         return self._by_client(each, anchors)
 
-    def client_losses(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes n"]:
+    def client_losses(
+        self, anchors: Float[Any, "models d"]
+    ) -> Float64[Any, "models n"]:
         """F_i(W) = (1/m_i) Σ_j (log Σ_k exp s_jk − s_{j y_j}) + (λ/2)‖W‖²."""
         W = self._matrices(anchors)
-        xp = compat.array_namespace(W)
-        found = mean_losses(W, self.features, self.labels, self._spans[0])
-        penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
-        return self._by_client([F + penalty for F in found], anchors)
+        means = mean_losses(W, self.features, self.labels, self._spans[0])
+        penalty = self._penalty(W)
+        return self._by_client([F + penalty for F in means], anchors)
 
     def sample_losses(
-        self, anchors: Float[Any, "lanes d"], samples: Int[Any, "a b"]
-    ) -> Float64[Any, "lanes a"]:
+        self, anchors: Float[Any, "models d"], samples: Int[Any, "a b"]
+    ) -> Float64[Any, "models a"]:
         """Mean losses with the penalty, on chosen samples of each client."""
         W = self._matrices(anchors)
         xp = compat.array_namespace(W)
@@ -327,23 +234,25 @@ class Softmax:
         size = samples.shape[1]
         spans = [(k * size, (k + 1) * size) for k in range(samples.shape[0])]
         rows = xp.reshape(X, (-1, X.shape[-1]))
-        found = mean_losses(W, rows, xp.reshape(y, (-1,)), spans)
-        penalty = 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
-        return conform(xp.stack([F + penalty for F in found], axis=1), anchors)
+        means = mean_losses(W, rows, xp.reshape(y, (-1,)), spans)
+        penalty = self._penalty(W)
+        return conform(xp.stack([F + penalty for F in means], axis=1), anchors)
 
-    def objectives(self, anchors: Float[Any, "lanes d"]) -> Float64[Any, "lanes 2"]:
+    def objectives(self, anchors: Float[Any, "models d"]) -> Float64[Any, "models 2"]:
         """(1/n) Σ F_i and Σ m_i F_i/Σ m_i, both with the penalty."""
         return two_means(self.client_losses(anchors), self.data_sizes)
 
     def evaluate(
-        self, anchors: Float[Any, "lanes d"]
-    ) -> dict[str, Float64[Any, " lanes"]]:
+        self, anchors: Float[Any, "models d"]
+    ) -> dict[str, Float64[Any, " models"]]:
         """Accuracy and mean loss, without penalty, on the test set if there is one."""
         if self.test is None:
             return {}
-        found = accuracy_and_loss(self._matrices(anchors), *self.test)
-        names = "test_accuracy", "test_loss"
-        return {k: conform(v, anchors) for k, v in zip(names, found, strict=True)}
+        accuracy, loss = accuracy_and_loss(self._matrices(anchors), *self.test)
+        return {
+            "test_accuracy": conform(accuracy, anchors),
+            "test_loss": conform(loss, anchors),
+        }
 
     def optimum(
         self, start: Float64[Array, " d"] | None = None, *, gap: float = 0.0
@@ -351,11 +260,12 @@ class Softmax:
         """The minimiser of (1/n) Σ F_i, on the host; see `optimum.minimise`.
 
         Args:
-            start: a model to go on from, such as the minimiser of a problem nearby.
-            gap: distance from the least value that is small enough; 0 for rounding.
+            start: initial model, such as the minimiser of a similar problem.
+            gap: accepted distance from the minimum; 0 for rounding.
 
         Raises:
-            SolverError: there is none (λ = 0 and separable data), or rounding forbids.
+            SolverError: there is no minimiser (λ = 0 and separable data), or rounding
+                prevents convergence.
         """
         return self._minimiser(1 / (self.n * self.data_sizes), start, gap)
 
@@ -365,11 +275,12 @@ class Softmax:
         """The minimiser of Σ m_i F_i/Σ m_i, on the host; see `optimum.minimise`.
 
         Args:
-            start: a model to go on from, such as the minimiser of a problem nearby.
-            gap: distance from the least value that is small enough; 0 for rounding.
+            start: initial model, such as the minimiser of a similar problem.
+            gap: accepted distance from the minimum; 0 for rounding.
 
         Raises:
-            SolverError: there is none (λ = 0 and separable data), or rounding forbids.
+            SolverError: there is no minimiser (λ = 0 and separable data), or rounding
+                prevents convergence.
         """
         each = np.full(self.n, 1 / self.data_sizes.sum())
         return self._minimiser(each, start, gap)
@@ -389,29 +300,31 @@ class Softmax:
         f = WeightedSoftmax(*given, sparse_rows(X))
         return minimise(f, start, gap=gap)
 
-    def _matrices(self, anchors: Float[Any, "lanes d"]) -> Float[Any, "lanes c p"]:
+    def _penalty(self, W: Float[Any, "models c p"]) -> Float64[Any, " models"]:
+        """(λ/2)‖W‖² of each model."""
+        xp = compat.array_namespace(W)
+        return 0.5 * self.l2 * xp.sum(xp.astype(W, xp.float64) ** 2, axis=(1, 2))
+
+    def _matrices(self, anchors: Float[Any, "models d"]) -> Float[Any, "models c p"]:
         """The models as matrices W, in the array library of the data."""
         x = conform(anchors, self.features)
         return x.reshape((x.shape[0], self.classes, -1))
 
     @cached_property
     def _spans(self) -> tuple[list[tuple[int, int]], Int64[Ints, " n"]]:
-        """The distinct ranges of rows, and which of them each client holds."""
+        """The distinct ranges of rows, and the range of each client."""
         ranges = np.stack([self.offsets, self.offsets + self.data_sizes], axis=1)
         spans, span_of = np.unique(ranges, axis=0, return_inverse=True)
         return [(int(lo), int(hi)) for lo, hi in spans], span_of.reshape(-1)
 
     def _by_client(self, by_span: list[Any], like: Any) -> Any:
-        """What was found for each range of rows, for each client instead."""
+        """Values of each range of rows as values of each client."""
         xp = compat.array_namespace(by_span[0])
         return conform(xp.stack([by_span[k] for k in self._spans[1]], axis=1), like)
 
     @cached_property
     def _sq_norms(self) -> Float64[Array, " m"]:
         return squared_norms(self.features)
-
-
-# ------------------ Softmax regressions from arrays and a partition of their rows
 
 
 def softmax_from_arrays(
@@ -423,7 +336,7 @@ def softmax_from_arrays(
     test: Samples | None = None,
     dtype: Any = None,
 ) -> Softmax:
-    """The softmax regression of clients that hold given rows of X.
+    """Softmax regression over a partition of the rows of X.
 
     Rows are copied client by client; a row in no shard is left out, a row in two is
     copied twice. A bias is a column of ones in X.
@@ -449,8 +362,8 @@ def softmax_from_arrays(
         >>> problem.n, problem.d, problem.smoothness
         (2, 4, 2.6)
     """
-    features, labels, classes, held_out = converted(X, y, test, dtype)
-    shards = shards_of(partition, len(features))
+    features, labels, classes, held_out = _convert(X, y, test, dtype)
+    shards = checked_shards(partition, len(features))
     order = conform(np.concatenate(shards), features)
     sizes = np.array([len(rows) for rows in shards])
     xp = compat.array_namespace(features)
@@ -472,12 +385,12 @@ def softmax_common_pool(
     *,
     l2: float,
     test: Samples | None = None,
-    dtype: Any = None,
 ) -> Softmax:
-    """Clients that all draw from all of X: F_i = F, the homogeneous case proper.
+    """Softmax regression of clients that all draw from all of X: F_i = F.
 
-    A pool shuffled and split once is not homogeneous, as its shards stay different from
-    round to round (erratum E-14). The rows are stored once.
+    This is the homogeneous case of the theory. A pool that is shuffled and split once
+    is not homogeneous, as its shards stay different from round to round (erratum E-14).
+    The rows are stored once.
 
     Args:
         X: samples, as for `softmax_from_arrays`.
@@ -485,7 +398,6 @@ def softmax_common_pool(
         n: clients.
         l2: λ ≥ 0.
         test: features and labels held out.
-        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
 
     Returns:
         The problem, in the array library and on the device of X.
@@ -494,8 +406,101 @@ def softmax_common_pool(
         InvalidInputError: an argument breaks its rule.
     """
     n = whole("n", n, least=1)
-    features, labels, classes, held_out = converted(X, y, test, dtype)
+    features, labels, classes, held_out = _convert(X, y, test, None)
     zeros = np.zeros(n, dtype=np.int64)
     sizes = np.full(n, len(features))
     penalty = nonnegative("l2", l2)
     return Softmax(features, labels, zeros, sizes, classes, penalty, held_out)
+
+
+def _check_samples(kind: str, features: Any, labels: Any, classes: int) -> None:
+    """Require finite features (m, p) and labels (m,) from 0 to classes − 1.
+
+    Args:
+        kind: prefix of the names in errors: empty, or "test ".
+        features: a_j as rows, float32 or float64.
+        labels: y_j, whole numbers of the same array library.
+        classes: c.
+
+    Raises:
+        InvalidInputError: naming `kind` features or `kind` labels.
+    """
+    names = f"{kind}features", f"{kind}labels"
+    if features.ndim != 2 or 0 in features.shape:
+        raise invalid(names[0], "of shape (m, p) with m, p ≥ 1", tuple(features.shape))
+    if not str(features.dtype).endswith(("float32", "float64")):
+        raise invalid(names[0], "float32 or float64", features.dtype)
+    if tuple(labels.shape) != (features.shape[0],):
+        rule = f"of shape ({features.shape[0]},), one per sample"
+        raise invalid(names[1], rule, tuple(labels.shape))
+    xp = compat.array_namespace(features)
+    if compat.array_namespace(labels) is not xp:
+        rule = f"of the array library of `{names[0]}`"
+        raise invalid(names[1], rule, type(labels).__name__)
+    if not xp.isdtype(labels.dtype, "integral"):
+        raise invalid(names[1], "whole numbers", f"dtype {labels.dtype}")
+    if not bool(xp.all(xp.isfinite(features))):
+        raise invalid(names[0], "finite", "NaN or infinite entries")
+    low, high = int(xp.min(labels)), int(xp.max(labels))
+    if low < 0 or high >= classes:
+        raise invalid(names[1], f"from 0 to {classes - 1}", low if low < 0 else high)
+
+
+def _convert(
+    X: Any, y: Any, test: Samples | None, dtype: Any
+) -> tuple[Any, Any, int, Samples | None]:
+    """Features, labels, number of classes c and test part from a user's arrays.
+
+    Args:
+        X: samples; NumPy, array-like, or torch on any device.
+        y: labels, whole numbers from 0; the largest, here or in `test`, sets c.
+        test: features and labels held out, or None.
+        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
+
+    Returns:
+        All arrays in the library and on the device of X, features in one precision.
+
+    Raises:
+        InvalidInputError: shapes, types or labels break a rule.
+    """
+    if test is not None:
+        check_pair("test", test)
+    sets = [("", X, y)] if test is None else [("", X, y), ("test ", *test)]
+    library = X if compat.is_array_api_obj(X) else np.zeros(0)
+    pairs: list[Samples] = []
+    for kind, given, given_labels in sets:
+        features = _features(f"{kind}features", given, dtype)
+        labels = _array(f"{kind}labels", given_labels)
+        if labels.ndim != 1 or 0 in labels.shape:
+            rule = "a nonempty vector"
+            raise invalid(f"{kind}labels", rule, f"shape {tuple(labels.shape)}")
+        pairs.append((conform(features, library), conform(labels, library)))
+    classes = max(2, *(int(labels.max()) + 1 for _, labels in pairs))
+    for (kind, *_), (features, labels) in zip(sets, pairs, strict=True):
+        _check_samples(kind, features, labels, classes)
+    return (*pairs[0], classes, pairs[1] if test is not None else None)
+
+
+def _array(name: str, value: Any) -> Any:
+    if compat.is_array_api_obj(value):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # ragged
+        raise invalid(name, "an array", repr(value)[:80]) from error
+
+
+def _features(name: str, value: Any, dtype: Any) -> Any:
+    array = _array(name, value)
+    xp = compat.array_namespace(array)
+    if dtype is None:
+        is_kept = str(array.dtype).endswith(("float32", "float64"))
+        wanted = array.dtype if is_kept else xp.float64
+    else:
+        name_of_type = str(dtype).rpartition(".")[2].rstrip("'>")
+        if name_of_type not in ("float32", "float64"):
+            raise invalid("dtype", '"float32" or "float64"', format_value(dtype))
+        wanted = getattr(xp, name_of_type)
+    if not xp.isdtype(array.dtype, ("bool", "real floating", "integral")):
+        raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
+    return xp.astype(array, wanted, copy=False)

@@ -1,14 +1,15 @@
-"""Samples of which few entries differ from the least of their column.
+"""Samples whose entries mostly equal the minimum of their column.
 
-Pixels, counts and indicators are mostly zero; standardised, they are mostly the least
-value b of their column, and
+Pixels, counts and indicators are mostly zero; standardised, they mostly equal the
+minimum b of their column, and
 
     W a = W b + W (a − b),     Σ_j r_j a_jᵀ = Σ_j r_j (a_j − b)ᵀ + (Σ_j r_j) bᵀ
 
-need the other entries alone: a fifth of MNIST's and of Covertype's. Compiled, a pass
-over the samples takes less than half as long as the products of BLAS, which are slow
-for the few rows of one model. In float32 a − b is rounded, and all samples with one
-value alike: fit for directions, not for losses that are compared between rounds.
+need only the other entries: a fifth of those of MNIST and of Covertype. A compiled pass
+over the samples takes less than half the time of BLAS products, which are slow for the
+few rows of one model. In float32 a − b is rounded, in the same way for all samples with
+the same value: this is precise enough for directions, but not for losses that are
+compared between rounds.
 """
 
 from dataclasses import dataclass
@@ -21,11 +22,11 @@ from hewfl.core.validation import Array, Ints
 from hewfl.problems.softmax.kernel import LIBRARY, takes_features
 
 LEAST_SIZE = 2**22
-"""Numbers from which a list of entries pays: below it, BLAS finds them in cache."""
+"""Fewest numbers for which lists of entries are faster than BLAS in cache."""
 DENSEST = 0.3
 """Share of listed entries up to which products with them are faster than BLAS."""
 LOOKED_AT = 1000
-"""Rows that show how dense all of them are."""
+"""Rows sampled to estimate the density."""
 BLOCK = 2**20
 """Numbers compared at a time."""
 
@@ -33,13 +34,13 @@ BLOCK = 2**20
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseRows:
-    """A matrix of samples, by the entries that differ from the least of their column.
+    """A matrix of samples, stored as entries that differ from the column's minimum.
 
     Attributes:
         starts: where the entries of each row begin, and the end of the last.
         columns: of each entry.
         values: of each entry, as in the matrix.
-        background: b, the least of each column.
+        background: b, the minimum of each column.
     """
 
     starts: Int64[Ints, " m1"]
@@ -62,22 +63,22 @@ class SparseRows:
         values, background = self.values, self.background
         wide = np.promote_types(left.dtype, values.dtype)
         given = np.ascontiguousarray(left, dtype=wide)
-        found = np.empty((len(left), width), dtype=wide)
+        product = np.empty((len(left), width), dtype=wide)
         sizes = (values.itemsize, wide.itemsize, at.start, len(left))
         entries = (self.starts, self.columns, values, background)
-        LIBRARY.product(kind, *sizes, *entries, given, found)
-        return found.astype(left.dtype, copy=False)
+        LIBRARY.product(kind, *sizes, *entries, given, product)
+        return product.astype(left.dtype, copy=False)
 
 
 def sparse_rows(features: Any) -> SparseRows | None:
-    """A matrix by such entries, None where BLAS does as well.
+    """The sparse form of a matrix, or None if BLAS is as fast.
 
     Args:
         features: samples as rows.
 
     Returns:
-        A copy of the entries, or None: there is no kernel for these features, or
-        they are few, or most differ from the least of their column.
+        A copy of the entries; None if there is no kernel for these features, if they
+        are few, or if most differ from the minimum of their column.
     """
     if not takes_features(features) or features.size < LEAST_SIZE:
         return None
@@ -87,10 +88,10 @@ def sparse_rows(features: Any) -> SparseRows | None:
         return None
     size = max(1, BLOCK // features.shape[1])
     parts = [features[lo : lo + size] for lo in range(0, len(features), size)]
-    found = [part != background for part in parts]
-    counts = [np.count_nonzero(differs, axis=1) for differs in found]
-    columns = [np.nonzero(differs)[1].astype(np.int32) for differs in found]
-    values = [part[differs] for part, differs in zip(parts, found, strict=True)]
+    masks = [part != background for part in parts]
+    counts = [np.count_nonzero(differs, axis=1) for differs in masks]
+    columns = [np.nonzero(differs)[1].astype(np.int32) for differs in masks]
+    values = [part[differs] for part, differs in zip(parts, masks, strict=True)]
     return SparseRows(
         np.concatenate([[0], np.cumsum(np.concatenate(counts))]),
         np.concatenate(columns),

@@ -1,10 +1,10 @@
-"""The weighted sum of losses whose minimiser is wanted, with exact derivatives.
+"""A weighted sum of softmax losses with exact first and second derivatives.
 
     f(W)  = Σ_j ω_j (log Σ_k exp(w_k·a_j) − w_{y_j}·a_j) + (λ/2)‖W‖²
     H V   = Σ_j ω_j (p_j ∘ t_j − p_j ⟨p_j, t_j⟩) a_jᵀ + λV,       t_j = V a_j
     H_kk  = Σ_j ω_j p_jk (1 − p_jk) a_j a_jᵀ + λI                 block of class k
 
-Samples are read in blocks; beside them there is one column of probabilities for each.
+Samples are read in blocks. Memory beside them: one column of probabilities per sample.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from hewfl.problems.softmax.passes import BLOCK
 from hewfl.problems.softmax.sparse import SparseRows
 
 KEPT = 0.97
-"""Share of the trace of a class block that its samples of most weight must hold."""
+"""Fraction of the trace of a class block that the samples used for it must hold."""
 
 
 @final
@@ -54,7 +54,7 @@ class WeightedSoftmax:
         weights: ω_j ≥ 0.
         classes: c.
         l2: λ ≥ 0.
-        sparse: the features once more, by few entries, where that is faster.
+        sparse: the features in sparse form, if that is faster.
     """
 
     features: Float[Array, "m p"]
@@ -134,7 +134,7 @@ class WeightedSoftmax:
         return np.asarray(R @ self.features[at].astype(R.dtype, copy=False))
 
     def gram(self, weights: Float64[Array, " m"]) -> Float64[Array, "p p"]:
-        """Σ_j weights_j a_j a_jᵀ + λI, kept positive definite.
+        """Σ_j weights_j a_j a_jᵀ + λI, shifted to be positive definite.
 
         Rounding of the sum may make its least eigenvalues negative; a shift by a few
         units of rounding of the trace lets Cholesky's method through.
@@ -154,7 +154,7 @@ class WeightedSoftmax:
         return K
 
     def hessian(self, P: Float[Array, "c m"]) -> Float64[Array, "d d"]:
-        """H as one matrix, with a curvature of its mean along what is common to all.
+        """H as one matrix, regularised along vectors common to all classes.
 
         A vector common to all classes changes no probability: without the addition, and
         without penalty, H would be singular.
@@ -172,12 +172,12 @@ class WeightedSoftmax:
         return np.asarray(whole + np.trace(whole) / (c * p) * common)
 
     def class_blocks(self, P: Float[Array, "c m"]) -> list[Float64[Array, "p p"]]:
-        """H_kk, k = 1, …, c, but for samples that hardly count.
+        """H_kk, k = 1, …, c, without samples of negligible weight.
 
-        Near the minimiser most samples are sure of their class, and p(1 − p) is next to
-        nothing: the eighth of MNIST's that holds 97 % of a block's trace does for a
-        preconditioner. Of the others the diagonal is added: without it directions that
-        they alone span, such as rare features, would be taken for flat.
+        Near the minimiser p(1 − p) is almost zero for most samples: an eighth of those
+        of MNIST holds 97 % of the trace of a block and suffices for a preconditioner.
+        The others contribute their diagonal. Without it, directions that only they
+        span, such as rare features, would look flat.
         """
         sizes = self.weights * P * (1.0 - P)
         rest, blocks = sizes.astype(self.features.dtype), []

@@ -1,16 +1,26 @@
-"""Appendix E: recursions S ← R_a(S) + bS + d + ε driven by any convex generator φ.
+"""Lemmas and appendices of the paper that no command needs, each callable by itself.
 
-generator       φ, its flow R_a, time coordinate χ and slope modulus L_a
-closed_forms    φ = κs², κs^{1+p}, ρs
-convex_flow     any other φ, by quadrature
-scaled          products beyond the range of floats
-drift           the terms a, b, d, ε and one step
-floors          where the recursion rests, how fast it contracts
-master          closed bounds over many rounds
-bellman         the best of many controls, with its ε
-closure         product terms split by the Fenchel-Young inequality
+Lemmas of Appendices A to D and H:
+
+    scalar_lemmas         gaps, the flow T_a, sums (A)
+    displacement_moments  radii, drift and noise of displacements (B, C, D)
+    pl_lemmas             coefficients and the safe regime under PL (C)
+    surrogate             the system of bounds for the controls of a whole run (B, C)
+    absent_clients        tracking bounds under partial participation (E-19)
+    round_arithmetic      gradients and arithmetic of a round (H)
+    special_cases         where the algorithms are gradient descent (G)
+
+Appendix E, recursions S ← R_a(S) + bS + d + ε driven by any convex generator φ:
+
+    generator             φ, its flow R_a, time coordinate χ and slope modulus L_a
+    closed_forms          φ = κs², κs^{1+p}, ρs
+    convex_flow           any other φ, by quadrature
+    master                one step, floors, and closed bounds over many rounds
+    bellman               the best of many controls, with its ε
+    closure               product terms split by the Fenchel-Young inequality
 """
 
+from hewfl.theory.appendix.absent_clients import propagated_tracking
 from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,
@@ -26,9 +36,12 @@ from hewfl.theory.appendix.master import (
     noisy_bounds,
     noisy_rate,
 )
+from hewfl.theory.appendix.pl_lemmas import safe_amplitude, safe_rate
+from hewfl.theory.appendix.round_arithmetic import round_work
 
 __all__ = [
     "ConvexGenerator", "ExponentialGenerator", "Generator", "PowerGenerator",
     "QuadraticGenerator", "Terms", "master_trajectory", "noiseless_bounds",
-    "noiseless_rate", "noisy_bounds", "noisy_rate",
+    "noiseless_rate", "noisy_bounds", "noisy_rate", "propagated_tracking",
+    "round_work", "safe_amplitude", "safe_rate",
 ]  # fmt: skip

@@ -19,11 +19,11 @@ from hewfl.core.validation import (
 )
 from hewfl.theory.appendix.generator import (
     BIG,
+    from_scaled,
     log1p_scaled,
     log_ratio,
     product,
     time_and_state,
-    unscaled,
 )
 
 
@@ -49,16 +49,16 @@ class QuadraticGenerator(Converted):
     def value(self, state: ArrayLike) -> Reals:
         """κs²."""
         s = nonnegatives("state", state)
-        return unscaled(*product(self.coefficient, s, s))
+        return from_scaled(*product(self.coefficient, s, s))
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) = s/(1 + κas)  (eq:quadratic_R)."""
         a, s = time_and_state(time, state)
         mantissa, exponent = product(self.coefficient, a, s)
-        x = unscaled(mantissa, np.minimum(exponent, BIG))
+        x = from_scaled(mantissa, np.minimum(exponent, BIG))
         share, power = product(s)
         safe = np.where(mantissa > 0, mantissa, 1.0)
-        beyond = unscaled(share / safe, power - exponent)
+        beyond = from_scaled(share / safe, power - exponent)
         return np.where(exponent > BIG, beyond, s / (1 + x))
 
     def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
@@ -73,7 +73,7 @@ class QuadraticGenerator(Converted):
         """χ(s) = (1/s − 1/s_ref)/κ."""
         s, top = positives("state", state), positives("reference", reference)
         above, below_ = product(top - s), product(self.coefficient, s, top)
-        return unscaled(above[0] / below_[0], above[1] - below_[1])
+        return from_scaled(above[0] / below_[0], above[1] - below_[1])
 
 
 @final
@@ -108,7 +108,7 @@ class PowerGenerator(Converted):
     def value(self, state: ArrayLike) -> Reals:
         """κs^{1+p}."""
         s = nonnegatives("state", state)
-        return unscaled(*product(self._kappa, s, power_of=(s, self._p)))
+        return from_scaled(*product(self._kappa, s, power_of=(s, self._p)))
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) = (s^{−p} + κpa)^{−1/p}  (eq:power_R).
@@ -121,7 +121,7 @@ class PowerGenerator(Converted):
         near = s * np.exp(-log1p_scaled(mantissa, exponent) / p)
         large = (exponent > 0) & (mantissa > 0)
         limit, shift = product(self._kappa, p, np.where(a > 0, a, 1.0))
-        inverse = unscaled(1 / np.where(large, mantissa, 1.0), -exponent)
+        inverse = from_scaled(1 / np.where(large, mantissa, 1.0), -exponent)
         with np.errstate(over="ignore"):  # of entries that `where` leaves out
             far = np.exp2(-(np.log2(limit) + shift) / p)
             far = far * np.exp(-np.log1p(np.where(large, inverse, 0.0)) / p)
@@ -144,7 +144,7 @@ class PowerGenerator(Converted):
         part = -np.expm1(-p * log_ratio(s, top))
         above = product(part, power_of=(np.minimum(s, top), -p))
         below_ = product(self._kappa, p)
-        size = unscaled(above[0] / below_[0], above[1] - below_[1])
+        size = from_scaled(above[0] / below_[0], above[1] - below_[1])
         return np.asarray(np.sign(top - s) * size)
 
     @property
@@ -177,18 +177,18 @@ class ExponentialGenerator(Converted):
 
     def value(self, state: ArrayLike) -> Reals:
         """ρs."""
-        return unscaled(*product(self.rate, nonnegatives("state", state)))
+        return from_scaled(*product(self.rate, nonnegatives("state", state)))
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) = e^{−ρa} s  (eq:exp_R)."""
         a, s = time_and_state(time, state)
-        half = np.exp(-unscaled(*product(self.rate, a)) / 2)
+        half = np.exp(-from_scaled(*product(self.rate, a)) / 2)
         return np.asarray(s * half * half)  # e^{−ρa} may underflow where R does not
 
     def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """ρa, whatever s."""
         a, s = time_and_state(time, state)
-        return np.asarray(unscaled(*product(self.rate, a)) + 0 * s)
+        return np.asarray(from_scaled(*product(self.rate, a)) + 0 * s)
 
     def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Reals:
         """L_a(m) = e^{−ρa}, whatever m  (eq:exp_lambda)."""

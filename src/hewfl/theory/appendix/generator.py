@@ -1,4 +1,14 @@
-"""Products beyond the range of floats, as a mantissa and a binary exponent (E-32)."""
+"""Scalar flows: how far a gap falls in a given time under v̇ = −φ(v).
+
+A generator φ is convex with φ(0) = 0 and φ > 0 beyond (ass:generator). It determines
+
+    R_a(s)   the flow: v(a) for v(0) = s, a ≥ 0
+    χ(s)     the time coordinate: χ(R_a(s)) = χ(s) + a (prop:chi)
+    L_a(m)   the slope modulus: the largest slope of R_a beyond m
+
+Three generators have `closed_forms`; `convex_flow` integrates any other. Products
+beyond the range of floats are held as a mantissa and a binary exponent (E-32).
+"""
 
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -10,62 +20,6 @@ from hewfl.theory.statement import Hypothesis, at_most, below
 
 BIG = 1000
 """Binary exponent beyond which 1 + x is x, and x itself may overflow."""
-
-
-def product(
-    *factors: ArrayLike, power_of: tuple[ArrayLike, ArrayLike] | None = None
-) -> tuple[Reals, Reals]:
-    """Mantissa and binary exponent of a product, times s^p where (s, p) is given."""
-    mantissa, exponent = np.ones(()), np.zeros(())
-    for factor in factors:
-        part, shift = np.frexp(np.asarray(factor))
-        mantissa, exponent = mantissa * part, exponent + shift
-    if power_of is not None:
-        s, p = (np.asarray(x) for x in power_of)
-        with np.errstate(over="ignore"):  # clipped next: far beyond any exponent
-            log = p * np.log2(np.where(s > 0, s, 1.0))
-        log = np.clip(log, -1e15, 1e15)
-        whole = np.floor(log)
-        mantissa = mantissa * np.where(s > 0, np.exp2(log - whole), 0.0)
-        exponent = exponent + whole
-    mantissa, shift = np.frexp(mantissa)
-    return np.asarray(mantissa), np.where(mantissa == 0, 0.0, exponent + shift)
-
-
-def unscaled(mantissa: ArrayLike, exponent: ArrayLike) -> Reals:
-    """The number itself: infinite or zero where it is out of range."""
-    shift = np.clip(exponent, -4000, 4000).astype(np.int64)
-    with np.errstate(over="ignore"):
-        return np.asarray(np.ldexp(mantissa, shift))
-
-
-def log1p_scaled(mantissa: Reals, exponent: Reals) -> Reals:
-    """log(1 + x)."""
-    x = unscaled(mantissa, np.minimum(exponent, BIG))
-    safe = np.where(mantissa > 0, mantissa, 1.0)
-    beyond = np.log(safe) + exponent * np.log(2.0)
-    return np.where(exponent > BIG, beyond, np.log1p(x))
-
-
-def log_ratio(one: Reals, other: Reals) -> Reals:
-    """|log(one/other)| of positive numbers, whatever their exponents."""
-    high, low = np.maximum(one, other), np.minimum(one, other)
-    close = high / 2 < low
-    near = np.log1p((high - low) / np.where(close, low, high))
-    (top, up), (bottom, down) = product(high), product(low)
-    far = np.log(top / bottom) + (up - down) * np.log(2.0)
-    return np.where(close, near, far)
-
-
-# ------------------ Scalar flows: how far a gap falls in a given time under v̇ =
-
-# A generator φ is convex with φ(0) = 0 and φ > 0 beyond (ass:generator). From it follow
-#
-#     R_a(s)   the flow: v(a) for v(0) = s
-#     χ(s)     the time coordinate: χ(R_a(s)) = χ(s) + a (prop:chi)
-#     L_a(m)   the slope modulus: the largest slope of R_a beyond m
-#
-# Three generators have `closed_forms`; `convex_flow` integrates any other.
 
 
 @runtime_checkable
@@ -86,57 +40,21 @@ class Generator(Protocol):
         """φ'(0+), in the shape of the generator's parameters."""
 
     def value(self, state: ArrayLike) -> Reals:
-        """φ(s).
-
-        Args:
-            state: s ≥ 0.
-
-        Returns:
-            φ at each s.
-        """
+        """φ(s) for s ≥ 0."""
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
-        """R_a(s) for a, s ≥ 0 (prop:flow).
-
-        Args:
-            time: a ≥ 0.
-            state: s ≥ 0.
-
-        Returns:
-            The state after that time.
-        """
+        """R_a(s) for a, s ≥ 0 (prop:flow)."""
 
     def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
-        """log(s/R_a(s)), its limit at s = 0: digits that s − R_a(s) would lose.
-
-        Args:
-            time: a ≥ 0.
-            state: s ≥ 0.
-
-        Returns:
-            A logarithm of at least zero.
-        """
+        """log(s/R_a(s)) ≥ 0, its limit at s = 0: digits that s − R_a(s) would lose."""
 
     def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Reals:
-        """Log of the slope modulus L_a(m).
-
-        Args:
-            time: a ≥ 0.
-            floor: m ≥ 0.
-
-        Returns:
-            A logarithm of at most zero.
-        """
+        """Log of the slope modulus L_a(m) ≤ 1."""
 
     def coordinate(self, state: ArrayLike, reference: ArrayLike) -> Reals:
         """χ(s) = ∫ dξ/φ(ξ) from s to s_ref, both positive (def:chi).
 
-        Args:
-            state: s > 0.
-            reference: s_ref > 0.
-
-        Returns:
-            A time; negative beyond the reference.
+        It is negative beyond the reference.
         """
 
 
@@ -167,9 +85,8 @@ def generator_hypotheses(
 
     Smoothness between the points cannot be seen and is not claimed.
 
-    Args:
-        generator: φ; each of its configurations is judged on its own.
-        grid: increasing positive points.
+    The grid has increasing positive points; every configuration of φ has its own
+    answer.
     """
     points = as_float64("grid", grid)
     rising = np.diff(points, prepend=0.0) if points.ndim == 1 else np.zeros(1)
@@ -191,3 +108,48 @@ def generator_hypotheses(
 def time_and_state(time: ArrayLike, state: ArrayLike) -> tuple[Reals, Reals]:
     """Validated a and s."""
     return nonnegatives("time", time), nonnegatives("state", state)
+
+
+def product(
+    *factors: ArrayLike, power_of: tuple[ArrayLike, ArrayLike] | None = None
+) -> tuple[Reals, Reals]:
+    """Mantissa and binary exponent of a product, times s^p where (s, p) is given."""
+    mantissa, exponent = np.ones(()), np.zeros(())
+    for factor in factors:
+        part, shift = np.frexp(np.asarray(factor))
+        mantissa, exponent = mantissa * part, exponent + shift
+    if power_of is not None:
+        s, p = (np.asarray(x) for x in power_of)
+        with np.errstate(over="ignore"):  # clipped next: far beyond any exponent
+            log = p * np.log2(np.where(s > 0, s, 1.0))
+        log = np.clip(log, -1e15, 1e15)
+        whole = np.floor(log)
+        mantissa = mantissa * np.where(s > 0, np.exp2(log - whole), 0.0)
+        exponent = exponent + whole
+    mantissa, shift = np.frexp(mantissa)
+    return np.asarray(mantissa), np.where(mantissa == 0, 0.0, exponent + shift)
+
+
+def from_scaled(mantissa: ArrayLike, exponent: ArrayLike) -> Reals:
+    """The number itself: infinite or zero where it is out of range."""
+    shift = np.clip(exponent, -4000, 4000).astype(np.int64)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.ldexp(mantissa, shift))
+
+
+def log1p_scaled(mantissa: Reals, exponent: Reals) -> Reals:
+    """log(1 + x)."""
+    x = from_scaled(mantissa, np.minimum(exponent, BIG))
+    safe = np.where(mantissa > 0, mantissa, 1.0)
+    beyond = np.log(safe) + exponent * np.log(2.0)
+    return np.where(exponent > BIG, beyond, np.log1p(x))
+
+
+def log_ratio(one: Reals, other: Reals) -> Reals:
+    """|log(one/other)| of positive numbers, whatever their exponents."""
+    high, low = np.maximum(one, other), np.minimum(one, other)
+    close = high / 2 < low
+    near = np.log1p((high - low) / np.where(close, low, high))
+    (top, up), (bottom, down) = product(high), product(low)
+    far = np.log(top / bottom) + (up - down) * np.log(2.0)
+    return np.where(close, near, far)

@@ -1,4 +1,13 @@
-"""One step of the master recursion S ← R_a(S) + bS + d + ε."""
+"""The master recursion S ← R_a(S) + bS + d + ε: one step, floors, closed bounds.
+
+    floor    m with R_a(m) + bm + d + ε ≤ m
+    factor   λ = L_a(m) + b,  so that  (S⁺ − m)₊ ≤ λ (S − m)₊
+
+Each bound has two forms: `*_rate` for terms constant in time and any number of rounds,
+`*_bounds` for terms that change, which returns the whole trajectory. The generator
+decides which corollary it is (quadratic, power, exponential), or the theorem itself.
+`objective` is C_obj of eq:obj_dom, for the bound on the objective gap.
+"""
 
 from dataclasses import dataclass
 from typing import final
@@ -22,8 +31,11 @@ from hewfl.core.validation import (
 )
 from hewfl.theory.appendix.closed_forms import ExponentialGenerator, QuadraticGenerator
 from hewfl.theory.appendix.generator import Generator, relative_decrease
+from hewfl.theory.recursion import Whole, one_whole
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
-from hewfl.theory.trajectories import Whole, one_whole
+
+_ROUNDING = 1e-12
+"""Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
 
 
 @final
@@ -84,13 +96,6 @@ def noisy_drift(generator: Generator, terms: Terms, state: ArrayLike) -> Reals:
     return np.asarray(generator.flow(terms.a, s) + terms.b * s + terms.d)
 
 
-# ------------------ Closed bounds of the master recursion S ← R_a(S) + bS + d + ε
-
-# Two forms of each bound: `*_rate` for terms constant in time and any number of rounds,
-# `*_bounds` for terms that change, which returns the whole trajectory. The generator
-# decides which corollary it is (quadratic, power, exponential), or the theorem itself.
-
-
 @broadcasting
 def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> Reals:
     """The recursion itself, played to the end (thm:master, eq:master_rec).
@@ -114,9 +119,6 @@ def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> R
         s = states[-1]
         states.append(np.asarray(generator.flow(a, s) + b * s + d))
     return np.stack(states)
-
-
-# ------------------ without noise
 
 
 @broadcasting
@@ -210,135 +212,6 @@ def _to_zero(
     """A rate whose floor is zero: it says something unless the run starts there."""
     vacuous = np.broadcast_to(np.asarray(start) <= 0, shape)
     return Rate(generator.noiseless, value, np.zeros(shape), vacuous, conditions)
-
-
-# ------------------ with noise
-
-
-@broadcasting
-def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
-    generator: Generator,
-    start: ArrayLike,
-    terms: Terms,
-    rounds: ArrayLike,
-    *,
-    floor: ArrayLike | None = None,
-    objective: ArrayLike = 1.0,
-    printed: bool = False,
-) -> Rate:
-    """S_T ≤ m + λ^T (S_0 − m)₊ for constant terms (thm:noisy, corollaries).
-
-        φ = κs²        λ = 1/(1 + κam)² + b                    cor:quadratic_noisy
-        φ = κs^{1+p}   λ = (1 + κpa m^p)^{−1−1/p} + b          cor:power_noisy
-        φ = ρs         λ = e^{−ρa} + b                         cor:exp_noisy
-
-    Args:
-        generator: φ.
-        start: S_0 ≥ 0.
-        terms: constant in time.
-        rounds: T.
-        floor: m; the smallest by default.
-        objective: C_obj of eq:obj_dom, for the bound on the objective gap.
-        printed: also ask for λ < 1, which the bound does not need (erratum E-24).
-
-    Returns:
-        The rate with its floor C_obj m.
-
-    Raises:
-        InvalidInputError: no floor exists, or an argument is out of range.
-    """
-    m = noisy_floor(generator, terms) if floor is None else nonnegatives("floor", floor)
-    log = log_contraction(generator, terms, m)
-    C, S0 = positives("objective", objective), nonnegatives("start", start)
-    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
-        value = np.asarray(C * (m + _scaled_power(log, rounds, S0 - m)))
-    conditions = [floor_hypothesis(generator, terms, m)]
-    conditions += [below("λ < 1", np.exp(log), 1.0)] if printed else []
-    vacuous = np.broadcast_to((m >= S0) | (log >= 0), value.shape)
-    level = np.broadcast_to(C * m, value.shape)
-    return Rate(generator.noisy, value, level, vacuous, tuple(conditions))
-
-
-@broadcasting
-def noisy_bounds(
-    generator: Generator,
-    start: ArrayLike,
-    terms: Terms,
-    *,
-    floor: ArrayLike | None = None,
-    objective: ArrayLike = 1.0,
-    printed: bool = False,
-) -> Rate:
-    """S_t ≤ m + Λ_{t,0} (S_0 − m)₊ for terms of shape (T, *c)  (eq:noisy_bound).
-
-    One m serves all rounds: by default the largest of the rounds' own. `value` has one
-    entry per t = 0, ..., T; each step obeys r_{t+1} ≤ λ_t r_t (eq:noisy_onestep). The
-    hypotheses show the round that comes closest to breaking them.
-
-    Args:
-        generator: φ.
-        start: S_0 ≥ 0.
-        terms: rounds first, shape (T, *c).
-        floor: m, one for all rounds; the largest of their own by default.
-        objective: C_obj of eq:obj_dom, for the bound on the objective gap.
-        printed: also ask for λ < 1, which the bound does not need (E-24).
-
-    Returns:
-        The rate; its `value` has one entry per t = 0, ..., T.
-
-    Raises:
-        InvalidInputError: no floor exists, or an argument is out of range.
-    """
-    _require_rounds(terms)
-    if floor is None:
-        m = noisy_floor(generator, terms).max(axis=0)
-    else:
-        m = nonnegatives("floor", floor)
-    log = log_contraction(generator, terms, m)
-    C, S0 = positives("objective", objective), nonnegatives("start", start)
-    sums = np.concatenate([0 * log[:1], np.cumsum(log, axis=0)])
-    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
-        value = np.asarray(C * (m + _scaled_power(sums, 1, S0 - m)))
-    conditions = [_tightest(floor_hypothesis(generator, terms, m))]
-    conditions += [below("λ < 1", np.exp(log).max(axis=0), 1.0)] if printed else []
-    vacuous = np.asarray((value >= C * S0).all(axis=0))
-    level = np.broadcast_to(C * m, value.shape[1:])
-    return Rate(generator.noisy, value, level, vacuous, tuple(conditions))
-
-
-def _scaled_power(log: Reals, rounds: ArrayLike, distance: ArrayLike) -> Reals:
-    """λ^T (S_0 − m)₊, zero where the run starts below the floor."""
-    r = np.maximum(distance, 0.0)
-    power = np.where(r > 0, wholes("rounds", rounds) * log, 0.0)
-    return np.asarray(np.exp(power) * r)
-
-
-def _tightest(condition: Hypothesis) -> Hypothesis:
-    left, right = np.broadcast_arrays(condition.left, condition.right)
-    at = np.argmax(left - right, axis=0, keepdims=True)
-    pick = (np.take_along_axis(side, at, axis=0)[0] for side in (left, right))
-    return at_most(condition.name, *pick)
-
-
-def _require_rounds(terms: Terms) -> None:
-    if terms.a.ndim == 0 or len(terms.a) == 0:
-        rule = "of shape (T, *c) with T ≥ 1 rounds"
-        raise invalid("terms", rule, f"shape {terms.a.shape}")
-
-
-def _start(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
-    """S_0 in the shape of the trajectory."""
-    S0 = nonnegatives("start", start)
-    return np.asarray(S0 + np.zeros_like(like) + np.zeros_like(generator.origin_slope))
-
-
-# ------------------ Where the master recursion comes to rest, and how fast it
-
-# floor   m with R_a(m) + bm + d + ε ≤ m
-# factor  λ = L_a(m) + b,  so that  (S⁺ − m)₊ ≤ λ (S − m)₊
-
-_ROUNDING = 1e-12
-"""Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
 
 
 @broadcasting
@@ -465,3 +338,120 @@ def log_contraction(generator: Generator, terms: Terms, floor: ArrayLike) -> Rea
     safe = np.maximum(L + terms.b, np.finfo(np.float64).tiny)
     far = np.where(terms.b > 0, np.log(safe), log_slope)
     return np.where(L > 0.5, near, far)
+
+
+@broadcasting
+def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
+    generator: Generator,
+    start: ArrayLike,
+    terms: Terms,
+    rounds: ArrayLike,
+    *,
+    floor: ArrayLike | None = None,
+    objective: ArrayLike = 1.0,
+    printed: bool = False,
+) -> Rate:
+    """S_T ≤ m + λ^T (S_0 − m)₊ for constant terms (thm:noisy, corollaries).
+
+        φ = κs²        λ = 1/(1 + κam)² + b                    cor:quadratic_noisy
+        φ = κs^{1+p}   λ = (1 + κpa m^p)^{−1−1/p} + b          cor:power_noisy
+        φ = ρs         λ = e^{−ρa} + b                         cor:exp_noisy
+
+    Args:
+        generator: φ.
+        start: S_0 ≥ 0.
+        terms: constant in time.
+        rounds: T.
+        floor: m; the smallest by default.
+        objective: C_obj of eq:obj_dom, for the bound on the objective gap.
+        printed: also ask for λ < 1, which the bound does not need (erratum E-24).
+
+    Returns:
+        The rate with its floor C_obj m.
+
+    Raises:
+        InvalidInputError: no floor exists, or an argument is out of range.
+    """
+    m = noisy_floor(generator, terms) if floor is None else nonnegatives("floor", floor)
+    log = log_contraction(generator, terms, m)
+    C, S0 = positives("objective", objective), nonnegatives("start", start)
+    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
+        value = np.asarray(C * (m + _scaled_power(log, rounds, S0 - m)))
+    conditions = [floor_hypothesis(generator, terms, m)]
+    conditions += [below("λ < 1", np.exp(log), 1.0)] if printed else []
+    vacuous = np.broadcast_to((m >= S0) | (log >= 0), value.shape)
+    level = np.broadcast_to(C * m, value.shape)
+    return Rate(generator.noisy, value, level, vacuous, tuple(conditions))
+
+
+@broadcasting
+def noisy_bounds(
+    generator: Generator,
+    start: ArrayLike,
+    terms: Terms,
+    *,
+    floor: ArrayLike | None = None,
+    objective: ArrayLike = 1.0,
+    printed: bool = False,
+) -> Rate:
+    """S_t ≤ m + Λ_{t,0} (S_0 − m)₊ for terms of shape (T, *c)  (eq:noisy_bound).
+
+    One m serves all rounds: by default the largest of the rounds' own. `value` has one
+    entry per t = 0, ..., T; each step obeys r_{t+1} ≤ λ_t r_t (eq:noisy_onestep). The
+    hypotheses show the round that comes closest to breaking them.
+
+    Args:
+        generator: φ.
+        start: S_0 ≥ 0.
+        terms: rounds first, shape (T, *c).
+        floor: m, one for all rounds; the largest of their own by default.
+        objective: C_obj of eq:obj_dom, for the bound on the objective gap.
+        printed: also ask for λ < 1, which the bound does not need (E-24).
+
+    Returns:
+        The rate; its `value` has one entry per t = 0, ..., T.
+
+    Raises:
+        InvalidInputError: no floor exists, or an argument is out of range.
+    """
+    _require_rounds(terms)
+    if floor is None:
+        m = noisy_floor(generator, terms).max(axis=0)
+    else:
+        m = nonnegatives("floor", floor)
+    log = log_contraction(generator, terms, m)
+    C, S0 = positives("objective", objective), nonnegatives("start", start)
+    sums = np.concatenate([0 * log[:1], np.cumsum(log, axis=0)])
+    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
+        value = np.asarray(C * (m + _scaled_power(sums, 1, S0 - m)))
+    conditions = [_tightest(floor_hypothesis(generator, terms, m))]
+    conditions += [below("λ < 1", np.exp(log).max(axis=0), 1.0)] if printed else []
+    vacuous = np.asarray((value >= C * S0).all(axis=0))
+    level = np.broadcast_to(C * m, value.shape[1:])
+    return Rate(generator.noisy, value, level, vacuous, tuple(conditions))
+
+
+def _scaled_power(log: Reals, rounds: ArrayLike, distance: ArrayLike) -> Reals:
+    """λ^T (S_0 − m)₊, zero where the run starts below the floor."""
+    r = np.maximum(distance, 0.0)
+    power = np.where(r > 0, wholes("rounds", rounds) * log, 0.0)
+    return np.asarray(np.exp(power) * r)
+
+
+def _tightest(condition: Hypothesis) -> Hypothesis:
+    left, right = np.broadcast_arrays(condition.left, condition.right)
+    at = np.argmax(left - right, axis=0, keepdims=True)
+    pick = (np.take_along_axis(side, at, axis=0)[0] for side in (left, right))
+    return at_most(condition.name, *pick)
+
+
+def _require_rounds(terms: Terms) -> None:
+    if terms.a.ndim == 0 or len(terms.a) == 0:
+        rule = "of shape (T, *c) with T ≥ 1 rounds"
+        raise invalid("terms", rule, f"shape {terms.a.shape}")
+
+
+def _start(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
+    """S_0 in the shape of the trajectory."""
+    S0 = nonnegatives("start", start)
+    return np.asarray(S0 + np.zeros_like(like) + np.zeros_like(generator.origin_slope))

@@ -83,7 +83,7 @@ def symmetric_exact_hypotheses(
     n, S = cohort.population, len(cohort.clients)
     H = cohort.horizons.astype(np.float64)
     found = [
-        at_most("n ≤ S", n, S),
+        at_most("full participation", n, S),
         at_most("max H_i ≤ min H_i", H.max(initial=0.0), H.min(initial=np.inf)),
         _same("∇F_i all equal", exact, exact[..., :1, :]),
     ]

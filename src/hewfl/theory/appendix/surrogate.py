@@ -22,17 +22,17 @@ from hewfl.core.validation import Array, ArrayLike, invalid, nonnegatives, posit
 from hewfl.theory.comparators import tracking_hypothesis
 from hewfl.theory.noise import simplex_weights
 from hewfl.theory.one_step_bound import Controls, situation
-from hewfl.theory.statement import Hypothesis, at_most
-from hewfl.theory.systems import System, one_by_one
-from hewfl.theory.trajectories import (
+from hewfl.theory.recursion import (
     State,
     Trajectory,
     Whole,
+    as_trajectory,
     by_round,
     one_whole,
-    stacked,
-    upper_state,
+    validate_start,
 )
+from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.systems import System, require_single_clients
 
 
 @final
@@ -73,7 +73,7 @@ def surrogate_system(
 
     A, B, C belong to the largest amplitude played (E-09, E-33); as printed, to the end
     of the box. Configurations are solved one after the other: every round is a search.
-    With proxies for the variances (`executable`) it is the executable system.
+    With proxies for the variances (`executable_system`) it is the executable system.
 
     Args:
         system: the constants.
@@ -89,10 +89,10 @@ def surrogate_system(
     Raises:
         InvalidInputError: a box not inside (0, 1].
     """
-    one_by_one(system)
+    require_single_clients(system)
     T, n = one_whole("rounds", rounds), system.n
     low, high = positives("box", box[0]), positives("box", box[1])
-    u, chi, begins = upper_state(start, system.cap)
+    u, chi, begins = validate_start(start, system.cap)
     parts = (system.cap, system.L, system.R, low, high, u, chi)
     cap, L, R, low, high, u, chi = np.broadcast_arrays(*parts)
     ceiling = _hopeless(L, R)
@@ -162,7 +162,7 @@ def surrogate_under(
         raise invalid("rounds", "given where no control changes over rounds", None)
     end = theta.max(-1) if box_end is None else nonnegatives("box_end", box_end)
     tops = np.broadcast_to(end, np.broadcast_shapes(end.shape, theta.shape[:-1]))
-    u, chi, begins = upper_state(start, system.cap)
+    u, chi, begins = validate_start(start, system.cap)
     states, M, H, L = [(u, chi)], system.noise, system.horizon, system.L
     ceiling = _hopeless(L, system.R)
     for w_t, theta_t, top in zip(w, theta, tops, strict=True):
@@ -175,7 +175,7 @@ def surrogate_under(
     small = at_most("θ ≤ 1", theta.max((0, -1), initial=0.0), 1)
     largest = np.asarray(tops.max(0, initial=0.0))
     proved = tracking_hypothesis(largest, variant, printed=False)
-    return stacked(states, (small, proved, begins))
+    return as_trajectory(states, (small, proved, begins))
 
 
 def _hopeless(L: Array, R: Array) -> Array:

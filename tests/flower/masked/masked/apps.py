@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.serverapp import Grid, ServerApp
 
-from hewfl.flower import HewStrategy, sketched
+from hewfl.flower import HewStrategy, sketch_client_app
 
 D = 300
 MOVES = 1 + np.random.default_rng(4).standard_normal((8, D)) / 2
@@ -24,7 +24,7 @@ def train(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-client = sketched(train, mods=[secaggplus_mod])
+client = sketch_client_app(train, mods=[secaggplus_mod])
 server = ServerApp()
 
 
@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     n = int(config["clients"])
     strategy = HewStrategy(
-        rule="agreement",
+        aggregator="agreement",
         phases=2,
         secure=True,
         fraction_evaluate=0.0,

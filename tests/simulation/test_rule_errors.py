@@ -1,0 +1,104 @@
+"""Rules that break the contract: one error that names entry, round and rule."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from hewfl import Decision, Demands, Entry, Federation, FixedSteps, LocalPlan, simulate
+from hewfl.errors import RuleError
+from tests.simulation.toy import least_squares
+
+FEDERATION = Federation(FixedSteps(2), batch_size=2)
+
+
+@dataclass(frozen=True)
+class Mine:
+    """Equal weights, but for one mistake in the third round."""
+
+    mistake: str
+    name: ClassVar[str] = "Mine"
+    demands: ClassVar[Demands] = Demands()
+
+    def init(self, n: int, d: int, gradients: Any) -> Any:  # noqa: ARG002
+        if self.mistake == "init":
+            raise KeyError("no start")
+        return {"rounds": 0} if self.mistake == "state" else 0
+
+    def plan(self, cohort: Any, state: Any) -> Any:  # noqa: ARG002
+        steps: Any = np.full(len(cohort.clients), 0.01)
+        if cohort.round < 2:
+            return LocalPlan(steps)
+        plans: dict[str, Any] = {
+            "negative": lambda: LocalPlan(-steps),
+            "not a number": lambda: LocalPlan(steps * np.nan),
+            "short steps": lambda: LocalPlan(steps[1:]),
+            "no plan": lambda: None,
+            "plan raises": lambda: LocalPlan(steps[99]),
+        }
+        return plans[self.mistake]() if self.mistake in plans else LocalPlan(steps)
+
+    def decide(self, round_: Any, state: Any) -> Any:
+        s = len(round_.cohort.clients)
+        weights: Any = np.full(s, 1 / s)
+        if round_.cohort.round < 2:
+            return Decision(weights, "equal"), state
+        odd: Any = Decision(weights, "equal")
+        given = {
+            "short": weights[1:],
+            "list": weights.tolist(),
+            "nan": weights * np.nan,
+            "infinite": weights * np.inf,
+            "single": weights.astype(np.float32),
+        }
+        if self.mistake in given:  # a frozen record, as a careless user makes it
+            object.__setattr__(odd, "weights", given[self.mistake])
+        answers = {"none": None, "no state": odd}
+        if self.mistake == "raises":
+            return (Decision(weights * (1 // len(())), "division"), state)
+        return answers.get(self.mistake, (odd, state))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("init", "before the first round, init: .*: KeyError: 'no start'$"),
+        ("negative", "round 3, plan: .*: step_sizes must not be negative.*; got -0.01"),
+        ("not a number", "round 3, plan: .*: step_sizes must not .*; got nan"),
+        ("short steps", r"round 3, plan: .* must be a float array of shape \(\d,\)"),
+        ("no plan", "round 3, plan: .*: it must return a LocalPlan; got None"),
+        ("plan raises", "round 3, plan: .*test_rule_errors.py, line .*: IndexError"),
+        ("short", r"round 3, decide: .*its weights,` must be a float64 array of shape"),
+        ("list", r"round 3, decide: .*its weights,` must be .*; got list of shape"),
+        ("single", r"round 3, decide: .*its weights,` must be a float64 array"),
+        ("nan", r"round 3, decide: .*: weights must be finite; got \[nan"),
+        ("infinite", r"round 3, decide: .*: weights must be finite; got \[inf"),
+        ("none", "round 3, decide: .* must be a Decision and the next state; got None"),
+        ("no state", "round 3, decide: .* must be a Decision and the next state; got"),
+        ("raises", "round 3, decide: .*, line .*: ZeroDivisionError: "),
+    ],
+)
+@pytest.mark.unchecked
+def test_one_error_names_entry_round_and_rule(mistake: str, told: str) -> None:
+    entries: Any = [Entry(Mine("")), Entry(Mine(mistake), label="broken one")]
+    with pytest.raises(RuleError, match=told) as caught:
+        simulate(least_squares(), FEDERATION, entries, rounds=4, seed=0)
+    text = str(caught.value)
+    assert text.startswith("entry 'broken one', ")
+    assert "the rule tests.simulation.test_rule_errors.Mine is wrong: " in text
+    assert "\n" not in text
+
+
+def test_a_state_that_cannot_be_kept(tmp_path: Path) -> None:
+    entries: Any = [Mine("state")]
+    simulate(least_squares(), FEDERATION, entries, rounds=1, seed=0)
+    told = "entry 'Mine', round 1, its state: .* a state may not hold a dict"
+    with pytest.raises(RuleError, match=told):
+        simulate(
+            *(least_squares(), FEDERATION, entries),
+            rounds=1,
+            seed=0,
+            checkpoint=tmp_path,
+        )
