@@ -90,7 +90,7 @@ def _own_constants(spec: Spec, problem: Any, smoothness: float) -> Constants:
 def _judged(spec: Spec, seed: int, problem: Softmax) -> Softmax:
     """The clients that a run in a scenario is judged by, with the labels they have."""
     federation = build_federation(spec)
-    roles = federation.scenario.roles(seed, federation.batches(problem.n))
+    roles = federation.scenario.assign(seed, federation.batches(problem.n))
     known: Softmax = roles.relabelled(problem)
     some = roles.measured
     return replace(

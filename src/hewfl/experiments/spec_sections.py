@@ -283,7 +283,7 @@ class ClientsSpec:
     def check_number(self) -> None:
         """Require laws that fit the number of clients, and one honest client."""
         with errors_naming({"faults": "clients.scenario.faults"}):
-            make_scenario(self.scenario).roles(0, np.ones(self.n, dtype=np.int64))
+            make_scenario(self.scenario).assign(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.local_steps, self.participation
         check_sizes(
             1 if is_own_law(steps, LOCAL_STEPS_GROUP) else steps,
