@@ -9,8 +9,8 @@ import pytest
 from hewfl.errors import HewError
 from hewfl.experiments.dask_executor import Cluster
 from hewfl.experiments.dask_tasks import check_worker, installed_versions
-from hewfl.experiments.executor import THREADS
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.executor import THREADS, Progress
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import spec_from_table
 from tests.cluster.processes import Processes

@@ -12,9 +12,9 @@ from hewfl.core.atomic import read_json
 from hewfl.errors import DataError, HewError
 from hewfl.experiments import dask_executor
 from hewfl.experiments.dask_executor import Cluster, cluster_at, input_files
-from hewfl.experiments.executor import Task
-from hewfl.experiments.run import Progress, run_all
-from hewfl.experiments.run_folder import Folder, folder_for, held
+from hewfl.experiments.executor import Progress, Task
+from hewfl.experiments.run import run_all
+from hewfl.experiments.run_folder import Folder, folder_for, lock_runs
 from hewfl.experiments.spec import spec_from_table
 from tests.cluster.processes import Processes, processes, until
 from tests.cluster.tasks import dies, marked_tasks
@@ -37,7 +37,7 @@ def begun_folder(data: Path, root: Path, **changes: Any) -> Folder:
     """A run that has begun: its data file is not looked at again by the client."""
     table = tomllib.loads(TEXT) | {"data": {"name": str(data)}} | changes
     folder = folder_for(spec_from_table(table), root)
-    with held([folder]):
+    with lock_runs([folder]):
         pass
     return folder
 
