@@ -21,10 +21,10 @@ from hewfl.core.validation import (
     ArrayLike,
     Mask,
     Reals,
+    format_value,
     invalid,
     nonnegatives,
     positives,
-    shown,
     wholes,
 )
 from hewfl.theory.scalar import flow, printed_scalar_rate, scalar_rate
@@ -400,7 +400,7 @@ def one_whole(name: str, value: ArrayLike, *, least: int = 0) -> int:
     """A single whole number as an int; a list of them raises an error."""
     number = wholes(name, value, least=least)
     if number.size != 1:
-        raise invalid(name, "one whole number", shown(value))
+        raise invalid(name, "one whole number", format_value(value))
     return int(number.item())
 
 
