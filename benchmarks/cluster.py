@@ -33,8 +33,8 @@ os.environ["MKL_NUM_THREADS"] = "1"
 from benchmarks import report
 
 from hewfl.experiments.dask_executor import Cluster, cluster_at
-from hewfl.experiments.executor import Crew, Task
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.executor import Executor, Progress, Task
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import Spec, spec_from_table
 
@@ -163,7 +163,7 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _overhead(crew: Crew, tasks: int) -> float:
+def _overhead(crew: Executor, tasks: int) -> float:
     """Milliseconds of a task that does nothing, of many that are given at once."""
     idle = [Task("idle", str(k), 1, operator.is_, (k,)) for k in range(tasks)]
     began = time.perf_counter()

@@ -1,7 +1,7 @@
 """The pictures of docs/concepts.md, drawn from what the library computes.
 
-`python -m docs_tools.pictures` writes them to docs/figures. Each picture is a function
-that returns the numbers it shows and one that draws them; tests look at the numbers.
+`python -m docs_tools.pictures` writes them to docs/figures. Each picture has a function
+that computes its numbers, which tests check, and one that draws them.
 """
 
 from dataclasses import dataclass
@@ -11,17 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hewfl import (
-    Cohort,
-    FedAvg,
-    LocalPlan,
-    LocalSGD,
-    Method,
-    combine,
-    post_local_weights,
-)
-from hewfl.aggregators import Agreement, GeometricMedian, MultiKrum, Trust
-from hewfl.displacements.dense import matrix_round
+from hewfl import combine, post_local_weights
+from hewfl.aggregators import Agreement, GeometricMedian, Mean, MultiKrum, Trust
 from hewfl.problems import random_quadratic
 
 Array = NDArray[np.float64]
@@ -52,7 +43,7 @@ class Projection:
 
 
 def projection() -> Projection:
-    """Four displacements that agree and two that stray to either side."""
+    """Four displacements that agree and two that deviate to either side."""
     points = np.array(
         [[2.2, 0.6], [2.6, 0.3], [2.4, -0.1], [2.9, 0.5], [2.7, 1.9], [2.5, -1.3]]
     )
@@ -99,24 +90,24 @@ def draw_projection(axes: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """Where many branches of 1, 2, 4 and 8 steps end, and what they are worth.
+class UnequalSteps:
+    """Final points of many branches of 1, 2, 4 and 8 steps, and their weights.
 
     Attributes:
         horizons: H_i.
-        one_rate: ends under one step size for all, one array of ends for each H.
-        equal_ground: ends under η_i = ϑ/(L H_i).
-        weights: mean exact weights of clients with these H, at equal ground.
+        one_rate: final points with one step size, one array for each H.
+        equal_totals: final points with η_i = ϑ/(L H_i).
+        weights: mean exact weights of clients with these H, with equal totals.
     """
 
     horizons: tuple[int, ...]
     one_rate: list[Array]
-    equal_ground: list[Array]
+    equal_totals: list[Array]
     weights: Array
 
 
-def ground(repetitions: int = 60) -> Ground:
-    """Branches of unequal length on one noisy quadratic, two laws of step sizes."""
+def unequal_steps(repetitions: int = 60) -> UnequalSteps:
+    """Branches of unequal length on one noisy quadratic, with two kinds of steps."""
     rng, horizons = np.random.default_rng(0), (1, 2, 4, 8)
     start, curvature = np.array([3.0, 1.0]), np.array([1.0, 0.4])
 
@@ -131,19 +122,19 @@ def ground(repetitions: int = 60) -> Ground:
     moved = np.stack(equal, axis=1) - start  # repetitions, clients, 2
     rows = [post_local_weights(m, -m.mean(axis=0), 1.5).weights for m in moved]
     weights = np.mean(rows, axis=0)
-    return Ground(horizons, [ends(h, 0.12) for h in horizons], equal, weights)
+    return UnequalSteps(horizons, [ends(h, 0.12) for h in horizons], equal, weights)
 
 
-def draw_ground(axes: Any) -> None:
-    """Ends of branches under both laws; then mean weights by horizon."""
-    shown = ground()
+def draw_unequal_steps(axes: Any) -> None:
+    """Final points with both kinds of steps; then mean weights by horizon."""
+    shown = unequal_steps()
     colours = ("#c9d8ee", "#8fb0dc", "#4f80c2", "#1d4a8a")
     for panel, ends, title in zip(
         axes[:2],
-        (shown.one_rate, shown.equal_ground),
+        (shown.one_rate, shown.equal_totals),
         (
-            "one step size: long branches go far",
-            "equal ground: long branches are quiet",
+            "one step size: long branches move further",
+            "equal total step: long branches are less noisy",
         ),
         strict=True,
     ):
@@ -155,18 +146,18 @@ def draw_ground(axes: Any) -> None:
         panel.set(title=title, xlim=(-1.2, 5.5), ylim=(-2.2, 4.2))
     axes[0].legend(loc="upper left", markerscale=2)
     axes[2].bar([f"H = {h}" for h in shown.horizons], shown.weights, color=colours)
-    axes[2].set(title="mean exact weight, equal ground")
+    axes[2].set(title="mean exact weight, equal total step")
 
 
 # ------------------------------------------------------------------ the certificate
 
 
 @dataclass(frozen=True)
-class Promise:
+class Certificate:
     """The objective along a step and the model that bounds it.
 
     Attributes:
-        lengths: t, how much of the step is made.
+        lengths: t, the fraction of the step.
         objective: F(x + td).
         bound: F(x) + t⟨g, d⟩ + (Λ/2)t²‖d‖² + mismatch, never below F(x + td).
     """
@@ -176,7 +167,7 @@ class Promise:
     bound: Array
 
 
-def promise() -> Promise:
+def certificate() -> Certificate:
     """A step of exact weights on a quadratic whose constants are known."""
     problem = random_quadratic(seed=3, n=8, d=20)
     rng, L = np.random.default_rng(3), float(problem.smoothness)
@@ -191,67 +182,58 @@ def promise() -> Promise:
     models = x + lengths[:, None] * d
     objective = np.asarray(problem.objectives(models))[:, 0]
     bound = objective[0] + lengths * (g @ d) + 0.5 * curvature * lengths**2 * (d @ d)
-    return Promise(lengths, objective, bound + mismatch)
+    return Certificate(lengths, objective, bound + mismatch)
 
 
-def draw_promise(axes: Any) -> None:
+def draw_certificate(axes: Any) -> None:
     """The objective along the step, and the bound above it."""
-    shown = promise()
+    shown = certificate()
     axes.plot(shown.lengths, shown.bound, color=RED, label="bound: model + mismatch")
     axes.plot(
         shown.lengths, shown.objective, color=BLUE, label="objective F(x + t·step)"
     )
     axes.axvline(1, color=GREY, ls=":")
     axes.annotate(
-        "the step made", (1, shown.bound.max()), (5, -8), textcoords="offset points"
+        "the step taken", (1, shown.bound.max()), (5, -8), textcoords="offset points"
     )
-    axes.set(xlabel="t, share of the step", title="what the certificate says")
+    axes.set(xlabel="t, fraction of the step", title="the objective and its bound")
     axes.legend()
 
 
-# ------------------------------------------------------------------ bad clients
+# ------------------------------------------------------------------ faulty clients
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """Weights that rules give to ten clients, three of them bad.
+class RobustWeights:
+    """Weights of ten clients under several rules; three of them are faulty.
 
     Attributes:
         names: of the rules.
-        weights: one row for each rule; the last three clients are bad.
+        weights: one row for each rule; the last three clients are faulty.
     """
 
     names: list[str]
     weights: Array
 
 
-def doubt() -> Doubt:
+def robust_weights() -> RobustWeights:
     """One round of ten clients: seven share a direction, three send noise as long."""
     rng = np.random.default_rng(5)
     moves = 0.1 * (np.ones(30) + 1.2 * rng.standard_normal((10, 30)))
     moves[7:] = 0.16 * rng.standard_normal((3, 30))
-    rules: list[Any] = [
-        FedAvg(1.0),
-        Method(LocalSGD(1.0), Agreement()),
-        Method(LocalSGD(1.0), GeometricMedian()),
-        Method(LocalSGD(1.0), MultiKrum()),
-        Method(LocalSGD(total=1.0), Trust()),
-    ]
     rows: list[Array] = []
-    everybody, ones = np.arange(10), np.ones(10, dtype=np.int64)
-    cohort = Cohort(everybody, ones, ones, ones, 10)
-    seen = matrix_round(np.zeros(30), moves, cohort, LocalPlan(np.full(10, 0.1)))
-    for rule in rules:
-        state: Any = rule.init(10, 30, None)
+    names = ["Mean", "Agreement", "Geometric median", "Multi-Krum", "Trust"]
+    for rule in (Mean(), Agreement(), GeometricMedian(), MultiKrum(), Trust()):
+        state = None
         for _ in range(5):  # rules with a memory see five such rounds
-            decision, state = rule.decide(seen, state)
+            decision, state = rule(moves, state)
         rows.append(decision.weights / decision.weights.sum())
-    return Doubt([rule.name for rule in rules], np.array(rows))
+    return RobustWeights(names, np.array(rows))
 
 
-def draw_doubt(axes: Any) -> None:
+def draw_robust_weights(axes: Any) -> None:
     """The weights as a table of colours."""
-    shown = doubt()
+    shown = robust_weights()
     axes.imshow(shown.weights, cmap="Blues", vmin=0, aspect="auto")
     for (i, j), value in np.ndenumerate(shown.weights):
         colour = "white" if value > 0.12 else "black"
@@ -284,9 +266,9 @@ def draw_all(folder: Path = FIGURES) -> None:
     }
     for name, draw, size, columns in (
         ("projection", draw_projection, (9, 4), 2),
-        ("ground", draw_ground, (11, 3.6), 3),
-        ("certificate", draw_promise, (6, 3.4), 1),
-        ("doubt", draw_doubt, (9, 2.8), 1),
+        ("steps", draw_unequal_steps, (11, 3.6), 3),
+        ("certificate", draw_certificate, (6, 3.4), 1),
+        ("robust", draw_robust_weights, (9, 2.8), 1),
     ):
         figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
         for panel in np.atleast_1d(axes):

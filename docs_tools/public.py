@@ -43,6 +43,8 @@ def public_names() -> dict[str, Definition]:
         for name in sorted(str(name) for name in module.exports or ()):
             member = module[name]
             target = member.final_target if member.is_alias else member
+            if target.is_module and name in target.members:
+                target = target[name]  # `hewfl.data.load` is a module and a function
             if target not in names.values():
                 names[f"{path}.{name}"] = target
     return names

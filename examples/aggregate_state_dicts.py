@@ -1,7 +1,7 @@
 """Exact weights for models trained elsewhere: state dicts in, state dict out.
 
-Any loop that averages `state_dict`s can call `aggregate` instead: it needs the global
-model, the clients' models, and how many local steps at which step size each one took.
+Any loop that averages `state_dict`s can call `aggregate` instead. Its arguments are the
+global model, the clients' models, and the total step size η_i H_i of each client.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ def flat(state: StateDict) -> torch.Tensor:
 def aggregate(
     anchor: StateDict,
     clients: Sequence[StateDict],
-    work: Sequence[float],
+    total_steps: Sequence[float],
     curvature: float,
 ) -> tuple[StateDict, str]:
-    """Algorithm 3: `work[i]` is η_i H_i, the step size times the steps of client i."""
+    """Algorithm 3: `total_steps[i]` is η_i H_i, step size times steps of client i."""
     x = flat(anchor)
     displacements = [flat(client) - x for client in clients]
-    pairs = zip(displacements, work, strict=True)
+    pairs = zip(displacements, total_steps, strict=True)
     reference = -torch.stack([d / eta_h for d, eta_h in pairs]).mean(dim=0)
     solution = post_local_weights(displacements, reference, curvature)
     new = x + combine(displacements, solution.weights)
@@ -41,7 +41,7 @@ def main() -> None:
     model = nn.Linear(20, 2)
     anchor = {key: value.clone() for key, value in model.state_dict().items()}
     inputs, labels = torch.randn(256, 20), torch.randint(0, 2, (256,))
-    clients, work, eta = [], [], 0.1
+    clients, total_steps, eta = [], [], 0.1
     for steps in (1, 2, 4, 8):  # four clients, unequal work
         model.load_state_dict(anchor)
         optimizer = torch.optim.SGD(model.parameters(), lr=eta / steps)
@@ -52,8 +52,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
         clients.append({k: v.clone() for k, v in model.state_dict().items()})
-        work.append(eta)
-    state, status = aggregate(anchor, clients, work, curvature=1.0)
+        total_steps.append(eta)
+    state, status = aggregate(anchor, clients, total_steps, curvature=1.0)
     model.load_state_dict(state)
     loss = nn.functional.cross_entropy(model(inputs), labels)
     print(f"loss after the round {loss:.4f}; weights {status}")

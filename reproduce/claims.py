@@ -19,9 +19,13 @@ import numpy as np
 
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.validation import Array, Ints
-from hewfl.experiments.results import Axis, Group, Results
-from hewfl.experiments.statistics import Comparison, compare, compare_finals, pair
-from hewfl.experiments.tune import LARGER_IS_BETTER
+from hewfl.experiments.results import LARGER_IS_BETTER, Axis, Group, Results
+from hewfl.experiments.statistics import (
+    Comparison,
+    compare,
+    compare_finals,
+    compare_methods,
+)
 from reproduce.specs import (
     DATA,
     FIGURE_1,
@@ -81,7 +85,10 @@ def against_others(
 ) -> dict[str, Comparison]:
     """HEW against every method that is not HEW, on the same seeds."""
     others = [k for k in results.labels if k not in (HEW_PLAIN, HEW_CORRECTED)]
-    return {label: pair(results, hew, label, quantity, axis=axis) for label in others}
+    return {
+        label: compare_methods(results, hew, label, quantity, axis=axis)
+        for label in others
+    }
 
 
 def _advantage(data: str, regime: str, results: Results, axis: Axis) -> Claim:
@@ -131,7 +138,7 @@ def _worst(data: str, regime: str, results: Results) -> Claim:
     The paper says so of its text classification line alone.
     """
     others = [label for label in results.labels if label != ONE_STEP]
-    outcomes = {k: pair(results, k, ONE_STEP, "objective") for k in others}
+    outcomes = {k: compare_methods(results, k, ONE_STEP, "objective") for k in others}
     ahead = [label for label, o in outcomes.items() if o.verdict == "better"]
     behind = [label for label, o in outcomes.items() if o.verdict == "worse"]
     verdict: Verdict = "agrees" if len(ahead) == len(others) else "undecided"

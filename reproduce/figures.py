@@ -88,7 +88,7 @@ def _draw_panel(
     """One panel: curves of all methods, or HEW less its best rival."""
     kind, axis = what
     if kind != "difference":
-        quantity = results.judged(focus[0], kind)
+        quantity = results.evaluated_quantity(focus[0], kind)
         draw_curves(axes, results, quantity, axis=axis, styles=styles, focus=focus)
     elif len(focus) == 2:
         pair, ink = (focus[0], focus[1]), styles[focus[0]].ink

@@ -25,11 +25,11 @@ from types import FrameType
 from typing import Any
 
 from hewfl.errors import HewError
-from hewfl.experiments.executor import Task
-from hewfl.experiments.run import Progress, rounds_done, run_all
+from hewfl.experiments.candidates import all_candidates
+from hewfl.experiments.executor import Progress, Task
+from hewfl.experiments.run import rounds_done, run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, read_spec
-from hewfl.experiments.tune import candidates_of
 from reproduce.parts import Part, specs_of
 from reproduce.robustness.robustness_specs import Part as Half
 from reproduce.robustness.robustness_specs import robustness_specs
@@ -199,7 +199,7 @@ def _left(folder: Folder) -> str:
     """How many candidates are to be tried, before lists grow."""
     if folder.tuned is not None:
         return "tuned"
-    count = sum(map(len, candidates_of(folder.spec)))
+    count = sum(map(len, all_candidates(folder.spec)))
     climbs = folder.spec.tune.local_search
     return f"{count} candidates to try{', of which it climbs to some' * climbs}"
 

@@ -9,12 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from hewfl.core.atomic import write_bytes, write_json, write_text
-from hewfl.experiments.results import Results
+from hewfl.experiments.results import LARGER_IS_BETTER, Results
 from hewfl.experiments.run_folder import Folder
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.statistics import Comparison
 from hewfl.experiments.summary import mean_text, statistics
-from hewfl.experiments.tune import LARGER_IS_BETTER
 from reproduce.claims import (
     ACCURACY,
     EQUAL,

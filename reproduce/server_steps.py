@@ -20,8 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.results import Results
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import read_spec
 from hewfl.experiments.statistics import compare

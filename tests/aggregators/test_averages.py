@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from tests.conformance.rounds import decide, make_cohort, step_of
 
-from hewfl.aggregators import (
+from hewfl import (
     FedAvg,
     FedNova,
     FedProx,
+    Method,
     MinibatchSGD,
     StepWeighted,
     UniformLocalSGD,
@@ -30,7 +31,7 @@ L, S = 4.0, 0.8  # so that η = 0.2
     ids=lambda algorithm: algorithm.name,
 )
 def test_every_client_takes_every_step_with_s_over_l(
-    algorithm: UniformLocalSGD | FedAvg | FedProx | FedNova | MinibatchSGD,
+    algorithm: Method,
 ) -> None:
     plan = algorithm.plan(make_cohort([1, 8, 2]), None)
     np.testing.assert_array_equal(plan.step_sizes, [0.2, 0.2, 0.2])

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hewfl.aggregators.agreement import mean_cosines
 from tests.conformance.rounds import decide, make_cohort, step_of
 
 from hewfl import LocalSGD, Method
 from hewfl.aggregators import Agreement, Disagreement, Sieve
+from hewfl.aggregators.similarity import mean_cosines
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import InvalidInputError
 

@@ -208,7 +208,10 @@ def test_fedmgda_by_hand() -> None:
 def test_fedmgda_stays_near_the_given_weights(
     epsilon: float, by_size: bool, step: tuple[float, float]
 ) -> None:
-    algorithm = Method(LocalSGD(1.0), FedMGDAPlus(epsilon, relative=False, by=by_size))
+    algorithm = Method(
+        LocalSGD(1.0),
+        FedMGDAPlus(epsilon, relative=False, by="size" if by_size else "equal"),
+    )
     moved = [[2.0, 0.0], [0.0, 1.0]]
     decision, _ = decide(algorithm, make_cohort([1, 1], [3, 1]), moved)
     np.testing.assert_allclose(step_of(decision, moved), step, rtol=ROUNDING)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hewfl.aggregators.geometric_median import fermat_weber_gap
 from tests.conformance.rounds import decide, make_cohort, step_of
 
 from hewfl import InvalidInputError, LocalSGD, Method
@@ -17,6 +16,7 @@ from hewfl.aggregators import (
     MultiKrum,
     TrimmedMean,
 )
+from hewfl.aggregators.distance import fermat_weber_gap
 
 ROBUST: list[Any] = [
     Method(LocalSGD(1.0), GeometricMedian()),
@@ -47,7 +47,7 @@ def test_one_far_client_of_nine_does_not_move_the_step_far(
     moved[3] *= far
     decision, _ = decide(rule, of(9), moved)
     assert np.linalg.norm(step_of(decision, moved)) < 1.5
-    if rule.name == "Centred clipping":  # a pull of τ, whatever its length
+    if rule.name == "Centered clipping":  # a pull of τ, whatever its length
         assert decision.weights[3] * far < 1.5
     else:
         assert decision.weights[3] < 2 / far
@@ -93,7 +93,7 @@ def test_steps_scale_with_the_displacements(
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule in ROBUST if rule.name != "Centred clipping"], ids=repr
+    "rule", [rule for rule in ROBUST if rule.name != "Centered clipping"], ids=repr
 )
 def test_steps_move_with_a_common_part(rule: Any, rng: np.random.Generator) -> None:
     moved, common = rng.standard_normal((7, 5)), 100 * rng.standard_normal(5)
@@ -267,7 +267,7 @@ def test_krum_by_hand() -> None:
     moved = [[0.0], [1.0], [3.0], [7.0], [50.0]]
     decision, _ = decide(Method(LocalSGD(1.0), Krum()), of(5), moved)
     np.testing.assert_array_equal(decision.weights, [0, 1, 0, 0, 0])
-    assert decision.status == "lowest score, 1 bad reckoned with"
+    assert decision.status == "lowest score, 1 faulty clients assumed"
     # f = 0, three neighbours: 1 + 9 + 49, 1 + 4 + 36, 4 + 9 + 16, …: the third
     decision, _ = decide(
         Method(LocalSGD(1.0), Krum(byzantine_fraction=0.0)), of(5), moved
@@ -292,7 +292,7 @@ def test_krum_reckons_with_no_more_bad_than_its_bound_allows() -> None:
     decision, _ = decide(
         Method(LocalSGD(1.0), Krum(byzantine_fraction=0.4)), of(6), moved
     )
-    assert "1 bad" in decision.status
+    assert "1 faulty" in decision.status
     for n in (1, 2):
         decision, _ = decide(
             Method(LocalSGD(1.0), Krum(byzantine_fraction=0.4)), of(n), moved[:n]
@@ -385,14 +385,17 @@ def test_centred_clipping_is_its_formula(rng: np.random.Generator) -> None:
             lambda: Method(LocalSGD(1.0), TrimmedMean(0.5)),
             "`trim` must be from 0 to below 0.5",
         ),
-        (lambda: Method(LocalSGD(1.0), Krum(0.5)), "`bad` must be from 0 to below 0.5"),
+        (
+            lambda: Method(LocalSGD(1.0), Krum(0.5)),
+            "`byzantine_fraction` must be from 0 to below 0.5",
+        ),
         (
             lambda: Method(LocalSGD(1.0), MultiKrum(0.7)),
-            "`bad` must be from 0 to below 0.5",
+            "`byzantine_fraction` must be from 0 to below 0.5",
         ),
         (
             lambda: Method(LocalSGD(1.0), MultiKrum(selected_fraction=1.5)),
-            "`kept` must be above 0 and at most 1; got 1.5",
+            "`selected_fraction` must be above 0 and at most 1; got 1.5",
         ),
         (
             lambda: Method(LocalSGD(1.0), GeometricMedian(iterations=0)),

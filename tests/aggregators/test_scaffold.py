@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 from tests.conformance.rounds import make_cohort, step_of
 
-from hewfl import InvalidInputError
-from hewfl.aggregators import Scaffold
+from hewfl import InvalidInputError, Method, Scaffold
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
+from hewfl.methods.method import MethodState
 
 Array = NDArray[np.floating[Any]]
 
@@ -58,11 +58,11 @@ def run_branches(centres: Array, x: Array, cohort: Cohort, plan: LocalPlan) -> A
     return moved
 
 
-def decided(algorithm: Scaffold, round_: Any, state: Any) -> tuple[Any, Any]:
+def decided(algorithm: Method, round_: Any, state: Any) -> tuple[Any, Any]:
     return algorithm.decide(round_, state)
 
 
-def initial_state(algorithm: Scaffold, n: int, d: int, gradients: Any) -> Any:
+def initial_state(algorithm: Method, n: int, d: int, gradients: Any) -> Any:
     return algorithm.init(n, d, gradients)
 
 
@@ -83,15 +83,19 @@ def test_three_rounds_follow_the_pseudo_code(
         decision, state = decided(
             algorithm, matrix_round(x, moved, cohort, plan), state
         )
-        x = x + step_of(decision, moved)
+        x = x + algorithm.server_step.step * step_of(decision, moved)
 
     first = gradients if start == "gradient" else np.zeros((N, D))
     x_ref, c_ref, c_i_ref = scaffold_as_printed(
         centres, x0, first.mean(axis=0), list(first)
     )
     np.testing.assert_allclose(x, x_ref, rtol=ROUNDING)
-    np.testing.assert_allclose(state.server, c_ref, rtol=ROUNDING, atol=ROUNDING)
-    np.testing.assert_allclose(state.clients, c_i_ref, rtol=ROUNDING, atol=ROUNDING)
+    np.testing.assert_allclose(
+        state.variates.server, c_ref, rtol=ROUNDING, atol=ROUNDING
+    )
+    np.testing.assert_allclose(
+        state.variates.clients, c_i_ref, rtol=ROUNDING, atol=ROUNDING
+    )
 
 
 def test_server_variate_stays_the_mean_of_the_clients(
@@ -106,8 +110,8 @@ def test_server_variate_stays_the_mean_of_the_clients(
         _, state = decided(
             algorithm, matrix_round(np.zeros(D), moved, cohort, plan), state
         )
-        mean = state.clients.mean(axis=0)
-        np.testing.assert_allclose(state.server, mean, atol=ROUNDING)
+        mean = state.variates.clients.mean(axis=0)
+        np.testing.assert_allclose(state.variates.server, mean, atol=ROUNDING)
 
 
 def test_the_optimum_is_a_fixed_point_for_unequal_steps(
@@ -119,7 +123,9 @@ def test_the_optimum_is_a_fixed_point_for_unequal_steps(
     c_i = np.stack([gradient(centres, i, x) for i in range(N)])
     algorithm = Scaffold(0.4 / 4.0)
     cohort = make_cohort([1, 8, 2, 5])
-    plan = algorithm.plan(cohort, ControlVariates(c_i.mean(axis=0), c_i))
+    plan = algorithm.plan(
+        cohort, MethodState(ControlVariates(c_i.mean(axis=0), c_i), None)
+    )
     moved = run_branches(centres, x, cohort, plan)
     np.testing.assert_allclose(moved, 0.0, atol=ROUNDING)
 
@@ -135,8 +141,8 @@ def test_two_clients_by_hand() -> None:
     )
     decision, state = decided(algorithm, round_, state)
     np.testing.assert_array_equal(decision.weights, [0.5, 0.5])
-    np.testing.assert_array_equal(state.clients[:, 0], [2.0, 2.0, 0.0, 0.0])
-    np.testing.assert_array_equal(state.server, [1.0])
+    np.testing.assert_array_equal(state.variates.clients[:, 0], [2.0, 2.0, 0.0, 0.0])
+    np.testing.assert_array_equal(state.variates.server, [1.0])
 
 
 def test_gradients_must_come_when_asked_for() -> None:

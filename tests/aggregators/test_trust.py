@@ -8,7 +8,7 @@ from tests.conformance.rounds import make_cohort
 
 from hewfl import InvalidInputError, LocalSGD, Method
 from hewfl.aggregators import Trust
-from hewfl.aggregators.trust import LOUD, TrustState, relative_distances
+from hewfl.aggregators.trust import MAX_DISTANCE_RATIO, TrustState, relative_distances
 from hewfl.displacements.dense import matrix_round
 
 N = 7
@@ -50,7 +50,7 @@ def test_weights_by_hand_in_the_first_round() -> None:
     c = np.exp(2 * np.log(4))  # |log e| = log 4, 0, log 100, 0, log 16
     expected = np.sqrt(1 / e) * np.minimum(1, c / e) ** 3
     np.testing.assert_allclose(decision.weights, expected / expected.sum(), rtol=1e-5)
-    np.testing.assert_array_equal(state.heard, 1.0)
+    np.testing.assert_array_equal(state.rounds, 1.0)
 
 
 def test_nobody_is_distrusted_for_having_done_little() -> None:
@@ -95,7 +95,7 @@ def test_the_pull_of_a_loud_client_vanishes_however_loud() -> None:
 def test_a_loud_client_is_forgiven() -> None:
     rule = Method(LocalSGD(total=1.0), Trust())
     _, state = decide(rule, around(1.0, 1e9))
-    assert state.apart[-1] == LOUD
+    assert state.apart[-1] == MAX_DISTANCE_RATIO
     for _ in range(40):
         decision, state = decide(rule, around(1.0, 1.0), state)
     assert decision.weights[-1] > 0.9 / N
@@ -109,20 +109,20 @@ def test_those_who_were_not_there_keep_their_trust() -> None:
     plan = rule.plan(cohort, state)
     _, following = rule.decide(matrix_round(np.zeros(2), rows, cohort, plan), state)
     assert following.apart[1] == 5.0
-    np.testing.assert_array_equal(following.heard, [4.0, 3.0, 4.0, 4.0])
+    np.testing.assert_array_equal(following.rounds, [4.0, 3.0, 4.0, 4.0])
 
 
 def test_nothing_is_learned_where_all_agree() -> None:
     rule = Method(LocalSGD(total=1.0), Trust())
     decision, state = decide(rule, np.ones((4, 2)))
     np.testing.assert_array_equal(decision.weights, 0.25)
-    np.testing.assert_array_equal(state.heard, 0.0)
+    np.testing.assert_array_equal(state.rounds, 0.0)
 
 
 def test_bad_numbers_are_refused() -> None:
     for given, text in (
         ({"memory": 1.0}, "`memory` must be from 0 to below 1; got 1.0"),
-        ({"doubt": 0.0}, "`doubt` must be a positive finite number; got 0.0"),
+        ({"threshold": 0.0}, "`threshold` must be a positive finite number; got 0.0"),
     ):
         with pytest.raises(InvalidInputError, match=text):
-            Trust(1.0, 1.0, **given)
+            Trust(**given)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduce import cli as paper
+from reproduce import commands as paper
 from reproduce import parts
 from reproduce.claims import Claim
 from typer.testing import CliRunner
@@ -120,8 +120,8 @@ def test_each_part_of_the_paper_has_its_folder(
             ("matplotlib", [figure], "figures need matplotlib: install")
             for figure in ("fig1", "fig2", "all", "fig3", "fig5", "extended")
         ),
-        ("torch", ["fig4"], "hewfl paper fig4 needs PyTorch: install"),
-        ("torch", ["fig6"], "hewfl paper fig6 needs PyTorch"),
+        ("torch", ["fig4"], "paper fig4 needs PyTorch: install"),
+        ("torch", ["fig6"], "paper fig6 needs PyTorch"),
         ("torch", ["extended", "--device", "cpu"], "extended --device cpu needs PyTor"),
         ("torch", ["fig1"], "it began"),
     ],

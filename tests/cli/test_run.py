@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from hewfl.cli import app
 from hewfl.cli.execute import show_summary
 from hewfl.core.atomic import write_json
-from hewfl.experiments.run_folder import Folder, locked
+from hewfl.experiments.run_folder import Folder, lock
 from hewfl.experiments.spec import spec_from_table
 from tests.experiments.runs import TEXT, small
 
@@ -164,7 +164,7 @@ def test_a_run_that_fails_at_the_start_is_not_listed(place: Path) -> None:
 def test_the_second_of_two_is_told_who_the_first_is(place: Path) -> None:
     runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
     (folder,) = (place / "runs").iterdir()
-    with locked(folder):
+    with lock(folder):
         for words in (["run", "small.toml"], ["resume", str(folder)]):
             result = runner.invoke(app, [*words, "--jobs", "0"])
             assert result.exit_code == 1

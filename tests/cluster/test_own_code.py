@@ -1,4 +1,4 @@
-"""A rule of the user's own on a cluster: its files travel, also after an edit."""
+"""User code on a cluster: its files travel, also after an edit."""
 
 import tomllib
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 
 from hewfl.errors import HewError
 from hewfl.experiments.dask_executor import Cluster
-from hewfl.experiments.dask_tasks import require_same_code
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.dask_tasks import check_worker, installed_versions
+from hewfl.experiments.executor import THREADS, Progress
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import spec_from_table
 from tests.cluster.processes import Processes
@@ -81,10 +82,14 @@ def test_an_own_rule_and_what_it_imports_travel(
     assert any(len(list(places)) for places in kept)
 
 
-def test_installed_code_must_be_the_same() -> None:
-    name = ("tests.cluster.tasks:marked", "hewfl.methods")
-    require_same_code({}, "w")
-    with pytest.raises(HewError, match="w has another version of tests"):
-        require_same_code({name: "abc"}, "w")
-    with pytest.raises(HewError, match="w has no nowhere:Rule, which the spec names"):
-        require_same_code({("nowhere:Rule", "hewfl.methods"): "abc"}, "w")
+def test_installed_code_must_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREADS:
+        monkeypatch.setenv(name, "1")
+    code = [("tests.cluster.tasks:marked", "hewfl.methods")]
+    versions = installed_versions(["numpy"], code)
+    check_worker(versions, "w")
+    name = "tests.cluster.tasks:marked of hewfl.methods"
+    with pytest.raises(HewError, match=r"w differs .*marked of hewfl\.methods .* abc"):
+        check_worker({**versions, name: "abc"}, "w")
+    with pytest.raises(HewError, match=r"nowhere:Rule of .* missing there"):
+        check_worker({"nowhere:Rule of hewfl.methods": "abc"}, "w")

@@ -1,4 +1,4 @@
-"""What needs no cluster: addresses, versions, and nothing imported without one."""
+"""Tests without a cluster: addresses, versions, files, and no import of Dask."""
 
 import subprocess
 import sys
@@ -10,19 +10,17 @@ from typer.testing import CliRunner
 
 from hewfl.cli.app import app
 from hewfl.errors import DataError, HewError, InvalidInputError, MissingExtraError
-from hewfl.experiments import dask_tasks as travelling
-from hewfl.experiments.dask_executor import _plain, cluster_at
+from hewfl.experiments.dask_executor import cluster_at
 from hewfl.experiments.dask_tasks import (
-    DataPart,
-    files_of,
-    likeness,
-    pieces_of,
-    place_of,
-    receive,
-    require_like,
+    InputFile,
+    check_worker,
+    installed_versions,
+    read_files,
+    relocate,
+    store_input,
     write_files,
 )
-from hewfl.experiments.executor import THREADS, Task
+from hewfl.experiments.executor import THREADS
 from tests.experiments.runs import TEXT
 
 
@@ -46,7 +44,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             {"distributed.comm.timeouts.connect": "200ms"}
         ),
         pytest.raises(
-            HewError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 "
+            HewError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9;"
         ),
         cluster_at("tcp://127.0.0.1:9"),
     ):
@@ -63,7 +61,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         cluster_at(f"file:{missing}"),
     ):
         pass
-    monkeypatch.setitem(sys.modules, "dask.config", None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     with (
         pytest.raises(MissingExtraError, match="extra cluster"),
         cluster_at("tcp://127.0.0.1:9"),
@@ -99,25 +97,20 @@ def test_a_worker_needs_one_thread_for_its_sums(
 ) -> None:
     for name in THREADS:
         monkeypatch.setenv(name, "1")
-    require_like(likeness(), "w")
-    with pytest.raises(HewError, match=r"w is not like .*: torch .* there, 0\.1 here"):
-        require_like({**likeness(torch=True), "torch": "0.1"}, "w")
+    versions = installed_versions(["numpy", "torch"])
+    check_worker(versions, "w")
+    with pytest.raises(HewError, match=r"w differs .*: torch .* there, 0\.1 here"):
+        check_worker({**versions, "torch": "0.1"}, "w")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     with pytest.raises(HewError, match="w must be started with OMP_NUM_THREADS=1"):
-        require_like(likeness(), "w")
-
-
-def test_a_task_that_ends_its_workers_is_told_in_words() -> None:
-    killed = pytest.importorskip("distributed").KilledWorker("key", "worker", 3)
-    told = _plain(killed, Task("rounds", "mine, seed 3", 1, print, ()))
-    assert str(told).startswith("rounds, mine, seed 3: every worker that began it died")
+        check_worker(versions, "w")
 
 
 def test_files_travel_as_they_are(tmp_path: Path) -> None:
     seed = tmp_path / "a" / "seed-0"
     write_files(seed, {"seed-0/manifest.json": b"{}", "seed-0/trace.jsonl": b"1\n"})
     (seed / ".state.partial").write_bytes(b"half")
-    assert files_of(seed) == {
+    assert read_files(seed) == {
         "seed-0/manifest.json": b"{}",
         "seed-0/trace.jsonl": b"1\n",
     }
@@ -125,35 +118,21 @@ def test_files_travel_as_they_are(tmp_path: Path) -> None:
     assert [file.name for file in seed.iterdir()] == ["trace.jsonl"]
     trial = tmp_path / "a" / "last-0.json"
     write_files(trial, {"last-0/state": b"s"})
-    assert files_of(trial) == {"last-0/state": b"s"}
+    assert read_files(trial) == {"last-0/state": b"s"}
     write_files(trial, {"last-0.json": b"[]"})
-    assert files_of(trial) == {"last-0.json": b"[]"}
+    assert read_files(trial) == {"last-0.json": b"[]"}
     assert not trial.with_suffix("").exists()
 
 
-def test_a_file_arrives_whole_or_not_at_all(
+def test_inputs_are_stored_once_and_arguments_relocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HEWFL_DATA", raising=False)
-    monkeypatch.setattr(travelling, "PIECE", 4)
-    source = tmp_path / "mine.csv"
-    source.write_bytes(b"0123456789")
-    sha256 = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
-    sent = list(pieces_of(DataPart("own/x/mine.csv", str(source), sha256)))
-    assert [(begin, piece) for begin, piece, _ in sent] == [
-        (0, b"0123"),
-        (4, b"4567"),
-        (8, b"89"),
-    ]
-    away = DataPart("own/x/mine.csv", str(tmp_path / "elsewhere.csv"), sha256)
-    wanted = [receive(away, *piece, "client") for piece in sent]
-    assert wanted == [True, True, False]
-    found = place_of(away)
-    assert found is not None
-    assert found.read_bytes() == source.read_bytes()
-    assert not receive(away, *sent[0], "client")  # no need
-    other = DataPart("own/y/mine.csv", str(tmp_path / "elsewhere.csv"), sha256)
-    with pytest.raises(DataError, match="did not arrive whole"):
-        receive(other, 0, b"01", sha256, "client")
-    assert place_of(other) is None
+    file = InputFile("own/abc/mine.csv", "/there/mine.csv")
+    path = store_input(file, b"1,2")
+    assert path == tmp_path / "cache" / "files" / file.path
+    assert store_input(file, b"not written").read_bytes() == b"1,2"
+    values = ("/there/mine.csv", "/there/mine.csv:Rule", ["other"], 3)
+    moved = relocate(values, {file.source: path})
+    assert moved == (str(path), f"{path}:Rule", ["other"], 3)

@@ -14,12 +14,20 @@ from tests.simulation.unchecked import unchecked
 from tests.tolerances import GAP, WEIGHTS
 
 import hewfl
-from hewfl import ExactWeights, InvalidInputError, LocalSGD, Method
-from hewfl import aggregators as baselines
+from hewfl import (
+    Aggregator,
+    ExactWeights,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    Pipeline,
+    aggregators,
+)
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, Decision, Round
 from hewfl.displacements.dense import as_dense
+from hewfl.methods.registry import PRESETS
 from hewfl.server.checkpoint import flatten
 
 Array = NDArray[np.floating[Any]]
@@ -45,52 +53,82 @@ class Case:
     averages: bool = True
 
 
-def of_baselines() -> list[Case]:
-    b = baselines
-    return [
-        Case("uniform", b.UniformLocalSGD(L, 0.4)),
-        Case("fedavg", b.FedAvg(L, 0.4)),
-        Case("fedprox", b.FedProx(L, 0.4, proximal=0.1)),
-        Case("fednova", b.FedNova(L, 0.4), averages=False),
-        Case("fednova-equal", b.FedNova(L, 0.4, by_size=False), averages=False),
-        Case("scaffold", b.Scaffold(L, 0.4)),
-        Case("scaffold-gradient", b.Scaffold(L, 0.4, start="gradient")),
-        Case("scaffold-long", b.Scaffold(L, 0.4, server_step=1.5), averages=False),
-        Case("minibatch", b.MinibatchSGD(L, 0.4)),
-        Case("step-weighted", b.StepWeighted(L, 0.4)),
-        Case("fedmgda", b.FedMGDAPlus(L, 0.4), averages=False),
-        Case("fedmgda-box", b.FedMGDAPlus(L, 0.4, epsilon=0.05), averages=False),
-        Case("fedmgda-length", b.FedMGDAPlus(L, 0.4, relative=False), averages=False),
-        Case("fedaware", b.FedAWARE(L, 0.4), averages=False),
-        Case("fedaware-unit", b.FedAWARE(L, 0.4, unit=True), averages=False),
-        Case("fedexp", b.FedExP(L, 0.4), averages=False),
-        Case("fedadp", b.FedAdp(L, 0.4)),
-        Case("qfedavg", b.QFedAvg(L, 0.4, q=1.0), averages=False),
-        Case("qfedavg-half", b.QFedAvg(L, 0.4, q=0.5), averages=False),
-        Case("disagreement", b.Disagreement(L, 0.4)),
-        Case("agreement", b.Agreement(L, 0.4)),
-        Case("sieve", b.Sieve(L, 0.4), averages=False),
-        Case("agreement-half", b.Agreement(L, 0.4, power=0.5)),
-        Case("geometric-median", b.GeometricMedian(L, 0.4)),
-        Case("geometric-median-sizes", b.GeometricMedian(L, 0.4, by_size=True)),
-        Case("coordinate-median", b.CoordinateMedian(L, 0.4)),
-        Case("trimmed-mean", b.TrimmedMean(L, 0.4)),
-        Case("trimmed-mean-most", b.TrimmedMean(L, 0.4, trim=0.4)),
-        Case("krum", b.Krum(L, 0.4)),
-        Case("multi-krum", b.MultiKrum(L, 0.4)),
-        Case("centred-clipping", b.CentredClipping(L, 0.4), averages=False),
+AVERAGING_NOT = {"normalized-mean", "fedmgda", "fedaware", "fedexp", "qfedavg", "sieve"}
+AVERAGING_NOT |= {"centered-clipping"}
+"""Aggregators whose weights need not sum to one."""
+
+
+def under(rule: Aggregator, **local: Any) -> Method:
+    return Method(LocalSGD(**(local or {"learning_rate": 0.4 / L})), rule)
+
+
+def of_aggregators() -> list[Case]:
+    """Every aggregator of the registry by its defaults, and some others."""
+    options: dict[str, Any] = {"qfedavg": {"q": 1.0}}
+    plain = [
         Case(
-            "centred-clipping-length",
-            b.CentredClipping(L, 0.4, radius=0.1, relative=False),
+            name,
+            under(aggregators.make(name, **options.get(name, {}))),
+            averages=name not in AVERAGING_NOT,
+        )
+        for name in aggregators.NAMES
+    ]
+    a = aggregators
+    return plain + [
+        Case("nova-equal", under(a.NormalizedMean(by="equal")), averages=False),
+        Case("mgda-box", under(a.FedMGDAPlus(epsilon=0.05)), averages=False),
+        Case("mgda-length", under(a.FedMGDAPlus(relative=False)), averages=False),
+        Case("fedaware-unit", under(a.FedAWARE(unit=True)), averages=False),
+        Case("fedaware-total", under(a.FedAWARE(), total=0.4 / L), averages=False),
+        Case("qfedavg-half", under(a.QFedAvg(q=0.5)), averages=False),
+        Case("agreement-half", under(a.Agreement(power=0.5))),
+        Case("median-by-size", under(a.GeometricMedian(by="size"))),
+        Case("trimmed-mean-most", under(a.TrimmedMean(trim=0.4))),
+        Case(
+            "clipping-length",
+            under(a.CenteredClipping(radius=0.1, relative=False)),
             averages=False,
         ),
-        Case("trust", b.Trust(L, 0.4)),
-        Case("trust-forgetful", b.Trust(L, 0.4, memory=0.0, doubt=3.0)),
-        Case("known-quality", b.KnownQuality(L, 0.4)),
-        Case("equal-ground", b.EqualGround(b.Disagreement(L, 0.4))),
+        Case("trust-forgetful", under(a.Trust(memory=0.0, threshold=3.0), total=0.2)),
+        Case("total-step", under(a.Disagreement(), total=0.4 / L)),
         Case(
-            "equal-ground-fedaware", b.EqualGround(b.FedAWARE(L, 0.4)), averages=False
+            "in-epochs",
+            under(
+                a.ExactWeights(kappa=2.0, normalize="total_step"),
+                total=0.2,
+                unit="epochs",
+            ),
         ),
+        Case("variates", under(a.GeometricMedian(), total=0.2, variates="zero")),
+        Case("clipped", under(Pipeline(a.Clip(), a.Mean())), averages=False),
+        Case(
+            "clipped-median",
+            under(Pipeline(a.Clip(max_norm=1.5), a.CoordinateMedian())),
+            averages=False,
+        ),
+        Case(
+            "clipped-exact",
+            under(Pipeline(a.Clip(ratio=0.5), a.ExactWeights(kappa=3.0))),
+            averages=False,
+        ),
+    ]
+
+
+def of_presets() -> list[Case]:
+    return [
+        Case("UniformLocalSGD", hewfl.UniformLocalSGD(0.4 / L)),
+        Case("FedAvg", hewfl.FedAvg(0.4 / L)),
+        Case("FedProx", hewfl.FedProx(0.4 / L, prox=0.1)),
+        Case("FedNova", hewfl.FedNova(0.4 / L), averages=False),
+        Case("Scaffold", hewfl.Scaffold(0.4 / L)),
+        Case("Scaffold-gradient", hewfl.Scaffold(0.4 / L, start="gradient")),
+        Case("MinibatchSGD", hewfl.MinibatchSGD(0.4 / L)),
+        Case("StepWeighted", hewfl.StepWeighted(0.4 / L)),
+        Case("HewFixed", hewfl.HewFixed(total=0.4 / L)),
+        Case("FedAvgM", hewfl.FedAvgM(0.4 / L)),
+        Case("FedAdam", hewfl.FedAdam(0.4 / L, server_learning_rate=0.1)),
+        Case("FedYogi", hewfl.FedYogi(0.4 / L, server_learning_rate=0.1)),
+        Case("FedAdagrad", hewfl.FedAdagrad(0.4 / L, server_learning_rate=0.1)),
     ]
 
 
@@ -121,7 +159,10 @@ def of_controllers() -> list[Case]:
         ),
         Case(
             "hew-hom-fit-null",
-            hewfl.HewHom(L, 0.4, null_endpoint=True, cross_fit=True),
+            Method(
+                LocalSGD(total=0.2),
+                ExactWeights(normalize="total_step", null_endpoint=True),
+            ),
             averages=False,
         ),
         Case(
@@ -166,7 +207,7 @@ def of_controllers() -> list[Case]:
     ]
 
 
-ALGORITHMS = of_baselines() + of_controllers()
+ALGORITHMS = of_aggregators() + of_presets() + of_controllers()
 every_algorithm = pytest.mark.parametrize("case", ALGORITHMS, ids=lambda case: case.id)
 
 
@@ -192,7 +233,7 @@ def round_of(
     algorithm: Algorithm[Any], cohort: Cohort, displacements: Array, state: Any
 ) -> Round:
     """Losses, for those who ask, are a function of the client."""
-    losses = 0.5 + cohort.clients if algorithm.demands.losses else None
+    losses = 0.5 + cohort.clients if "losses" in algorithm.demands.needs else None
     return make_round(algorithm, cohort, displacements, state, losses)
 
 
@@ -265,16 +306,61 @@ def test_tensors_on_the_host_are_arrays(case: Case, rng: np.random.Generator) ->
         np.testing.assert_allclose(found.weights, decision.weights, atol=WEIGHTS)
 
 
-def test_ids_and_names_are_unique() -> None:
-    assert len({case.id for case in ALGORITHMS}) == len(ALGORITHMS)
-    names = {type(case.algorithm): case.algorithm.name for case in ALGORITHMS}
-    assert len(set(names.values())) == len(names)
+def test_ids_are_unique_and_registered_names_are_in_the_battery() -> None:
+    ids = [case.id for case in ALGORITHMS]
+    assert len(set(ids)) == len(ids)
+    names = [
+        aggregators.make(n, **({"q": 1.0} if n == "qfedavg" else {})).name
+        for n in aggregators.NAMES
+    ]
+    assert len(set(names)) == len(names)
+    kinds = {case.id.split("-")[0] for case in of_presets()}
+    assert kinds == set(PRESETS)
 
 
-def test_every_public_algorithm_is_in_the_battery() -> None:
-    tested = {type(case.algorithm).__name__ for case in of_baselines()}
-    wrappers = {"EqualGround"}  # around a rule: no method that a spec can name
-    assert tested == set(baselines.__all__) | wrappers
+@pytest.mark.parametrize("name", aggregators.NAMES)
+def test_a_call_on_arrays_decides_as_in_a_round(
+    name: str, rng: np.random.Generator
+) -> None:
+    """Two calls with memory against two rounds, clients in another order."""
+    rule = aggregators.make(name, **({"q": 1.0} if name == "qfedavg" else {}))
+    method, cohort = Method(LocalSGD(1.0), rule), full_cohort(rng)
+    cohort = dataclasses.replace(cohort, batch_sizes=np.ones(N, dtype=np.int64))
+    state, called, order = method.init(N, D, None), None, rng.permutation(N)
+    for _ in range(2):
+        moved = rng.standard_normal((N, D))
+        round_ = round_of(method, cohort, moved, state)
+        decision, state = method.decide(round_, state)
+        extra = {} if round_.losses is None else {"losses": round_.losses[order]}
+        answer, called = rule(
+            moved[order],
+            called,
+            sizes=cohort.data_sizes[order],
+            steps=cohort.horizons[order],
+            clients=order,
+            **extra,
+        )
+        np.testing.assert_allclose(
+            answer.weights, decision.weights[order], atol=WEIGHTS
+        )
+        step = decision.weights @ moved if decision.step is None else decision.step
+        np.testing.assert_allclose(answer.step, step, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", aggregators.NAMES)
+def test_a_call_leaves_out_what_is_not_finite(
+    name: str, rng: np.random.Generator
+) -> None:
+    rule = aggregators.make(name, **({"q": 1.0} if name == "qfedavg" else {}))
+    moved = rng.standard_normal((N, D))
+    spoilt = np.insert(moved, 2, np.nan, axis=0)
+    losses = np.arange(1.0, N + 2)
+    answer, _ = rule(spoilt, losses=losses, clients=np.arange(N + 1))
+    keep = np.delete(np.arange(N + 1), 2)
+    other, _ = rule(moved, losses=losses[keep], clients=keep)
+    assert answer.weights[2] == 0
+    assert "not finite" in answer.status
+    np.testing.assert_allclose(answer.step, other.step, atol=1e-12)
 
 
 @every_algorithm
@@ -285,7 +371,7 @@ def test_follows_the_protocol(case: Case) -> None:
     traffic = algorithm.demands.traffic
     assert traffic.down >= 1
     assert traffic.paper_up >= traffic.up >= 1
-    assert traffic.up_scalars >= algorithm.demands.losses
+    assert traffic.up_scalars >= ("losses" in algorithm.demands.needs)
 
 
 @every_algorithm
@@ -416,7 +502,7 @@ def test_identical_clients_get_equal_weight(
         state = permuted(start(algorithm, rng), rows)
         for _ in range(2):
             displacements = rng.standard_normal((N, D))[rows]
-            losses = 0.5 + rows if algorithm.demands.losses else None
+            losses = 0.5 + rows if "losses" in algorithm.demands.needs else None
             round_ = make_round(algorithm, same, displacements, state, losses)
             decision, state = algorithm.decide(round_, state)
             expected = decision.weights[rows]

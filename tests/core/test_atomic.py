@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hewfl.core.atomic import read_json, replacing, write_bytes, write_json
+from hewfl.core.atomic import atomic_write, read_json, write_bytes, write_json
 from hewfl.errors import DataError
 
 
@@ -20,7 +20,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, sole_writer: bool) -
     write_bytes(file, b"first", sole_writer=sole_writer)
     with (
         pytest.raises(ZeroDivisionError),
-        replacing(file, sole_writer=sole_writer) as stream,
+        atomic_write(file, sole_writer=sole_writer) as stream,
     ):
         stream.write(b"half" * (1 // 0))
     assert (file.read_bytes(), names(file.parent)) == (b"first", ["a"])

@@ -1,7 +1,7 @@
 """The pictures of docs/concepts.md show what the page says of them."""
 
 import numpy as np
-from docs_tools.pictures import doubt, ground, projection, promise
+from docs_tools.pictures import certificate, projection, robust_weights, unequal_steps
 
 
 def test_steps_are_projections_of_the_mean_over_kappa() -> None:
@@ -13,9 +13,9 @@ def test_steps_are_projections_of_the_mean_over_kappa() -> None:
     assert shown.weights[1:, 3].max() < 1e-9  # Δ4 goes first
 
 
-def test_long_branches_are_quiet_and_weigh_more_on_equal_ground() -> None:
-    shown = ground()
-    spread = [points.std(axis=0).mean() for points in shown.equal_ground]
+def test_long_branches_have_less_noise_and_more_weight() -> None:
+    shown = unequal_steps()
+    spread = [points.std(axis=0).mean() for points in shown.equal_totals]
     assert spread == sorted(spread, reverse=True)
     far = [3 - points[:, 0].mean() for points in shown.one_rate]
     assert far == sorted(far)
@@ -23,14 +23,14 @@ def test_long_branches_are_quiet_and_weigh_more_on_equal_ground() -> None:
 
 
 def test_the_bound_is_above_the_objective() -> None:
-    shown = promise()
+    shown = certificate()
     assert (shown.bound >= shown.objective).all()
     assert shown.bound.argmin() == np.abs(shown.lengths - 1).argmin()
     assert shown.objective[-1] < shown.objective[shown.bound.argmin()]
 
 
-def test_rules_differ_in_what_bad_clients_get() -> None:
-    shown = doubt()
-    bad = dict(zip(shown.names, shown.weights[:, 7:].sum(axis=1), strict=True))
-    assert bad["Agreement"] == bad["Multi-Krum"] == 0
-    assert bad["Trust"] < bad["Geometric median"] < bad["FedAvg"]
+def test_robust_rules_give_faulty_clients_less() -> None:
+    shown = robust_weights()
+    faulty = dict(zip(shown.names, shown.weights[:, 7:].sum(axis=1), strict=True))
+    assert faulty["Agreement"] == faulty["Multi-Krum"] == 0
+    assert faulty["Trust"] < faulty["Geometric median"] < faulty["Mean"]

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from hewfl import InvalidInputError, ServerStep
+from hewfl.experiments.candidates import all_candidates
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.method_spec import OUTER, method_from_table
 from hewfl.experiments.plots import measured
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, read_spec, spec_from_table, write_spec
 from hewfl.experiments.spec_lint import refuse_unused_fields
-from hewfl.experiments.statistics import compare, pair
+from hewfl.experiments.statistics import compare, compare_methods
 from hewfl.experiments.summary import summarise
-from hewfl.experiments.tune import candidates_of, try_candidates
+from hewfl.experiments.tune import score_candidates
 from hewfl.report.page import write_report
 from tests.experiments.runs import table
 
@@ -45,7 +47,7 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     ).server_step == ServerStep(average="tail", average_from=5)
     told = {
         "grid": {
-            "measure": [8, 64],
+            "line_search_samples": [8, 64],
             "line_search_points": [[0.5, 2.0], [1.0, 2.0, 4.0]],
         }
     }
@@ -104,7 +106,7 @@ def test_methods_are_tuned_by_the_model_that_is_asked_for(folder: Folder) -> Non
     scores = {}
     for judge in ("iterate", "averaged"):
         spec = averaged_spec(judge)
-        tried = try_candidates(spec, candidates_of(spec), 2, 0, lambda _: None)
+        tried = score_candidates(spec, all_candidates(spec), 2, 0, lambda _: None)
         scores[judge] = tried[:, 0].tolist()
     assert [row["scores"] for row in choice.table] == [[s] for s in scores["averaged"]]
     assert all(a != b for a, b in zip(*scores.values(), strict=True))
@@ -120,8 +122,12 @@ def test_methods_are_compared_by_the_model_that_is_asked_for(folder: Folder) -> 
     averaged = by_average.final("HEW", "averaged_objective")
     iterate = by_average.final("HEW", "objective")
     fedavg = by_average.final("FedAvgM", "objective")  # keeps no average
-    assert pair(by_average, "HEW", "FedAvgM", "objective") == compare(averaged, fedavg)
-    assert pair(by_iterate, "HEW", "FedAvgM", "objective") == compare(iterate, fedavg)
+    assert compare_methods(by_average, "HEW", "FedAvgM", "objective") == compare(
+        averaged, fedavg
+    )
+    assert compare_methods(by_iterate, "HEW", "FedAvgM", "objective") == compare(
+        iterate, fedavg
+    )
     summary = summarise(by_average)
     hew, other = summary["methods"]
     assert hew["final"]["averaged_gap"]["mean"] > 0

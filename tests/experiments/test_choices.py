@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 from hewfl.errors import DataError
-from hewfl.experiments.run import Progress, tune_all
-from hewfl.experiments.run_folder import folder_for
-from hewfl.experiments.spec import read_spec
-from hewfl.experiments.spec_sections import TuneSpec
-from hewfl.experiments.tune import (
-    LARGER_IS_BETTER,
-    candidates_of,
+from hewfl.experiments.candidates import (
+    all_candidates,
     choose,
     read_choices,
     trial_tables,
-    try_candidates,
 )
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.results import LARGER_IS_BETTER
+from hewfl.experiments.run import tune_all
+from hewfl.experiments.run_folder import folder_for
+from hewfl.experiments.spec import read_spec
+from hewfl.experiments.spec_sections import TuneSpec
+from hewfl.experiments.tune import score_candidates
 from tests.experiments.runs import small
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -34,11 +35,11 @@ def test_scores_are_written_as_measured() -> None:
         np.array([[-0.7, 0.4], [-0.9, 0.3], [np.inf, np.inf]]),
         np.array([[-0.8, 0.5], [-0.6, 0.2], [-0.5, 0.6]]),
     ]
-    (trials,) = trial_tables(spec, candidates_of(spec), scores)
+    (trials,) = trial_tables(spec, all_candidates(spec), scores)
     assert [t["parameters"]["amplitude"] for t in trials] == [0.25, 0.5, 1.0]
     assert [t["scores"] for t in trials] == [[0.7, 0.8], [0.9, 0.6], [None, 0.5]]
     assert [t["tie_scores"] for t in trials] == [[0.4, 0.5], [0.3, 0.2], [None, 0.6]]
-    _, (choice,) = choose(spec, candidates_of(spec), scores)
+    _, (choice,) = choose(spec, all_candidates(spec), scores)
     assert choice.parameters["amplitude"] == 0.5  # by the loss: 0.75 is a tie
 
 
@@ -47,7 +48,7 @@ def test_further_quantities_decide_between_those_that_are_equal() -> None:
     how = replace(ACCURATE, tie_metrics=("test_loss", "scalars", "local_steps"))
     spec = replace(small(), tune=how)
     rows = [[-0.9, 0.4, 7.0, 3.0], [-0.85, 0.3, 7.0, 5.0], [-0.88, 0.3, 7.0, 4.0]]
-    _, (choice,) = choose(spec, candidates_of(spec), [np.array(rows)])
+    _, (choice,) = choose(spec, all_candidates(spec), [np.array(rows)])
     assert choice.parameters["amplitude"] == 1.0
     assert choice.table[0]["tie_scores"] == [0.4]
     assert spec.digest != replace(spec, tune=ACCURATE).digest
@@ -57,7 +58,7 @@ def test_the_work_of_a_trial_is_counted() -> None:
     spec = replace(
         small(), tune=replace(small().tune, tie_metrics=("objective", "local_steps"))
     )
-    scores = try_candidates(spec, candidates_of(spec), 2, 0, lambda _: None)
+    scores = score_candidates(spec, all_candidates(spec), 2, 0, lambda _: None)
     assert scores.shape == (3, 3)
     assert (scores[:, 2] == scores[0, 2]).all()
     assert scores[0, 2] >= 2 * spec.clients.n

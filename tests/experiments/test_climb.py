@@ -1,4 +1,4 @@
-"""A climb ends at a point that is better than its neighbours, and tries few."""
+"""A search ends at a point that is better than its neighbours, and tries few."""
 
 import itertools
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hewfl.experiments.local_search import Climb, first_points, neighbours
+from hewfl.experiments.candidates import Candidates, Scores, choose
+from hewfl.experiments.local_search import LocalSearch, first_points, neighbours
 from hewfl.experiments.method_spec import MethodSpec
-from hewfl.experiments.tune import Candidates, Scores, choose
 from tests.experiments.runs import small
 
 STEPS = tuple(0.2 * 2.0**k for k in range(-5, 9))
@@ -24,11 +24,11 @@ def method(**grid: tuple[float, ...]) -> MethodSpec:
 
 def climbed(given: MethodSpec, law: Law) -> tuple[Candidates, list[Scores]]:
     """All that a search tries of one method whose scores follow a law."""
-    climb = Climb.of(replace(small(), methods=(given,)))
-    while any(trials := climb.next()):
+    search = LocalSearch.start(replace(small(), methods=(given,)))
+    while any(trials := search.next_candidates()):
         rows = np.array([[law(each), 0.0] for each in trials[0]])
-        climb = climb.after(trials, [rows, rows + 0.5])
-    return climb.found()
+        search = search.with_scores(trials, [rows, rows + 0.5])
+    return search.all_tried()
 
 
 def valley(at: float) -> Law:

@@ -11,8 +11,9 @@ import pytest
 
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation, build_problem
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.reference_optima import find_constants
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, with_overrides
 from hewfl.problems import Softmax
@@ -125,7 +126,7 @@ def test_in_a_scenario_the_optimum_is_that_of_the_honest_clients(
     problem = build_problem(spec, 0)
     known = find_constants(spec, 0, problem)
     federation = build_federation(spec)
-    honest = federation.scenario.roles(0, federation.batches(5)).honest
+    honest = federation.scenario.assign(0, federation.batches(5)).honest
     assert len(honest) == 3
     some = replace(
         problem,

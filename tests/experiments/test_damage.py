@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hewfl.errors import HewError
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for, open_folder
 from tests.experiments.runs import small
 

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from hewfl.errors import DataError, InvalidInputError
-from hewfl.experiments import run_folder as lock
 from hewfl.experiments import tune
-from hewfl.experiments.run import Progress, run_all, tune_all
-from hewfl.experiments.run_folder import Folder, folder_for, holder_of, locked
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.run import run_all, tune_all
+from hewfl.experiments.run_folder import LOCK, Folder, folder_for, holder_of, lock
 from hewfl.experiments.spec import spec_from_table, with_overrides
 from tests.experiments.runs import TEXT, small, table
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from hewfl.experiments.run_folder import locked
-with locked(Path(sys.argv[1])):
+from hewfl.experiments.run_folder import lock
+with lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -69,15 +69,15 @@ def test_a_run_belongs_to_one_process_at_a_time(
     assert holder_of(folder.path) is None
     tune_all([folder], jobs=0, progress=Progress())
     assert folder.tuned is not None
-    assert not (folder.path / lock.NAME).exists()
+    assert not (folder.path / LOCK).exists()
 
 
 def test_a_lock_goes_with_its_folder_if_nothing_was_put_there(tmp_path: Path) -> None:
     place = tmp_path / "a" / "b"
-    with locked(place), pytest.raises(DataError, match=r"b is in use by process"):
-        locked(place).__enter__()
+    with lock(place), pytest.raises(DataError, match=r"b is in use by process"):
+        lock(place).__enter__()
     assert not place.exists()
-    with locked(place):
+    with lock(place):
         (place / "kept").write_text("")
     assert [file.name for file in place.iterdir()] == ["kept"]
 
@@ -90,7 +90,7 @@ def test_a_file_system_without_locks_is_said(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.warns(UserWarning, match="no locks in"), locked(tmp_path / "x"):
+    with pytest.warns(UserWarning, match="no locks in"), lock(tmp_path / "x"):
         assert holder_of(tmp_path / "x") is None
 
 
@@ -156,13 +156,13 @@ def test_what_was_begun_is_kept_and_counted(
     (kept,) = folder.trials.iterdir()
     assert kept.name == "last-0.json"
     tried: list[int] = []
-    original = tune.try_candidates
+    original = tune.score_candidates
 
     def counted(spec: Any, candidates: Any, rounds: int, seed: int, *rest: Any) -> Any:
         tried.append(seed)
         return original(spec, candidates, rounds, seed, *rest)
 
-    monkeypatch.setattr(tune, "try_candidates", counted)
+    monkeypatch.setattr(tune, "score_candidates", counted)
     second = StopsAt("rounds", 1)
     with pytest.raises(Stop):
         run_all([folder], jobs=0, progress=second)

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.core.atomic import write_json
-from hewfl.errors import InvalidInputError
-from hewfl.experiments.run import Progress, finish, run_all
+from hewfl.errors import DataError, InvalidInputError
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.run import finish, run_all
 from hewfl.experiments.run_folder import open_folder
 from hewfl.report.page import write_report
 from hewfl.server.trace import RoundRecord, to_line
@@ -99,5 +100,5 @@ def test_epochs_without_sizes_are_told_as_steps(job: Path) -> None:
 @pytest.mark.parametrize("method", [3, {"label": "x"}, {"method": ""}])
 def test_a_record_names_its_methods(job: Path, method: object) -> None:
     (job / "spec.toml").write_text(tomli_w.dumps({**SPEC, "methods": [method]}))
-    with pytest.raises(InvalidInputError, match=r"`methods\[0\]"):
+    with pytest.raises(DataError, match=r"`methods\[0\]"):
         open_folder(job)

@@ -18,11 +18,12 @@ import pytest
 from hewfl.core.atomic import read_json, write_json
 from hewfl.core.validation import Array
 from hewfl.errors import InvalidInputError
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for, open_folder
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.statistics import compare, stand
+from hewfl.experiments.statistics import compare, rank_methods
 from hewfl.report.page import write_report
 from hewfl.report.page_data import ABSENT
 from tests.experiments.runs import small
@@ -358,7 +359,7 @@ def test_several_runs_share_a_page(run: Folder, copy: Folder, tmp_path: Path) ->
 def test_the_page_begins_with_the_answer(run: Folder, tmp_path: Path) -> None:
     page = page_of([run], tmp_path)
     text = "".join(Reader(page).text)
-    best = stand(results_of(run), "objective")
+    best = rank_methods(results_of(run), "objective")
     told = f"training objective{best.labels[0]}"
     assert f"On training objective {best.labels[0]}" in text
     assert page.index('class="answer"') < page.index('id="run-0-curves"')

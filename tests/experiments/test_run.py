@@ -16,15 +16,15 @@ import pytest
 
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_problem
-from hewfl.experiments.executor import Task, execute
+from hewfl.experiments.candidates import all_candidates, best_candidates, choose
+from hewfl.experiments.executor import Progress, Task, execute
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.results import read_results
-from hewfl.experiments.run import Progress, run_all, tune_all
+from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import Folder, folder_for, open_folder
 from hewfl.experiments.spec import spec_from_table
 from hewfl.experiments.statistics import compare
-from hewfl.experiments.tune import best_of, candidates_of, choose
 from tests.experiments.runs import TEXT, small, table
 
 
@@ -76,7 +76,7 @@ def test_a_run_leaves_what_it_promises(done: Folder) -> None:
 
 def test_tuning_takes_the_best_mean_and_warns_of_edges() -> None:
     spec = small()
-    candidates = candidates_of(spec)
+    candidates = all_candidates(spec)
     scores = [scored(3.0, 1.0, np.inf), scored(1.0, 2.0, 0.0)]
     tuned, (choice,) = choose(spec, candidates, scores)
     assert tuned.is_tuned
@@ -95,7 +95,7 @@ def test_words_have_no_edge() -> None:
     given = {"amplitude": 0.5, "curvature_ratio": 1.5}
     spec = replace(small(), methods=(MethodSpec("HewHom", "HEW", given, grid),))
     scores = [np.column_stack([(1.0, 0.0), (0.0, 0.0)])]
-    _, (choice,) = choose(spec, candidates_of(spec), scores)
+    _, (choice,) = choose(spec, all_candidates(spec), scores)
     assert choice.parameters["curvature"] == "online"
     assert choice.at_edge == ()
 
@@ -105,11 +105,11 @@ def scored(*values: float, ties: tuple[float, ...] = (0.0, 0.0, 0.0)) -> Any:
 
 
 def test_near_ties_are_decided_by_the_second_quantity() -> None:
-    plain, candidates = small(), candidates_of(small())
+    plain, candidates = small(), all_candidates(small())
     spec = replace(plain, tune=replace(plain.tune, tie_tolerance=0.1))
     scores = [scored(1.05, 1.0, 0.99, ties=(1.0, 3.0, 2.0))]
-    assert best_of(spec, candidates, scores, 3) == [(0, 2, 1)]
-    assert best_of(plain, candidates, scores, 2) == [(2, 1)]
+    assert best_candidates(spec, candidates, scores, 3) == [(0, 2, 1)]
+    assert best_candidates(plain, candidates, scores, 2) == [(2, 1)]
 
 
 def test_screening_keeps_the_best_of_each_method(cache: None, tmp_path: Path) -> None:  # noqa: ARG001 - a place

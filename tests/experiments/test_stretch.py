@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl.experiments.local_search import Climb, beyond, joined, value_at
+from hewfl.experiments.candidates import (
+    Candidates,
+    choose,
+    extended_candidates,
+    join_trials,
+    value_at,
+)
+from hewfl.experiments.local_search import LocalSearch
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.tune import Candidates, choose
 from tests.experiments.runs import small
 
 RATES = (0.5, 1.0, 2.0)
@@ -52,22 +58,24 @@ def test_a_list_grows_until_the_best_lies_inside(best: float) -> None:
     spec = spec_with({"step_scale": RATES, "momentum": (0.0, 0.5)}, max_extensions=9)
     tried: Candidates = (spec.methods[0].candidates(),)
     scores = scored(tried[0], best)
-    while any(new := beyond(spec, tried, scores, whole=True)):
+    while any(new := extended_candidates(spec, tried, scores, is_full=True)):
         assert len(new[0]) == 2  # with both momenta
-        tried, scores = joined((tried, scores), (new, scored(new[0], best)))
+        tried, scores = join_trials((tried, scores), (new, scored(new[0], best)))
     _, (choice,) = choose(spec, tried, scores)
     assert choice.at_edge == ()
     assert abs(np.log2(choice.parameters["step_scale"] / best)) <= 0.5
-    (narrow,) = beyond(spec, tried, scored(tried[0], 1e9), whole=False)
+    (narrow,) = extended_candidates(spec, tried, scored(tried[0], 1e9), is_full=False)
     assert len(narrow) == 1  # beyond the list, with the best momentum alone
 
 
 def test_a_climb_goes_on_beyond_its_lists() -> None:
     for extend, found, edges in ((0, 2.0, ("step_scale",)), (9, 32.0, ())):
-        climb = Climb.of(spec_with({"step_scale": RATES}, max_extensions=extend))
-        while any(trials := climb.next()):
-            climb = climb.after(trials, scored(trials[0], 30.0))
-        _, (choice,) = choose(climb.spec, *climb.found())
+        search = LocalSearch.start(
+            spec_with({"step_scale": RATES}, max_extensions=extend)
+        )
+        while any(trials := search.next_candidates()):
+            search = search.with_scores(trials, scored(trials[0], 30.0))
+        _, (choice,) = choose(search.spec, *search.all_tried())
         assert choice.parameters["step_scale"] == found
         assert choice.at_edge == edges
 

@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, Message
 
 from hewfl import HewHom, Scaffold
-from hewfl.federation.federation import ChoiceSteps
+from hewfl.federation import ChoiceSteps
 from hewfl.flower import AlgorithmStrategy, client_app
 from hewfl.flower.messages import MEAN_GRADIENT
 from tests.flower.federation import StubGrid, Tamper, honest, local_of

@@ -20,7 +20,7 @@ from hewfl.cli.demo import sentences
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.statistics import pair
+from hewfl.experiments.statistics import compare_methods
 from hewfl.experiments.summary import summarise
 from hewfl.server.trace import RoundRecord
 
@@ -143,8 +143,10 @@ def test_what_is_ahead_at_equal_rounds_may_be_behind_at_equal_scalars() -> None:
 def test_a_method_that_diverged_is_behind() -> None:
     levels = main_levels(0.6) | {"FedAvg": np.nan}
     results = made(main_spec("mnist", "het-random"), levels)
-    assert pair(results, HEW_PLAIN, "FedAvg", "objective").verdict == "better"
-    assert pair(results, "FedAvg", HEW_PLAIN, "objective").verdict == "worse"
+    assert (
+        compare_methods(results, HEW_PLAIN, "FedAvg", "objective").verdict == "better"
+    )
+    assert compare_methods(results, "FedAvg", HEW_PLAIN, "objective").verdict == "worse"
     claims = judge({("mnist", "het-random"): results})
     assert claims[0].verdict == "agrees"
 

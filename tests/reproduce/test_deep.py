@@ -20,9 +20,10 @@ from reproduce.specs import (
 from hewfl import FedAvg, HewHom, InvalidInputError, MinibatchSGD
 from hewfl.core.round import Cohort
 from hewfl.experiments.build_problem import build_problem, entries_of
+from hewfl.experiments.executor import Progress
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import Progress, run_all
+from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import Spec
 

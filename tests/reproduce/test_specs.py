@@ -17,7 +17,7 @@ from reproduce.specs import (
     wide_spec,
 )
 
-from hewfl.aggregators import FedNova
+from hewfl import FedNova
 from hewfl.cli.demo import bad_demo_spec, demo_spec
 from hewfl.core.round import Cohort
 from hewfl.experiments.method_spec import MethodSpec

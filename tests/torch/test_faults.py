@@ -23,8 +23,16 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from hewfl import HewControl, HewHom, InvalidInputError, LocalSGD, Method, ProblemBounds
-from hewfl.aggregators import FedProx, QFedAvg
+from hewfl import (
+    FedProx,
+    HewControl,
+    HewHom,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    ProblemBounds,
+)
+from hewfl.aggregators import QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.collectives import Communicator, check_group
 from hewfl.torch.optimizer_hooks import check_sync_every

@@ -35,7 +35,7 @@ from hewfl.aggregators.oracle import Oracle
 from hewfl.aggregators.preaggregation import Clip, Pipeline, PreAggregation
 from hewfl.aggregators.similarity import Agreement, FedAdp, Sieve
 from hewfl.aggregators.trust import Trust
-from hewfl.core.validation import invalid, shown
+from hewfl.core.validation import format_value, invalid
 
 _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "mean": (Mean, {}),
@@ -124,7 +124,7 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
             near = get_close_matches(str(name).lower(), NAMES, n=1)
             hint = near[0] if near else None
         known = f"one of {', '.join(NAMES)}"
-        got = shown(name) + (f" (did you mean {hint}?)" if hint else "")
+        got = format_value(name) + (f" (did you mean {hint}?)" if hint else "")
         raise invalid("aggregator", known, got)
     maker, fixed = _MAKERS[name]
     return maker, dict(fixed)

@@ -130,50 +130,34 @@ class Aggregator(Validated):
         """
         rows = as_dense("updates", updates)
         n, d = rows.n, rows.d
-        absent = {"losses": losses, "root": root}
-        for need in sorted(self.needs & absent.keys()):
-            if absent[need] is None:
+        given = {"losses": losses, "root": root}
+        for need in sorted(self.needs & given.keys()):
+            if given[need] is None:
                 raise invalid(need, f"given for {self.name}", "None")
         ids = _client_numbers(clients, n)
+        finite = [bool(np.isfinite(to_host(rows.row(i))).all()) for i in range(n)]
         order = np.argsort(ids)
-        finite = np.array(
-            [bool(np.isfinite(to_host(rows.row(int(i)))).all()) for i in order]
-        )
-        order = order[finite]
+        order = order[np.array(finite)[order]]
         if len(order) == 0:
-            raise invalid("updates", "finite in at least one row", f"{n} rows, none is")
-
-        def per_client(name: str, value: ArrayLike | None) -> PerClient:
-            array = np.ones(n) if value is None else positives(name, value)
-            if array.shape != (n,):
-                raise invalid(name, f"of shape ({n},)", array.shape)
-            return array[order]
-
-        whole = wholes("steps", 1 if steps is None else steps, least=1)
-        horizons = np.broadcast_to(whole, (n,)) if whole.ndim == 0 else whole
-        population = int(ids.max()) + 1
+            raise invalid("updates", "finite in at least one row", "none that is")
         cohort = Cohort(
             ids[order],
-            per_client("steps", horizons).astype(np.int64),
+            _counts("steps", steps, n)[order],
             np.ones(len(order), dtype=np.int64),
-            per_client("sizes", sizes).astype(np.int64),
-            population,
+            _counts("sizes", sizes, n)[order],
+            int(ids.max()) + 1,
         )
-        plan = LocalPlan(per_client("step_sizes", step_sizes))
-        values = None if losses is None else as_float64("losses", losses)
-        if values is not None and values.shape != (n,):
-            raise invalid("losses", f"of shape ({n},)", values.shape)
+        rates = _per_client("step_sizes", 1.0 if step_sizes is None else step_sizes, n)
+        values = None if losses is None else _per_client("losses", losses, n)[order]
         round_ = Round(
             np.zeros(d),
-            rows
-            if (order == np.arange(n)).all() and len(order) == n
-            else rows.take(order),
+            rows if np.array_equal(order, np.arange(n)) else rows.take(order),
             cohort,
-            plan,
-            None if values is None else values[order],
+            LocalPlan(positives("step_sizes", rates)[order]),
+            values,
             root=root,
         )
-        before = grow_state(state, self.init(population, d))
+        before = grow_state(state, self.init(cohort.population, d))
         decision, after = self.decide(round_, before)
         weights = np.zeros(n)
         weights[order] = decision.weights
@@ -182,9 +166,22 @@ class Aggregator(Validated):
             step = round_.displacements.combine(decision.weights)
         if len(order) < n:
             status += f"; {n - len(order)} of {n} updates are not finite: weight zero"
-        return replace(
-            decision, weights=weights, step=to_host(step), status=status
-        ), after
+        full = replace(decision, weights=weights, step=to_host(step), status=status)
+        return full, after
+
+
+def _per_client(name: str, value: ArrayLike, n: int) -> PerClient:
+    """One finite number for each client; a single number serves all."""
+    array = as_float64(name, value)
+    if array.shape not in ((), (n,)):
+        raise invalid(name, f"of shape ({n},)", array.shape)
+    return np.broadcast_to(array, (n,))
+
+
+def _counts(name: str, value: ArrayLike | None, n: int) -> Int64[Ints, " n"]:
+    """One whole number of at least 1 for each client; 1 where none is given."""
+    numbers = _per_client(name, 1 if value is None else value, n)
+    return wholes(name, numbers, least=1).astype(np.int64)
 
 
 def _client_numbers(clients: ArrayLike | None, n: int) -> Int64[Ints, " n"]:

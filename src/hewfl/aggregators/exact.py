@@ -24,8 +24,8 @@ from hewfl.core.validation import (
     as_float64,
     at_round,
     check_fields,
+    format_value,
     invalid,
-    shown,
 )
 
 Normalization = Literal["none", "total_step", "length"]
@@ -94,7 +94,7 @@ class ExactWeights(Aggregator):
                 rule = f"one of {', '.join(_NAMED)}, or a vector"
                 raise invalid("reference", rule, repr(self.reference))
         elif np.ndim(as_float64("reference", self.reference)) != 1:
-            raise invalid("reference", "a vector", shown(self.reference))
+            raise invalid("reference", "a vector", format_value(self.reference))
         if self.kappa is not None and self.curvature is not None:
             raise invalid("curvature", "left out beside `kappa`", self.curvature)
         if not self._is_mean:

@@ -17,7 +17,7 @@ from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, Positive, Validated, invalid, shown
+from hewfl.core.validation import Array, Positive, Validated, format_value, invalid
 from hewfl.displacements.mapped import MappedDisplacements
 
 
@@ -102,10 +102,12 @@ class Pipeline(Aggregator):
     def __init__(self, *parts: Any) -> None:
         if not parts or not isinstance(parts[-1], Aggregator):
             rule = "pre-aggregations and, last, an aggregator"
-            raise invalid("parts", rule, shown(parts))
+            raise invalid("parts", rule, format_value(parts))
         for part in parts[:-1]:
             if not isinstance(part, PreAggregation):
-                raise invalid("parts", "pre-aggregations before the last", shown(part))
+                raise invalid(
+                    "parts", "pre-aggregations before the last", format_value(part)
+                )
         object.__setattr__(self, "parts", parts)
 
     def __repr__(self) -> str:

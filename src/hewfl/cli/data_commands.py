@@ -14,8 +14,8 @@ from rich.text import Text
 
 from hewfl.cli.error_messages import as_option, one_line_errors
 from hewfl.core.array_types import Int64
-from hewfl.core.plugins import located
-from hewfl.core.toml_records import errors_naming
+from hewfl.core.plugins import absolute_name
+from hewfl.core.toml_records import rename_errors
 from hewfl.core.validation import Ints, invalid
 from hewfl.data.catalogue import (
     CATALOGUE,
@@ -239,7 +239,7 @@ def show(  # noqa: PLR0913 - options of a command
             raise invalid("--iid", f"left out with --partition {kind}", "--iid")
         if client_column is not None and kind == "natural":
             clients = len(dataset.client_names)
-        kind = str(located(kind, Path()))
+        kind = str(absolute_name(kind, Path()))
         spec = PartitionSpec(kind, clients, alpha, min_samples, classes_per_client)
         rows = split_rows(dataset, seed)[0]
         labels = row_labels(dataset, rows)
@@ -247,7 +247,7 @@ def show(  # noqa: PLR0913 - options of a command
         options |= {"min_samples": "--min-samples"}
         for name_ in ("classes_per_client", "shards_per_client"):
             options[name_] = "--classes-per-client"
-        with errors_naming(options):
+        with rename_errors(options):
             known = TrainingRows(
                 labels, feature_rows(dataset, rows), row_clients(dataset, rows)
             )

@@ -14,7 +14,7 @@ from rich.table import Table
 from hewfl.cli.options import cores
 from hewfl.cli.progress import Bars
 from hewfl.cli.run_list import how_far
-from hewfl.experiments.executor import Crew
+from hewfl.experiments.executor import Executor
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import Folder, holder_of
 from hewfl.experiments.summary import mean_text
@@ -63,7 +63,7 @@ def tune_one(
     show_choices(folder, console)
 
 
-def _crew(cluster: str | None) -> AbstractContextManager[Crew | None]:
+def _crew(cluster: str | None) -> AbstractContextManager[Executor | None]:
     """The workers at an address; without one, nothing of Dask is imported."""
     if cluster is None:
         return nullcontext()

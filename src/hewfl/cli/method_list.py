@@ -15,10 +15,10 @@ from rich.table import Table
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
-    checked_name,
+    absolute_name,
+    check_name,
     entry_points,
     load,
-    located,
     parameters_of,
     short_name,
 )
@@ -89,8 +89,8 @@ def methods(
         console.print("\nhewfl methods NAME tells the hyper-parameters of one.")
         return
     with one_line_errors():
-        name = str(located(name, Path()))
-        checked_name(name, tuple(METHODS), GROUP, "name")
+        name = str(absolute_name(name, Path()))
+        check_name(name, tuple(METHODS), GROUP, "name")
         told = sheet(name)
     title = f"[bold]{escape(short_name(name))}[/]: {escape(told.sentence)}"
     console.print(f"{title}\nfrom: {told.paper}")

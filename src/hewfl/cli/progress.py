@@ -10,8 +10,7 @@ import rich.progress
 from rich.console import Console
 from rich.text import Text
 
-from hewfl.experiments.executor import Task
-from hewfl.experiments.run import Progress
+from hewfl.experiments.executor import Progress, Task
 
 LINE_EVERY = 60.0
 """Seconds between lines where there is no terminal for bars."""
@@ -62,10 +61,10 @@ class Bars(Progress):
         if not self._console.is_terminal:
             self._speak(self._bars.tasks[-1])
 
-    def note(self, words: str) -> None:
+    def note(self, text: str) -> None:
         """Say beside the bar who is at work."""
         assert self._bar is not None
-        told = f"{self._tasks[0].stage} ({words})"
+        told = f"{self._tasks[0].stage} ({text})"
         self._bars.update(self._bar, description=told)
 
     def _speak(self, bar: rich.progress.Task) -> None:

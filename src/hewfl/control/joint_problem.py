@@ -30,9 +30,9 @@ from hewfl.core.validation import (
     ArrayLike,
     PerClient,
     as_float64,
+    format_value,
     invalid,
     nonnegative,
-    shown,
 )
 from hewfl.errors import SolverError
 from hewfl.solver.threshold import ThresholdLaw, threshold_law
@@ -232,7 +232,7 @@ def _start(problem: "_Problem", start: ArrayLike | None) -> PerClient:
         rule = f"one number or {len(problem.low)} of them"
         raise invalid("start", rule, f"shape {theta.shape}")
     if not ((theta >= low) & (theta <= high)).all():
-        raise invalid("start", f"from {low} to {high}", shown(start))
+        raise invalid("start", f"from {low} to {high}", format_value(start))
     # an amplitude above the one that is best alone is worse at any weight, and the
     # certificate is proved below it
     return np.asarray(np.clip(theta, problem.low, problem.top))

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: the one writer of every room."""
+"""Atomic file writes: a file is there whole or not at all."""
 
 import json
 import os
@@ -12,25 +12,25 @@ from hewfl.errors import DataError
 
 
 @contextmanager
-def replacing(file: Path, *, sole_writer: bool = False) -> Iterator[IO[bytes]]:
+def atomic_write(file: Path, *, sole_writer: bool = False) -> Iterator[IO[bytes]]:
     """Open a neighbour of a file, and rename it to the file when the block ends well.
 
     Args:
-        file: what to make or replace; its folder is made if it is not there.
+        file: to create or replace, with its folder.
         sole_writer: whether no other process writes this file. The neighbour then has
-            a fixed name, so that what a killed process left is replaced by the next
-            write. Otherwise each writer takes a name of its own: two that shared one
-            would mix their bytes.
+            a fixed name, so that the next write replaces the rest of a killed process.
+            Otherwise each writer takes a name of its own: two with one name would mix
+            their bytes.
 
     Yields:
         The stream to write to.
 
     Raises:
-        OSError: the file cannot be written; what was there before is untouched.
+        OSError: the file cannot be written; an older one is unchanged.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    own = "" if sole_writer else f"-{os.getpid()}-{secrets.token_hex(4)}"
-    neighbour = file.with_name(f".{file.name}{own}.partial")
+    suffix = "" if sole_writer else f"-{os.getpid()}-{secrets.token_hex(4)}"
+    neighbour = file.with_name(f".{file.name}{suffix}.partial")
     try:
         with neighbour.open("wb") as stream:
             yield stream
@@ -45,28 +45,28 @@ def replacing(file: Path, *, sole_writer: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write_bytes(file: Path, content: bytes, *, sole_writer: bool = False) -> None:
-    """Make or replace a file in one instant; arguments and errors of `replacing`."""
-    with replacing(file, sole_writer=sole_writer) as stream:
+    """Create or replace a file; arguments and errors of `atomic_write`."""
+    with atomic_write(file, sole_writer=sole_writer) as stream:
         stream.write(content)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Make or replace a file of UTF-8 text in one instant; errors of `replacing`."""
+    """Create or replace a file of UTF-8 text; errors of `atomic_write`."""
     write_bytes(file, text.encode("utf-8"))
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Make or replace a JSON file in one instant, indented, keys in the order given.
+    """Create or replace a JSON file, indented, keys in the order given.
 
     Raises:
-        ValueError: the value holds a number that is not finite, which JSON has not.
+        ValueError: the value holds a number that is not finite.
         OSError: the file cannot be written.
     """
     write_text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(file: Path, *, missing: bool = False) -> Any:
-    """What a JSON file holds; None where it is missing and `missing` allows that.
+    """The value in a JSON file; None where it is missing and `missing` allows that.
 
     Raises:
         DataError: the file is missing or damaged.

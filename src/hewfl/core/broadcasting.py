@@ -1,7 +1,7 @@
-"""Functions whose arguments broadcast: what does not fit is told by name.
+"""Functions whose arguments broadcast, with errors that name the arguments.
 
-NumPy notices a misfit in the middle of a formula and speaks of operands. The user gave
-arguments, so `@broadcasting` says which of them have which shapes.
+NumPy raises in the middle of a formula and names operands. `@broadcasting` names the
+arguments and their shapes.
 """
 
 import dataclasses
@@ -26,37 +26,37 @@ _RAISES = """
 
 @final
 class ShapeError(InvalidInputError):
-    """Arguments do not broadcast; an outer function puts its own names to it."""
+    """Arguments do not broadcast; an outer function replaces the names."""
 
 
 def broadcasting(function: Callable[P, T]) -> Callable[P, T]:
     """Require nonempty arguments, and name them where their shapes do not fit.
 
     `flow([1, 2], [1, 2, 3])` then says: «`a, u` must be arrays that broadcast; got
-    shapes a (2,), u (3,)». A docstring that tells no errors gains what all these
-    functions raise.
+    shapes a (2,), u (3,)». A docstring without errors gets those of all these
+    functions.
     """
     names = tuple(signature(function).parameters)
 
     @wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         given = dict(zip(names, args, strict=False)) | kwargs
         for name, value in given.items():
             _require_some(name, value)
         try:
             return function(*args, **kwargs)
         except ShapeError as error:
-            raise _misfit(given) from error.__cause__
+            raise _shape_error(given) from error.__cause__
         except InvalidInputError:
             raise
         except ValueError as error:
             if "broadcast" in str(error) or "mismatch" in str(error):
-                raise _misfit(given) from error
+                raise _shape_error(given) from error
             raise
 
-    if checked.__doc__ and "Raises:" not in checked.__doc__:
-        checked.__doc__ = f"{checked.__doc__.rstrip()}{_RAISES}"
-    return checked
+    if wrapper.__doc__ and "Raises:" not in wrapper.__doc__:
+        wrapper.__doc__ = f"{wrapper.__doc__.rstrip()}{_RAISES}"
+    return wrapper
 
 
 def _require_some(name: str, value: Any) -> None:
@@ -67,18 +67,18 @@ def _require_some(name: str, value: Any) -> None:
             _require_some(f"{name}[{k}]", part)
 
 
-def _misfit(given: Mapping[str, Any]) -> ShapeError:
+def _shape_error(given: Mapping[str, Any]) -> ShapeError:
     shapes = {name: sorted(set(_shapes(value))) for name, value in given.items()}
-    arrays = {name: found for name, found in shapes.items() if found}
+    arrays = {name: known for name, known in shapes.items() if known}
     text = ", ".join(
-        f"{name} {' and '.join(map(str, found))}" for name, found in arrays.items()
+        f"{name} {' and '.join(map(str, known))}" for name, known in arrays.items()
     )
-    told = invalid(", ".join(arrays), "arrays that broadcast", f"shapes {text}")
-    return ShapeError(str(told))
+    error = invalid(", ".join(arrays), "arrays that broadcast", f"shapes {text}")
+    return ShapeError(str(error))
 
 
 def _shapes(value: Any) -> Iterator[tuple[int, ...]]:
-    """Shapes of all arrays in a value or record; numbers have none worth telling."""
+    """Shapes of all arrays in a value or record; numbers are left out."""
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _shapes(getattr(value, field.name))

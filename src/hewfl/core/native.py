@@ -1,8 +1,7 @@
-"""The optional compiled kernels: found at first use, never required, same answers.
+"""The optional compiled kernels: loaded at first use, with the results of NumPy code.
 
-They are built at installation where a C compiler is at hand, one module for each room
-that has any. `HEWFL_NATIVE=0` in the environment, or `with disabled():`, keeps to the
-NumPy twins.
+The installation builds them where there is a C compiler. `HEWFL_NATIVE=0` in the
+environment, or `with disabled():`, selects the NumPy code.
 """
 
 import os
@@ -22,13 +21,13 @@ _enabled: ContextVar[bool] = ContextVar("hewfl_native_enabled", default=True)
 
 @cache
 def load(name: str) -> ModuleType | None:
-    """Import a compiled module, whether or not `disabled` is in force.
+    """Import a compiled module, inside `disabled` as well.
 
     Args:
         name: full name of the module.
 
     Returns:
-        The module, or None where it was not built or is not wanted.
+        The module, or None where it was not built or is switched off.
     """
     if os.environ.get("HEWFL_NATIVE", "1") == "0":
         return None
@@ -39,17 +38,17 @@ def load(name: str) -> ModuleType | None:
 
 
 def is_enabled() -> bool:
-    """Whether compiled kernels may be used here, if there are any."""
+    """Whether compiled kernels may be used here."""
     return _enabled.get()
 
 
 def library(name: str) -> ModuleType | None:
-    """The compiled module a room may use now; None where its NumPy twin serves."""
+    """The compiled module, or None where the NumPy code is to be used."""
     return load(name) if _enabled.get() else None
 
 
 def is_available() -> bool:
-    """Whether the compiled kernels of solver and aggregate are in use.
+    """Whether the compiled kernels of solver and displacements are in use.
 
     >>> with disabled():
     ...     is_available()
@@ -60,7 +59,7 @@ def is_available() -> bool:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Use the NumPy twins inside the block (this thread or task only)."""
+    """Use the NumPy code inside the block (this thread or task only)."""
     token = _enabled.set(False)
     try:
         yield

@@ -1,13 +1,13 @@
-"""Code of the user's own that a spec names: rules, problems, partitions, laws.
+"""User code that a spec names: rules, problems, partitions, samplers.
 
-Three forms of a name are known:
+A name has one of three forms:
 
     my_rules:Krum           a module: a file beside the spec, else one that Python finds
     rules/mine.py:Krum      a file
     Krum2                   an entry point of an installed package
 
-**Loading such a name runs the code.** Nothing here is loaded when a spec is read or a
-finished run is reported, only when something is to be computed.
+**Loading such a name runs the code.** Nothing is loaded to read a spec or to report a
+finished run, only to compute.
 """
 
 import ast
@@ -30,8 +30,8 @@ from hewfl.errors import HewError
 _EMPTY = inspect.Parameter.empty
 
 
-def is_own(name: object, group: str) -> bool:
-    """Whether a name of a spec stands for code that is not part of hewfl."""
+def is_user_code(name: object, group: str) -> bool:
+    """Whether a name of a spec is of code that is not part of hewfl."""
     return isinstance(name, str) and (":" in name or name in entry_points(group))
 
 
@@ -44,7 +44,7 @@ def entry_points(group: str) -> Mapping[str, Any]:
 
 
 def short_name(name: str) -> str:
-    """What tables call a thing of the user's own: the name behind the colon.
+    """The name of user code in tables: the part behind the colon.
 
     >>> short_name("rules/mine.py:Krum"), short_name("FedAvg")
     ('Krum', 'FedAvg')
@@ -52,11 +52,11 @@ def short_name(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def located(name: Any, folder: Path) -> Any:
-    """The name with the whole path of its file, where that lies in a folder.
+def absolute_name(name: Any, folder: Path) -> Any:
+    """The name with the absolute path of its file, if that is in a folder.
 
-    A run keeps this form, so that it can go on from anywhere. Names that are no text,
-    of hewfl's own things, and of modules that do not lie there stay as they are.
+    A run stores this form, so that it can continue in any working directory. All other
+    names stay as they are.
     """
     if not isinstance(name, str) or ":" not in name:
         return name
@@ -67,10 +67,10 @@ def located(name: Any, folder: Path) -> Any:
 
 
 def load(name: str, group: str, where: str) -> Any:
-    """The object that a name stands for; its code is run.
+    """The object of a name; its code is run.
 
     Args:
-        name: of code of the user's own, see `is_own`.
+        name: of user code, see `is_user_code`.
         group: of entry points.
         where: the field of the spec, for errors.
 
@@ -82,23 +82,23 @@ def load(name: str, group: str, where: str) -> Any:
     try:
         if name in points:
             return points[name].load()
-        found: Any = _module(module)
+        value: Any = _module(module)
         for part in inside.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     # A script without a main guard may even leave Python.
     except (Exception, SystemExit) as error:
         rule = "code that can be imported"
-        raise invalid(where, rule, f"{name!r}: {told(error)}") from error
-    if not callable(found):
-        raise invalid(where, "a class or a function", f"{name!r}, {found!r:.60}")
-    return found
+        raise invalid(where, rule, f"{name!r}: {describe_error(error)}") from error
+    if not callable(value):
+        raise invalid(where, "a class or a function", f"{name!r}, {value!r:.60}")
+    return value
 
 
-def checked_name(name: object, known: tuple[str, ...], group: str, where: str) -> None:
-    """Require a known name, or the form of one of the user's own; nothing is loaded."""
+def check_name(name: object, known: tuple[str, ...], group: str, where: str) -> None:
+    """Require a known name, or the form of a name of user code, which is not loaded."""
     if name in known:
         return
-    if not is_own(name, group):
+    if not is_user_code(name, group):
         rule = one_of((*known, "your own `file:Name`", *entry_points(group)), name)
         raise invalid(where, rule, repr(name))
     module, _, inside = str(name).rpartition(":")
@@ -108,8 +108,8 @@ def checked_name(name: object, known: tuple[str, ...], group: str, where: str) -
         raise invalid(where, rule, repr(name))
 
 
-def told(error: BaseException) -> str:
-    """An exception of the user's code in one line: where, what kind, which text."""
+def describe_error(error: BaseException) -> str:
+    """An exception of user code in one line: place, type, message."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).parents[2])  # hewfl and its command
     rest = (ours, sys.prefix, sys.base_prefix, "<")
@@ -120,7 +120,7 @@ def told(error: BaseException) -> str:
 
 
 def parameters_of(thing: Any) -> tuple[str, ...]:
-    """Names of what a class or a function of the user's own takes; its fields."""
+    """The parameters of a class or function of user code."""
     if dataclasses.is_dataclass(thing):
         return tuple(field.name for field in dataclasses.fields(thing) if field.init)
     try:
@@ -135,12 +135,12 @@ def parameters_of(thing: Any) -> tuple[str, ...]:
 def make(
     thing: Any, given: Mapping[str, Any], offered: Mapping[str, Any], where: str
 ) -> Any:
-    """Call a class or a function of the user's own.
+    """Call a class or a function of user code.
 
     Args:
-        thing: what `load` found.
-        given: what the spec says; fields of a dataclass are converted and checked.
-        offered: what hewfl knows; only what `thing` names is passed on.
+        thing: from `load`.
+        given: options of the spec; fields of a dataclass are converted and checked.
+        offered: values from hewfl, passed if `thing` has such a parameter.
         where: path of the table in the spec, for errors.
 
     Raises:
@@ -158,7 +158,7 @@ def make(
         raise
     except Exception as error:
         name = getattr(thing, "__name__", "the code")
-        raise invalid(where, f"what {name} takes", told(error)) from error
+        raise invalid(where, f"what {name} takes", describe_error(error)) from error
 
 
 def _check_given(thing: Any, values: Mapping[str, Any], where: str) -> None:
@@ -169,40 +169,40 @@ def _check_given(thing: Any, values: Mapping[str, Any], where: str) -> None:
 
 
 def code_files(name: str, group: str) -> tuple[Path, ...]:
-    """The files whose change would change what a name stands for.
+    """The files that determine the code of a name.
 
-    These are the file of the module and those beside it that it imports, directly or
-    not. Of installed packages only the module itself is looked at.
+    The file of the module and those beside it that it imports, directly or not. Of an
+    installed package only the module itself.
     """
     points = entry_points(group)
     module = points[name].module if name in points else name.rpartition(":")[0]
     if module.endswith(".py"):
         return _with_neighbours(Path(module))
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):  # a parent that is none, or a broken one
-        found = None
-    if found is None or found.origin is None or not Path(found.origin).is_file():
+        spec = None
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return ()
-    return (Path(found.origin),)
+    return (Path(spec.origin),)
 
 
 def _with_neighbours(file: Path) -> tuple[Path, ...]:
-    found, left = [], [file]
+    files, left = [], [file]
     while left:
         here = left.pop()
-        if here in found or not here.is_file():
+        if here in files or not here.is_file():
             continue
-        found.append(here)
-        left += [here.parent / f"{name}.py" for name in _imported(here)]
-    return tuple(sorted(found))
+        files.append(here)
+        left += [here.parent / f"{name}.py" for name in _imported_names(here)]
+    return tuple(sorted(files))
 
 
-def _imported(file: Path) -> list[str]:
+def _imported_names(file: Path) -> list[str]:
     """First parts of the names that a file imports, wherever in it."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (SyntaxError, ValueError):  # running it will tell
+    except (SyntaxError, ValueError):  # an error when it is run
         return []
     plain = [
         a.name for node in nodes if isinstance(node, ast.Import) for a in node.names

@@ -1,4 +1,4 @@
-"""What goes into the solvers and what comes out: frozen values, nothing else."""
+"""Inputs and results of the solvers, as frozen records."""
 
 from dataclasses import dataclass
 from typing import final
@@ -80,14 +80,14 @@ class ControlSolution:
 
     Examples:
         >>> from hewfl import predictive_control
-        >>> found = predictive_control(
+        >>> solution = predictive_control(
         ...     ClientProfile([1, 8], 8, 1e-4),
         ...     UpperState(gap=0.5, tracking=1e-4),
         ...     ProblemBounds(1.0, 1.0, 1e-6, 1.0),
         ... )
-        >>> bool(found.weights[1] > found.weights[0])
+        >>> bool(solution.weights[1] > solution.weights[0])
         True
-        >>> bool(found.value - found.lower_bound < 1e-12)
+        >>> bool(solution.value - solution.lower_bound < 1e-12)
         True
     """
 
@@ -102,7 +102,7 @@ class ControlSolution:
 @final
 @dataclass(frozen=True, slots=True)
 class ClientProfile:
-    """What the server knows of clients before a round: H_i, b_i, v_i² or its proxy.
+    """Clients as described before a round: H_i, b_i, v_i² or its proxy.
 
     Each field is a number, or an array with one entry per client; fields broadcast
     against each other, so one profile can describe a whole federation.
@@ -170,7 +170,7 @@ class ProblemBounds:
 @final
 @dataclass(frozen=True, slots=True)
 class UpperState(Validated):
-    """Certified bounds on where the run stands: (U_t, Q_t).
+    """Certified bounds on the state of a run: (U_t, Q_t).
 
     Attributes:
         gap: U_t ≥ F(x_t) − F*.

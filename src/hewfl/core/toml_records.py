@@ -1,8 +1,8 @@
 """Records from tables of a TOML file and back, with errors that name the field.
 
-msgspec and pydantic were tried for `from_table` and left out: both ignore unknown
-fields of dataclasses, msgspec refuses 2.0 for a whole number and does not say what a
-word may be, pydantic takes 1 for true and "2" for a number, or no tables at all.
+Why not msgspec or pydantic: both ignore unknown fields of dataclasses. msgspec refuses
+2.0 for a whole number and does not list the allowed words. pydantic takes 1 for true
+and "2" for a number, or no tables at all.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def from_table(cls: type[Record], table: Any, where: str) -> Record:
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise invalid(path(where, name), "given", "nothing")
     try:
-        with errors_naming({name: path(where, name) for name in fields}):
+        with rename_errors({name: path(where, name) for name in fields}):
             return cls(**values)
     except InvalidInputError as error:
         if where and f"`{where}" not in str(error):
@@ -55,11 +55,11 @@ def from_table(cls: type[Record], table: Any, where: str) -> Record:
 
 
 @contextmanager
-def errors_naming(names: Mapping[str, str]) -> Iterator[None]:
+def rename_errors(names: Mapping[str, str]) -> Iterator[None]:
     """Let errors raised inside name a field as the user wrote it.
 
     Args:
-        names: what the code calls a field, and its dotted path in the file.
+        names: of fields in the code, and their dotted paths in the file.
     """
     try:
         yield
@@ -81,7 +81,7 @@ def check_names(table: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 
 def one_of(known: Sequence[str], given: object) -> str:
-    """The rule that something is one of some names, with the nearest to what is given.
+    """The rule that a value is one of some names, with the nearest of them.
 
     >>> one_of(["rounds", "seeds"], "round")
     'one of rounds, seeds (did you mean `rounds`?)'
@@ -98,7 +98,7 @@ def path(where: str, name: str) -> str:
 
 def to_table(record: Any) -> dict[str, Any]:
     """The table of a record; fields that are None are left out."""
-    found = {}
+    table = {}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
         if value is None:
@@ -107,8 +107,8 @@ def to_table(record: Any) -> dict[str, Any]:
             value = to_table(value)
         elif isinstance(value, tuple):
             value = [to_table(v) if dataclasses.is_dataclass(v) else v for v in value]
-        found[field.name] = value
-    return found
+        table[field.name] = value
+    return table
 
 
 def write_toml(table: Mapping[str, Any]) -> str:
@@ -125,7 +125,7 @@ def from_list(kind: Any, values: Sequence[Any], where: str) -> tuple[Any, ...]:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value of a file is a whole number, however it is written."""
+    """Whether a value of a file is a whole number, as 2 or as 2.0."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and float(value).is_integer()
 
@@ -157,9 +157,9 @@ def _is_written(kind: Any) -> bool:
 
 
 def _either(parts: Sequence[Any], value: Any, where: str) -> Any:
-    """The first type that takes the value; if none does, the last one's complaint."""
-    *others, last = parts
-    for part in others:
+    """Convert by the first type that takes the value, else raise for the last."""
+    *first, last = parts
+    for part in first:
         try:
             return _convert(part, value, where)
         except InvalidInputError:

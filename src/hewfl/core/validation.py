@@ -1,4 +1,11 @@
-"""Argument checks that speak one language: name, rule, value."""
+"""Checks of arguments and of the fields of records, with errors of one form.
+
+    «`name` must be rule; got value»
+
+`positive`, `whole`, `as_float64` and the like check one argument. `Positive`, `Count`
+and the like are the same checks as types of fields, for records that derive from
+`Validated`. A `Schedule` is a hyper-parameter that may depend on the round.
+"""
 
 import math
 import operator
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.floating[Any]]
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
-else:  # at run time shape checks want the class, and ArrayLike is beyond them
+else:  # shape checks at run time need the class; ArrayLike is not for them
     Array = Ints = Mask = np.ndarray
     ArrayLike = Any
 Reals = Float64[Array, "..."]
@@ -43,8 +50,8 @@ def invalid(name: str, rule: str, value: object) -> InvalidInputError:
     return InvalidInputError(f"`{name}` must be {rule}; got {value}")
 
 
-def shown(value: object) -> str:
-    """A value as errors show it: its `repr`, cut short, with NumPy's numbers plain."""
+def format_value(value: object) -> str:
+    """A value for an error: its `repr`, cut short, NumPy's numbers as plain ones."""
     with np.printoptions(legacy="1.25"):  # 0.5, where NumPy 2 has np.float64(0.5)
         return repr(value)[:80]
 
@@ -116,7 +123,7 @@ def whole(name: str, value: int, *, least: int | None = None) -> int:
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise invalid(name, "a whole number", shown(value)) from error
+        raise invalid(name, "a whole number", format_value(value)) from error
     if isinstance(value, bool):
         raise invalid(name, "a whole number", value)
     if least is not None and number < least:
@@ -134,7 +141,7 @@ def _all(name: str, rule: str, array: Reals, met: ArrayLike) -> Reals:
 def _scalar(name: str, value: float, rule: str, *, positive: bool) -> float:
     number = value if type(value) is float else _number(value)
     if not math.isfinite(number) or number < 0 or (positive and number == 0):
-        raise invalid(name, rule, shown(value))
+        raise invalid(name, rule, format_value(value))
     return number
 
 
@@ -149,20 +156,8 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-# ------------------ Ranges of a record's fields, written as their types and checked
-
-# @final
-#     @dataclass(frozen=True, slots=True)
-#     class Noise(Validated):
-#         share: Part
-#         growth: Positive = 0.05
-#
-# `Noise(0.2, -1)` then says «`growth` must be a positive finite number; got -1». What may
-# be None, or a function of the round, is let through as such. Fields of a `Literal`
-# must be one of its words.
-
 Check = Callable[[str, Any], Any]
-"""Raises an error that names the field where a value is out of range."""
+"""A function of name and value that raises where the value is out of range."""
 
 
 def _below(limit: float, name: str, value: float) -> None:
@@ -203,20 +198,33 @@ _REFUSAL = """
     """
 
 
-class _Telling:
-    """Whoever derives from it says in its docstring that it refuses bad fields."""
+class _RefusesFields:
+    """Base of records that raise for bad fields, and say so in their docstring."""
 
     __slots__ = ()
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        """Add what every such record raises, unless it says more itself."""
-        super().__init_subclass__(**given)
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Add the error to a docstring that lists none."""
+        super().__init_subclass__(**options)
         if cls.__doc__ and "Raises:" not in cls.__doc__:
             cls.__doc__ = cls.__doc__.rstrip() + _REFUSAL
 
 
-class Validated(_Telling):
-    """A record whose fields are checked by their types."""
+class Validated(_RefusesFields):
+    """A record whose fields are checked by their types.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, slots=True)
+    ... class Noise(Validated):
+    ...     share: Part
+    ...     growth: Positive = 0.05
+    >>> Noise(0.2, -1.0)
+    Traceback (most recent call last):
+    hewfl.errors.InvalidInputError: `growth` must be a positive finite number; got -1.0
+
+    None and functions of the round pass where the type allows them. A field of a
+    `Literal` must be one of its words.
+    """
 
     __slots__ = ()
 
@@ -225,8 +233,8 @@ class Validated(_Telling):
         check_fields(self)
 
 
-class Converted(_Telling):
-    """A record whose fields become what their types make of them: checked arrays."""
+class Converted(_RefusesFields):
+    """A record whose fields are checked by their types and stored as arrays."""
 
     __slots__ = ()
 
@@ -251,10 +259,10 @@ def check_fields(record: Any) -> None:
 @cache
 def _checks(cls: type) -> tuple[tuple[str, Check], ...]:
     hints = get_type_hints(cls, include_extras=True)
-    return tuple((name, check) for name in hints for check in _of(hints[name]))
+    return tuple((name, check) for name in hints for check in _type_checks(hints[name]))
 
 
-def _of(hint: Any) -> Iterator[Check]:
+def _type_checks(hint: Any) -> Iterator[Check]:
     """The checks in a type; in a union those of what is neither None nor a function."""
     if get_origin(hint) is Annotated:
         yield from (check for check in hint.__metadata__ if callable(check))
@@ -266,7 +274,9 @@ def _of(hint: Any) -> Iterator[Check]:
         ]
         values = [part for part in get_args(hint) if part not in exempt]
         if len(values) == 1:
-            yield from (partial(_unless, exempt, check) for check in _of(values[0]))
+            yield from (
+                partial(_unless, exempt, check) for check in _type_checks(values[0])
+            )
 
 
 def _unless(exempt: list[Any], check: Check, name: str, value: Any) -> None:
@@ -280,20 +290,20 @@ def _one_of(words: tuple[str, ...], name: str, value: Any) -> None:
         raise invalid(name, f"one of {', '.join(map(str, words))}", repr(value))
 
 
-# ------------------ Hyper-parameters that may change from round to round: a number,
-
-# A checkpoint knows a method by its `repr`. A function shows an address there, which is
-# another one in every process: a run with such a schedule cannot go on after a stop. A
-# frozen record with a `__call__` shows what it holds:
-#
-#     @dataclass(frozen=True)
-#     class Decay:
-#         first: float
-#
-#         def __call__(self, t: int) -> float:
-#             return self.first / (1 + t)
-
 Schedule = Positive | Callable[[int], float]
+"""A hyper-parameter: a positive number, or a function of the round.
+
+A checkpoint identifies a method by its `repr`. That of a function is an address, which
+changes with the process: a run with such a schedule cannot continue after a stop. A
+frozen record with a `__call__` can:
+
+    @dataclass(frozen=True)
+    class Decay:
+        first: float
+
+        def __call__(self, t: int) -> float:
+            return self.first / (1 + t)
+"""
 
 
 def at_round(name: str, value: Schedule, t: int) -> float:

@@ -11,14 +11,14 @@ from typing import Any, Literal, final
 import numpy as np
 
 from hewfl.core.array_types import Float64, Int64, Num
-from hewfl.core.plugins import checked_name, is_own, load, make, short_name
+from hewfl.core.plugins import check_name, is_user_code, load, make, short_name
 from hewfl.core.validation import (
     Array,
     ArrayLike,
     Ints,
+    format_value,
     invalid,
     positive,
-    shown,
     whole,
 )
 from hewfl.data.dataset import Numbers
@@ -408,8 +408,8 @@ def partition(rows: TrainingRows, spec: PartitionSpec, seed: int) -> Partition:
         >>> [shard.tolist() for shard in shards]
         [[0, 1], [2, 3]]
     """
-    checked_name(spec.kind, tuple(KINDS), GROUP, "partition")
-    if not is_own(spec.kind, GROUP):
+    check_name(spec.kind, tuple(KINDS), GROUP, "partition")
+    if not is_user_code(spec.kind, GROUP):
         return KINDS[spec.kind](rows, spec, seed)
     offered = {
         "labels": rows.labels,
@@ -429,13 +429,13 @@ def _validated(result: Any, rows: TrainingRows, spec: PartitionSpec) -> Partitio
         shards = [np.asarray(shard) for shard in result]
     except (TypeError, ValueError) as error:
         raise invalid(
-            name, "a list with the rows of each client", shown(result)
+            name, "a list with the rows of each client", format_value(result)
         ) from error
     if len(shards) != spec.n or not all(len(np.atleast_1d(s)) for s in shards):
         sizes = f"{len(shards)} lists of {[s.size for s in shards][:8]} rows"
         raise invalid(name, f"{spec.n} lists that are not empty", sizes)
     if any(s.ndim != 1 or s.dtype.kind not in "iu" for s in shards):
-        raise invalid(name, "lists of whole numbers", shown(result))
+        raise invalid(name, "lists of whole numbers", format_value(result))
     every = np.sort(np.concatenate(shards))
     if len(every) != m or (every != np.arange(m)).any():
         raise invalid(name, f"each of the {m} rows once", f"{len(every)} rows")

@@ -199,12 +199,13 @@ def _largest(data: Displacements) -> float:
 
 def _advance(variates: HeldVariates, round_: Round) -> None:
     cohort, data = round_.cohort, round_.displacements
+    # the others keep theirs: Alg. 1, l. 14-16, Alg. 2, l. 12-14
     own = [variates.clients[i] for i in cohort.clients]
     if round_.gradients is not None:
         _replace(own, variates.server, round_.gradients, cohort.population)
         return
     rate = 1 / round_.total_step
-    _advance_clients(own, variates.server, data, rate)
+    _advance_clients(own, variates.server, data, rate)  # Alg. 1, l. 11, Alg. 2, l. 9
     share, u = len(rate) / cohort.population, -rate / cohort.population
     for here, part in data.column_chunks():
         c = variates.server[here]  # Alg. 1, l. 18, Alg. 2, l. 18
@@ -231,7 +232,7 @@ def _advance_clients(
     data: Displacements,
     rate: Float64[Array, " s"],
 ) -> None:
-    """c_i ← c_i + Δc_i: Alg. 1, l. 11, 14-16, Alg. 2, l. 9, 12-14."""
+    """c_i ← c_i + Δc_i with Δc_i = −c − Δ_i/(η_i H_i)."""
     compiled = compiled_kernels(data)
     if compiled is None:
         for here, rows in _host_blocks(data):

@@ -67,33 +67,28 @@ class MappedDisplacements:
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of the mapped vectors, from that of the vectors.
 
-        In the basis c_1, …, c_n, r of the base products a mapped vector has the
-        coefficients (A_i, Σ_j A_ij). Differences of mapped vectors are taken in these
-        coefficients: where rows of A have one sum, r drops out before it is squared.
+        Both are around a short vector, so that a part that all vectors share takes no
+        digits from their differences.
         """
         if isinstance(reference, LinearCombination):
             reference = LinearCombination(self.map.T @ reference.weights)
         plain = self.base.products()
-        n, G = len(plain.gram), plain.gram
-        E = np.empty((n + 1, n + 1))  # products of the basis
-        E[:n, :n], E[n, :n], E[:n, n] = G, plain.linear, plain.linear
-        E[n, n] = rr = 2 * plain.offset  # ‖r‖², and ⟨c_j, r⟩ above
-        B = np.column_stack([self.map, self.map.sum(axis=1)])
-        lengths = np.einsum("ij,jk,ik->i", B, E, B)
-        b = B[int(np.argmin(lengths))]
-        C = B - b
-        gram = C @ E @ C.T
-        gram = 0.5 * (gram + gram.T)
-        linear, offset = curvature * (C @ (E @ b)), 0.5 * curvature * float(b @ E @ b)
+        basis = _Basis(plain.gram, plain.linear, 2 * plain.offset)
+        slopes, along = np.zeros(len(plain.linear)), 0.0  # ⟨c_j, g⟩ and ⟨r, g⟩
         if reference is not None:
             given = self.base.products(reference, 1.0)
             scale = given.exponent - plain.exponent
-            slopes = np.append(
-                np.ldexp(given.linear, scale) - E[:n, n],
-                np.ldexp(given.offset, scale) - 0.5 * rr,
-            )  # ⟨c_j, g⟩ and ⟨r, g⟩
-            linear, offset = linear + C @ slopes, offset + float(b @ slopes)
-        return RoundProducts(gram, linear, offset, plain.exponent)
+            slopes = np.ldexp(given.linear, scale) - plain.linear
+            along = float(np.ldexp(given.offset, scale)) - plain.offset
+        is_diagonal = self.map.shape[0] == self.map.shape[1] and not np.any(
+            self.map - np.diag(np.diagonal(self.map))
+        )
+        if is_diagonal:
+            factors = np.diagonal(self.map)
+            answer = basis.scaled(factors, slopes, along, curvature)
+        else:
+            answer = basis.mapped(self.map, slopes, along, curvature)
+        return RoundProducts(*answer, plain.exponent)
 
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩."""
@@ -115,3 +110,77 @@ class MappedDisplacements:
     def matrix(self) -> Float64[Array, "m d"]:
         """All mapped vectors."""
         return self.map @ self.base.matrix()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Basis:
+    """Products of c_1, …, c_n and r, in which mapped vectors have coefficients.
+
+    A mapped vector Σ_j A_ijΔ_j is Σ_j A_ij c_j + (Σ_j A_ij) r. Differences are taken in
+    the coefficients: where rows of A have one sum, r drops out before it is squared.
+
+    Attributes:
+        gram: ⟨c_i, c_j⟩.
+        cross: ⟨c_i, r⟩.
+        sq_norm: ‖r‖².
+    """
+
+    gram: Float64[Array, "n n"]
+    cross: PerClient
+    sq_norm: float
+
+    def mapped(
+        self,
+        A: Float64[Array, "m n"],
+        slopes: PerClient,
+        along: float,
+        curvature: float,
+    ) -> tuple[Float64[Array, "m m"], PerClient, float]:
+        """G, q and offset of AΔ for any A."""
+        n = len(self.gram)
+        E = np.empty((n + 1, n + 1))
+        E[:n, :n], E[n, :n], E[:n, n] = self.gram, self.cross, self.cross
+        E[n, n] = self.sq_norm
+        B = np.column_stack([A, A.sum(axis=1)])
+        b = B[int(np.argmin(np.einsum("ij,jk,ik->i", B, E, B)))]
+        C, g = B - b, np.append(slopes, along)
+        values, vectors = np.linalg.eigh(E)
+        # points with the products E: the rounding of their Gram matrix is of its own
+        # size, not of the size of E
+        points = C @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+        linear = curvature * (C @ (E @ b)) + C @ g
+        offset = 0.5 * curvature * float(b @ E @ b) + float(b @ g)
+        return points @ points.T, linear, offset
+
+    def scaled(
+        self, f: PerClient, slopes: PerClient, along: float, curvature: float
+    ) -> tuple[Float64[Array, "n n"], PerClient, float]:
+        """G, q and offset of f_iΔ_i, entry by entry: twins keep the same bits."""
+        G, cr, rr = self.gram, self.cross, self.sq_norm
+        X = f[:, None] * f * G
+        lengths = np.diagonal(X) + f**2 * (2 * cr + rr)
+        k = int(np.argmin(lengths))
+        # differences to k first: the short vector and its twins are exactly zero
+        a, b = f - f[k], f * cr - f[k] * cr[k]
+        gram = (X - X[k]) - (X[:, k, None] - X[k, k])
+        gram = gram + a[:, None] * a * rr + b[:, None] * a + a[:, None] * b
+        gram = _semidefinite(0.5 * (gram + gram.T))
+        inner = X[:, k] - X[k, k] + f[k] * (a * (cr[k] + rr) + b)
+        linear = curvature * inner + f * slopes - f[k] * slopes[k] + a * along
+        offset = 0.5 * curvature * float(lengths[k])
+        offset += float(f[k]) * (float(slopes[k]) + along)
+        return gram, linear, offset
+
+
+def _semidefinite(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:
+    """The nearest matrix without negative eigenvalues; twins keep the same bits.
+
+    Differences of products may be indefinite by rounding where the rank is low.
+    """
+    _, first, group = np.unique(gram, axis=0, return_index=True, return_inverse=True)
+    values, vectors = np.linalg.eigh(gram[np.ix_(first, first)])
+    if values[0] >= 0:
+        return gram
+    points = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.asarray((points @ points.T)[np.ix_(group.ravel(), group.ravel())])

@@ -11,10 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from hewfl.core.array_types import Float, Float64, Int64
+from hewfl.core.plugins import describe_error, make
 from hewfl.core.plugins import load as load_code
-from hewfl.core.plugins import make, told
-from hewfl.core.toml_records import errors_naming
-from hewfl.core.validation import Array, Ints, invalid, shown
+from hewfl.core.toml_records import rename_errors
+from hewfl.core.validation import Array, Ints, format_value, invalid
 from hewfl.data import Partition, Prepared, TrainingRows, load, partition, prepare
 from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.method_spec import MethodSpec
@@ -27,7 +27,7 @@ from hewfl.experiments.spec_sections import (
     make_scenario,
 )
 from hewfl.experiments.user_code import own_names
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.server.state import Entry
 
@@ -62,7 +62,7 @@ def build_problem(spec: Spec, seed: int) -> Any:
     if spec.is_record:
         rule = "one that can be simulated"
         raise invalid("clients.partition", rule, '"nodes", the record of a federation')
-    with errors_naming(NAMES):
+    with rename_errors(NAMES):
         if spec.problem.is_module:
             return import_module("hewfl.experiments.build_torch_problem").build_module(
                 spec, seed
@@ -100,7 +100,7 @@ def naming_run(spec: Spec, seed: int) -> Iterator[None]:
     except Exception as error:
         if not own_names(spec):  # a bug of ours keeps its traceback
             raise
-        text = f"{spec.name}, seed {seed}: code of your own failed: {told(error)}"
+        text = f"{spec.name}, seed {seed}: code of your own failed: {describe_error(error)}"
         raise RuleError(text) from error
 
 
@@ -185,7 +185,7 @@ def _own(spec: Spec, seed: int) -> Problem:
     if not isinstance(found, Problem) or found.n != spec.clients.n:
         n = getattr(found, "n", None)
         rule = f"a hewfl.problems.Problem with n = {spec.clients.n} clients"
-        got = f"{asked.factory!r}, which makes {shown(found)} with n = {n}"
+        got = f"{asked.factory!r}, which makes {format_value(found)} with n = {n}"
         raise invalid("problem.factory", rule, got)
     return found
 

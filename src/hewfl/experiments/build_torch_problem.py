@@ -6,7 +6,7 @@ import numpy as np
 
 from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make
-from hewfl.core.validation import invalid, shown
+from hewfl.core.validation import format_value, invalid
 from hewfl.data import (
     TrainingRows,
     load,
@@ -117,7 +117,9 @@ def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
         torch.manual_seed(seed)
         found = make(call, wanted.options, offered, "problem.options")
     if not isinstance(found, torch.nn.Module):
-        raise invalid("problem.model", "one that makes a torch module", shown(found))
+        raise invalid(
+            "problem.model", "one that makes a torch module", format_value(found)
+        )
     return found
 
 

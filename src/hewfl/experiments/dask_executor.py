@@ -1,4 +1,10 @@
-"""The scheduler of a Dask cluster: its address, and a connection to it."""
+"""Execution of tasks on a Dask cluster.
+
+The client sends tasks and writes the files that they return, so that a run leaves the
+same bytes as on one machine. Dask gives the task of a lost worker to another one. When
+the scheduler is lost, the run ends with an error; the same command resumes it from the
+files written so far.
+"""
 
 import contextlib
 import hashlib
@@ -7,337 +13,254 @@ import logging
 import pickle
 import queue
 import time
+import uuid
 import warnings
 from asyncio import CancelledError as AsyncCancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
+from hewfl.core.plugins import code_files
 from hewfl.core.validation import invalid
+from hewfl.data import CATALOGUE
+from hewfl.data.download import fetch, progress_bar
+from hewfl.data.paths import file_sha256, find_file
 from hewfl.errors import DataError, HewError, MissingExtraError
 from hewfl.experiments.dask_tasks import (
-    KEYS,
-    PERFORM,
-    STEPS,
-    DroppedError,
-    Errand,
-    Outcome,
-    Wanted,
-    files_of,
-    installed_code,
-    likeness,
-    parts_of_data,
-    pieces_of,
-    receive,
+    CODE_FOLDER,
+    PACKAGES,
+    RUN_TASK,
+    STEPS_TOPIC,
+    InputFile,
+    TaskPayload,
+    TaskResult,
+    installed_versions,
+    read_files,
     write_files,
 )
 from hewfl.experiments.executor import Note, Report, Task, pass_on_warning
 from hewfl.experiments.spec import Spec
+from hewfl.experiments.user_code import own_names
 
 SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
-"""Of addresses that Dask knows."""
+"""Protocols of Dask addresses."""
 FILE = "file:"
-"""Begins the name of a scheduler file."""
-PATIENCE = 600.0
-"""Seconds to wait for a scheduler that was lost: it may be restarted by hand. Dask's
-setting `hewfl.patience` changes it (DASK_HEWFL__PATIENCE in the environment)."""
+"""Prefix of the name of a scheduler file."""
+NOTE_INTERVAL = 2.0
+"""Seconds between two counts of the workers."""
 
 
-def dask(name: str = "distributed") -> Any:
-    """A module of Dask, which a machine without a cluster need not have."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        text = "--cluster needs Dask Distributed: install hewfl's extra cluster"
-        raise MissingExtraError(text) from error
+@contextlib.contextmanager
+def cluster_at(address: str) -> Iterator["Cluster"]:
+    """A cluster by the address of its scheduler.
 
-
-def check_address(address: str) -> str:
-    """Require an address of a scheduler, or a scheduler file."""
-    scheme, mark, rest = address.partition("://")
-    if address.startswith(FILE) and len(address) > len(FILE):
-        return address
-    if not (mark and scheme in SCHEMES and rest.rpartition(":")[2].isdecimal()):
-        rule = "an address such as tcp://host:8786, or file:json"
-        raise invalid("--cluster", rule, repr(address))
-    return address
-
-
-def connect(address: str) -> Any:
-    """A client of the scheduler at an address.
-
-    The time limit is Dask's own, `distributed.comm.timeouts.connect`: 30 seconds.
+    Args:
+        address: such as tcp://host:8786, or file:NAME for a scheduler file.
 
     Raises:
+        InvalidInputError: the address is malformed.
         MissingExtraError: Dask Distributed is not installed.
-        HewError: nobody answers within the time limit.
+        HewError: no scheduler answers.
     """
-    limit = _seconds("distributed.comm.timeouts.connect", 30.0)
-    return _connected(address, limit)
-
-
-def reconnect(address: str) -> Any:
-    """A client of a scheduler that was lost, when it is there again.
-
-    Raises:
-        HewError: it is not there after `PATIENCE`.
-    """
-    limit = _seconds("hewfl.patience", PATIENCE)
-    until = time.monotonic() + limit
-    while True:
-        left = until - time.monotonic()
-        try:
-            return _connected(address, max(1.0, min(left, 10.0)))
-        except HewError:
-            if left <= 0:
-                told = f"the scheduler at {address} is gone for {limit:g} s"
-                raise HewError(f"{told}; start it and the command again") from None
-            time.sleep(0.2)
-
-
-def _connected(address: str, limit: float) -> Any:
-    distributed = dask()
-    # Its words on connections that break are ours to say, in one line.
-    for name in tuple(logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "distributed":
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    cluster = Cluster(address)
     try:
-        return distributed.Client(
-            _location(address), timeout=limit, set_as_default=False, name="hewfl"
-        )
-    except (OSError, TimeoutError) as error:
-        told = f"no Dask scheduler answers at {address} within {limit:g} s"
-        raise HewError(f"{told}; start one with: dask scheduler") from error
-    except (TypeError, ValueError, RuntimeError) as error:  # TLS not set up, say
-        told = f"no connection to the Dask scheduler at {address}"
-        raise HewError(f"{told}: {' '.join(str(error).split())}") from error
-
-
-def _location(address: str) -> str:
-    """The address, read anew from a scheduler file: a restarted one has another."""
-    if not address.startswith(FILE):
-        return address
-    file = Path(address.removeprefix(FILE).removeprefix("//"))
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["address"])
-    except FileNotFoundError as error:
-        told = f"the scheduler file {file} does not exist"
-        start = f"start the scheduler with: dask scheduler --scheduler-file {file}"
-        raise DataError(f"{told}; {start}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} is no scheduler file: {error!r}") from error
-
-
-def _seconds(setting: str, default: float) -> float:
-    dask()  # brings its settings
-    config = dask("dask.config")
-    parse = dask("dask.utils").parse_timedelta
-    return float(parse(config.get(setting, default)))
-
-
-def close(client: Any) -> None:
-    """End a connection, whatever is left of it."""
-    with contextlib.suppress(Exception):  # it may be broken in any way
-        client.close(timeout=2)
-
-
-# ------------------ One stage of a run on a cluster: its tasks, from their sending
-
-AT_ONCE = 32
-"""Results fetched together, where many tasks ended."""
-LOOK_EVERY = 2.0
-"""Seconds between two looks at who is at work."""
-
-
-class LostError(Exception):
-    """The scheduler is gone, or knows nothing of our tasks any more."""
+        yield cluster
+    finally:
+        with contextlib.suppress(Exception):  # the connection may be broken
+            cluster.client.close(timeout=2)
 
 
 @final
-class Stage:
-    """Tasks that are done together, with the results so far."""
+class Cluster:
+    """The workers of a Dask cluster, as an executor of tasks."""
 
-    def __init__(self, tasks: Sequence[Task], report: Report) -> None:
-        self.tasks = tasks
-        self.results: dict[int, Any] = {}
-        self._report = report
-        self._client: Any = None
-        self._futures: dict[str, Any] = {}
-        self._numbers: dict[str, int] = {}
-        self._inherited: set[str] = set()
-        self._tries = [0] * len(tasks)
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.client = _connect(address)
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._uploads: dict[str, Any] = {}
+        self._max_workers = 0
+        handler = lambda event: self._news.put(event[1])  # noqa: E731 - one argument
+        self.client.subscribe_topic(STEPS_TOPIC, handler)
 
-    def serve(self, client: Any, look: Callable[[], None]) -> None:
-        """Do the tasks that are left, through a client of the scheduler.
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Its entries in `times.json`."""
+        return {"cluster": {"workers": self._max_workers}}
+
+    def execute(self, tasks: Sequence[Task], report: Report, note: Note) -> list[Any]:
+        """Run all tasks.
+
+        Args:
+            tasks: what to run.
+            report: called with the number of a task and its steps so far.
+            note: called with the number of finished tasks and of workers, in words.
+
+        Returns:
+            Results in the order of the tasks.
 
         Raises:
-            LostError: the scheduler was lost; call again with a new client.
-            HewError: a worker is not like this process, or a task ended several.
-            Exception: the first that a task raises; the others are dropped.
+            HewError: a worker differs from this client, a task ended every worker that
+                began it, or the scheduler is lost.
+            Exception: the first that a task raises; the other tasks are cancelled.
         """
-        self._client, self._news = client, queue.SimpleQueue()
-        self._futures.clear()
+        results: dict[int, Any] = {}
+        futures: dict[str, tuple[int, Any]] = {}
         try:
-            with _losses():
-                client.subscribe_topic(STEPS, lambda event: self._news.put(event[1]))
-                self._send([k for k in range(len(self.tasks)) if self._is_left(k)])
-                self._watch(look)
-        except LostError:
-            raise
-        except BaseException:
-            self._drop()
-            raise
+            for k, task in enumerate(tasks):
+                if task.writes and task.done == task.steps:  # of an earlier run
+                    results[k] = task.call(*task.arguments, lambda _: None)
+                    report(k, task.steps)
+                    continue
+                future = self._submit(task)
+                futures[future.key] = (k, future)
+                future.add_done_callback(self._news.put)
+            noted = 0.0
+            while futures:
+                if time.monotonic() - noted > NOTE_INTERVAL:
+                    noted = time.monotonic()
+                    note(self._progress(len(results), len(tasks)))
+                self._handle_news(tasks, futures, results, report)
+            note(self._progress(len(results), len(tasks)))
+        except (CancelledError, AsyncCancelledError, TimeoutError, OSError) as error:
+            if self._is_connected() and not isinstance(error, CancelledError):
+                raise
+            raise self._lost() from error
+        finally:
+            with contextlib.suppress(Exception):  # the connection may be broken
+                self.client.cancel([future for _, future in futures.values()])
+        return [results[k] for k in range(len(tasks))]
 
-    def _is_left(self, k: int) -> bool:
-        """Whether a task is to be sent; one that was done before is read here."""
-        task = self.tasks[k]
-        if k not in self.results and task.writes and task.done == task.steps:
-            self._keep(k, task.call(*task.arguments, lambda _: None))
-        return k not in self.results
-
-    def _keep(self, k: int, result: Any) -> None:
-        self.results[k] = result
-        self._report(k, self.tasks[k].steps)
-
-    def _send(self, numbers: Sequence[int]) -> None:
-        """Have tasks done; the scheduler may have them of an earlier client.
-
-        Published, they outlive this process.
-        """
-        if not numbers:
+    def _handle_news(
+        self,
+        tasks: Sequence[Task],
+        futures: dict[str, tuple[int, Any]],
+        results: dict[int, Any],
+        report: Report,
+    ) -> None:
+        """Wait for one message: steps of a task, or a task that ended."""
+        try:
+            news = self._news.get(timeout=0.5)
+        except queue.Empty:
+            if not self._is_connected():
+                raise self._lost() from None
             return
-        sent: dict[str, Any] = {}
-        before = set(self._client.list_datasets())
-        for k in numbers:
-            specs = list(_specs(self.tasks[k].arguments))
-            errand, like = _errand(self.tasks[k], specs), _likeness(specs)
-            key = f"{KEYS}{_digest(errand, like)}-{self._tries[k]}"
-            while key in sent:  # another task with the same arguments
-                key += "+"
-            self._numbers[key] = k
-            given = {"client": dict(like), "errand": pickle.dumps(errand)}
-            with warnings.catch_warnings():  # of large inputs: they travel once
-                warnings.simplefilter("ignore")
-                sent[key] = self._client.submit(eval, PERFORM, given, key=key)
-            self._futures[key] = sent[key]
-        self._inherited |= before & sent.keys()
-        self._client.publish_dataset(override=True, **sent)
-        for future in sent.values():
-            future.add_done_callback(self._news.put)
-
-    def _watch(self, look: Callable[[], None]) -> None:
-        looked = 0.0
-        while self._futures:
-            if time.monotonic() - looked > LOOK_EVERY:
-                looked = time.monotonic()
-                look()
-            ended = self._hear()
-            if ended:
-                self._take(ended)
-            elif self._client.status != "running":
-                raise LostError
-        look()
-
-    def _hear(self) -> list[Any]:
-        """Pass on the steps that were told meanwhile; tasks that ended."""
-        ended: list[Any] = []
-        with contextlib.suppress(queue.Empty):
-            while len(ended) < AT_ONCE:
-                news = self._news.get(timeout=0 if ended else 0.5)
-                if not isinstance(news, list | tuple):
-                    ended.append(news)
-                elif news[0] in self._futures:
-                    self._report(self._numbers[news[0]], news[1])
-        return ended
-
-    def _take(self, ended: Sequence[Any]) -> None:
-        """Write what tasks made, or do what they want before they can be done."""
-        again = []
-        well = [future for future in ended if future.status != "error"]
-        for future in ended:
-            if future.status == "error":
-                self._raise(future)
-                again.append(self._numbers[future.key])
-        for future, found in zip(well, self._client.gather(well), strict=True):
-            k = self._numbers[future.key]
-            if isinstance(found, Wanted):
-                self._supply(found)
-                again.append(k)
-            else:
-                self._write(k, found)
-        for future in ended:
-            del self._futures[future.key]
-            future.release()  # at once: the worker waits for it
-        self._client.unpublish_dataset([future.key for future in ended])
-        for k in again:
-            self._tries[k] += 1
-        if again:
-            self._send(again)
-
-    def _raise(self, future: Any) -> None:
-        """Raise what a task raised, unless it is to be tried again.
-
-        An error of an earlier client's time may have been mended.
-        """
-        error = future.exception()
-        old = future.key in self._inherited
-        if not (old or isinstance(error, DroppedError)):
-            raise _plain(error, self.tasks[self._numbers[future.key]]) from error
-
-    def _write(self, k: int, found: Outcome) -> None:
-        task = self.tasks[k]
+        key = news[0] if isinstance(news, list | tuple) else news.key
+        if key not in futures:  # of another client, or late
+            return
+        k, future = futures[key]
+        if news is not future:
+            report(k, news[1])
+            return
+        if future.status == "error":
+            error = future.exception()
+            raise _clear_error(error, tasks[k]) from error
+        result: TaskResult = future.result()  # raises CancelledError if it is lost
+        del futures[key]
+        task = tasks[k]
         if task.writes is not None:
-            write_files(task.writes, found.files)
-        for warned in found.warned:
+            write_files(task.writes, result.files)
+        for warned in result.warned:
             pass_on_warning(warned)
-        self._keep(k, found.result)
+        results[k] = result.value
+        report(k, task.steps)
 
-    def _supply(self, wanted: Wanted) -> None:
-        """Send files to a worker that has them not; it may have gone meanwhile."""
-        for part in wanted.data:
-            for begin, piece, sha256 in pieces_of(part):
-                answers = self._client.run(
-                    receive,
-                    part,
-                    begin,
-                    piece,
-                    sha256,
-                    self._client.id,
-                    workers=[wanted.worker],
-                    on_error="return",
-                )
-                answer = answers.get(wanted.worker)
-                if isinstance(answer, HewError | OSError):
-                    raise answer
-                if answer is not True:
-                    break
+    def _submit(self, task: Task) -> Any:
+        specs = list(_specs(task.arguments))
+        inputs = input_files(specs)
+        files = {} if task.writes is None else read_files(task.writes)
+        payload = TaskPayload(task.call, task.arguments, task.writes, files, inputs)
+        needs_torch = any(s.device != "numpy" or s.problem.is_module for s in specs)
+        packages = PACKAGES if needs_torch else PACKAGES[:-1]
+        # Code that is named by module or entry point does not travel.
+        code = [each for each in _user_code(specs) if not _is_file(each[0])]
+        names = {
+            "versions": installed_versions(packages, code),
+            "payload": pickle.dumps(payload),
+            "data": [self._upload(file) for file in inputs],
+        }
+        key = f"hewfl-{uuid.uuid4().hex}"
+        return self.client.submit(eval, RUN_TASK, names, key=key)
 
-    def _drop(self) -> None:
-        """Let the cluster forget what is left, as far as it can be told."""
-        with contextlib.suppress(Exception):
-            self._client.unpublish_dataset(list(self._futures))
-            self._client.cancel(list(self._futures.values()))
+    def _upload(self, file: InputFile) -> Any:
+        """The content of a file as a future, sent once to each worker that needs it.
+
+        It is a task of its own and not scattered, so that Dask can restore it when a
+        worker is lost.
+        """
+        if file.path not in self._uploads:
+            with warnings.catch_warnings():  # about the size of the graph
+                warnings.simplefilter("ignore")
+                content = _client_path(file).read_bytes()
+                key = f"hewfl-file-{uuid.uuid4().hex}"
+                self._uploads[file.path] = self.client.submit(bytes, content, key=key)
+        return self._uploads[file.path]
+
+    def _progress(self, done: int, count: int) -> str:
+        workers = len(self.client.nthreads())
+        self._max_workers = max(self._max_workers, workers)
+        return f"{done}/{count} tasks, {workers} worker{'s' * (workers != 1)}"
+
+    def _is_connected(self) -> bool:
+        return str(self.client.status) == "running"
+
+    def _lost(self) -> HewError:
+        text = f"the Dask scheduler at {self.address} is lost"
+        return HewError(f"{text}; restart it and its workers, then the same command")
 
 
-def _likeness(specs: Sequence[Spec]) -> Mapping[str, str]:
-    return likeness(
-        torch=any(s.device != "numpy" or s.problem.is_module for s in specs)
-    )
+def input_files(specs: Sequence[Spec]) -> tuple[InputFile, ...]:
+    """Data files and code files that tasks of some specs read."""
+    files: dict[InputFile, None] = {}
+    for name in dict.fromkeys(spec.data.name for spec in specs):
+        if name in CATALOGUE:
+            files |= {InputFile(f.path, name): None for f in CATALOGUE[name].files}
+        else:
+            sha256 = _sha256(Path(name))
+            files[InputFile(f"own/{sha256[:32]}/{Path(name).name}", name)] = None
+    for name, group in _user_code(specs):
+        if not _is_file(name):
+            continue
+        paths = code_files(name, group)
+        names = "\n".join(f"{path.name} {file_sha256(path)}" for path in paths)
+        folder = f"{CODE_FOLDER}/{hashlib.sha256(names.encode()).hexdigest()[:32]}"
+        files |= {InputFile(f"{folder}/{p.name}", str(p)): None for p in paths}
+    return tuple(files)
 
 
-def _errand(task: Task, specs: Sequence[Spec]) -> Errand:
-    return Errand(
-        task.call,
-        task.arguments,
-        task.writes,
-        {} if task.writes is None else files_of(task.writes),
-        parts_of_data(specs),
-        installed_code(specs),
-    )
+def _sha256(file: Path) -> str:
+    if not file.is_file():
+        raise DataError(f"the data file {file} does not exist")
+    status = file.stat()
+    return _known_sha256(file, status.st_mtime_ns, status.st_size)
+
+
+@cache  # asked for by every task
+def _known_sha256(file: Path, changed: int, size: int) -> str:  # noqa: ARG001 - keys
+    return file_sha256(file)
+
+
+def _client_path(file: InputFile) -> Path:
+    if file.source not in CATALOGUE:
+        return Path(file.source)
+    path = find_file(file.path)
+    if path is None:
+        with progress_bar() as report:
+            fetch(CATALOGUE[file.source], report)
+        path = find_file(file.path)
+    assert path is not None, "downloaded above"
+    return path
+
+
+def _user_code(specs: Sequence[Spec]) -> list[tuple[str, str]]:
+    return sorted({name for spec in specs for name in own_names(spec).values()})
+
+
+def _is_file(name: str) -> bool:
+    return name.rpartition(":")[0].endswith(".py")
 
 
 def _specs(arguments: Sequence[Any]) -> Iterator[Spec]:
@@ -348,114 +271,50 @@ def _specs(arguments: Sequence[Any]) -> Iterator[Spec]:
             yield from _specs(value)
 
 
-def _digest(errand: Errand, like: Mapping[str, str]) -> str:
-    """A name for all that a task's outcome depends on.
-
-    Records show all their fields in `repr`; a pickle of equal records may differ.
-    """
-    call = f"{errand.call.__module__}.{errand.call.__qualname__}"
-    files = {name: hashlib.sha256(b).hexdigest() for name, b in errand.files.items()}
-    travels = repr((errand.data, errand.modules))
-    given = [dict(like), call, repr(errand.arguments), files, travels]
-    return hashlib.sha256(json.dumps(given).encode()).hexdigest()[:32]
-
-
-@contextlib.contextmanager
-def _losses() -> Iterator[None]:
-    """Errors of Dask that mean: what the scheduler knew is gone."""
-    closed = dask("distributed.comm").CommClosedError
+def _connect(address: str) -> Any:
+    scheme, mark, rest = address.partition("://")
+    is_file = address.startswith(FILE) and len(address) > len(FILE)
+    is_url = mark and scheme in SCHEMES and rest.rpartition(":")[2].isdecimal()
+    if not (is_file or is_url):
+        rule = "an address such as tcp://host:8786, or file:scheduler.json"
+        raise invalid("--cluster", rule, repr(address))
     try:
-        yield
-    except (closed, CancelledError, AsyncCancelledError, TimeoutError) as error:
-        raise LostError from error
+        distributed: Any = import_module("distributed")
+    except ImportError as error:
+        text = "--cluster needs Dask Distributed: install hewfl's extra cluster"
+        raise MissingExtraError(text) from error
+    for name in tuple(logging.root.manager.loggerDict):  # errors are raised instead
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    location = _scheduler_address(address) if is_file else address
+    try:
+        return distributed.Client(location, set_as_default=False, name="hewfl")
+    except (OSError, TimeoutError) as error:
+        text = f"no Dask scheduler answers at {address}"
+        raise HewError(f"{text}; start one with: dask scheduler") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # such as TLS not set up
+        text = f"no connection to the Dask scheduler at {address}"
+        raise HewError(f"{text}: {' '.join(str(error).split())}") from error
 
 
-def _plain(error: BaseException, task: Task) -> BaseException:
-    """What a task raised, or a sentence for what Dask says."""
-    if isinstance(error, dask().KilledWorker):
-        told = f"{task.stage}, {task.name}: every worker that began it died"
-        return HewError(f"{told}; look at their logs: too little memory, as a rule")
+def _scheduler_address(address: str) -> str:
+    file = Path(address.removeprefix(FILE).removeprefix("//"))
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["address"])
+    except FileNotFoundError as error:
+        text = f"the scheduler file {file} does not exist"
+        start = f"start the scheduler with: dask scheduler --scheduler-file {file}"
+        raise DataError(f"{text}; {start}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file} is no scheduler file: {error!r}") from error
+
+
+def _clear_error(error: BaseException, task: Task) -> BaseException:
+    """The exception of a task, or a sentence for an error of Dask."""
+    if isinstance(error, import_module("distributed").KilledWorker):
+        text = f"{task.stage}, {task.name}: every worker that began it died"
+        return HewError(f"{text}; check their logs, often memory is short")
     if isinstance(error, ImportError) and (error.name or "").startswith("hewfl"):
-        told = f"a worker has no {error.name}; install the same hewfl on every worker"
-        return HewError(told)
+        text = f"a worker has no {error.name}; install the same hewfl on every worker"
+        return HewError(text)
     return error
-
-
-# ------------------ Tasks on a Dask cluster: sent out, watched, sent again where
-
-# Every task has a key made of all that it depends on, and is published on the scheduler
-# until its files are written here. So a client that is killed and started again finds
-# its tasks where they are, done or under way. A task whose worker dies is given to
-# another one by Dask; when the scheduler itself is lost, what was not written is sent
-# again. Results that were written are never asked for again.
-
-
-@contextlib.contextmanager
-def cluster_at(address: str) -> Iterator["Cluster"]:
-    """A cluster that does tasks, by the address of its scheduler.
-
-    Raises:
-        InvalidInputError: no such address.
-        MissingExtraError: Dask Distributed is not installed.
-        HewError: nobody answers there.
-    """
-    cluster = Cluster(check_address(address))
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-
-
-@final
-class Cluster:
-    """Workers of a Dask cluster, as a crew."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.client = connect(address)
-        self._most = 0
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What `times.json` says of it."""
-        return {"cluster": {"workers": self._most}}
-
-    def close(self) -> None:
-        """End the connection."""
-        close(self.client)
-
-    def execute(self, tasks: Sequence[Task], report: Report, note: Note) -> list[Any]:
-        """Do all tasks; results in their order.
-
-        Raises:
-            HewError: a worker is not like this process, a task ended several workers,
-                or the scheduler is gone for long.
-            Exception: the first that a task raises; tasks not begun are dropped.
-        """
-        stage = Stage(tasks, report)
-        while True:
-            try:
-                stage.serve(self.client, lambda: note(self._words(stage)))
-            except LostError:
-                note("scheduler lost, waiting for it")
-                self.close()
-                self.client = reconnect(self.address)
-            else:
-                return [stage.results[k] for k in range(len(tasks))]
-
-    def _words(self, stage: Stage) -> str:
-        """How far a stage is, and who is at work."""
-        threads = self.client.nthreads()
-        for worker, count in threads.items():
-            if count > 1:
-                _warn_of_threads(worker, count)
-        self._most = max(self._most, len(threads))
-        workers = "1 worker" if len(threads) == 1 else f"{len(threads)} workers"
-        return f"{len(stage.results)}/{len(stage.tasks)} tasks, {workers}"
-
-
-@cache
-def _warn_of_threads(worker: str, count: int) -> None:
-    told = f"worker {worker} has {count} threads, and hewfl uses one of a process"
-    better = f"start it with --nworkers {count} --nthreads 1"
-    warnings.warn(f"{told}; {better}", stacklevel=3)

@@ -1,4 +1,9 @@
-"""Files that travel with a task: what a run has so far, and what a task made of it."""
+"""Tasks on the workers of a Dask cluster: payload in, result and files as bytes out.
+
+A task is a pure function of its payload. It runs in a temporary folder of the worker,
+which first holds the files of the run so far, and returns the files it leaves there.
+The client writes them. Data files and user code travel with the task, by checksum.
+"""
 
 import hashlib
 import os
@@ -10,9 +15,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, final
@@ -21,301 +26,224 @@ import hewfl
 from hewfl.core import native
 from hewfl.core.atomic import write_bytes
 from hewfl.core.plugins import code_files
-from hewfl.data import CATALOGUE
-from hewfl.data.download import fetch, progress_bar
-from hewfl.data.paths import download_root, file_sha256, search_roots
-from hewfl.errors import DataError, HewError
+from hewfl.data.paths import download_root, find_file
+from hewfl.errors import HewError
 from hewfl.experiments.executor import THREADS, Warned
-from hewfl.experiments.spec import Spec
-from hewfl.experiments.user_code import own_names
 from hewfl.version import __version__
 
+RUN_TASK = f"__import__('{__name__}', fromlist=['_']).run_task(versions, payload, data)"
+"""Expression that a worker evaluates. A function object would break the connection of a
+worker without hewfl; the expression raises an error in its task instead."""
+STEPS_TOPIC = "hewfl-steps"
+"""Topic of the Dask events that report progress."""
+REPORT_INTERVAL = 0.5
+"""Seconds between two reports of a task."""
+CODE_FOLDER = "code"
+"""Folder of user code in the cache, by the checksum of all its files."""
+PACKAGES = ("numpy", "scipy", "torch")
+"""Packages whose versions must agree; torch only if a spec needs it."""
 LAST = "manifest.json"
-"""Written when all it speaks of is there: a client may be killed at any instant."""
+"""Written last: it describes the other files, and a client may be killed."""
 
 
-def files_of(place: Path) -> dict[str, bytes]:
-    """What a task has written at a place so far, by path beside it.
+@final
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file that a task reads.
+
+    Attributes:
+        path: path below the data folders of a worker; contains the checksum of a
+            user's file.
+        source: path at the client, or name of a data set of the catalogue.
+    """
+
+    path: str
+    source: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskPayload:
+    """The input of a task: a call, its files so far, and the files that it reads.
+
+    `writes` is the argument that is the output path, None for none.
+    """
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    writes: Path | None
+    files: Mapping[str, bytes]
+    inputs: tuple[InputFile, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The output of a task: value of the call, files at its output path, warnings."""
+
+    value: Any
+    files: Mapping[str, bytes]
+    warned: tuple[Warned, ...]
+
+
+def run_task(
+    versions: Mapping[str, str], payload: bytes, data: Sequence[bytes]
+) -> TaskResult:
+    """Run a task in this worker.
 
     Args:
-        place: a file, with a folder of its own name without suffix while the task goes
-            on; or a folder.
+        versions: of the client, see `installed_versions`.
+        payload: a pickled `TaskPayload`, opened after the versions were compared.
+        data: contents of its input files.
+
+    Raises:
+        HewError: this worker differs from the client.
+        Exception: any exception of the task.
     """
-    found = [place] if place.is_file() else []
-    folder = place.with_suffix("")
-    if folder.is_dir():
-        found += [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    worker = import_module("distributed").get_worker()
+    check_worker(versions, worker.address)
+    task: TaskPayload = pickle.loads(payload)
+    inputs = list(zip(task.inputs, data, strict=True))
+    paths = {file.source: store_input(file, content) for file, content in inputs}
+    # One task at a time: threads of a worker would share warnings and caches.
+    with _lock, tempfile.TemporaryDirectory(dir=worker.local_directory) as folder:
+        _forget_other_code({path.parent for path in paths.values()})
+        output = None if task.writes is None else Path(folder) / task.writes.name
+        if output is not None:
+            write_files(output, task.files)
+        arguments = [
+            output if value == task.writes else relocate(value, paths)
+            for value in task.arguments
+        ]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            value = task.call(*arguments, _step_reporter(worker))
+        files = {} if output is None else read_files(output)
+    warned = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+    return TaskResult(value, files, tuple(warned))
+
+
+_lock = threading.Lock()
+
+
+def _step_reporter(worker: Any) -> Callable[[int], None]:
+    """A callback that reports steps to the client and ends a cancelled task."""
+    key, last = worker.get_current_task(), time.monotonic()
+
+    def report(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last < REPORT_INTERVAL:
+            return
+        last = time.monotonic()
+        known = worker.state.tasks.get(key)
+        if known is None or known.state == "cancelled":
+            raise HewError(f"{key} was cancelled")
+        worker.log_event(STEPS_TOPIC, [key, done])
+
+    return report
+
+
+def read_files(path: Path) -> dict[str, bytes]:
+    """The files that a task has written, by path relative to the parent of `path`.
+
+    Args:
+        path: a folder; or a file, with a folder of the same stem during the task.
+    """
+    folder = path.with_suffix("")
+    files = [path] if path.is_file() else []
+    files += [file for file in sorted(folder.rglob("*")) if file.is_file()]
     return {
-        file.relative_to(place.parent).as_posix(): file.read_bytes()
-        for file in found
+        file.relative_to(path.parent).as_posix(): file.read_bytes()
+        for file in files
         if not file.name.endswith(".partial")
     }
 
 
-def write_files(place: Path, files: Mapping[str, bytes]) -> None:
-    """Make a place hold these files, each whole or not at all, and no others.
+def write_files(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write files atomically, and remove all others at the path.
 
     Raises:
         OSError: a file cannot be written.
     """
     for name in sorted(files, key=lambda name: (name.endswith(LAST), name)):
-        write_bytes(place.parent / name, files[name], sole_writer=True)
-    folder = place.with_suffix("")
-    if not folder.is_dir():
-        return
+        write_bytes(path.parent / name, files[name], sole_writer=True)
+    folder = path.with_suffix("")
     for file in folder.rglob("*"):
-        if file.is_file() and file.relative_to(place.parent).as_posix() not in files:
+        if file.is_file() and file.relative_to(path.parent).as_posix() not in files:
             file.unlink()
-    if not any(folder.iterdir()):
+    if folder.is_dir() and not any(folder.iterdir()):
         shutil.rmtree(folder)
 
 
-# ------------------ Data and own code by checksum: found on a worker's disk, or
-
-# A worker looks in its HEWFL_DATA and its cache, as one machine does. What it has not is
-# sent by the client, piece by piece, into the worker's cache, where it stays for the runs
-# to come. Workers that share a disk receive it once together.
-
-PIECE = 1 << 23
-"""Bytes sent at once: a worker answers its scheduler between two pieces."""
-
-CODE = "code"
-"""Folder of the cache for code of the user's own, by the checksum of all its files."""
+def store_input(file: InputFile, content: bytes) -> Path:
+    """The path of an input file in this worker, written to its cache if absent."""
+    path = find_file(file.path)
+    if path is None:
+        path = download_root() / file.path
+        write_bytes(path, content)
+    return path
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class DataPart:
-    """One file that a task reads.
-
-    Attributes:
-        path: below a worker's data folders.
-        data: name of the data set as the client's spec has it.
-        sha256: checksum of a user's own file; empty for a file of the catalogue, whose
-            checksums every worker knows.
-    """
-
-    path: str
-    data: str
-    sha256: str = ""
-
-
-def parts_of_data(specs: Sequence[Spec]) -> tuple[DataPart, ...]:
-    """The files that tasks of some specs read; the built-in digits are none."""
-    found: dict[DataPart, None] = {}
-    for name in dict.fromkeys(spec.data.name for spec in specs):
-        if name in CATALOGUE:
-            files = CATALOGUE[name].files
-            found |= {DataPart(file.path, name): None for file in files}
-        else:
-            own = Path(name)
-            if not own.is_file():
-                raise DataError(f"the data file {own} does not exist")
-            status = own.stat()
-            sha256 = _sha256(own, status.st_mtime_ns, status.st_size)
-            path = f"own/{sha256[:32]}/{own.name}"
-            found[DataPart(path, name, sha256)] = None
-    return (*found, *_parts_of_code(specs))
-
-
-def _parts_of_code(specs: Sequence[Spec]) -> list[DataPart]:
-    """Files of code that specs name by their path, with those that they import."""
-    names = {name for spec in specs for name in own_names(spec).values()}
-    found = []
-    for name, group in sorted(names):
-        if not is_file_name(name):
-            continue
-        files = {file: file_sha256(file) for file in code_files(name, group)}
-        texts = [f"{file.name} {sha256}" for file, sha256 in files.items()]
-        together = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
-        found += [
-            DataPart(f"{CODE}/{together}/{file.name}", str(file), sha256)
-            for file, sha256 in files.items()
-        ]
-    return found
-
-
-def is_file_name(name: str) -> bool:
-    """Whether code is named by its file; else it must be installed at every worker."""
-    return name.rpartition(":")[0].endswith(".py")
-
-
-@lru_cache(maxsize=64)  # asked again for every task
-def _sha256(file: Path, changed: int, size: int) -> str:  # noqa: ARG001 - for the cache
-    return file_sha256(file)
-
-
-def pieces_of(part: DataPart) -> Iterator[tuple[int, bytes, str]]:
-    """A file of this machine in pieces: where each begins, its bytes, and the checksum.
-
-    The checksum comes with the last piece; it is empty before.
-    """
-    place = _at_client(part)
-    digest, size, begin = hashlib.sha256(), place.stat().st_size, 0
-    with place.open("rb") as stream:
-        while True:
-            piece = stream.read(PIECE)
-            digest.update(piece)
-            is_last = begin + len(piece) >= size
-            yield begin, piece, digest.hexdigest() if is_last else ""
-            begin += len(piece)
-            if is_last:
-                return
-
-
-def _at_client(part: DataPart) -> Path:
-    if part.sha256:
-        return Path(part.data)
-    found = _among_roots(part.path)
-    if found is None:
-        with progress_bar() as report:
-            fetch(CATALOGUE[part.data], report)
-        found = _among_roots(part.path)
-    assert found is not None, "fetched just now"
-    return found
-
-
-def _among_roots(path: str) -> Path | None:
-    places = (root / path for root in search_roots())
-    return next((place for place in places if place.is_file()), None)
-
-
-# ------------------ in the worker
-
-
-def place_of(part: DataPart) -> Path | None:
-    """Where this machine has a file; None where it must be sent."""
-    # Code imports what lies beside it, which may be another version at the same path.
-    if part.sha256 and not part.path.startswith(CODE):
-        same = Path(part.data)  # on a file system that client and worker share
-        status = same.stat() if same.is_file() else None
-        if status and part.sha256 == _sha256(same, status.st_mtime_ns, status.st_size):
-            return same
-    return _among_roots(part.path)
-
-
-def receive(part: DataPart, begin: int, piece: bytes, sha256: str, sender: str) -> bool:
-    """Take a piece of a file; the last one gives the file its name.
-
-    Args:
-        part: the file.
-        begin: where in the file the piece belongs.
-        piece: its bytes.
-        sha256: of the whole file, with the last piece.
-        sender: a name for who sends; two clients may send the same file.
-
-    Returns:
-        Whether more is wanted: not where another worker of this disk has received the
-        file meanwhile.
-    """
-    if place_of(part) is not None:
-        return False
-    place = download_root() / part.path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    half = place.with_name(f".{place.name}-{sender}.part")
-    with half.open("r+b" if begin else "wb") as stream:
-        stream.seek(begin)
-        stream.write(piece)
-    if not sha256:
-        return True
-    if file_sha256(half) != sha256:
-        half.unlink()
-        raise DataError(f"{place} did not arrive whole: its checksum does not match")
-    half.replace(place)
-    return False
-
-
-def places_here(parts: Sequence[DataPart]) -> dict[str, str]:
-    """Where this machine has a user's own files, by where the client has them."""
-    return {part.data: str(place_of(part)) for part in parts if part.sha256}
-
-
-def relocated(value: Any, places: Mapping[str, str]) -> Any:
-    """A value with other places for files, wherever they are named in it."""
+def relocate(value: Any, paths: Mapping[str, Path]) -> Any:
+    """A value in which paths of the client are replaced, in any record or list."""
     if isinstance(value, str):
-        file, colon, inside = value.rpartition(":")  # code is named by file and name
-        if colon and file in places:
-            return f"{places[file]}:{inside}"
-        return places.get(value, value)
+        file, colon, name = value.rpartition(":")  # code is named as file:name
+        if colon and file in paths:
+            return f"{paths[file]}:{name}"
+        return str(paths.get(value, value))
     if isinstance(value, Mapping):
-        return {key: relocated(each, places) for key, each in value.items()}
+        return {key: relocate(each, paths) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(relocated(each, places) for each in value)
+        return type(value)(relocate(each, paths) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: getattr(value, f.name) for f in fields(value)}
-        new = {name: relocated(each, places) for name, each in given.items()}
-        return value if new == given else replace(value, **new)
+        changed = {name: relocate(each, paths) for name, each in given.items()}
+        return value if changed == given else replace(value, **changed)
     return value
 
 
-# ------------------ Code of the user's own on a worker: the client's version of it,
+def _forget_other_code(folders: set[Path]) -> None:
+    """Unload user code of other tasks.
 
-Modules = Mapping[tuple[str, str], str]
-"""Checksums of code that is installed, by its name in a spec and its group."""
-
-
-def installed_code(specs: Sequence[Spec]) -> dict[tuple[str, str], str]:
-    """Checksums of the code that specs name by module or entry point.
-
-    Such code does not travel: it must be installed at every worker, and the same.
+    `import helper` in an edited rule would find the loaded helper of the older version.
     """
-    names = {name for spec in specs for name in own_names(spec).values()}
-    return {name: _digest(*name) for name in sorted(names) if not is_file_name(name[0])}
+    root = download_root() / CODE_FOLDER
 
+    def is_other(path: Path) -> bool:
+        return root in path.parents and path not in folders
 
-def _digest(name: str, group: str) -> str:
-    files = code_files(name, group)
-    content = b"".join(file.read_bytes() for file in files)
-    return hashlib.sha256(content).hexdigest() if files else "missing"
-
-
-def require_same_code(modules: Modules, worker: str) -> None:
-    """Require that this worker has the client's version of installed code."""
-    for (name, group), digest in modules.items():
-        here = _digest(name, group)
-        if here != digest:
-            has = "no" if here == "missing" else "another version of"
-            told = f"worker {worker} has {has} {name}, which the spec names"
-            raise HewError(f"{told}; install the client's there, and start it again")
-
-
-def forget_other_code(parts: Sequence[DataPart]) -> None:
-    """Forget modules of code that came for other tasks.
-
-    A worker lives long: `import helper` in an edited rule would find the helper of the
-    version before among the modules that Python has loaded.
-    """
-    root = download_root() / CODE
-    own = [
-        place.parent for p in parts if (place := place_of(p)) and _below(place, root)
-    ]
     for name, module in tuple(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file and _below(Path(file), root) and Path(file).parent not in own:
+        if file and is_other(Path(file).parent):
             del sys.modules[name]
-    sys.path[:] = [
-        path for path in sys.path if not _below(Path(path), root) or Path(path) in own
-    ]
+    sys.path[:] = [path for path in sys.path if not is_other(Path(path))]
 
 
-def _below(place: Path, root: Path) -> bool:
-    return root in place.parents
+def installed_versions(
+    packages: Sequence[str], code: Sequence[tuple[str, str]] = ()
+) -> dict[str, str]:
+    """Versions of everything that results depend on, by name.
 
-
-# ------------------ Whether a worker would make the same bytes as this process:
-
-
-@cache  # asked for by every task
-def likeness(*, torch: bool = False) -> Mapping[str, str]:
-    """All of a process that its results depend on, by a name that people know."""
-    python = ".".join(platform.python_version_tuple()[:2])
-    packages = ("numpy", "scipy", *(("torch",) if torch else ()))
+    Args:
+        packages: names of Python packages.
+        code: installed user code, by its name in a spec and its group.
+    """
     return {
-        "hewfl": f"{__version__} (code {code_digest()})",
+        "hewfl": f"{__version__} (code {_hewfl_digest()})",
         "compiled kernels": "used" if native.is_available() else "not used",
-        "Python": python,
+        "Python": ".".join(platform.python_version_tuple()[:2]),
         **{name: _version(name) for name in packages},
+        **{f"{name} of {group}": _code_digest(name, group) for name, group in code},
     }
+
+
+@cache
+def _hewfl_digest() -> str:
+    """Checksum of the source of hewfl: its version misses an edited copy."""
+    root, digest = Path(str(hewfl.__file__)).parent, hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _version(package: str) -> str:
@@ -325,208 +253,34 @@ def _version(package: str) -> str:
         return "missing"
 
 
-def code_digest() -> str:
-    """Checksum of hewfl's own source: a version number alone misses an edited copy."""
-    root = Path(str(hewfl.__file__)).parent
-    digest = hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
-        digest.update(file.relative_to(root).as_posix().encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
+def _code_digest(name: str, group: str) -> str:
+    files = code_files(name, group)
+    content = b"".join(file.read_bytes() for file in files)
+    return hashlib.sha256(content).hexdigest()[:12] if files else "missing"
 
 
-def require_like(client: Mapping[str, str], worker: str) -> None:
-    """Require that this worker is like the client, and has one thread for its sums."""
-    here = likeness(torch="torch" in client)
-    differs = [
-        f"{name} {here[name]} there, {value} here"
-        for name, value in client.items()
-        if here[name] != value
-    ]
-    if differs:
-        told = f"worker {worker} is not like this client: {'; '.join(differs)}"
-        raise HewError(f"{told}; install the same on both and start the worker again")
-    many = [name for name in THREADS if os.environ.get(name) != "1"]
-    if many:
-        # Sums of several threads round otherwise, by how many cores there are.
-        told = f"worker {worker} must be started with {'=1 '.join(many)}=1"
-        raise HewError(f"{told}; `dask worker` sets them unless --no-nanny is given")
-
-
-# ------------------ A task on its way to a worker and back, and what the worker
-
-STEPS = "hewfl-steps"
-"""Topic of Dask's events under which workers tell their steps."""
-KEYS = "hewfl-"
-"""How the keys of tasks begin."""
-PERFORM = f"__import__('{__name__}', fromlist=['perform']).perform(client, errand)"
-"""What a worker evaluates. A function of ours, sent as one, would break the connection
-of a worker that has no hewfl or an older one: the text is an error of its task."""
-TELL_EVERY = 0.5
-"""Seconds between two such tellings of a task."""
-_WAIT_FOR_DATA = 5.0
-"""Seconds that a task waits for a file that its worker has asked for already: without
-it, all tasks of the queue would run through the new worker and come back."""
-
-_WAIT_FOR_CLIENT = 10.0
-"""Seconds after which a worker does the next task though the last was not fetched."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """What a worker is sent.
-
-    Attributes:
-        call: a function of a module, as a `Task` has it.
-        arguments: of the call, as the client has them.
-        writes: the argument that is a place to write to, None for none.
-        files: what is there so far, as `files_of` says.
-        data: files that the call reads.
-        modules: checksums of installed code of the user's own that it needs.
-    """
-
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    writes: Path | None
-    files: Mapping[str, bytes]
-    data: tuple[DataPart, ...]
-    modules: Modules
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a worker sends back.
-
-    Attributes:
-        result: what the call returned.
-        files: what is at the place now, as `files_of` says.
-        warned: warnings that the call gave.
-    """
-
-    result: Any
-    files: Mapping[str, bytes]
-    warned: tuple[Warned, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A worker's answer that it cannot begin before it has some files."""
-
-    worker: str
-    data: tuple[DataPart, ...]
-
-
-class DroppedError(HewError):
-    """Nobody waits for the task any more."""
-
-
-# ------------------ in the worker
-
-_one_at_a_time = threading.Lock()
-_left_behind: set[str] = set()
-_asked: dict[DataPart, float] = {}
-
-
-def perform(client: Mapping[str, str], errand: bytes) -> Outcome | Wanted:
-    """Do a task in a folder of this worker's own, and send back what it wrote.
-
-    Args:
-        client: `likeness` of the client.
-        errand: an `Errand`, pickled: it is opened after the versions were compared, as
-            another version may not have the same classes.
+def check_worker(versions: Mapping[str, str], worker: str) -> None:
+    """Require the versions of the client, and one thread for linear algebra.
 
     Raises:
-        HewError: this worker is not like the client; or what the task raises.
+        HewError: naming the worker and each difference.
     """
-    worker = import_module("distributed").get_worker()
-    require_like(client, worker.address)
-    given: Errand = pickle.loads(errand)
-    require_same_code(given.modules, worker.address)
-    wanted = _wanted(given.data)
-    if wanted:
-        return Wanted(worker.address, wanted)
-    # A worker with several threads does one task after the other: they would share
-    # caches and warnings, and gain nothing.
-    with (
-        _one_at_a_time,
-        tempfile.TemporaryDirectory(dir=worker.local_directory) as own,
-    ):
-        _wait_until_fetched(worker)
-        return _done(given, Path(own), _teller(worker))
-
-
-def _wait_until_fetched(worker: Any) -> None:
-    """Wait until the client has fetched what this worker has done before.
-
-    A worker that dies takes along what was not fetched. So it is one task at most: the
-    one that runs. Nobody fetches while the client is away: then work goes on.
-    """
-    end = time.monotonic() + _WAIT_FOR_CLIENT
-    while kept := _kept(worker) - _left_behind:
-        if time.monotonic() > end:
-            _left_behind.update(kept)
-        time.sleep(0.002)
-
-
-def _kept(worker: Any) -> set[str]:
-    """Keys of tasks of ours whose results are in this worker's memory."""
-    known = tuple(worker.state.tasks.values())
-    return {
-        task.key
-        for task in known
-        if task.state == "memory" and str(task.key).startswith(KEYS)
-    }
-
-
-def _wanted(data: tuple[DataPart, ...]) -> tuple[DataPart, ...]:
-    missing = [part for part in data if place_of(part) is None]
-    until = max((_asked.get(part, 0.0) for part in missing), default=0.0)
-    while missing and time.monotonic() < until:
-        time.sleep(0.1)
-        missing = [part for part in missing if place_of(part) is None]
-    _asked.update(dict.fromkeys(missing, time.monotonic() + _WAIT_FOR_DATA))
-    return tuple(missing)
-
-
-def _done(given: Errand, own: Path, on_step: Callable[[int], None]) -> Outcome:
-    place = None if given.writes is None else own / given.writes.name
-    if place is not None:
-        write_files(place, given.files)
-    forget_other_code(given.data)
-    places = places_here(given.data)
-    arguments = [
-        place if value == given.writes else relocated(value, places)
-        for value in given.arguments
+    code = [
+        (name.partition(" of ")[0], name.partition(" of ")[2])
+        for name in versions
+        if " of " in name
     ]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        result = given.call(*arguments, on_step)
-    return Outcome(
-        result,
-        {} if place is None else files_of(place),
-        tuple((str(w.message), w.category, w.filename, w.lineno) for w in caught),
-    )
-
-
-def _teller(worker: Any) -> Callable[[int], None]:
-    """What a task calls at each step: tells the client now and then.
-
-    It ends a task that was cancelled: Dask itself cannot end a running one.
-    """
-    key, spoke = worker.get_current_task(), time.monotonic()
-
-    def tell(done: int) -> None:
-        nonlocal spoke
-        now = time.monotonic()
-        if now - spoke < TELL_EVERY:
-            return
-        spoke = now
-        known = worker.state.tasks.get(key)
-        if known is None or known.state == "cancelled":
-            raise DroppedError(f"{key} was cancelled")
-        worker.log_event(STEPS, [key, done])
-
-    return tell
+    packages = [name for name in PACKAGES if name in versions]
+    here = installed_versions(packages, code)
+    differences = [
+        f"{name} {here[name]} there, {version} here"
+        for name, version in versions.items()
+        if here[name] != version
+    ]
+    if differences:
+        text = f"worker {worker} differs from this client: {'; '.join(differences)}"
+        raise HewError(f"{text}; install the same on both and restart the worker")
+    many = [name for name in THREADS if os.environ.get(name) != "1"]
+    if many:  # the rounding of a sum depends on the number of threads
+        text = f"worker {worker} must be started with {'=1 '.join(many)}=1"
+        raise HewError(f"{text}; `dask worker` sets them unless --no-nanny is given")

@@ -1,4 +1,4 @@
-"""Independent pieces of work on several processes, with progress from each."""
+"""Tasks on several processes, with progress from each; stages of tasks."""
 
 import multiprocessing
 import os
@@ -17,20 +17,19 @@ from typing import Any, Protocol, final, runtime_checkable
 from hewfl.core.validation import invalid
 
 _warned: dict[Any, int] = {}
-"""Warnings of workers that were shown; kept by `warnings`."""
+"""Warnings of workers that were shown; `warnings` fills it."""
 Report = Callable[[int, int], None]
-"""Told of progress, in the main process: which piece, how many of its steps are done.
-"""
+"""Called in the main process with a task's index and the number of its steps done."""
 Note = Callable[[str], None]
-"""Told what else there is to say of a stage: who works at it."""
+"""Called with a sentence about the workers of a stage."""
 Warned = tuple[str, type[Warning], str, int]
 """A warning of another process: text, category, file, line."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Set to one in every worker: processes share the cores, and bits do not depend on
 how many cores there are."""
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
-"""Linux: arrays up to 32 MiB are made in memory that a worker keeps. By default it goes
-back to the system with each array, and comes again page by page, cleared."""
+"""Linux: a worker keeps the memory of arrays up to 32 MiB. By default it goes back to
+the system with each array, and is cleared page by page when it is needed again."""
 
 
 @final
@@ -39,15 +38,16 @@ class Task:
     """One piece of work.
 
     Attributes:
-        stage: what it is part of, for progress bars.
-        name: what it is itself.
-        steps: how many it has.
+        stage: its stage, for progress bars.
+        name: for progress bars.
+        steps: their number.
         call: a function of a module, called as call(*arguments, on_step).
         arguments: values that can be sent to another process.
-        done: steps that were done before, by a run that was stopped.
-        cost: of a step, against steps of other tasks of the stage.
-        shares: what it has in common with others that had better follow each other.
-        writes: the one of its arguments that is a file or folder it writes, if any.
+        done: steps that a stopped run did before.
+        cost: of a step, relative to steps of other tasks of the stage.
+        shares: key of the data it needs; tasks with the same key run after each other
+            in one worker.
+        writes: the argument that is a file or folder it writes, if any.
     """
 
     stage: str
@@ -62,21 +62,21 @@ class Task:
 
 
 @runtime_checkable
-class Crew(Protocol):
-    """Who does tasks: processes of this machine, or a cluster."""
+class Executor(Protocol):
+    """What does tasks: processes of this machine, or a cluster."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What `times.json` says of it."""
+        """Entries of `times.json`."""
         ...
 
     def execute(self, tasks: Sequence[Task], report: Report, note: Note) -> list[Any]:
-        """Do all tasks; results in their order; raise what the first failed raised.
+        """Do all tasks; results in their order; raise the error of the first failed.
 
         Args:
             tasks: what to do.
-            report: told of progress.
-            note: told who is at work, in words.
+            report: called with progress.
+            note: called with a sentence about the workers.
         """
         ...
 
@@ -85,11 +85,11 @@ class Crew(Protocol):
 class Processes:
     """Processes of this machine, started when first needed and kept between stages.
 
-    As a context it ends them. Each has a queue of its own, so that it can be given
-    tasks on the samples that it has prepared.
+    A context manager that ends them. Each is a pool of one process: tasks on the same
+    samples go to the process that has prepared them, which one common pool cannot do.
 
     Args:
-        jobs: how many; 0 does everything in this one.
+        jobs: their number; 0 does everything in this process.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -97,22 +97,22 @@ class Processes:
             raise invalid("jobs", "at least 0", jobs)
         self._jobs = jobs
         self._context = multiprocessing.get_context("spawn")
-        self._news: Any = self._context.Queue() if jobs else None
+        self._messages: Any = self._context.Queue() if jobs else None
         self._pools: list[ProcessPoolExecutor] = []
         self._shares: list[str] = []
         self._past = 0
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What `times.json` says of it."""
+        """Entries of `times.json`."""
         return {"jobs": self._jobs}
 
     def __enter__(self) -> "Processes":
-        """Nothing is started yet."""
+        """Start nothing yet."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the processes, and show the warnings that came last."""
+        """End the processes, and show their last warnings."""
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
         if self._pools:
@@ -122,13 +122,13 @@ class Processes:
         self,
         tasks: Sequence[Task],
         report: Report,
-        note: Note,  # noqa: ARG002 - nobody comes or goes
+        note: Note,  # noqa: ARG002 - the workers are always the same
     ) -> list[Any]:
         """Do all tasks; results in their order.
 
         Args:
             tasks: what to do.
-            report: told of progress.
+            report: called with progress.
             note: not used.
 
         Raises:
@@ -140,22 +140,22 @@ class Processes:
                 for k, task in enumerate(tasks)
             ]
         for _ in range(len(self._pools), min(self._jobs, len(tasks))):
-            given = (1, self._context, _begin, (self._news,))
+            given = (1, self._context, _begin, (self._messages,))
             self._pools.append(ProcessPoolExecutor(*given))
             self._shares.append("")
         try:
-            found = self._watch(tasks, report)
+            results = self._watch(tasks, report)
         except BaseException:
             self._stop()
             raise
         self._past += len(tasks)
-        return found
+        return results
 
     def _watch(self, tasks: Sequence[Task], report: Report) -> list[Any]:
-        """Hand tasks out and pass progress on until all is done.
+        """Submit tasks and report progress until all are done.
 
-        A result may overtake the news of its last steps: it counts as news of them all,
-        and what comes behind it is dropped.
+        A result may overtake the messages about its last steps. It counts as all of
+        them, and later messages are dropped.
         """
         left, results = list(range(len(tasks))), dict[int, Any]()
         running: dict[Future[Any], tuple[int, int]] = {}
@@ -175,37 +175,71 @@ class Processes:
         return [results[k] for k in range(len(tasks))]
 
     def _next(self, worker: int, left: Sequence[int], tasks: Sequence[Task]) -> int:
-        """The task for a worker: on samples that it has, else that no other has."""
+        """The task for a worker: on samples that it has, else that no other worker has."""
         others = {s for w, s in enumerate(self._shares) if w != worker}
-        own = [k for k in left if tasks[k].shares == self._shares[worker]]
+        same = [k for k in left if tasks[k].shares == self._shares[worker]]
         new = [k for k in left if tasks[k].shares not in others]
-        return (own or new or left)[0]
+        return (same or new or left)[0]
 
     def _begin(self, worker: int, k: int, task: Task) -> Future[Any]:
         self._shares[worker] = task.shares
-        with _settings(), _deaf_to_ctrl_c():
+        with _worker_environment(), _ctrl_c_blocked():
             return self._pools[worker].submit(_work, self._past + k, task)
 
     def _pass_on(self, report: Report, over: Container[int]) -> None:
-        """Report steps of tasks that are not over, and pass warnings on."""
+        """Report steps of unfinished tasks, and show warnings of workers."""
         while True:
             try:
-                number, told = self._news.get_nowait()
+                number, message = self._messages.get_nowait()
             except queue.Empty:
                 return
             if number is None:
-                pass_on_warning(told)
+                pass_on_warning(message)
             elif number >= self._past and number - self._past not in over:
-                report(number - self._past, told)
+                report(number - self._past, message)
 
     def _stop(self) -> None:
-        """End the workers now: what they did is kept by checkpoints.
+        """End the workers now: checkpoints keep their work.
 
-        Python 3.14 has `terminate_workers` for this; before, only the private list.
+        Python 3.14 has `terminate_workers` for this; earlier there is only the private
+        list.
         """
         for pool in self._pools:
             for process in list((pool._processes or {}).values()):
                 process.terminate()
+
+
+class Progress:
+    """Receives the tasks of each stage and their steps; this one shows nothing."""
+
+    def begin(self, tasks: Sequence[Task]) -> None:
+        """A stage with these tasks begins."""
+
+    def step(self, task: int, done: int) -> None:
+        """Steps of a task are done."""
+
+    def note(self, text: str) -> None:
+        """A sentence about the workers of the stage."""
+
+
+def run_stage(
+    tasks: Sequence[Task], executor: Executor, progress: Progress
+) -> list[Any]:
+    """Do the tasks of a stage; results in their order.
+
+    Tasks on the same data follow each other seed by seed, as a worker keeps the samples
+    that it prepared last. Data sets come in reverse order of their names: tasks on
+    MNIST are the longest, and a long task at the end would leave other workers idle.
+    """
+    if not tasks:
+        return []
+    order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
+    order.sort(key=lambda k: tasks[k].shares.rpartition(" ")[0], reverse=True)
+    ordered = [tasks[k] for k in order]
+    progress.begin(ordered)
+    results = executor.execute(ordered, progress.step, progress.note)
+    by_index = dict(zip(order, results, strict=True))
+    return [by_index[k] for k in range(len(tasks))]
 
 
 def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
@@ -214,24 +248,24 @@ def execute(tasks: Sequence[Task], *, jobs: int, report: Report) -> list[Any]:
     Args:
         tasks: what to do.
         jobs: processes; 0 does everything in this one.
-        report: told of progress.
+        report: called with progress.
 
     Raises:
         Exception: the first that a task raises; tasks not begun are dropped.
     """
-    with Processes(jobs) as crew:
-        return crew.execute(tasks, report, lambda _: None)
+    with Processes(jobs) as executor:
+        return executor.execute(tasks, report, lambda _: None)
 
 
-def pass_on_warning(told: Warned) -> None:
-    """Give a warning of another process as if it were our own, once."""
-    text, category, file, line = told
+def pass_on_warning(warning: Warned) -> None:
+    """Show a warning of another process in this one, once."""
+    text, category, file, line = warning
     warnings.warn_explicit(text, category, file, line, registry=_warned)
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
-    """Workers started inside take one thread for linear algebra and keep memory."""
+def _worker_environment() -> Iterator[None]:
+    """Workers started inside use one thread for linear algebra and keep memory."""
     given = dict.fromkeys(THREADS, "1") | MEMORY
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -246,10 +280,10 @@ def _settings() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Workers started inside never hear Ctrl-C, not even while they import.
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Workers started inside ignore Ctrl-C, also while they import.
 
-    This process hears one that comes meanwhile when the block ends.
+    This process receives a Ctrl-C of that time when the block ends.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -261,14 +295,14 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# ------------------ in the worker
+# In the worker
 
-_news: Any = None
+_messages: Any = None
 
 
 def _begin(news: Any) -> None:
-    global _news  # noqa: PLW0603 - set once, when the process starts
-    _news = news
+    global _messages  # noqa: PLW0603 - set once, when the process starts
+    _messages = news
     warnings.showwarning = _warn
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -282,20 +316,20 @@ def _warn(
     file: Any = None,  # noqa: ARG001 - as Python calls it
     line: str | None = None,  # noqa: ARG001 - as Python calls it
 ) -> None:
-    """Leave it to the main process to show a warning."""
-    _news.put((None, (str(message), category, filename, lineno)))
+    """Send a warning to the main process, which shows it."""
+    _messages.put((None, (str(message), category, filename, lineno)))
 
 
 def _end_with_parent() -> None:
-    """Go when the main process goes, however it went.
+    """Exit when the main process ends, however it ends.
 
-    A worker left behind would write to a run that somebody else resumes.
+    A worker that survived it would write to a run that another process resumes.
     """
     parent = multiprocessing.parent_process()
-    assert parent is not None, "workers are started by a process"
+    assert parent is not None, "a worker has a parent"
     wait_for([parent.sentinel])
     os._exit(1)
 
 
 def _work(k: int, task: Task) -> Any:
-    return task.call(*task.arguments, lambda done: _news.put((k, done)))
+    return task.call(*task.arguments, lambda done: _messages.put((k, done)))

@@ -22,16 +22,16 @@ from hewfl.aggregators import NAMES, Aggregator, find_maker
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
-    checked_name,
-    is_own,
+    check_name,
+    is_user_code,
     load,
     make,
     parameters_of,
     short_name,
 )
 from hewfl.core.records import ProblemBounds
-from hewfl.core.toml_records import check_names, errors_naming, from_table, path
-from hewfl.core.validation import invalid, positive, shown
+from hewfl.core.toml_records import check_names, from_table, path, rename_errors
+from hewfl.core.validation import format_value, invalid, positive
 from hewfl.methods.method import LocalSGD, Method
 from hewfl.methods.registry import ALGORITHMS, METHODS, OLD_NAMES, PRESETS
 from hewfl.server.server_step import ServerStep
@@ -167,7 +167,7 @@ def _server_step(
             rule = 'left out unless average = "tail", and beside average_from'
             raise invalid(place, rule, share)
         given["average_from"] = 1 + int((1 - share) * rounds)
-    with errors_naming({f"{where}.step": path(where, STEP)}):
+    with rename_errors({f"{where}.step": path(where, STEP)}):
         step = from_table(ServerStep, given, where)
     if own is None or own == ServerStep():
         return step
@@ -181,7 +181,7 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     method: Any = table.get("method")
     if method in OLD_NAMES and method not in METHODS:
         raise invalid(path(where, "method"), f"{OLD_NAMES[method]} now", repr(method))
-    checked_name(method, tuple(METHODS), GROUP, path(where, "method"))
+    check_name(method, tuple(METHODS), GROUP, path(where, "method"))
     label = text_field(table.get("label", short_name(method)), path(where, "label"))
     is_ours = method in METHODS
     known = _known(method) if is_ours else ()
@@ -338,11 +338,11 @@ def _algorithm(
     names = _parameters(method, where)
     options = {k: v for k, v in given.items() if k in names}
     local = {k: v for k, v in given.items() if k not in names}
-    if is_own(method, GROUP):
+    if is_user_code(method, GROUP):
         return _own_method(method, options, local, smoothness, reference_steps, where)
     work = _local_fields(local, smoothness, reference_steps, where)
     if method in PRESETS:
-        with errors_naming({name: path(where, name) for name in (*options, *work)}):
+        with rename_errors({name: path(where, name) for name in (*options, *work)}):
             preset = PRESETS[method]
             required = [
                 p.name
@@ -425,7 +425,7 @@ def _own_method(  # noqa: PLR0913, PLR0917 - what a table may hold
         work = _local_fields(local, smoothness, reference_steps, where)
         rule = Method(from_table(LocalSGD, work, where), rule)
     else:
-        with errors_naming({"algorithm": path(where, "method")}):
+        with rename_errors({"algorithm": path(where, "method")}):
             check_algorithm("algorithm", rule)
         for name, value in local.items():
             text = "left out: the method plans the local work itself"
@@ -435,6 +435,6 @@ def _own_method(  # noqa: PLR0913, PLR0917 - what a table may hold
         # A checkpoint knows its method by this text, and the address of an object in
         # memory would be another one when the run goes on.
         wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
-        raise invalid(path(where, "method"), wanted, shown(own))
+        raise invalid(path(where, "method"), wanted, format_value(own))
     algorithm: Algorithm[Any] = rule
     return algorithm

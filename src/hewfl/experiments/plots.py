@@ -16,15 +16,15 @@ from hewfl.core.validation import Array, invalid
 from hewfl.experiments.results import (
     AXES,
     GAPS,
+    LARGER_IS_BETTER,
     Axis,
     Group,
     Results,
-    places,
-    positions,
+    axis_values,
+    mean_axis_values,
 )
-from hewfl.experiments.statistics import final_of, half_width
+from hewfl.experiments.statistics import final_values, half_width
 from hewfl.experiments.styles import ADAPTIVE, MARKERS, Style, styles_of
-from hewfl.experiments.tune import LARGER_IS_BETTER
 from hewfl.plotting import legend, name_ends, plain_text, save
 from hewfl.server.trace import AVERAGED
 
@@ -54,7 +54,7 @@ def leaders(results: Results, quantity: str) -> list[str]:
     """The best method with exact weights and the best without, by their last means."""
     adaptive = {m.label for m in results.spec.methods if m.method in ADAPTIVE}
     sign = -1 if quantity in LARGER_IS_BETTER else 1
-    ends = {k: sign * final_of(results, k, quantity).mean() for k in results.labels}
+    ends = {k: sign * final_values(results, k, quantity).mean() for k in results.labels}
     ends = {k: end for k, end in ends.items() if np.isfinite(end)}
     sides = ([k for k in ends if (k in adaptive) is own] for own in (True, False))
     return [min(side, key=ends.__getitem__) for side in sides if side]
@@ -89,7 +89,7 @@ def draw_curves(
     if not drawn:
         raise invalid("quantity", "one that was measured", repr(quantity))
     for label in drawn:
-        x = positions(results, label, axis)
+        x = mean_axis_values(results, label, axis)
         mean, spread = mean_and_spread(results.curve(label, quantity))
         if quantity in GAPS:  # rounding may put an optimal method below the optimum
             mean = np.where(mean > 0, mean, np.nan)
@@ -133,8 +133,8 @@ def draw_difference(
         axis: what runs from left to right, and is equal.
         ink: colour of the line.
     """
-    at = [places(results, label, axis) for label in pair]
-    values = [results.values(k, results.judged(k, quantity)) for k in pair]
+    at = [axis_values(results, label, axis) for label in pair]
+    values = [results.values(k, results.evaluated_quantity(k, quantity)) for k in pair]
     ends = np.min([sent[:, -1] for sent in at], axis=0)
     share = np.linspace(0.0, 1.0, 2 * len(results.rounds) - 1)
     curves = (

@@ -90,9 +90,9 @@ def _own_constants(spec: Spec, problem: Any, smoothness: float) -> Constants:
 def _judged(spec: Spec, seed: int, problem: Softmax) -> Softmax:
     """The clients that a run in a scenario is judged by, with the labels they have."""
     federation = build_federation(spec)
-    roles = federation.scenario.assign(seed, federation.batches(problem.n))
-    known: Softmax = roles.relabelled(problem)
-    some = roles.measured
+    assignment = federation.scenario.assign(seed, federation.batches(problem.n))
+    known: Softmax = assignment.relabel(problem)
+    some = assignment.evaluated
     return replace(
         known, offsets=known.offsets[some], data_sizes=known.data_sizes[some]
     )

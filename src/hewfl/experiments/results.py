@@ -1,10 +1,17 @@
-"""The records of a run as arrays: methods × seeds × evaluated rounds."""
+"""The records of a run as arrays: methods × seeds × evaluated rounds.
+
+`Results` has the numbers by method and quantity; `frame` makes tidy rows of them, one
+number each, for pandas or polars:
+
+    panel    method    seed    round    quantity    value
+
+An axis is what a curve is drawn over: rounds, scalars sent, or seconds.
+"""
 
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -14,14 +21,13 @@ from hewfl.core.array_types import Float64, Int64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.errors import DataError, MissingExtraError
-from hewfl.experiments.external_runs import counted_constants
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import (
     LOCAL_STEPS_GROUP,
     is_own_law,
     make_local_steps,
 )
-from hewfl.federation.federation import EpochSteps, TimedSteps
+from hewfl.federation import EpochSteps, TimedSteps
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
 Group = int | float
@@ -33,17 +39,28 @@ GAPS = {
     "averaged_pooled_gap": "averaged_pooled",
 }
 """Distances from the least value, by the quantity they belong to."""
+_ACCURACIES = ("test_accuracy", "validation_accuracy")
+LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES))
+Axis = Literal["rounds", "scalars", "paper_scalars", "seconds"]
+AXES: dict[Axis, str] = {
+    "rounds": "rounds",
+    "scalars": "scalars sent",
+    "paper_scalars": "scalars sent, paper's count",
+    "seconds": "seconds",
+}
+COLUMNS = ("panel", "method", "seed", "round", "quantity", "value")
+Row = tuple[str, str, int, int, str, float]
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """What the seeds of a run left behind.
+    """The records of all seeds of a run.
 
     Attributes:
         spec: tuned.
-        rounds: those in which the methods were evaluated.
-        records: of each seed, entry and round, all rounds, in that order.
+        rounds: in which the methods were evaluated.
+        records: of each seed, method and round, all rounds, in that order.
         constants: of each seed: L, least objectives, sizes.
     """
 
@@ -54,7 +71,7 @@ class Results:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What tables call the methods."""
+        """Of the methods."""
         return tuple(method.label for method in self.spec.methods)
 
     def curve(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
@@ -89,8 +106,8 @@ class Results:
         """
         return not np.isnan(self.values(label, quantity)).all()
 
-    def judged(self, label: str, quantity: str) -> str:
-        """The quantity by which one method is judged: its own or its average's.
+    def evaluated_quantity(self, label: str, quantity: str) -> str:
+        """The quantity that compares a method: of its iterate or of the average.
 
         Args:
             label: of the method.
@@ -106,7 +123,7 @@ class Results:
         return of_average if asked else quantity
 
     def values(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
-        """As `curve`, NaN everywhere if the method was never measured so.
+        """As `curve`, but NaN everywhere if the quantity was never measured.
 
         Args:
             label: of the method.
@@ -140,7 +157,7 @@ class Results:
         return self.curve(label, quantity)[:, -1]
 
     def frame(self, library: str = "pandas") -> Any:
-        """All that was measured as a DataFrame of tidy rows.
+        """All measured numbers as a DataFrame of tidy rows.
 
         Args:
             library: whose DataFrame: "pandas" or "polars".
@@ -153,14 +170,13 @@ class Results:
             InvalidInputError: the library is another one.
             MissingExtraError: it is not installed.
         """
-        # below this module's own imports: frames are made from results
-        return import_module("hewfl.experiments.results").frame(self, library)
+        return frame(self, library)
 
     def groups(self, seed: int, record: RoundRecord) -> tuple[Group, ...]:
-        """What the clients of a round are grouped by: local steps, or local epochs.
+        """The group of each client of a round: its local steps, or local epochs.
 
-        A client's epochs are those of the spec that stand for its steps, the most of
-        several; of none (a node that did less than it was asked) the nearest.
+        A client's epochs are the choice of the spec that gives its steps, the largest
+        of several; the nearest choice where none does (a node that did less).
 
         Args:
             seed: position of the record's seed.
@@ -200,16 +216,15 @@ class Results:
         entry = self.labels.index(label)
         last = [by_entry[entry][-1] for by_entry in self.records]
         groups = [self.groups(k, record) for k, record in enumerate(last)]
-        found = sorted({h for members in groups for h in members})
         rows = list(zip(last, groups, strict=True))
         return {
             h: np.array([_mass(r.weights, members, h) for r, members in rows])
-            for h in found
+            for h in sorted({h for members in groups for h in members})
         }
 
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
-    """Results of a run whose seeds are done; what a job's record lacks is counted."""
+    """The results of finished seeds, from their folders."""
     entries = len(spec.methods)
     records = []
     for folder in seeds.values():
@@ -218,8 +233,8 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
         except (OSError, ValueError, TypeError, KeyError) as error:
             summary, run = folder.parent / "summary.json", folder.parent
             again = f"delete {folder} and, if it is there, {summary}; then resume {run}"
-            text = f"the trace in {folder} cannot be read: {error}; {again}"
-            raise DataError(text) from error
+            text = f"the trace in {folder} cannot be read: {error}; it is damaged or of"
+            raise DataError(f"{text} another version of hewfl; {again}") from error
         records.append(tuple(tuple(flat[k::entries]) for k in range(entries)))
     every, last = spec.evaluate_every, spec.rounds
     points = sorted({*range(0, last + 1, every), last})
@@ -231,20 +246,32 @@ def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:
 def _constants(
     spec: Spec, folder: Path, entries: Sequence[Sequence[RoundRecord]]
 ) -> Mapping[str, Any]:
-    """The constants.json of a seed; what a job's record leaves out is counted."""
+    """The constants.json of a seed; the record of a real job may have none.
+
+    Its n is then the largest client number plus one, and the rest is None.
+    """
     file = folder / "constants.json"
-    if spec.is_record:
-        return {**counted_constants(entries), **(read_json(file, missing=True) or {})}
-    found: Mapping[str, Any] = read_json(file)
-    return found
+    if not spec.is_record:
+        constants: Mapping[str, Any] = read_json(file)
+        return constants
+    clients = (i for own in entries for r in own for i in (*r.clients, *r.excluded))
+    names = ("smoothness", "objective", "pooled", "d")
+    counted = dict.fromkeys(names) | {"n": 1 + max(clients, default=0), "samples": []}
+    return {**counted, **(read_json(file, missing=True) or {})}
+
+
+def count_records(folder: Path) -> int:
+    """Complete lines of the trace of a seed; 0 if it has none."""
+    trace = folder / "trace.jsonl"
+    return trace.read_bytes().count(b"\n") if trace.exists() else 0
 
 
 def _read_trace(folder: Path, least: int) -> list[RoundRecord]:
     lines = (folder / "trace.jsonl").read_text(encoding="utf-8").splitlines()
-    found = from_lines(lines[:least])  # a run that goes on has written more by now
-    if len(found) < least:
-        raise ValueError(f"it has {len(found)} of {least} records")
-    return found
+    records = from_lines(lines[:least])  # a run that goes on has written more by now
+    if len(records) < least:
+        raise ValueError(f"it has {len(records)} of {least} records")
+    return records
 
 
 def _epochs(choices: Sequence[float], m: int, b: int, h: int) -> Group:
@@ -253,8 +280,8 @@ def _epochs(choices: Sequence[float], m: int, b: int, h: int) -> Group:
     def distance(e: float) -> tuple[int, float]:
         return abs(max(math.ceil(e * m / b), 1) - h), -e
 
-    found = min(choices, key=distance)
-    return int(found) if float(found).is_integer() else found
+    nearest = min(choices, key=distance)
+    return int(nearest) if float(nearest).is_integer() else nearest
 
 
 def _mass(weights: Sequence[float], groups: Sequence[Group], wanted: Group) -> float:
@@ -264,9 +291,9 @@ def _mass(weights: Sequence[float], groups: Sequence[Group], wanted: Group) -> f
 
 def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> float:
     if quantity in GAPS:
-        own = _value(record, GAPS[quantity], known)
+        value = _value(record, GAPS[quantity], known)
         least = known[GAPS[quantity].removeprefix(AVERAGED)]
-        return np.nan if least is None else own - least
+        return np.nan if least is None else value - least
     for source in (record.metrics, record.observed):
         if quantity in source:
             return source[quantity]
@@ -274,22 +301,11 @@ def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> floa
     return np.nan if not isinstance(value, int | float) else float(value)
 
 
-# ------------------ Results as a table of tidy rows, for pandas, polars or anything
-
-# panel    method    seed    round    quantity    value
-#
-# One row for each number: filter, group and draw it with whatever you like.
-
-COLUMNS = ("panel", "method", "seed", "round", "quantity", "value")
-Row = tuple[str, str, int, int, str, float]
-
-
 def tidy_rows(results: Results) -> Iterator[Row]:
-    """Every number that was measured in a run, one row each.
+    """Every finite number that was measured in a run, one row each.
 
     Yields:
         Name of the run, label of the method, seed, round, name of the quantity, value.
-        What was not measured, and what is not finite, is left out.
     """
     spec = results.spec
     for label, entry in zip(results.labels, range(len(results.labels)), strict=True):
@@ -305,7 +321,7 @@ def frame(results: Results | Sequence[Results], library: str = "pandas") -> Any:
     """Results of one or several runs as a DataFrame.
 
     Args:
-        results: of one run, or of several, which `panel` then tells apart.
+        results: of one run, or of several, distinguished by the column `panel`.
         library: whose DataFrame: "pandas" or "polars".
 
     Returns:
@@ -322,20 +338,20 @@ def frame(results: Results | Sequence[Results], library: str = "pandas") -> Any:
     if library not in ("pandas", "polars"):
         raise invalid("library", '"pandas" or "polars"', repr(library))
     try:
-        found: Any = importlib.import_module(library)
+        module: Any = importlib.import_module(library)
     except ImportError as error:
         text = f"frames need {library}: pip install {library}"
         raise MissingExtraError(text) from error
     runs = [results] if isinstance(results, Results) else results
     rows = [row for each in runs for row in tidy_rows(each)]
     columns = zip(*rows, strict=True) if rows else ([] for _ in COLUMNS)
-    return found.DataFrame(
+    return module.DataFrame(
         {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
     )
 
 
 def _quantities(results: Results, entry: int) -> list[str]:
-    """What was measured of a method in any round, in a fixed order."""
+    """The quantities measured of a method in any round, in a fixed order."""
     names = dict.fromkeys(("objective", "pooled", "scalars", "paper_scalars", *GAPS))
     for by_entry in results.records:
         for t in results.rounds:
@@ -344,27 +360,17 @@ def _quantities(results: Results, entry: int) -> list[str]:
     return list(names)
 
 
-# ------------------ What runs from left to right: rounds, scalars sent, seconds
-
-Axis = Literal["rounds", "scalars", "paper_scalars", "seconds"]
-"""What a comparison can be at equal amounts of."""
-AXES: dict[Axis, str] = {
-    "rounds": "rounds",
-    "scalars": "scalars sent",
-    "paper_scalars": "scalars sent, paper's count",
-    "seconds": "seconds",
-}
-
-
-def axes_of(results: Results) -> list[Axis]:
-    """The axes that a run has: seconds where clients have a time budget and speeds."""
+def available_axes(results: Results) -> list[Axis]:
+    """The axes of a run; seconds only where clients have a time budget and speeds."""
     given = results.spec.clients.local_steps
     timed = isinstance(given, Mapping) and given.get("kind") == "TimedSteps"
     return [axis for axis in AXES if axis != "seconds" or timed]
 
 
-def places(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds points"]:
-    """Where the evaluated rounds of a method lie on an axis, seed by seed."""
+def axis_values(
+    results: Results, label: str, axis: Axis
+) -> Float64[Array, "seeds points"]:
+    """The evaluated rounds of a method on an axis, seed by seed."""
     if axis == "rounds":
         rounds = results.rounds.astype(np.float64)
         return np.tile(rounds, (len(results.records), 1))
@@ -373,9 +379,11 @@ def places(results: Results, label: str, axis: Axis) -> Float64[Array, "seeds po
     return results.curve(label, axis)
 
 
-def positions(results: Results, label: str, axis: Axis) -> Float64[Array, " points"]:
-    """Where a method's points lie from left to right, the mean over seeds."""
-    return np.asarray(places(results, label, axis).mean(axis=0))
+def mean_axis_values(
+    results: Results, label: str, axis: Axis
+) -> Float64[Array, " points"]:
+    """The evaluated rounds of a method on an axis, mean over seeds."""
+    return np.asarray(axis_values(results, label, axis).mean(axis=0))
 
 
 def _seconds(results: Results, label: str) -> Float64[Array, "seeds points"]:

@@ -1,17 +1,16 @@
-"""One seed of a run, in a worker: its constants, then its rounds."""
+"""Run specs: tune, then every seed, in stages on all cores.
 
-import itertools
-import shutil
+`run` is the way in from Python; `run_all` and `tune_all` are those of the command.
+"""
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hewfl.core.atomic import read_json, write_json, write_text
-from hewfl.core.validation import invalid, shown
+from hewfl.core.atomic import read_json, write_json
+from hewfl.core.validation import format_value, invalid
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import (
     build_federation,
@@ -21,8 +20,13 @@ from hewfl.experiments.build_problem import (
     samples_of,
     start_of,
 )
-from hewfl.experiments.executor import Crew, Processes, Task
-from hewfl.experiments.local_search import Climb, beyond, joined
+from hewfl.experiments.executor import (
+    Executor,
+    Processes,
+    Progress,
+    Task,
+    run_stage,
+)
 from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.results import Results
 from hewfl.experiments.run_folder import (
@@ -31,8 +35,8 @@ from hewfl.experiments.run_folder import (
     Stopwatch,
     environment,
     folder_for,
-    held,
     is_begun,
+    lock_runs,
     open_folder,
     verify,
     write_checksums,
@@ -42,21 +46,10 @@ from hewfl.experiments.spec import (
     read_toml,
     spec_from_table,
     with_overrides,
-    write_spec,
 )
 from hewfl.experiments.spec_lint import refuse_unused_fields
 from hewfl.experiments.summary import summarise
-from hewfl.experiments.tune import (
-    Candidates,
-    Choice,
-    Scores,
-    Trials,
-    best_of,
-    candidates_of,
-    choose,
-    trial_tables,
-    trial_tasks,
-)
+from hewfl.experiments.tune import is_untuned, tune_runs
 from hewfl.experiments.user_code import check_own, check_own_code
 from hewfl.server.checkpoint import check_trace
 from hewfl.simulation.audit import pathwise_audit_of_all
@@ -64,340 +57,9 @@ from hewfl.simulation.engine import simulate
 from hewfl.simulation.rounds import Observer, Step
 
 CHECKPOINT_EVERY = 10
-"""Rounds; a run loses less than this by being killed."""
-
-
-def run_seed(
-    spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
-) -> None:
-    """Run one seed of a tuned spec, from where its folder says it is."""
-    has_trace = (folder / "trace.jsonl").exists()
-    is_over = has_trace and rounds_done(folder) == spec.rounds
-    if is_over and constants_file(folder).exists():
-        on_round(spec.rounds)
-        return
-    _drop_half_checkpoint(folder)
-    problem = build_problem(spec, seed)
-    smoothness = _settled_smoothness(spec, seed, problem, folder)
-    observers: list[Observer] = []
-    if spec.audit_every:
-        observers.append(_every(spec.audit_every, pathwise_audit_of_all()))
-    with naming_run(spec, seed):
-        simulate(
-            problem,
-            build_federation(spec),
-            entries_of(spec, spec.methods, smoothness),
-            rounds=spec.rounds,
-            seed=seed,
-            start=start_of(problem),
-            dtype=spec.dtype,
-            evaluate_every=spec.evaluate_every,
-            observers=observers,
-            checkpoint=folder,
-            checkpoint_every=CHECKPOINT_EVERY,
-            on_round=on_round,
-        )
-
-
-def _drop_half_checkpoint(folder: Path) -> None:
-    """Begin a seed anew whose trace or state was deleted; a damaged one is refused."""
-    known = read_json(folder / "manifest.json", missing=True)
-    if isinstance(known, dict):
-        parts = (folder / "trace.jsonl", folder / str(known.get("state")))
-        if not all(part.exists() for part in parts):
-            (folder / "manifest.json").unlink()
-
-
-def _settled_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> float:
-    """The L of a seed, settled with all its constants before its first round.
-
-    They stay in the seed's folder: another L, if only by a bit, is another run.
-    """
-    file = constants_file(folder)
-    found = read_json(file, missing=True)
-    if found is None:
-        known = asdict(find_constants(spec, seed, problem))
-        sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
-        found = known | sizes
-        write_json(file, found)
-    try:
-        return float(found["smoothness"])
-    except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{file} is damaged: it has no L; delete {folder}") from error
-
-
-def constants_file(folder: Path) -> Path:
-    """Where the constants of a seed are kept."""
-    return folder / "constants.json"
-
-
-def rounds_done(folder: Path) -> int:
-    """Count the rounds that the checkpoint of a seed holds.
-
-    Raises:
-        DataError: the checkpoint is damaged.
-    """
-    file = folder / "manifest.json"
-    found = read_json(file, missing=True)
-    try:
-        return 0 if found is None else int(found["round"])
-    except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{file} is damaged: {error!r}; delete {folder}") from error
-
-
-def _every(rounds: int, observer: Observer) -> Observer:
-    def observe(step: Step) -> Any:
-        return observer(step) if step.round_number % rounds == 0 else {}
-
-    return observe
-
-
-# ------------------ Run specs: tune, then every seed, in stages on all cores
-
+"""Rounds; a killed run loses less than this."""
 MANY = 6
-"""From so many runs on, their traces are read by several processes."""
-
-
-class Progress:
-    """Told of the tasks of each stage and of their steps; this one keeps silent."""
-
-    def begin(self, tasks: Sequence[Task]) -> None:
-        """A stage with these tasks begins."""
-
-    def step(self, task: int, done: int) -> None:
-        """So many steps of a task are done."""
-
-    def note(self, words: str) -> None:
-        """What else there is to say of the stage: who works at it."""
-
-
-def run_all(
-    folders: Sequence[Folder],
-    *,
-    jobs: int,
-    progress: Progress,
-    cluster: Crew | None = None,
-) -> None:
-    """Do what is left of several runs, on all cores at once: tune and simulate.
-
-    Args:
-        folders: runs, new or begun.
-        jobs: processes; 0 for none but this one.
-        progress: told of every stage.
-        cluster: other machines that do the work instead; summaries stay here.
-
-    Raises:
-        DataError: another process is at one of them.
-    """
-    left = [folder for folder in folders if not folder.is_whole]
-    for folder in folders:
-        verify(folder.path, [name for name in folder.wanted if folder.has(name)])
-    for folder in left:
-        check_own_code(folder.spec)
-    with held(left), Processes(jobs) as here:
-        todo = [folder for folder in left if not folder.is_whole]
-        watch = Stopwatch()
-        resumed = any(map(is_begun, todo))
-        crew = cluster or here
-        _tune(todo, crew, progress)
-        watch.lap("tuning")
-        _stage(_seed_tasks(todo), crew, progress)
-        watch.lap("rounds")
-        for folder in todo:  # somebody may have edited a rule meanwhile
-            check_own(folder.path, folder.spec)
-        if len(todo) < MANY:
-            for folder in todo:
-                finish(folder)
-        else:
-            _stage(_summary_tasks(todo), here, progress)
-        for folder in todo:
-            facts = {"resumed": resumed, "runs": len(todo), **crew.facts}
-            found = watch.seconds | facts | environment(folder.spec)
-            write_json(folder.path / "times.json", found)
-
-
-def finish(folder: Folder) -> None:
-    """Write the summary of a run whose seeds are all done, and all checksums.
-
-    Raises:
-        DataError: files of a seed are missing or damaged.
-    """
-    for seed in folder.spec.seeds:
-        check_trace(folder.of_seed(seed))
-    # Those of an earlier end: what was made again since may differ in a last digit, as
-    # by another version, and is what counts now.
-    (folder.path / CHECKSUMS).unlink(missing_ok=True)
-    write_json(folder.path / "summary.json", summarise(folder.results))
-    if not folder.spec.is_record:
-        write_checksums(folder.path, folder.wanted)
-
-
-def summarise_folder(folder: Folder, on_step: Callable[[int], None]) -> None:
-    """Write the summary of a run, in a worker."""
-    finish(folder)
-    on_step(1)
-
-
-def tune_all(
-    folders: Sequence[Folder],
-    *,
-    jobs: int,
-    progress: Progress,
-    cluster: Crew | None = None,
-) -> None:
-    """Choose hyper-parameters where that is still to be done; arguments of `run_all`.
-
-    Raises:
-        DataError: another process is at one of the runs.
-    """
-    todo = [folder for folder in folders if _is_untuned(folder)]
-    for folder in todo:
-        check_own_code(folder.spec)
-    with held(todo), Processes(jobs) as here:
-        _tune(folders, cluster or here, progress)
-        for folder in todo:
-            check_own(folder.path, folder.spec)
-
-
-def _is_untuned(folder: Folder) -> bool:
-    """Whether hyper-parameters are to be chosen, or how they were is not known."""
-    if folder.spec.is_tuned:
-        return False
-    return folder.tuned is None or not (folder.path / "tuning.json").exists()
-
-
-def _tune(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
-    todo = [folder for folder in folders if _is_untuned(folder)]
-    _climb([f for f in todo if f.spec.tune.local_search], crew, progress)
-    todo = [folder for folder in todo if not folder.spec.tune.local_search]
-    trials = {folder.path: candidates_of(folder.spec) for folder in todo}
-    screens: dict[Path, list[Trials]] = {}
-    screened = [folder for folder in todo if folder.spec.tune.screen_rounds]
-    for folder, tried, scores in _search(screened, trials, crew, progress, "screen"):
-        spec = folder.spec
-        screens[folder.path] = trial_tables(spec, tried, scores)
-        kept = best_of(spec, tried, scores, spec.tune.screen_top_k)
-        trials[folder.path] = tuple(
-            tuple(part[k] for k in sorted(chosen))
-            for part, chosen in zip(tried, kept, strict=True)
-        )
-    for folder, tried, scores in _search(todo, trials, crew, progress, "last"):
-        screen = screens.get(folder.path, [])
-        _keep(folder, *choose(folder.spec, tried, scores, screen))
-    for folder in folders:
-        shutil.rmtree(folder.trials, ignore_errors=True)
-
-
-def _keep(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
-    write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
-    write_text(folder.path / "tuned.toml", write_spec(tuned))
-
-
-def _climb(folders: Sequence[Folder], crew: Crew, progress: Progress) -> None:
-    """Search long grids of all runs together, one stage after the other."""
-    climbs = {folder.path: Climb.of(folder.spec) for folder in folders}
-    for stage in itertools.count():
-        trials = {path: climb.next() for path, climb in climbs.items()}
-        todo = [folder for folder in folders if any(trials[folder.path])]
-        if not todo:
-            break
-        for folder, scores in _trials(todo, trials, crew, progress, f"climb-{stage}"):
-            path = folder.path
-            climbs[path] = climbs[path].after(trials[path], scores)
-    for folder in folders:
-        _keep(folder, *choose(folder.spec, *climbs[folder.path].found()))
-
-
-def _search(
-    folders: Sequence[Folder],
-    candidates: Mapping[Path, Candidates],
-    crew: Crew,
-    progress: Progress,
-    name: str,
-) -> list[tuple[Folder, Candidates, list[Scores]]]:
-    """Try candidates, and what lies beyond the ends of lists that hold the best one."""
-    trials, found = dict(candidates), dict[Path, tuple[Candidates, list[Scores]]]()
-    for turn in itertools.count():
-        todo = [folder for folder in folders if any(trials[folder.path])]
-        if not todo:
-            break
-        stage = f"{name}+{turn}" if turn else name
-        for folder, scores in _trials(todo, trials, crew, progress, stage):
-            path, spec = folder.path, folder.spec
-            now = trials[path], scores
-            found[path] = joined(found[path], now) if path in found else now
-            trials[path] = ()
-            if turn < spec.tune.max_extensions:
-                whole = name == "screen" or not spec.tune.screen_rounds
-                trials[path] = beyond(spec, *found[path], whole=whole)
-    return [(folder, *found[folder.path]) for folder in folders]
-
-
-def _trials(
-    folders: Sequence[Folder],
-    candidates: Mapping[Path, Candidates],
-    crew: Crew,
-    progress: Progress,
-    name: str,
-) -> list[tuple[Folder, list[Scores]]]:
-    """The trials of all runs in one stage; the scores of each, seed by seed."""
-    screen = name.startswith("screen")
-    tasks = list[list[list[Task]]]()
-    for folder in folders:
-        spec, given = folder.spec, candidates[folder.path]
-        rounds = spec.tune.screen_rounds if screen else spec.tune.rounds
-        seeds = spec.tune.screen_seeds if screen else spec.tune.seeds
-        place = folder.trials / name
-        tasks.append([trial_tasks(spec, given, rounds, s, place) for s in seeds])
-    every = [task for seeds in tasks for own in seeds for task in own]
-    done = iter(_stage(every, crew, progress))
-    scores = [
-        [np.concatenate([next(done) for _ in own]) for own in seeds] for seeds in tasks
-    ]
-    return list(zip(folders, scores, strict=True))
-
-
-def _stage(tasks: Sequence[Task], crew: Crew, progress: Progress) -> list[Any]:
-    """Do the tasks of a stage; results in their order.
-
-    Runs on the same data follow each other seed by seed, as a worker keeps the samples
-    that it prepared last; data sets backwards by name, as tasks on MNIST are the
-    longest, and a long task at the end would let other workers wait.
-    """
-    if not tasks:
-        return []
-    order = sorted(range(len(tasks)), key=lambda k: tasks[k].shares)
-    order.sort(key=lambda k: tasks[k].shares.rpartition(" ")[0], reverse=True)
-    turns = [tasks[k] for k in order]
-    progress.begin(turns)
-    results = crew.execute(turns, progress.step, progress.note)
-    found = dict(zip(order, results, strict=True))
-    return [found[k] for k in range(len(tasks))]
-
-
-def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:
-    return [
-        Task("summary", folder.spec.name, 1, summarise_folder, (folder,))
-        for folder in folders
-    ]
-
-
-def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
-    tasks = []
-    for folder in folders:
-        spec = folder.tuned
-        assert spec is not None
-        for seed in spec.seeds:
-            given = (spec, seed, folder.of_seed(seed))
-            name = f"{spec.name}, seed {seed}"
-            done, cost = rounds_done(given[2]), len(spec.methods)
-            shares = samples_of(spec, seed)
-            parts = (name, spec.rounds, run_seed, given, done, cost, shares)
-            tasks.append(Task("rounds", *parts, writes=given[2]))
-    return tasks
-
-
-# ------------------ Experiments from Python: a spec in, results out, kept and
+"""From this number of runs on, their traces are read by several processes."""
 
 
 def run(
@@ -408,19 +70,19 @@ def run(
     overrides: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Results:
-    """Tune and run an experiment; one that was begun goes on, one that is done is read.
+    """Tune and run an experiment; resume it if it was begun, read it if it is done.
 
-    Code of the user's own that the spec names is run, from files beside the spec, or in
-    the current folder where there is no file.
+    The user's own code that the spec names is run, from files beside the spec, or in
+    the current folder if the spec is no file.
 
     Args:
-        spec: a `Spec`, a table as TOML has it, the path of a TOML file, or the folder
-            of a run.
+        spec: a `Spec`, a table as parsed from TOML, the path of a TOML file, or the
+            folder of a run.
         runs_dir: folder that holds runs.
-        jobs: processes; 0 for none but this one. With others, a script needs
+        jobs: worker processes; 0 for none but this one. With others, a script needs
             `if __name__ == "__main__":` around the call, as Python starts it anew.
         overrides: fields to replace, as `--set` takes them: "clients.n=10".
-        progress: told of every stage; nobody by default.
+        progress: called with the progress of every stage; silent by default.
 
     Returns:
         The records of all seeds; `Results.frame` makes a DataFrame of them.
@@ -446,24 +108,233 @@ def run(
             raise invalid("overrides", rule, list(overrides))
         folder = open_folder(Path(spec))
     else:
-        folder = folder_for(_read(spec, overrides), Path(runs_dir))
+        folder = folder_for(complete_spec(spec, overrides), Path(runs_dir))
     run_all([folder], jobs=jobs, progress=progress or Progress())
     return folder.results
 
 
-def _read(spec: Any, overrides: Sequence[str]) -> Spec:
-    """The spec with its changes, every field of which has an effect."""
+def complete_spec(
+    spec: Spec | Mapping[str, Any] | str | PathLike[str], overrides: Sequence[str] = ()
+) -> Spec:
+    """The spec with its overrides; a field without effect is refused.
+
+    Raises:
+        DataError: the file cannot be read or is not TOML.
+        InvalidInputError: a field breaks a rule, or has no effect.
+    """
     if isinstance(spec, Spec):
         if overrides:
             rule = "left out with a Spec: replace its fields"
             raise invalid("overrides", rule, overrides)
-        found = spec
+        complete = spec
     elif isinstance(spec, Mapping):
-        found = spec_from_table(with_overrides(dict(spec), overrides), Path())
+        complete = spec_from_table(with_overrides(dict(spec), overrides), Path())
     elif isinstance(spec, str | PathLike):
         file = Path(spec)
-        found = spec_from_table(with_overrides(read_toml(file), overrides), file.parent)
+        table = with_overrides(read_toml(file), overrides)
+        complete = spec_from_table(table, file.parent)
     else:
-        raise invalid("spec", "a Spec, a table or a file", shown(spec))
-    refuse_unused_fields(found)
-    return found
+        raise invalid("spec", "a Spec, a table or a file", format_value(spec))
+    refuse_unused_fields(complete)
+    return complete
+
+
+def run_all(
+    folders: Sequence[Folder],
+    *,
+    jobs: int,
+    progress: Progress,
+    cluster: Executor | None = None,
+) -> None:
+    """Do the remaining work of several runs together: tune and simulate.
+
+    Args:
+        folders: runs, new or begun.
+        jobs: worker processes; 0 for none but this one.
+        progress: called with the progress of every stage.
+        cluster: other machines that do the work instead; summaries are made here.
+
+    Raises:
+        DataError: another process works on one of the runs.
+    """
+    left = [folder for folder in folders if not folder.is_whole]
+    for folder in folders:
+        verify(folder.path, [name for name in folder.wanted if folder.has(name)])
+    for folder in left:
+        check_own_code(folder.spec)
+    with lock_runs(left), Processes(jobs) as here:
+        todo = [folder for folder in left if not folder.is_whole]
+        watch = Stopwatch()
+        is_resumed = any(map(is_begun, todo))
+        executor = cluster or here
+        tune_runs(todo, executor, progress)
+        watch.lap("tuning")
+        run_stage(_seed_tasks(todo), executor, progress)
+        watch.lap("rounds")
+        for folder in todo:  # a rule may have been edited meanwhile
+            check_own(folder.path, folder.spec)
+        if len(todo) < MANY:
+            for folder in todo:
+                finish(folder)
+        else:
+            run_stage(_summary_tasks(todo), here, progress)
+        for folder in todo:
+            facts = {"resumed": is_resumed, "runs": len(todo), **executor.facts}
+            times = watch.seconds | facts | environment(folder.spec)
+            write_json(folder.path / "times.json", times)
+
+
+def tune_all(
+    folders: Sequence[Folder],
+    *,
+    jobs: int,
+    progress: Progress,
+    cluster: Executor | None = None,
+) -> None:
+    """Choose hyper-parameters that are still to be chosen; arguments of `run_all`.
+
+    Raises:
+        DataError: another process works on one of the runs.
+    """
+    todo = [folder for folder in folders if is_untuned(folder)]
+    for folder in todo:
+        check_own_code(folder.spec)
+    with lock_runs(todo), Processes(jobs) as here:
+        tune_runs(folders, cluster or here, progress)
+        for folder in todo:
+            check_own(folder.path, folder.spec)
+
+
+def finish(folder: Folder) -> None:
+    """Write the summary of a run whose seeds are all done, and all checksums.
+
+    Raises:
+        DataError: files of a seed are missing or damaged.
+    """
+    for seed in folder.spec.seeds:
+        check_trace(folder.of_seed(seed))
+    # Checksums of an earlier end no longer count: a file that was made again may
+    # differ in a last digit, as by another version.
+    (folder.path / CHECKSUMS).unlink(missing_ok=True)
+    write_json(folder.path / "summary.json", summarise(folder.results))
+    if not folder.spec.is_record:
+        write_checksums(folder.path, folder.wanted)
+
+
+def finish_in_worker(folder: Folder, on_step: Callable[[int], None]) -> None:
+    """Do `finish` as a task of one step."""
+    finish(folder)
+    on_step(1)
+
+
+def _summary_tasks(folders: Sequence[Folder]) -> list[Task]:
+    return [
+        Task("summary", folder.spec.name, 1, finish_in_worker, (folder,))
+        for folder in folders
+    ]
+
+
+def _seed_tasks(folders: Sequence[Folder]) -> list[Task]:
+    tasks = []
+    for folder in folders:
+        spec = folder.tuned
+        assert spec is not None
+        for seed in spec.seeds:
+            path = folder.of_seed(seed)
+            tasks.append(
+                Task(
+                    stage="rounds",
+                    name=f"{spec.name}, seed {seed}",
+                    steps=spec.rounds,
+                    call=run_seed,
+                    arguments=(spec, seed, path),
+                    done=rounds_done(path),
+                    cost=len(spec.methods),
+                    shares=samples_of(spec, seed),
+                    writes=path,
+                )
+            )
+    return tasks
+
+
+def run_seed(
+    spec: Spec, seed: int, folder: Path, on_round: Callable[[int], None]
+) -> None:
+    """Run one seed of a tuned spec, from its checkpoint if there is one."""
+    has_trace = (folder / "trace.jsonl").exists()
+    is_over = has_trace and rounds_done(folder) == spec.rounds
+    if is_over and _constants_file(folder).exists():
+        on_round(spec.rounds)
+        return
+    _drop_half_checkpoint(folder)
+    problem = build_problem(spec, seed)
+    smoothness = _fixed_smoothness(spec, seed, problem, folder)
+    observers: list[Observer] = []
+    if spec.audit_every:
+        observers.append(_every(spec.audit_every, pathwise_audit_of_all()))
+    with naming_run(spec, seed):
+        simulate(
+            problem,
+            build_federation(spec),
+            entries_of(spec, spec.methods, smoothness),
+            rounds=spec.rounds,
+            seed=seed,
+            start=start_of(problem),
+            dtype=spec.dtype,
+            evaluate_every=spec.evaluate_every,
+            observers=observers,
+            checkpoint=folder,
+            checkpoint_every=CHECKPOINT_EVERY,
+            on_round=on_round,
+        )
+
+
+def rounds_done(folder: Path) -> int:
+    """Rounds in the checkpoint of a seed.
+
+    Raises:
+        DataError: the checkpoint is damaged.
+    """
+    file = folder / "manifest.json"
+    manifest = read_json(file, missing=True)
+    try:
+        return 0 if manifest is None else int(manifest["round"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: {error!r}; delete {folder}") from error
+
+
+def _drop_half_checkpoint(folder: Path) -> None:
+    """Start a seed again whose trace or state was deleted; a damaged one is refused."""
+    manifest = read_json(folder / "manifest.json", missing=True)
+    if isinstance(manifest, dict):
+        parts = (folder / "trace.jsonl", folder / str(manifest.get("state")))
+        if not all(part.exists() for part in parts):
+            (folder / "manifest.json").unlink()
+
+
+def _fixed_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> float:
+    """The L of a seed, computed with all its constants before the first round.
+
+    They are kept in the seed's folder: a resumed run needs the same bits.
+    """
+    file = _constants_file(folder)
+    constants = read_json(file, missing=True)
+    if constants is None:
+        sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
+        constants = asdict(find_constants(spec, seed, problem)) | sizes
+        write_json(file, constants)
+    try:
+        return float(constants["smoothness"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} is damaged: it has no L; delete {folder}") from error
+
+
+def _constants_file(folder: Path) -> Path:
+    return folder / "constants.json"
+
+
+def _every(rounds: int, observer: Observer) -> Observer:
+    def observe(step: Step) -> Any:
+        return observer(step) if step.round_number % rounds == 0 else {}
+
+    return observe

@@ -1,9 +1,22 @@
-"""One process at a time in a run's folder.
+"""Run folders: opened, checked, and locked by one process at a time.
 
-The lock is the operating system's, on a file in the folder, so that it ends with the
-process however that ends. A second file says who holds it; both go with the lock.
-`filelock` is imported where a lock is taken: that takes longer than the rest of the
-command needs to start.
+    folder/spec.toml         the spec as given
+    folder/tuned.toml        the spec with the chosen hyper-parameters
+    folder/tuning.json       the scores of every candidate
+    folder/trials/           scores of single trials, until the choice is made
+    folder/seed-0/           trace.jsonl, checkpoint and constants.json of a seed
+    folder/summary.json      final values, comparisons, weights
+    folder/checksums.json    of all of the above, once the run is finished
+    folder/data.json         checksum of the user's own data file
+    folder/code.json         checksums of the user's own code, and `code/`, a copy of it
+    folder/times.json        seconds, versions and the machine
+
+A run that is killed at any instant and resumed leaves the same bytes in all files but
+the last. A deleted file is made again.
+
+A Flower federation or a torch job leaves the same folder, but needs no more than
+`spec.toml`, with a name, `partition = "nodes"` under [clients] and its [[methods]], and
+`seed-<number>/trace.jsonl`. Seeds, rounds and clients are then counted.
 """
 
 import contextlib
@@ -14,7 +27,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, final
@@ -22,12 +35,17 @@ from typing import Any, final
 from hewfl.core.atomic import read_json, write_json, write_text
 from hewfl.data import CATALOGUE
 from hewfl.data.paths import file_sha256
-from hewfl.errors import DataError, HewError
-from hewfl.experiments.external_runs import is_whole_record, read_folder_spec
-from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.spec import Spec, read_toml, spec_from_table, write_spec
+from hewfl.errors import DataError, HewError, InvalidInputError
+from hewfl.experiments.candidates import Choice, read_choices
+from hewfl.experiments.results import Results, count_records, read_results
+from hewfl.experiments.spec import (
+    Spec,
+    is_record,
+    read_toml,
+    spec_from_table,
+    write_spec,
+)
 from hewfl.experiments.summary import summarise
-from hewfl.experiments.tune import Choice, read_choices
 from hewfl.experiments.user_code import (
     CODE,
     DATA,
@@ -38,28 +56,268 @@ from hewfl.experiments.user_code import (
 )
 from hewfl.version import __version__
 
-NAME, HOLDER = ".lock", ".holder"
+CHECKSUMS = "checksums.json"
+"""sha256 of each result file, by its name; written last."""
+LOCK, HOLDER = ".lock", ".holder"
+"""The operating system locks the first file and releases it when the process ends,
+however it ends. The second names the holder."""
 _PATIENCE, _PAUSE = 0.2, 0.02
-"""Seconds. `holder_of` takes the lock for an instant; others wait that out."""
+"""Seconds. `holder_of` takes the lock for an instant; others wait for it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A run on disk: a simulation, or the record of a real job."""
+
+    path: Path
+    spec: Spec
+
+    @property
+    def tuned(self) -> Spec | None:
+        """The spec with chosen hyper-parameters; None before tuning is done."""
+        if self.spec.is_tuned:
+            return self.spec
+        file = self.path / "tuned.toml"
+        if not file.exists():
+            return None
+        try:
+            return spec_from_table(read_toml(file))
+        except HewError as error:
+            again = f"delete it, then resume {self.path}"
+            raise DataError(f"{file} is damaged: {error}; {again}") from error
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The choice of tuning for each method with a grid; empty before it is done."""
+        return read_choices(self.path / "tuning.json")
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of the files that hold the results of a finished simulation.
+
+        Checkpoints are not among them: a finished seed does not need its own.
+        """
+        chosen = () if self.spec.is_tuned else ("tuned.toml", "tuning.json")
+        of_seeds = (
+            f"seed-{seed}/{name}"
+            for seed in self.spec.seeds
+            for name in ("trace.jsonl", "constants.json")
+        )
+        return ("spec.toml", *chosen, *of_seeds, "summary.json")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all results exist."""
+        if self.spec.is_record:
+            return self._has_all_records()
+        return all(map(self.has, self.wanted))
+
+    def has(self, name: str) -> bool:
+        """Whether a file of the run exists."""
+        return (self.path / name).exists()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no file is left to write."""
+        also = [CHECKSUMS, "times.json"]
+        also += [DATA] if self.spec.data.name not in CATALOGUE else []
+        also += [CODE] if own_names(self.spec) else []
+        if self.spec.is_record:
+            return self.is_done
+        return self.is_done and all(map(self.has, also))
+
+    @property
+    def results(self) -> Results:
+        """The records of a run whose seeds are done, as arrays.
+
+        Raises:
+            DataError: it is not tuned, or files of a seed are missing, damaged or
+                changed since the run was finished.
+        """
+        spec = self.tuned
+        if spec is None:
+            raise DataError(f"{self.path} is not tuned: resume it")
+        if self.is_done:
+            verify(self.path)
+        return read_results(spec, {seed: self.of_seed(seed) for seed in spec.seeds})
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json; computed if there is none."""
+        file = self.path / "summary.json"
+        if not file.exists():
+            return summarise(self.results)
+        summary = read_json(file)
+        if not isinstance(summary, dict) or "methods" not in summary:
+            raise DataError(f"{file} is damaged: it is no summary; delete it")
+        verify(self.path, ["summary.json"])
+        return summary
+
+    def _has_all_records(self) -> bool:
+        """Whether the trace of every seed has all rounds."""
+        spec, least = self.spec, len(self.spec.methods) * (self.spec.rounds + 1)
+        return all(count_records(self.of_seed(s)) >= least for s in spec.seeds)
+
+    @property
+    def trials(self) -> Path:
+        """Folder of the finished trials of a tuning that goes on."""
+        return self.path / "trials"
+
+    def of_seed(self, seed: int) -> Path:
+        """Folder of a seed."""
+        return self.path / f"seed-{seed}"
+
+
+def folder_for(spec: Spec, runs_dir: Path) -> Folder:
+    """The run of a spec, new or begun; its folder is made when work begins.
+
+    Raises:
+        InvalidInputError: the data set is neither a known one nor a file.
+        DataError: there is a folder of that name with another spec in it, or the data
+            file is missing or has changed.
+    """
+    spec = located(spec)
+    path = runs_dir / f"{spec.name}-{spec.digest}"
+    if not (path / "spec.toml").exists():
+        return Folder(path, spec)
+    folder = open_folder(path)
+    if folder.spec.digest != spec.digest:
+        raise DataError(f"{path} holds another spec")
+    check_own(path, folder.spec)
+    return folder
+
+
+def open_folder(path: Path) -> Folder:
+    """Open an existing run, begun or done.
+
+    Raises:
+        DataError: there is none, its spec is not valid (as one of another version of
+            hewfl), or the user's own data file has changed since.
+    """
+    if not (path / "spec.toml").exists():
+        raise DataError(f"{path} is not a run: it has no spec.toml")
+    try:
+        folder = Folder(path, _read_folder_spec(path))
+    except InvalidInputError as error:
+        text = f"the run {path} cannot be read, it may be of another version of hewfl"
+        raise DataError(f"{text}: {error}") from error
+    if not folder.is_done:
+        check_own(path, folder.spec)
+    return folder
+
+
+def _read_folder_spec(folder: Path) -> Spec:
+    """The spec of a run; seeds and rounds of a real job are counted if absent."""
+    table = read_toml(folder / "spec.toml")
+    if not is_record(table):
+        return spec_from_table(table)
+    names = [file.parent.name for file in folder.glob("seed-*/trace.jsonl")]
+    numbers = [name.removeprefix("seed-") for name in names]
+    seeds = sorted(int(number) for number in numbers if number.isdecimal())
+    counted: dict[str, Any] = {"data": {"name": "data of the nodes"}}
+    entries = len(table.get("methods", ()))
+    if seeds:
+        counted["seeds"] = seeds
+    if seeds and entries:
+        lines = [count_records(folder / f"seed-{seed}") for seed in seeds]
+        counted["rounds"] = max(min(lines) // entries - 1, 1)
+    return spec_from_table(counted | table)
+
+
+def read_partial_results(folder: Folder) -> Results | None:
+    """The seeds and rounds that an unfinished run has written.
+
+    Seeds proceed at different speeds. The number of rounds is the one that gives most
+    records over all seeds that have reached it; other seeds are left out.
+
+    Returns:
+        Results of a spec with these seeds and rounds; None while there are none.
+    """
+    spec = folder.tuned
+    if spec is None:
+        return None
+    done = {seed: _evaluated_rounds(spec, folder.of_seed(seed)) for seed in spec.seeds}
+    rounds = max(done.values(), key=lambda r: r * sum(k >= r for k in done.values()))
+    if rounds == 0:
+        return None
+    seeds = tuple(seed for seed, k in done.items() if k >= rounds)
+    part = replace(spec, rounds=rounds, seeds=seeds)
+    return read_results(part, {seed: folder.of_seed(seed) for seed in seeds})
+
+
+def _evaluated_rounds(spec: Spec, folder: Path) -> int:
+    """Rounds that all methods of a seed have done, down to the last evaluated one."""
+    if not spec.is_record and not (folder / "constants.json").exists():
+        return 0
+    rounds = max(0, count_records(folder) // len(spec.methods) - 1)
+    return (
+        spec.rounds if rounds >= spec.rounds else rounds - rounds % spec.evaluate_every
+    )
+
+
+@contextmanager
+def lock_runs(folders: Sequence[Folder]) -> Iterator[None]:
+    """Lock runs, and write the spec of those that are new.
+
+    A new run that fails before it has any result is removed again.
+    """
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(_lock_run(folder))
+        yield
+
+
+@contextmanager
+def _lock_run(folder: Folder) -> Iterator[None]:
+    with lock(folder.path):
+        is_new = not (folder.path / "spec.toml").exists()
+        try:
+            note_own(folder.path, folder.spec)
+            if is_new:  # last of all: a folder with a spec is a run
+                write_text(folder.path / "spec.toml", write_spec(folder.spec))
+            yield
+        except Exception:
+            if is_new and not is_begun(folder):
+                _remove_start(folder)
+            raise
+
+
+def is_begun(folder: Folder) -> bool:
+    """Whether a run has results, if only of a trial."""
+    places = ("tuned.toml", "trials/*.json", "seed-*/manifest.json")
+    return any(next(folder.path.glob(place), None) for place in places)
+
+
+def _remove_start(folder: Folder) -> None:
+    """Remove the files of a run without results."""
+    for name in ("spec.toml", DATA, CODE):
+        (folder.path / name).unlink(missing_ok=True)
+    for place in (
+        folder.trials,
+        folder.path / "code",
+        *map(folder.of_seed, folder.spec.seeds),
+    ):
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder; make it if it is not there, and remove it if left empty.
+def lock(folder: Path) -> Iterator[None]:
+    """Lock a folder; it is made if absent, and removed if left empty.
 
-    Where the file system has no locks, a warning says so and nothing is held.
+    A file system without locks gives a warning, and nothing is locked.
 
     Raises:
         DataError: another process holds it; the text names both.
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415 - slow to import
 
-    lock = FileLock(folder / NAME, poll_interval=_PAUSE, fallback_to_soft=False)
+    file = FileLock(folder / LOCK, poll_interval=_PAUSE, fallback_to_soft=False)
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            lock.acquire(timeout=_PATIENCE)
-        except FileNotFoundError:  # whoever held it before removed the folder just now
+            file.acquire(timeout=_PATIENCE)
+        except FileNotFoundError:  # the last holder has just removed the folder
             continue
         except Timeout as error:
             holder = holder_of(folder) or "another process"
@@ -74,24 +332,24 @@ def locked(folder: Path) -> Iterator[None]:
         (folder / HOLDER).write_text(who, encoding="utf-8")
         yield
     finally:
-        # Removed while still held: who opened the old file finds that it is gone and
-        # tries anew. After the release it might be the next holder's lock.
-        for name in (HOLDER, NAME):
+        # The files are removed before the release: after it they might belong to the
+        # next holder. A process that waits for the removed file tries again.
+        for name in (HOLDER, LOCK):
             with contextlib.suppress(OSError):  # Windows keeps open files
                 (folder / name).unlink()
-        lock.release()
+        file.release()
         with contextlib.suppress(OSError):  # not empty, as a rule
             folder.rmdir()
 
 
 def holder_of(folder: Path) -> str | None:
-    """Who holds a folder, in words; None if nobody does, or it cannot be told."""
-    if not (folder / NAME).exists():
+    """The process that holds a folder, in words; None if none or unknown."""
+    if not (folder / LOCK).exists():
         return None
     from filelock import FileLock, Timeout  # noqa: PLC0415 - slow to import
 
     try:
-        with FileLock(folder / NAME, timeout=0, fallback_to_soft=False):
+        with FileLock(folder / LOCK, timeout=0, fallback_to_soft=False):
             return None
     except Timeout:
         with contextlib.suppress(OSError):
@@ -101,29 +359,19 @@ def holder_of(folder: Path) -> str | None:
         return None
 
 
-# ------------------ Checksums of a finished run: a digit that changed later is
-
-# checksums.json    sha256 of each file that holds results, by its name
-#
-# Written last of all. A report reads no result that does not match, and a run that is
-# called again looks at all of them.
-
-CHECKSUMS = "checksums.json"
-
-
 def write_checksums(folder: Path, names: Sequence[str]) -> None:
-    """Write down the checksums of some files of a run."""
+    """Write the checksums of some files of a run."""
     write_json(folder / CHECKSUMS, {name: file_sha256(folder / name) for name in names})
 
 
 def verify(folder: Path, names: Sequence[str] | None = None) -> None:
-    """Compare files of a finished run, all if not told which, with their checksums.
+    """Compare files of a finished run, all by default, with their checksums.
 
-    Runs of earlier versions have none, and are taken as they are.
+    An unfinished run has none yet.
 
     Raises:
-        DataError: a file has changed since the run was finished, or is gone; the text
-            says what to do.
+        DataError: a file has changed since the run was finished, or is missing; the
+            text says what to do.
     """
     known = read_json(folder / CHECKSUMS, missing=True)
     if known is None:
@@ -140,32 +388,29 @@ def verify(folder: Path, names: Sequence[str] | None = None) -> None:
             raise DataError(f"{file} {text}; {again}, then resume {folder}")
 
 
-# ------------------ How long a run took, and with what: the part of it that no seed
-
-
 @final
 class Stopwatch:
-    """Seconds of each stage, and of all together, since it was made."""
+    """Seconds of each stage and in total."""
 
     def __init__(self) -> None:
         self._began = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        """Note that a stage is over."""
+        """End a stage."""
         now = time.perf_counter()
         self._laps[stage] = round(now - self._last, 1)
         self._last = now
 
     @property
     def seconds(self) -> dict[str, Any]:
-        """What `times.json` says of time."""
+        """The times for `times.json`."""
         total = round(self._last - self._began, 1)
         return {"seconds": total, "stages": dict(self._laps)}
 
 
 def environment(spec: Spec) -> dict[str, Any]:
-    """Versions of the packages that a run depends on, and the machine."""
+    """Device, versions and machine, for `times.json`."""
     names = ["numpy", "scipy"]
     if spec.device != "numpy" or spec.problem.is_module:
         names.append("torch")
@@ -177,198 +422,3 @@ def environment(spec: Spec) -> dict[str, Any]:
         "machine": platform.platform(),
         "cores": os.cpu_count(),
     }
-
-
-# ------------------ Run folders: opened, checked and held by one process at a time
-
-# folder/spec.toml       the spec as asked for
-#     folder/tuned.toml      the spec with the chosen hyper-parameters
-#     folder/tuning.json     every candidate's scores
-#     folder/trials/         scores of single trials, until the choice is made
-#     folder/seed-0/         trace.jsonl, checkpoint and constants.json of a seed
-#     folder/summary.json    what came of it
-#     folder/checksums.json  of all of the above, once it is finished
-#     folder/data.json       checksum of the user's own data file
-#     folder/code.json       checksums of the user's own code, and `code/`, a copy of it
-#     folder/times.json      seconds, versions and the machine
-#
-# Killed at any instant and resumed, a run leaves the same bytes in all but the last.
-# Whatever is deleted is made again.
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A run on disk: of a simulation, or of a job that left its record."""
-
-    path: Path
-    spec: Spec
-
-    @property
-    def tuned(self) -> Spec | None:
-        """The spec with its hyper-parameters chosen, once they are."""
-        if self.spec.is_tuned:
-            return self.spec
-        file = self.path / "tuned.toml"
-        if not file.exists():
-            return None
-        try:
-            return spec_from_table(read_toml(file))
-        except HewError as error:
-            again = f"delete it, then resume {self.path}"
-            raise DataError(f"{file} is damaged: {error}; {again}") from error
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """What tuning found for each method with a grid, once it has."""
-        return read_choices(self.path / "tuning.json")
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """Files that hold the results of a finished simulation, by their names.
-
-        The checkpoint of a finished seed is not among them: nothing needs it any more.
-        """
-        chosen = () if self.spec.is_tuned else ("tuned.toml", "tuning.json")
-        of_seeds = (
-            f"seed-{seed}/{name}"
-            for seed in self.spec.seeds
-            for name in ("trace.jsonl", "constants.json")
-        )
-        return ("spec.toml", *chosen, *of_seeds, "summary.json")
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all results are there."""
-        if self.spec.is_record:
-            return is_whole_record(self.spec, self.path)
-        return all(map(self.has, self.wanted))
-
-    def has(self, name: str) -> bool:
-        """Whether a file of the run is there."""
-        return (self.path / name).exists()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to do, nor to write down about it."""
-        also = [CHECKSUMS, "times.json"]
-        also += [DATA] if self.spec.data.name not in CATALOGUE else []
-        also += [CODE] if own_names(self.spec) else []
-        if self.spec.is_record:
-            return self.is_done
-        return self.is_done and all(map(self.has, also))
-
-    @property
-    def results(self) -> Results:
-        """The records of a run whose seeds are done, as arrays.
-
-        Raises:
-            DataError: it is not tuned, or files of a seed are missing, damaged or other
-                than when the run was finished.
-        """
-        spec = self.tuned
-        if spec is None:
-            raise DataError(f"{self.path} is not tuned: resume it")
-        if self.is_done:
-            verify(self.path)
-        return read_results(spec, {seed: self.of_seed(seed) for seed in spec.seeds})
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """What came of a run: its summary.json, or summed up now if it has none."""
-        file = self.path / "summary.json"
-        if not file.exists():
-            return summarise(self.results)
-        found = read_json(file)
-        if not isinstance(found, dict) or "methods" not in found:
-            raise DataError(f"{file} is damaged: it is no summary; delete it")
-        verify(self.path, ["summary.json"])
-        return found
-
-    @property
-    def trials(self) -> Path:
-        """Where finished trials are kept while others go on."""
-        return self.path / "trials"
-
-    def of_seed(self, seed: int) -> Path:
-        """Where a seed's files are."""
-        return self.path / f"seed-{seed}"
-
-
-def folder_for(spec: Spec, root: Path) -> Folder:
-    """Find the folder of a spec under a root; it is made when something is done in it.
-
-    Raises:
-        InvalidInputError: the data set is neither a known one nor a file.
-        DataError: there is a folder of that name with another spec in it, or the data
-            file is missing or has changed.
-    """
-    spec = located(spec)
-    path = root / f"{spec.name}-{spec.digest}"
-    if not (path / "spec.toml").exists():
-        return Folder(path, spec)
-    found = open_folder(path)
-    if found.spec.digest != spec.digest:
-        raise DataError(f"{path} holds another spec")
-    check_own(path, found.spec)
-    return found
-
-
-def open_folder(path: Path) -> Folder:
-    """Open a run that is there, begun or done.
-
-    Raises:
-        DataError: there is none, or the user's own data file has changed since.
-        InvalidInputError: its spec breaks a rule.
-    """
-    if not (path / "spec.toml").exists():
-        raise DataError(f"{path} is not a run: it has no spec.toml")
-    folder = Folder(path, read_folder_spec(path))
-    if not folder.is_done:
-        check_own(path, folder.spec)
-    return folder
-
-
-@contextmanager
-def held(folders: Sequence[Folder]) -> Iterator[None]:
-    """Hold runs against other processes, and begin those that are new.
-
-    A new run that fails before anything worth keeping was done is removed again.
-    """
-    with ExitStack() as stack:
-        for folder in folders:
-            stack.enter_context(_held(folder))
-        yield
-
-
-@contextmanager
-def _held(folder: Folder) -> Iterator[None]:
-    with locked(folder.path):
-        is_new = not (folder.path / "spec.toml").exists()
-        try:
-            note_own(folder.path, folder.spec)
-            if is_new:  # last of all: a folder with a spec is a run
-                write_text(folder.path / "spec.toml", write_spec(folder.spec))
-            yield
-        except Exception:
-            if is_new and not is_begun(folder):
-                _remove_start(folder)
-            raise
-
-
-def is_begun(folder: Folder) -> bool:
-    """Whether a run has anything that would have to be done again without it."""
-    places = ("tuned.toml", "trials/*.json", "seed-*/manifest.json")
-    return any(next(folder.path.glob(place), None) for place in places)
-
-
-def _remove_start(folder: Folder) -> None:
-    """Remove what a run wrote before anything worth keeping was done."""
-    for name in ("spec.toml", DATA, CODE):
-        (folder.path / name).unlink(missing_ok=True)
-    for place in (
-        folder.trials,
-        folder.path / "code",
-        *map(folder.of_seed, folder.spec.seeds),
-    ):
-        shutil.rmtree(place, ignore_errors=True)

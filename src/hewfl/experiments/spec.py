@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from hewfl.core.plugins import located
+from hewfl.core.plugins import absolute_name
 from hewfl.core.toml_records import from_table, to_table, write_toml
 from hewfl.core.validation import check_fields, invalid
 from hewfl.data.partition import GROUP as PARTITIONS_GROUP
@@ -213,12 +213,12 @@ def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             continue
         value = inner[name]
         if isinstance(value, Mapping):
-            value = {**value, "kind": located(value.get("kind"), folder)}
-        new[section] = {**inner, name: located(value, folder)}
+            value = {**value, "kind": absolute_name(value.get("kind"), folder)}
+        new[section] = {**inner, name: absolute_name(value, folder)}
     listed = new.get("methods")
     if isinstance(listed, list):
         new["methods"] = [
-            {**m, "method": located(m.get("method"), folder)}
+            {**m, "method": absolute_name(m.get("method"), folder)}
             if isinstance(m, Mapping)
             else m
             for m in listed

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from hewfl.core.plugins import is_own
+from hewfl.core.plugins import is_user_code
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
 from hewfl.data.partition import DIRICHLET_KINDS, GROUP, PER_CLIENT_KINDS
@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         f"only clients.partition = {', '.join(PER_CLIENT_KINDS)} have it",
     ),
     (
-        lambda s: not is_own(s.clients.partition, GROUP),
+        lambda s: not is_user_code(s.clients.partition, GROUP),
         ("clients.options",),
         "only a partition of your own has them",
     ),

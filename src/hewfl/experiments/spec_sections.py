@@ -7,23 +7,37 @@ from typing import Annotated, Any, Literal, final
 
 import numpy as np
 
-from hewfl.core.plugins import checked_name, is_own, load, make
+from hewfl.core.plugins import check_name, is_user_code, load, make
 from hewfl.core.toml_records import (
     check_names,
-    errors_naming,
     from_list,
     from_table,
     is_whole,
+    rename_errors,
 )
 from hewfl.core.validation import (
     BelowOne,
     Nonnegative,
     Positive,
     check_fields,
+    format_value,
     invalid,
-    shown,
 )
 from hewfl.data.partition import GROUP, KINDS, PartitionSpec
+from hewfl.federation import (
+    AnyParticipation,
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
+    FullParticipation,
+    LocalSteps,
+    PoissonSteps,
+    RandomParticipation,
+    RotatingParticipation,
+    SampledParticipation,
+    Scenario,
+    TimedSteps,
+)
 from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
@@ -33,20 +47,6 @@ from hewfl.federation.attacks import (
     RandomUpdates,
     ScaledUpdates,
     StaleUpdates,
-)
-from hewfl.federation.federation import (
-    ChoiceSteps,
-    EpochSteps,
-    FixedSteps,
-    FullParticipation,
-    Law,
-    LocalSteps,
-    PoissonSteps,
-    RandomParticipation,
-    RotatingParticipation,
-    SampledParticipation,
-    Scenario,
-    TimedSteps,
 )
 
 MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
@@ -202,9 +202,9 @@ class ProblemSpec:
 
     def __post_init__(self) -> None:
         """Validate the fields; code of the user's own is not loaded."""
-        checked_name(self.model, MODELS, MODELS_GROUP, "problem.model")
+        check_name(self.model, MODELS, MODELS_GROUP, "problem.model")
         if self.factory is not None:
-            checked_name(self.factory, (), PROBLEMS_GROUP, "problem.factory")
+            check_name(self.factory, (), PROBLEMS_GROUP, "problem.factory")
             if self.model != "softmax":
                 rule = "left out beside problem.factory"
                 raise invalid("problem.model", rule, repr(self.model))
@@ -268,7 +268,7 @@ class ClientsSpec:
 
         Code of the user's own is not loaded: a spec can be read without running it.
         """
-        checked_name(self.partition, PARTITIONS, GROUP, "clients.partition")
+        check_name(self.partition, PARTITIONS, GROUP, "clients.partition")
         check_fields(self)
         if not is_own_law(self.local_steps, LOCAL_STEPS_GROUP):
             make_local_steps(self.local_steps)
@@ -282,7 +282,7 @@ class ClientsSpec:
 
     def check_number(self) -> None:
         """Require laws that fit the number of clients, and one honest client."""
-        with errors_naming({"faults": "clients.scenario.faults"}):
+        with rename_errors({"faults": "clients.scenario.faults"}):
             make_scenario(self.scenario).assign(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.local_steps, self.participation
         check_sizes(
@@ -371,14 +371,14 @@ def make_scenario(given: Any) -> Scenario:
     objective = given.get("objective", "honest")
     if objective not in ("honest", "all"):
         raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
-    with errors_naming({"faults": f"{where}.faults"}):
+    with rename_errors({"faults": f"{where}.faults"}):
         return Scenario(tuple(faults), objective)
 
 
 def make_local_steps(given: Any) -> LocalSteps:
     """The law of local steps of a spec."""
     where = "clients.local_steps"
-    if isinstance(given, Mapping) or is_own(given, LOCAL_STEPS_GROUP):
+    if isinstance(given, Mapping) or is_user_code(given, LOCAL_STEPS_GROUP):
         law: LocalSteps = _law(LOCAL_STEPS, given, where, LOCAL_STEPS_GROUP, LocalSteps)
         return law
     if isinstance(given, list | tuple):
@@ -387,21 +387,23 @@ def make_local_steps(given: Any) -> LocalSteps:
         steps = int(given)
     else:
         raise invalid(where, "a whole number, a list of them or a table", repr(given))
-    with errors_naming({"steps": where}):
+    with rename_errors({"steps": where}):
         return FixedSteps(steps)
 
 
-def make_participation(given: Any) -> Law:
+def make_participation(given: Any) -> AnyParticipation:
     """The law of participation of a spec."""
     where = "clients.participation"
     if given == "full":
         return FullParticipation()
-    if isinstance(given, Mapping) or is_own(given, PARTICIPATION_GROUP):
-        law: Law = _law(PARTICIPATION, given, where, PARTICIPATION_GROUP, Law)
+    if isinstance(given, Mapping) or is_user_code(given, PARTICIPATION_GROUP):
+        law: AnyParticipation = _law(
+            PARTICIPATION, given, where, PARTICIPATION_GROUP, AnyParticipation
+        )
         return law
     if not is_whole(given):
         raise invalid(where, '"full", a whole number or a table', repr(given))
-    with errors_naming({"count": where}):
+    with rename_errors({"count": where}):
         return SampledParticipation(int(given))
 
 
@@ -428,7 +430,9 @@ def _written(law: Any, given: Any, field: str) -> str:
 
 def is_own_law(given: Any, group: str) -> bool:
     """Whether a spec names a law of the user's own; it is loaded only to run it."""
-    return is_own(given.get("kind") if isinstance(given, Mapping) else given, group)
+    return is_user_code(
+        given.get("kind") if isinstance(given, Mapping) else given, group
+    )
 
 
 def _law(
@@ -442,7 +446,7 @@ def _law(
     if isinstance(given, str):
         given = {"kind": given}
     kind = given.get("kind")
-    checked_name(kind, tuple(known), group, f"{where}.kind")
+    check_name(kind, tuple(known), group, f"{where}.kind")
     rest = {key: value for key, value in given.items() if key != "kind"}
     for key, value in rest.items():
         if value == []:
@@ -452,5 +456,5 @@ def _law(
     law = make(load(str(kind), group, f"{where}.kind"), rest, {}, where)
     if not isinstance(law, kind_of):
         rule = "a law with `draw`, or with `draw_after` for participation"
-        raise invalid(f"{where}.kind", rule, shown(law))
+        raise invalid(f"{where}.kind", rule, format_value(law))
     return law

@@ -10,7 +10,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.results import Results
-from hewfl.experiments.statistics import compare_finals, final_of
+from hewfl.experiments.statistics import compare_finals, final_values
 from hewfl.server.trace import AVERAGED, RoundRecord
 
 _OF_MODELS = (
@@ -110,7 +110,7 @@ def _pairs(results: Results) -> list[dict[str, Any]]:
         if not any(results.measures(label, quantity) for label in results.labels):
             continue
         # once for each: a study has fifty methods and a thousand pairs
-        finals = {k: final_of(results, k, quantity) for k in results.labels}
+        finals = {k: final_values(results, k, quantity) for k in results.labels}
         for i, first in enumerate(results.labels):
             for second in results.labels[i + 1 :]:
                 found_one = compare_finals(finals[first], finals[second], quantity)

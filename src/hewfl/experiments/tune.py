@@ -1,18 +1,20 @@
-"""Hyper-parameters by short trials of the candidates, all in lockstep."""
+"""Tuning: short trials of candidates in lockstep, and the choice of each method.
 
+A spec is tuned by its whole grid, with a first, shorter trial of all candidates if
+`tune.screen_rounds` is set, or by local search (`hewfl.experiments.local_search`).
+Trials of all runs are done together, stage by stage.
+"""
+
+import itertools
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, final
 
 import numpy as np
 
-from hewfl.core.array_types import Float64
-from hewfl.core.atomic import read_json, write_json
-from hewfl.core.validation import Array
-from hewfl.errors import DataError
+from hewfl.core.atomic import read_json, write_json, write_text
 from hewfl.experiments.build_problem import (
     build_federation,
     build_problem,
@@ -21,102 +23,200 @@ from hewfl.experiments.build_problem import (
     samples_of,
     start_of,
 )
-from hewfl.experiments.executor import Task
-from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.candidates import (
+    Candidates,
+    Choice,
+    Scores,
+    Trials,
+    all_candidates,
+    best_candidates,
+    choose,
+    extended_candidates,
+    join_trials,
+    trial_tables,
+)
+from hewfl.experiments.executor import Executor, Progress, Task, run_stage
+from hewfl.experiments.local_search import LocalSearch
 from hewfl.experiments.reference_optima import find_smoothness
-from hewfl.experiments.spec import Spec
-from hewfl.experiments.spec_sections import TuneSpec
+from hewfl.experiments.results import LARGER_IS_BETTER
+from hewfl.experiments.run_folder import Folder
+from hewfl.experiments.spec import Spec, write_spec
 from hewfl.server.trace import AVERAGED, RoundRecord
 from hewfl.simulation.engine import simulate
 
-LEAST = {"momentum": 0.0, "proximal": 0.0, "power": 0.0, "curvature_ratio": 1.01}
-MOST = {"curvature_ratio": 1e4}
-"""Natural bounds: no list need go beyond. Λ/L has to be above 1, and a hundredth more
-is next to it; where it is huge, weights are those of the shortest combination."""
-MODULE_LANES = 12
+MODULE_ENTRIES = 12
 """Candidates of a module in one trial."""
 CHECKPOINT_EVERY = 20
-"""Rounds of a module's trial; a trial loses less than this by being killed."""
-_ACCURACIES = ("test_accuracy", "validation_accuracy")
-LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES))
-Candidates = tuple[tuple[MethodSpec, ...], ...]
-"""Those of every method with a grid, method by method."""
-Scores = Float64[Array, "candidates k"]
-"""`tune.metric` and the `tune.tie_metrics`, one column each; less is better."""
-Trials = tuple[Mapping[str, Any], ...]
-"""Those of one method: `parameters`, and `scores` and `tie_scores` seed by seed."""
+"""Rounds of a module's trial; a killed trial loses less than this."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What tuning found for one method.
-
-    Attributes:
-        label: of the method.
-        parameters: the best point of its grid.
-        at_edge: those of them at the end of their list, where a wider list might help.
-        screen: every candidate of the first, shorter trial; empty if there was none.
-        table: every candidate of the last trial: for each seed, its `scores` in the
-            quantity that decides and its `tie_scores` in the one that decides between
-            equals, as measured; None where it diverged.
-    """
-
-    label: str
-    parameters: Mapping[str, Any]
-    at_edge: tuple[str, ...]
-    screen: Trials
-    table: Trials
+def is_untuned(folder: Folder) -> bool:
+    """Whether hyper-parameters are still to be chosen, or their record is missing."""
+    if folder.spec.is_tuned:
+        return False
+    return folder.tuned is None or not (folder.path / "tuning.json").exists()
 
 
-def candidates_of(spec: Spec) -> Candidates:
-    """All points of all grids."""
-    return tuple(method.candidates() for method in spec.methods if method.grid)
+def tune_runs(
+    folders: Sequence[Folder], executor: Executor, progress: Progress
+) -> None:
+    """Choose hyper-parameters of all runs that are not tuned, stage by stage."""
+    todo = [folder for folder in folders if is_untuned(folder)]
+    _tune_by_search([f for f in todo if f.spec.tune.local_search], executor, progress)
+    _tune_by_grid([f for f in todo if not f.spec.tune.local_search], executor, progress)
+    for folder in folders:
+        shutil.rmtree(folder.trials, ignore_errors=True)
+
+
+def _tune_by_grid(
+    folders: Sequence[Folder], executor: Executor, progress: Progress
+) -> None:
+    """Try all candidates, of which those of a first, shorter trial go on if any."""
+    trials = {folder.path: all_candidates(folder.spec) for folder in folders}
+    screens: dict[Path, list[Trials]] = {}
+    screened = [folder for folder in folders if folder.spec.tune.screen_rounds]
+    stage = _grid_stage(screened, trials, executor, progress, "screen")
+    for folder, tried, scores in stage:
+        spec = folder.spec
+        screens[folder.path] = trial_tables(spec, tried, scores)
+        best = best_candidates(spec, tried, scores, spec.tune.screen_top_k)
+        trials[folder.path] = tuple(
+            tuple(part[k] for k in sorted(chosen))
+            for part, chosen in zip(tried, best, strict=True)
+        )
+    for folder, tried, scores in _grid_stage(
+        folders, trials, executor, progress, "last"
+    ):
+        screen = screens.get(folder.path, [])
+        _write_choices(folder, *choose(folder.spec, tried, scores, screen))
+
+
+def _grid_stage(
+    folders: Sequence[Folder],
+    candidates: Mapping[Path, Candidates],
+    executor: Executor,
+    progress: Progress,
+    name: str,
+) -> list[tuple[Folder, Candidates, list[Scores]]]:
+    """Try candidates, and extensions of lists that have the best one at their end."""
+    trials, tried = dict(candidates), dict[Path, tuple[Candidates, list[Scores]]]()
+    for turn in itertools.count():
+        todo = [folder for folder in folders if any(trials[folder.path])]
+        if not todo:
+            break
+        stage = f"{name}+{turn}" if turn else name
+        for folder, scores in _run_trials(todo, trials, executor, progress, stage):
+            path, spec = folder.path, folder.spec
+            now = trials[path], scores
+            tried[path] = join_trials(tried[path], now) if path in tried else now
+            trials[path] = ()
+            if turn < spec.tune.max_extensions:
+                is_full = name == "screen" or not spec.tune.screen_rounds
+                new = extended_candidates(spec, *tried[path], is_full=is_full)
+                trials[path] = new
+    return [(folder, *tried[folder.path]) for folder in folders]
+
+
+def _tune_by_search(
+    folders: Sequence[Folder], executor: Executor, progress: Progress
+) -> None:
+    """Search the grids of all runs together, one stage after the other."""
+    searches = {folder.path: LocalSearch.start(folder.spec) for folder in folders}
+    for turn in itertools.count():
+        trials = {path: search.next_candidates() for path, search in searches.items()}
+        todo = [folder for folder in folders if any(trials[folder.path])]
+        if not todo:
+            break
+        stage = f"search-{turn}"
+        for folder, scores in _run_trials(todo, trials, executor, progress, stage):
+            path = folder.path
+            searches[path] = searches[path].with_scores(trials[path], scores)
+    for folder in folders:
+        tried = searches[folder.path].all_tried()
+        _write_choices(folder, *choose(folder.spec, *tried))
+
+
+def _write_choices(folder: Folder, tuned: Spec, choices: Sequence[Choice]) -> None:
+    write_json(folder.path / "tuning.json", [asdict(c) for c in choices])
+    write_text(folder.path / "tuned.toml", write_spec(tuned))
+
+
+def _run_trials(
+    folders: Sequence[Folder],
+    candidates: Mapping[Path, Candidates],
+    executor: Executor,
+    progress: Progress,
+    name: str,
+) -> list[tuple[Folder, list[Scores]]]:
+    """The trials of all runs in one stage; the scores of each, seed by seed."""
+    is_screen = name.startswith("screen")
+    tasks = list[list[list[Task]]]()
+    for folder in folders:
+        spec, given = folder.spec, candidates[folder.path]
+        rounds = spec.tune.screen_rounds if is_screen else spec.tune.rounds
+        seeds = spec.tune.screen_seeds if is_screen else spec.tune.seeds
+        file = folder.trials / name
+        tasks.append([trial_tasks(spec, given, rounds, s, file) for s in seeds])
+    flat = [task for seeds in tasks for parts in seeds for task in parts]
+    results = iter(run_stage(flat, executor, progress))
+    scores = [
+        [np.concatenate([next(results) for _ in parts]) for parts in seeds]
+        for seeds in tasks
+    ]
+    return list(zip(folders, scores, strict=True))
 
 
 def trial_tasks(
-    spec: Spec, candidates: Candidates, rounds: int, seed: int, place: Path
+    spec: Spec, candidates: Candidates, rounds: int, seed: int, file: Path
 ) -> list[Task]:
-    """Trials of the candidates for one seed, in the order of `parts_of`.
+    """Trials of the candidates for one seed, in the order of `split_candidates`.
 
     Args:
         spec: with grids.
         candidates: to try.
         rounds: of each trial.
         seed: of the trials.
-        place: how the names of the files begin that keep the scores of each trial.
+        file: beginning of the names of the files that keep the scores.
     """
-    tasks, parts = [], parts_of(spec, candidates)
+    tasks, parts = [], split_candidates(spec, candidates)
     for j, part in enumerate(parts):
         which = "" if len(parts) == 1 else f"-{j}"
-        file = place.with_name(f"{place.name}-{seed}{which}.json")
-        name, entries = f"{spec.name}, seed {seed}", sum(map(len, part))
-        done = rounds if file.exists() else 0
-        call, shares = (spec, part, rounds, seed, file), samples_of(spec, seed)
-        what = (name, rounds, kept_trial, call, done, entries, shares)
-        tasks.append(Task("tuning", *what, writes=file))
+        kept = file.with_name(f"{file.name}-{seed}{which}.json")
+        tasks.append(
+            Task(
+                stage="tuning",
+                name=f"{spec.name}, seed {seed}",
+                steps=rounds,
+                call=run_trial,
+                arguments=(spec, part, rounds, seed, kept),
+                done=rounds if kept.exists() else 0,
+                cost=sum(map(len, part)),
+                shares=samples_of(spec, seed),
+                writes=kept,
+            )
+        )
     return tasks
 
 
-def parts_of(spec: Spec, candidates: Candidates) -> list[Candidates]:
+def split_candidates(spec: Spec, candidates: Candidates) -> list[Candidates]:
     """Candidates in parts, in order, whose trials run side by side.
 
-    Softmax entries share the products of a round and stay together. Lanes of a module
-    share nothing but their draws: in parts they keep more processes busy beside the one
-    that waits for the GPU, and less is lost when a trial is stopped.
+    Softmax entries share the products of a round and stay together. Entries of a module
+    share only their draws: parts keep more processes busy beside the one that waits for
+    the GPU, and less is lost when a trial is stopped.
     """
     if not spec.problem.is_module:
         return [candidates]
     flat = [(k, each) for k, part in enumerate(candidates) for each in part]
     parts = []
-    for lo in range(0, len(flat), MODULE_LANES):
-        some = flat[lo : lo + MODULE_LANES]
+    for lo in range(0, len(flat), MODULE_ENTRIES):
+        some = flat[lo : lo + MODULE_ENTRIES]
         methods = dict.fromkeys(k for k, _ in some)
         parts.append(tuple(tuple(c for j, c in some if j == k) for k in methods))
     return parts
 
 
-def kept_trial(
+def run_trial(
     spec: Spec,
     candidates: Candidates,
     rounds: int,
@@ -125,20 +225,20 @@ def kept_trial(
     on_round: Callable[[int], None],
 ) -> Scores:
     """Scores of a trial, from its file if it was done before."""
-    found = read_json(file, missing=True)
-    if found is None:
+    table = read_json(file, missing=True)
+    if table is None:
         is_long = spec.problem.is_module and rounds > CHECKPOINT_EVERY
-        rest = file.with_suffix("") if is_long else None
-        scores = try_candidates(spec, candidates, rounds, seed, on_round, rest)
-        found = [[s if math.isfinite(s) else None for s in row] for row in scores]
-        write_json(file, found)
-        if rest is not None:
-            shutil.rmtree(rest, ignore_errors=True)
-    rows = [[math.inf if s is None else s for s in row] for row in found]
+        checkpoint = file.with_suffix("") if is_long else None
+        scores = score_candidates(spec, candidates, rounds, seed, on_round, checkpoint)
+        table = [[s if math.isfinite(s) else None for s in row] for row in scores]
+        write_json(file, table)
+        if checkpoint is not None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+    rows = [[math.inf if s is None else s for s in row] for row in table]
     return np.array(rows, dtype=np.float64)
 
 
-def try_candidates(
+def score_candidates(
     spec: Spec,
     candidates: Candidates,
     rounds: int,
@@ -153,13 +253,13 @@ def try_candidates(
         candidates: to try.
         rounds: of the trial.
         seed: of the trial.
-        on_round: told of the rounds done.
-        checkpoint: folder that a stopped trial goes on from, None for none.
+        on_round: called with the number of rounds done.
+        checkpoint: folder from which a stopped trial goes on, None for none.
     """
     problem = build_problem(spec, seed)
-    wanted = (spec.tune.metric, *spec.tune.tie_metrics)
-    if spec.problem.is_softmax and not any(q.startswith("test_") for q in wanted):
-        problem = replace(problem, test=None)  # nobody will look at it
+    metrics = (spec.tune.metric, *spec.tune.tie_metrics)
+    if spec.problem.is_softmax and not any(q.startswith("test_") for q in metrics):
+        problem = replace(problem, test=None)  # the test part need not be evaluated
     L = find_smoothness(spec, seed, problem)
     entries = entries_of(spec, [c for part in candidates for c in part], L, rounds)
     with naming_run(spec, seed):
@@ -176,151 +276,17 @@ def try_candidates(
             checkpoint_every=CHECKPOINT_EVERY,
             on_round=on_round,
         )
-    own = [trace.of(k) for k in range(len(entries))]
-    rows = [[_score(spec, records, name) for name in wanted] for records in own]
-    return np.array(rows)
-
-
-def best_of(
-    spec: Spec, candidates: Candidates, scores: Sequence[Scores], keep: int
-) -> list[tuple[int, ...]]:
-    """Indices of the best candidates of each method, best first."""
-    means = over_seeds(spec.tune, np.stack(scores))
-    found, first = [], 0
-    for part in candidates:
-        own = means[first : first + len(part)]
-        first += len(part)
-        least = own[:, 0].min()
-        level = np.where(own[:, 0] <= least + spec.tune.tie_tolerance, least, own[:, 0])
-        order = (
-            np.lexsort((*own[:, :0:-1].T, level))
-            if spec.tune.tie_tolerance
-            else np.argsort(own[:, 0], kind="stable")
-        )
-        found.append(tuple(int(k) for k in order[:keep]))
-    return found
-
-
-def over_seeds(
-    how: TuneSpec, rows: Float64[Array, "seeds *candidates k"]
-) -> Float64[Array, "*candidates k"]:
-    """What decides of the scores of all seeds: their mean, or the worst of them."""
-    found = rows.max(axis=0) if how.seed_reduction == "worst" else rows.mean(axis=0)
-    return np.asarray(found)
-
-
-def choose(
-    spec: Spec,
-    candidates: Candidates,
-    scores: Sequence[Scores],
-    screen: Sequence[Trials] = (),
-) -> tuple[Spec, tuple[Choice, ...]]:
-    """The spec with the best candidate of each method over the seeds.
-
-    Args:
-        spec: with grids.
-        candidates: that were tried.
-        scores: of `try_candidates`, one table per seed.
-        screen: `trial_tables` of the first trial, if there was one.
-    """
-    grids = [method for method in spec.methods if method.grid]
-    last = trial_tables(spec, candidates, scores)
-    first = screen or [()] * len(grids)
-    winners = best_of(spec, candidates, scores, 1)
-    choices = {}
-    for k, (method, (best,)) in enumerate(zip(grids, winners, strict=True)):
-        given = candidates[k][best].parameters
-        tried = [trial["parameters"] for trial in (*first[k], *last[k])]
-        edges = edges_of(lists_of(method, tried), given)
-        choices[method.label] = Choice(method.label, given, edges, first[k], last[k])
-    methods = tuple(
-        MethodSpec(m.method, m.label, choices[m.label].parameters)
-        if m.label in choices
-        else m
-        for m in spec.methods
-    )
-    return replace(spec, methods=methods), tuple(choices.values())
-
-
-def read_choices(file: Path) -> tuple[Choice, ...]:
-    """What a `tuning.json` says; nothing if there is none.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    found = read_json(file, missing=True) or []
-    try:
-        return tuple(
-            Choice(
-                entry["label"],
-                entry["parameters"],
-                *(tuple(entry[name]) for name in ("at_edge", "screen", "table")),
-            )
-            for entry in found
-        )
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{file} is damaged: {error!r}; delete it") from error
-
-
-def lists_of(
-    method: MethodSpec, tried: Sequence[Mapping[str, Any]]
-) -> dict[str, list[float]]:
-    """The method's lists of numbers, with what was tried beyond their ends.
-
-    Words, true and false have no order, and a list of one value was not searched.
-    """
-    return {
-        name: sorted({*values, *(each[name] for each in tried)})
-        for name, values in method.grid.items()
-        if len(values) > 1 and not isinstance(values[0], str | bool)
-    }
-
-
-def edges_of(
-    lists: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Parameters at the end of their list, unless the parameter itself ends there."""
-    return tuple(
-        name
-        for name, values in lists.items()
-        if chosen[name] in (values[0], values[-1])
-        and LEAST.get(name, -math.inf) < chosen[name] < MOST.get(name, math.inf)
-    )
-
-
-def trial_tables(
-    spec: Spec, candidates: Candidates, scores: Sequence[Scores]
-) -> list[Trials]:
-    """The trials of each method as they are written down, with their own sign."""
-    names = (spec.tune.metric, spec.tune.tie_metrics[0])
-    signs = np.array([-1.0 if name in LARGER_IS_BETTER else 1.0 for name in names])
-    by_candidate = np.stack(scores, axis=1)[..., :2] * signs  # candidates seeds 2
-    ends = np.cumsum([len(part) for part in candidates])
-    return [
-        tuple(
-            {
-                "parameters": dict(candidate.parameters),
-                "scores": _finite(row[:, 0]),
-                "tie_scores": _finite(row[:, 1]),
-            }
-            for candidate, row in zip(part, rows, strict=True)
-        )
-        for part, rows in zip(
-            candidates, np.split(by_candidate, ends[:-1]), strict=True
-        )
-    ]
-
-
-def _finite(values: Float64[Array, " seeds"]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+    records = [trace.of(k) for k in range(len(entries))]
+    return np.array([[_score(spec, each, q) for q in metrics] for each in records])
 
 
 def _score(spec: Spec, records: Sequence[RoundRecord], quantity: str) -> float:
-    """What a candidate is judged by, after the last round; less is better."""
+    """A quantity of a candidate after the last round; less is better."""
     record = records[-1]
     if quantity == "local_steps":
         return float(sum(sum(each.horizons) for each in records))
-    if spec.evaluate_model == "averaged" and f"{AVERAGED}{quantity}" in record.metrics:
+    is_averaged = spec.evaluate_model == "averaged"
+    if is_averaged and f"{AVERAGED}{quantity}" in record.metrics:
         quantity = f"{AVERAGED}{quantity}"
     value = record.metrics.get(quantity, getattr(record, quantity, None))
     if value is None or not math.isfinite(value):

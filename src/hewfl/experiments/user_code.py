@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hewfl.core.atomic import read_json, write_json
-from hewfl.core.plugins import code_files, is_own, load
+from hewfl.core.plugins import code_files, is_user_code, load
 from hewfl.core.toml_records import one_of
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
@@ -86,7 +86,7 @@ def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
         given = getattr(getattr(spec, section), name)
         kind = given.get("kind") if isinstance(given, Mapping) else given
         asked[f"{section}.{name}"] = (kind, group)
-    return {field: found for field, found in asked.items() if is_own(*found)}
+    return {field: found for field, found in asked.items() if is_user_code(*found)}
 
 
 def check_own_code(spec: Spec) -> None:

@@ -1,7 +1,7 @@
-"""Laws of local work: how many steps each client does in a round.
+"""Local-step samplers: the number of local steps (the horizon H_i) of each client.
 
-A law is a function of (seed, round) alone, so that all methods meet the same clients
-doing the same work, and a resumed run meets them again.
+A sampler is a function of (seed, round) alone. So all methods of a comparison have the
+same clients with the same work, and so has a resumed run.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from typing import Annotated, Protocol, final, runtime_checkable
 import numpy as np
 
 from hewfl.core.array_types import Float64, Int64, Num
-from hewfl.core.provenance import shown_record
 from hewfl.core.validation import (
     Array,
     Ints,
@@ -20,9 +19,9 @@ from hewfl.core.validation import (
     Reals,
     Validated,
     as_float64,
+    format_value,
     invalid,
     positive,
-    shown,
     whole,
 )
 from hewfl.federation.rng import LOCAL_STEPS, SETUP, generator
@@ -33,7 +32,7 @@ Wholes = Int64[Ints, " n"]
 
 @runtime_checkable
 class LocalSteps(Protocol):
-    """Local steps of every client in a round."""
+    """A local-step sampler."""
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """H_i ≥ 1 for all clients, from (seed, t) alone.
@@ -56,12 +55,12 @@ def check_wholes(
     try:
         values = np.asarray(given)
     except ValueError as error:  # ragged
-        raise invalid(name, rule, shown(given)) from error
+        raise invalid(name, rule, format_value(given)) from error
     real = values.dtype.kind in "iuf" and values.size > 0
     if not real or not (np.isfinite(values) & (values == np.floor(values))).all():
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
     if values.min() < 1:
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
     return values
 
 
@@ -69,14 +68,14 @@ def check_list(name: str, given: Sequence[float] | Reals) -> None:
     """Require a list of numbers that is not empty."""
     values = as_float64(name, given)
     if values.ndim != 1 or values.size == 0:
-        raise invalid(name, "a list of numbers", shown(given))
+        raise invalid(name, "a list of numbers", format_value(given))
 
 
 def whole_list(name: str, given: Sequence[int]) -> None:
     """Require a list of whole numbers of at least 1."""
     rule = "a list of whole numbers of at least 1"
     if np.ndim(check_wholes(name, given, rule)) != 1:
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
 
 
 def positive_list(name: str, given: Sequence[float] | Float64[Array, " k"]) -> None:
@@ -108,7 +107,7 @@ class FixedSteps(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class ChoiceSteps(Validated):
-    """A uniform choice from a list, once for the run or afresh every round.
+    """A uniform choice from a list, once for the run or in every round.
 
     The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
 
@@ -131,18 +130,18 @@ class ChoiceSteps(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class PoissonSteps:
-    """A mixture of Poisson laws, cut to a range, afresh every round.
+    """A mixture of Poisson distributions, truncated to a range, in every round.
 
     The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
     "truncation to the range [1, 12]".
 
     Attributes:
-        rates: of the laws, each positive.
-        probabilities: of the laws.
-        least: of the steps.
-        most: of the steps.
+        rates: of the distributions, each positive.
+        probabilities: of the distributions.
+        least: smallest number of steps.
+        most: largest number of steps.
         clipped: whether a draw outside the range becomes its nearest end; otherwise the
-            laws are conditioned on the range, so that it is drawn again.
+            distributions are conditioned on the range.
 
     Raises:
         InvalidInputError: an attribute is out of its range.
@@ -166,12 +165,8 @@ class PoissonSteps:
         if not 1 <= least <= most:
             raise invalid("least", f"from 1 to `most` = {most}", least)
 
-    def __repr__(self) -> str:
-        """All fields; clipping where it is used."""
-        return shown_record(self, ("clipped",))
-
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
-        """One value per client; of the conditioned law by its inverse."""
+        """One value per client; of the conditioned distribution by its inverse."""
         rng = generator(seed, LOCAL_STEPS, t)
         component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
         if self.clipped:
@@ -190,15 +185,14 @@ class PoissonSteps:
 @final
 @dataclass(frozen=True, slots=True)
 class EpochSteps:
-    """The steps of passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
+    """Local epochs: the steps of passes over a client's data, H_i = ⌈epochs · m_i / b_i⌉.
 
     Only the number of steps is that of whole passes. Samples are drawn with
-    replacement in every step, as under any other law: in one epoch some come twice
-    and some not at all.
+    replacement in every step: in one epoch some occur twice and some not at all.
 
     Attributes:
-        epochs: how many, or a list to choose from afresh every round.
-        probabilities: of the entries of the list; equal ones if left out.
+        epochs: a number, or a list to choose from in every round.
+        probabilities: of the numbers in the list; equal by default.
 
     Raises:
         InvalidInputError: an attribute is out of its range.
@@ -215,14 +209,10 @@ class EpochSteps:
             shares = as_float64("probabilities", self.probabilities)
             if shares.shape != epochs.shape:
                 raise invalid(
-                    "probabilities", "one per entry of `epochs`", shown(shares)
+                    "probabilities", "one per entry of `epochs`", format_value(shares)
                 )
             if abs(shares.sum() - 1) > 1e-9 or shares.min() < 0:
-                raise invalid("probabilities", "a distribution", shown(shares))
-
-    def __repr__(self) -> str:
-        """All fields; probabilities where they are given."""
-        return shown_record(self, ("probabilities",))
+                raise invalid("probabilities", "a distribution", format_value(shares))
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """Steps for the epochs of this round."""
@@ -235,10 +225,10 @@ class EpochSteps:
 @final
 @dataclass(frozen=True, slots=True)
 class TimedSteps(Validated):
-    """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
+    """The steps in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
 
     Attributes:
-        budget: seconds a round lasts.
+        budget: seconds of a round.
         speeds: steps per second of each client.
         jitter: standard deviation of log speed from round to round.
     """
@@ -248,7 +238,7 @@ class TimedSteps(Validated):
     jitter: Nonnegative = 0.0
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
-        """Steps done when the time is up."""
+        """The steps of this round."""
         speeds = np.asarray(self.speeds, dtype=np.float64)
         if len(speeds) != len(sizes):
             raise invalid("speeds", f"{len(sizes)} numbers", len(speeds))

@@ -15,7 +15,14 @@ import numpy as np
 
 from hewfl.core.array_types import Float, Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import Array, Ints, PerClient, check_fields, invalid, shown
+from hewfl.core.validation import (
+    Array,
+    Ints,
+    PerClient,
+    check_fields,
+    format_value,
+    invalid,
+)
 from hewfl.federation.attacks import (
     Fault,
     HiddenBatches,
@@ -79,11 +86,11 @@ class Scenario:
     def __post_init__(self) -> None:
         """Check the types of the faults, and the objective."""
         if not isinstance(self.faults, tuple):
-            raise invalid("faults", "a tuple of faults", shown(self.faults))
+            raise invalid("faults", "a tuple of faults", format_value(self.faults))
         for fault in self.faults:
             if isinstance(fault, type) or not isinstance(fault, Fault):
                 rule = "faults such as RandomLabels(0.25)"
-                raise invalid("faults", rule, shown(fault))
+                raise invalid("faults", rule, format_value(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
             raise invalid("faults", "of one HiddenBatches at most", "two")
         check_fields(self)

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from hewfl.aggregators import Aggregator
 from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.round import Cohort
-from hewfl.core.validation import invalid, positive, shown, whole
+from hewfl.core.validation import format_value, invalid, positive, whole
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import layout_of, to_float64, to_record
@@ -108,7 +108,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         **fedavg: Any,
     ) -> None:
         for old in _RENAMED.keys() & fedavg:
-            raise invalid(old, f"written as `{_RENAMED[old]}`", shown(fedavg[old]))
+            raise invalid(
+                old, f"written as `{_RENAMED[old]}`", format_value(fedavg[old])
+            )
         super().__init__(*args, **fedavg)
         entry = as_entry(as_algorithm(aggregator), "aggregator")
         self.server_step = entry.server_step if server_step is None else server_step
@@ -262,7 +264,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             isinstance(rate, int | float) and rate > 0
         ):
             rule = f"given the step size that clients use, for {self.entry.name}"
-            raise invalid(f'train_config["{keys.LEARNING_RATE}"]', rule, shown(rate))
+            raise invalid(
+                f'train_config["{keys.LEARNING_RATE}"]', rule, format_value(rate)
+            )
         messages = list(super().configure_train(t, arrays, config, grid))
         if self.phases == 2:
             messages = request_sketches(messages, t, self.configrecord_key)

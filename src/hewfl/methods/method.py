@@ -32,8 +32,8 @@ from hewfl.core.validation import (
     Validated,
     at_round,
     check_fields,
+    format_value,
     invalid,
-    shown,
 )
 from hewfl.displacements.control_variates import (
     Start,
@@ -245,9 +245,9 @@ class Method:
         ):
             value = getattr(self, part)
             if isinstance(value, type) or not isinstance(value, kind):
-                raise invalid(part, example, shown(value))
+                raise invalid(part, example, format_value(value))
         if not isinstance(self.name, str):
-            raise invalid("name", "text", shown(self.name))
+            raise invalid("name", "text", format_value(self.name))
         if not self.name:
             total = ", total step" if self.local.is_shared else ""
             words = f"{self.aggregator.name}{total}{self.server_step.words}"

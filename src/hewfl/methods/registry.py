@@ -15,7 +15,7 @@ from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
 from hewfl.core.algorithm import Algorithm
-from hewfl.core.validation import invalid, shown
+from hewfl.core.validation import format_value, invalid
 from hewfl.methods import presets
 from hewfl.methods.method import ClientTraining, Method
 from hewfl.server.state import check_algorithm
@@ -83,6 +83,8 @@ def as_algorithm(aggregator: str | Aggregator | Algorithm[Any]) -> Algorithm[Any
     if isinstance(aggregator, Aggregator):
         return Method(ClientTraining(), aggregator, name=aggregator.name)
     if isinstance(aggregator, type):
-        raise invalid("aggregator", "an instance, not a class", shown(aggregator))
+        raise invalid(
+            "aggregator", "an instance, not a class", format_value(aggregator)
+        )
     check_algorithm("aggregator", aggregator)
     return aggregator

@@ -7,7 +7,7 @@ import array_api_compat as compat
 import numpy as np
 
 from hewfl.core.array_types import Float, Float64, Int, Int64, Num
-from hewfl.core.validation import ArrayLike, Ints, invalid, shown
+from hewfl.core.validation import ArrayLike, Ints, format_value, invalid
 from hewfl.displacements.backend import to_host
 
 
@@ -37,7 +37,9 @@ def checked_shards(partition: Sequence[ArrayLike], m: int) -> list[Int64[Ints, "
         InvalidInputError: there is no client, or a row is out of range.
     """
     if not isinstance(partition, Iterable):
-        raise invalid("partition", "one list of rows per client", shown(partition))
+        raise invalid(
+            "partition", "one list of rows per client", format_value(partition)
+        )
     shards = [_checked_rows(i, rows, m) for i, rows in enumerate(partition)]
     if not shards:
         raise invalid("partition", "one list of rows per client", "an empty one")
@@ -49,9 +51,9 @@ def _checked_rows(client: int, given: ArrayLike, m: int) -> Int64[Ints, " k"]:
     try:
         rows = np.asarray(given)
     except ValueError as error:  # ragged
-        raise invalid(name, rule, shown(given)) from error
+        raise invalid(name, rule, format_value(given)) from error
     if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iu":
-        raise invalid(name, rule, shown(given))
+        raise invalid(name, rule, format_value(given))
     if rows.min() < 0 or rows.max() >= m:
         outside = rows[(rows < 0) | (rows >= m)][0]
         raise invalid(name, f"rows from 0 to {m - 1}", outside)

@@ -17,11 +17,10 @@ from pathlib import Path
 from hewfl.core.atomic import write_text
 from hewfl.core.validation import invalid
 from hewfl.experiments.method_spec import MethodSpec
-from hewfl.experiments.partial_results import results_so_far
 from hewfl.experiments.plots import measured
 from hewfl.experiments.results import Results
-from hewfl.experiments.run_folder import Folder
-from hewfl.experiments.statistics import stand
+from hewfl.experiments.run_folder import Folder, read_partial_results
+from hewfl.experiments.statistics import rank_methods
 from hewfl.experiments.styles import page_style, styles_of
 from hewfl.experiments.summary import summarise
 from hewfl.report.page_data import Html, PageRun, page_data, tag, warning
@@ -62,7 +61,7 @@ def write_report(
         if quantity not in JUDGED:
             raise invalid("targets", f"of {', '.join(JUDGED)}", repr(quantity))
     is_done = all(folder.is_done for folder in folders)
-    found = [(f, f.results if f.is_done else results_so_far(f)) for f in folders]
+    found = [(f, f.results if f.is_done else read_partial_results(f)) for f in folders]
     begun = [(folder, results) for folder, results in found if results is not None]
     methods: dict[str, MethodSpec] = {}
     for _, results in begun:  # one look for a label on the whole page
@@ -71,8 +70,8 @@ def write_report(
     runs = []
     for k, (folder, results) in enumerate(begun):
         summary = folder.summary if folder.is_done else summarise(results)
-        standings = {q: stand(results, q) for q in _judged(results)}
-        runs.append(PageRun(folder, results, summary, styles, standings, k))
+        rankings = {q: rank_methods(results, q) for q in _judged(results)}
+        runs.append(PageRun(folder, results, summary, styles, rankings, k))
     waiting = [_waiting(folder) for folder, results in found if results is None]
     body = [article(run, targets or {}) for run in runs]
     if len(runs) > 1:

@@ -13,12 +13,18 @@ import numpy as np
 from hewfl.core.array_types import Float64, Int64, UInt16
 from hewfl.core.validation import Array, Ints
 from hewfl.experiments.plots import QUANTITIES, leaders, measured
-from hewfl.experiments.results import AXES, GAPS, Results, axes_of, positions
+from hewfl.experiments.results import (
+    AXES,
+    GAPS,
+    LARGER_IS_BETTER,
+    Results,
+    available_axes,
+    mean_axis_values,
+)
 from hewfl.experiments.run_folder import Folder
-from hewfl.experiments.statistics import Standing
+from hewfl.experiments.statistics import Ranking
 from hewfl.experiments.styles import Style
 from hewfl.experiments.summary import statistics
-from hewfl.experiments.tune import LARGER_IS_BETTER
 
 
 class Html(str):
@@ -92,7 +98,7 @@ class PageRun:
     results: Results
     summary: Mapping[str, Any]
     styles: Mapping[str, Style]
-    standings: Mapping[str, Standing]
+    rankings: Mapping[str, Ranking]
     number: int
 
     def name(self, label: str) -> Html:
@@ -172,7 +178,7 @@ ABSENT = 65535
 
 def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
     """What the script draws of one run, at six significant digits."""
-    axes = axes_of(results)
+    axes = available_axes(results)
     kept = _spread_out(0, len(results.rounds) - 1, POINTS)
     offered = measured(results, QUANTITIES)
     return {
@@ -197,7 +203,9 @@ def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
                 "dash": [style.width * part for part in style.dash],
                 "marker": style.marker,
                 "width": style.width,
-                "at": {a: _rounded(positions(results, label, a)[kept]) for a in axes},
+                "at": {
+                    a: _rounded(mean_axis_values(results, label, a)[kept]) for a in axes
+                },
                 "curves": {
                     key: [_rounded(row[kept]) for row in results.values(label, key)]
                     for key in offered

@@ -10,23 +10,28 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array
+from hewfl.experiments.candidates import Choice, Trials
 from hewfl.experiments.plots import QUANTITIES, measured
-from hewfl.experiments.results import AXES, axes_of, positions
+from hewfl.experiments.results import (
+    AXES,
+    LARGER_IS_BETTER,
+    available_axes,
+    mean_axis_values,
+)
 from hewfl.experiments.spec import write_spec
 from hewfl.experiments.statistics import (
     LEVEL,
-    Certain,
-    Standing,
+    CorrectedComparison,
+    Ranking,
     common_target,
-    friedman,
-    rank,
-    reach,
-    reach_text,
-    short,
+    friedman_p,
+    mean_ranks,
+    rounds_to_target,
+    short_number,
+    target_text,
 )
 from hewfl.experiments.styles import is_hew
 from hewfl.experiments.summary import statistics
-from hewfl.experiments.tune import LARGER_IS_BETTER, Choice, Trials
 from hewfl.report.page_data import (
     Html,
     PageRun,
@@ -42,7 +47,7 @@ from hewfl.report.page_data import (
 
 def answer(run: PageRun) -> Html:
     """One sentence and one small table on one run."""
-    told = [_sentence(s) for s in run.standings.values()]
+    told = [_sentence(s) for s in run.rankings.values()]
     head = ["quantity", "best", "certainty", "cost"]
     rows = [
         [
@@ -51,7 +56,7 @@ def answer(run: PageRun) -> Html:
             _certainty(s),
             join(_costs(run, s)),
         ]
-        for s in run.standings.values()
+        for s in run.rankings.values()
         if s.best
     ]
     last = run.results.spec.rounds
@@ -72,7 +77,7 @@ def answer(run: PageRun) -> Html:
 
 def overview(runs: Sequence[PageRun]) -> Html:
     """One sentence, one table of winners and one ranking over several runs."""
-    shared = [q for q in QUANTITIES if all(q in run.standings for run in runs)]
+    shared = [q for q in QUANTITIES if all(q in run.rankings for run in runs)]
     if not shared:
         return Html("")
     told = "; ".join(_over_panels(runs, q) for q in shared)
@@ -81,7 +86,7 @@ def overview(runs: Sequence[PageRun]) -> Html:
     for run in runs:
         cells = [
             join((*_named(run, s), tag("small", _short_certainty(s)), _sent(run, s)))
-            for s in (run.standings[q] for q in shared)
+            for s in (run.rankings[q] for q in shared)
         ]
         link = tag("a", run.results.spec.name, href=f"#run-{run.number}")
         rows.append([link, *cells])
@@ -97,20 +102,20 @@ def overview(runs: Sequence[PageRun]) -> Html:
 
 def _over_panels(runs: Sequence[PageRun], quantity: str) -> str:
     """Who is best in how many panels, in words."""
-    standings = [run.standings[quantity] for run in runs]
-    best = Counter(s.best[0] for s in standings if s.best)
-    sure = Counter(s.best[0] for s in standings if s.best and _is_certain(s))
+    rankings = [run.rankings[quantity] for run in runs]
+    best = Counter(s.best[0] for s in rankings if s.best)
+    sure = Counter(s.best[0] for s in rankings if s.best and _is_certain(s))
     names = [f"{k} in {n} (certain in {sure[k]})" for k, n in best.most_common()]
     return f"best {QUANTITIES[quantity]}: {listed(names)}"
 
 
 def _ranking(runs: Sequence[PageRun], quantity: str) -> Html:
     """Methods by their mean rank over the panels."""
-    standings = [run.standings[quantity] for run in runs]
-    rows = rank(standings)
+    rankings = [run.rankings[quantity] for run in runs]
+    rows = mean_ranks(rankings)
     if not rows:
         return Html("")
-    p = friedman(standings)
+    p = friedman_p(rankings)
     test = "" if p is None else f"; Friedman's test that all are alike: p = {p:.2g}"
     caption = f"Ranking by {QUANTITIES[quantity]} over panels, 1 is best{test}"
     head = ["method", "mean rank", "panels", "best in", "certain wins", "losses"]
@@ -126,12 +131,12 @@ def _ranking(runs: Sequence[PageRun], quantity: str) -> Html:
     return table(head, cells, caption)
 
 
-def _is_certain(s: Standing) -> bool:
+def _is_certain(s: Ranking) -> bool:
     """Whether the best is certainly ahead of all others."""
-    return len(s.split(s.best[0])["better"]) == len(s.labels) - len(s.best)
+    return len(s.by_verdict(s.best[0])["better"]) == len(s.labels) - len(s.best)
 
 
-def _sentence(s: Standing) -> str:
+def _sentence(s: Ranking) -> str:
     name = QUANTITIES[s.quantity]
     if not s.best:
         return f"on {name} no method came through every seed"
@@ -143,7 +148,7 @@ def _sentence(s: Standing) -> str:
     if _is_certain(s):
         wins = "win" if many else "wins"
         return f"on {name} {first} {wins}, certainly against all {others} others"
-    doubt = s.split(s.best[0])["undecided"]
+    doubt = s.by_verdict(s.best[0])["undecided"]
     if len(doubt) == others:
         has = "have" if many else "has"
         return f"on {name} {first} {has} the best mean, but nothing is certain"
@@ -151,31 +156,31 @@ def _sentence(s: Standing) -> str:
     return f"on {name} {first} {leads}, not told apart from {listed(doubt)}"
 
 
-def _named(run: PageRun, s: Standing) -> list[str]:
+def _named(run: PageRun, s: Ranking) -> list[str]:
     """The best with their lines and the mean of the first."""
     if not s.best:
         return ["none"]
     names = [tag("span", run.name(label), class_="method") for label in s.best]
-    own = run.results.judged(s.best[0], s.quantity)
+    own = run.results.evaluated_quantity(s.best[0], s.quantity)
     return [*names, tag("small", run.final(s.best[0], own))]
 
 
-def _short_certainty(s: Standing) -> str:
+def _short_certainty(s: Ranking) -> str:
     if not s.best:
         return ""
-    ahead = len(s.split(s.best[0])["better"])
+    ahead = len(s.by_verdict(s.best[0])["better"])
     others = len(s.labels) - len(s.best)
     return "certain" if ahead == others else f"certain against {ahead} of {others}"
 
 
-def _certainty(s: Standing) -> str:
+def _certainty(s: Ranking) -> str:
     """How sure the first place is, with the largest corrected p behind it."""
-    others = s.split(s.best[0])
+    others = s.by_verdict(s.best[0])
     count = len(s.labels) - len(s.best)
     if len(next(iter(s.finals.values()))) < 2:
         return "one seed: nothing can be certain"
     if not others["undecided"]:
-        worst = max((s.against(s.best[0], k).p for k in others["better"]), default=0.0)
+        worst = max((s.compare(s.best[0], k).p for k in others["better"]), default=0.0)
         return f"certain against all {count} others, p ≤ {max(worst, 1e-4):.1g}"
     doubt = listed(others["undecided"], 4)
     return (
@@ -184,30 +189,32 @@ def _certainty(s: Standing) -> str:
     )
 
 
-def _costs(run: PageRun, s: Standing) -> list[Html]:
+def _costs(run: PageRun, s: Ranking) -> list[Html]:
     """What the best sent in all, and what it needed to the common target."""
     results, label = run.results, s.best[0]
     lines = [_sent(run, s)]
     target = common_target(s)
     if target is not None:
-        for axis in axes_of(results):
+        for axis in available_axes(results):
             if axis in ("rounds", "seconds"):
-                when = reach_text(reach(results, label, s.quantity, target, axis))
+                when = target_text(
+                    rounds_to_target(results, label, s.quantity, target, axis)
+                )
                 lines.append(
                     tag("small", f"{AXES[axis]} to {target:.4g}: {when}"),
                 )
     return lines
 
 
-def _sent(run: PageRun, s: Standing) -> Html:
+def _sent(run: PageRun, s: Ranking) -> Html:
     """What the best sent in all, beside the least that a method sent."""
     if not s.best:
         return Html("")
-    sent = {k: positions(run.results, k, "scalars")[-1] for k in s.labels}
+    sent = {k: mean_axis_values(run.results, k, "scalars")[-1] for k in s.labels}
     least = min((v for v in sent.values() if v > 0), default=np.nan)
     ratio = sent[s.best[0]] / least
     more = f", {ratio:.2g} times the least" if ratio > 1.05 else ""
-    return tag("small", f"{short(float(sent[s.best[0]]))} scalars{more}")
+    return tag("small", f"{short_number(float(sent[s.best[0]]))} scalars{more}")
 
 
 # ------------------ Sections of a report page that compare: all pairs, the best
@@ -229,12 +236,12 @@ def baseline(run: PageRun) -> Html:
     """Every method against the best baseline, quantity by quantity."""
     rivals = {m.label for m in run.results.spec.methods if not is_hew(m)}
     tables = []
-    for s in run.standings.values():
+    for s in run.rankings.values():
         best = next((k for k in s.labels if k in rivals), None)
         others = [label for label in run.results.labels if label != best]
         if best is None or not others or not math.isfinite(s.mean(best)):
             continue
-        found = {label: s.against(label, best) for label in others}
+        found = {label: s.compare(label, best) for label in others}
         scale = _scale(found.values())
         rows = [
             [run.name(label), "0", "the same in every seed", "", "—", "= equal"]
@@ -257,8 +264,8 @@ def matrix(run: PageRun) -> Html:
     """All pairs: the row less the column."""
     if len(run.results.labels) < 2:
         return tag("p", "There is one method only.")
-    first, *rest = (_matrix(run, s) for s in run.standings.values())
-    names = [QUANTITIES[s.quantity] for s in run.standings.values()][1:]
+    first, *rest = (_matrix(run, s) for s in run.rankings.values())
+    names = [QUANTITIES[s.quantity] for s in run.rankings.values()][1:]
     folded = [
         tag("details", tag("summary", name), inside)
         for name, inside in zip(names, rest, strict=True)
@@ -266,7 +273,7 @@ def matrix(run: PageRun) -> Html:
     return join((first, *folded))
 
 
-def _matrix(run: PageRun, s: Standing) -> Html:
+def _matrix(run: PageRun, s: Ranking) -> Html:
     head = ["method", *(str(k) for k in range(1, len(s.labels) + 1))]
     rows = []
     for k, label in enumerate(s.labels, start=1):
@@ -280,13 +287,13 @@ def _matrix(run: PageRun, s: Standing) -> Html:
     return table(head, rows, caption, css="matrix")
 
 
-def _matrix_cell(s: Standing, label: str, other: str) -> Html:
+def _matrix_cell(s: Ranking, label: str, other: str) -> Html:
     if label == other:
         return tag("td", "·", class_="self")
     if s.is_equal(label, other):
         return tag("td", "= 0", class_="equal", title="the same in every seed")
-    c = s.against(label, other)
-    text = f"{WORDS[c.verdict][0]} {_signed(c.found.mean)}"
+    c = s.compare(label, other)
+    text = f"{WORDS[c.verdict][0]} {_signed(c.comparison.mean)}"
     told = f"{label} against {other}: p = {c.p:.2g}"
     return tag("td", text, class_=c.verdict, title=told)
 
@@ -303,16 +310,18 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
         asked: targets by quantity; of others a level that half of the methods reach.
     """
     tables, results = [], run.results
-    axes = [axis for axis in axes_of(results) if axis != "paper_scalars"]
-    for s in run.standings.values():
+    axes = [axis for axis in available_axes(results) if axis != "paper_scalars"]
+    for s in run.rankings.values():
         target = asked.get(s.quantity, common_target(s))
         if target is None:
             continue
         rows = []
         for label in s.labels:
-            found = {a: reach(results, label, s.quantity, target, a) for a in axes}
+            found = {
+                a: rounds_to_target(results, label, s.quantity, target, a) for a in axes
+            }
             order = float(np.mean(found["rounds"]))
-            cells = [reach_text(own) for own in found.values()]
+            cells = [target_text(own) for own in found.values()]
             rows.append((order, [run.name(label), *cells]))
         rows.sort(key=lambda row: row[0])
         what = "as asked" if s.quantity in asked else "reached by half of the methods"
@@ -328,9 +337,9 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
     return join((tag("p", note, class_="note"), *tables))
 
 
-def _difference(c: Certain, scale: float, colour: str) -> list[str]:
+def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
     """A comparison as cells of a row: numbers, a small picture, a word."""
-    found = c.found
+    found = c.comparison
     verdict = tag("span", WORDS[c.verdict], class_=c.verdict)
     if not math.isfinite(found.high):
         known = f"{found.mean:+.4g}" if found.seeds else "—"
@@ -355,9 +364,9 @@ def _difference(c: Certain, scale: float, colour: str) -> list[str]:
     return [f"{shown:+.4g}", interval, picture, f"{c.p:.2g}", verdict]
 
 
-def _scale(found: Iterable[Certain]) -> float:
+def _scale(found: Iterable[CorrectedComparison]) -> float:
     """Half the width of the pictures: far outliers end at the border."""
-    ends = [max(abs(c.found.low), abs(c.found.high)) for c in found]
+    ends = [max(abs(c.comparison.low), abs(c.comparison.high)) for c in found]
     kept = [end for end in ends if math.isfinite(end)]
     return min(max(kept), 3 * float(np.median(kept))) or 1.0 if kept else 1.0
 

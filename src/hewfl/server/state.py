@@ -19,9 +19,9 @@ import numpy as np
 
 from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Bool, Float, Float64, Int64
-from hewfl.core.plugins import told
+from hewfl.core.plugins import describe_error
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
-from hewfl.core.validation import Array, Ints, Mask, invalid, shown
+from hewfl.core.validation import Array, Ints, Mask, format_value, invalid
 from hewfl.errors import DataError, HewError, RuleError
 from hewfl.server.communication import RoundCommunication
 from hewfl.server.server_step import Average, ServerStep
@@ -58,7 +58,7 @@ class Entry:
         """Check that an algorithm and a server step were given."""
         check_algorithm("algorithm", self.algorithm)
         if not isinstance(self.server_step, ServerStep):
-            raise invalid("server_step", "a ServerStep", shown(self.server_step))
+            raise invalid("server_step", "a ServerStep", format_value(self.server_step))
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ def check_algorithm(name: str, value: object, also: str = "") -> None:
     """Require an object with the five parts of an algorithm; not a class."""
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
-        got = shown(value)
+        got = format_value(value)
         if "decide" not in missing and not isinstance(value, type):
             got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
         if hasattr(value, "needs") and not isinstance(value, type):
@@ -214,7 +214,7 @@ def rule_errors(entry: Entry, when: str) -> Iterator[None]:
     except (HewError, MemoryError):
         raise
     except Exception as error:
-        raise rule_error(entry, when, told(error)) from error
+        raise rule_error(entry, when, describe_error(error)) from error
 
 
 def rule_error(entry: Entry, when: str, what: str) -> RuleError:
@@ -235,7 +235,9 @@ def checked_plan(entry: Entry, cohort: Cohort, state: Any) -> LocalPlan:
     with rule_errors(entry, when):
         plan: Any = entry.algorithm.plan(cohort, state)
     if not isinstance(plan, LocalPlan):
-        raise rule_error(entry, when, f"it must return a LocalPlan; got {shown(plan)}")
+        raise rule_error(
+            entry, when, f"it must return a LocalPlan; got {format_value(plan)}"
+        )
     steps: Any = plan.step_sizes
     is_vector = isinstance(steps, np.ndarray) and steps.dtype.kind == "f"
     if not is_vector or steps.shape != (s,):
@@ -262,7 +264,7 @@ def checked_decision(
     name, pair = f"the decision of {algorithm.name}", "a Decision and the next state"
     is_pair = isinstance(answer, tuple) and len(answer) == 2
     if not is_pair or not isinstance(answer[0], Decision):
-        raise RuleError(f"`{name}` must be {pair}; got {shown(answer)}")
+        raise RuleError(f"`{name}` must be {pair}; got {format_value(answer)}")
     decision, following = answer
     weights: Any = decision.weights
     s = len(round_.cohort.clients)
@@ -288,7 +290,7 @@ def check_finite_weights(round_: Round, decision: Decision) -> None:
     lengths, losses = np.diagonal(round_.displacements.gram()), round_.losses
     is_safe = (lengths < SAFE_SQUARED_LENGTH).all()
     if is_safe and (losses is None or np.isfinite(losses).all()):
-        got = shown(decision.weights.tolist())
+        got = format_value(decision.weights.tolist())
         raise RuleError(f"weights must be finite; got {got}")
 
 

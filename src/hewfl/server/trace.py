@@ -10,7 +10,7 @@ import numpy as np
 from hewfl.core.algorithm import Traffic
 from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision
-from hewfl.core.validation import Array, invalid, shown
+from hewfl.core.validation import Array, format_value, invalid
 from hewfl.server.communication import RunCommunication, run_communication
 
 AVERAGED = "averaged_"
@@ -164,7 +164,7 @@ class Trace:
         values = [_value(record, quantity) for record in self.of(entry)]
         if all(value is None for value in values):
             rule = f"one that was measured: {', '.join(self._measured(entry))}"
-            raise invalid("quantity", rule, shown(quantity))
+            raise invalid("quantity", rule, format_value(quantity))
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 
     def _measured(self, entry: int | str) -> list[str]:

@@ -22,13 +22,13 @@ from hewfl.core.validation import (
     ArrayLike,
     Ints,
     as_float64,
+    format_value,
     invalid,
-    shown,
     whole,
 )
 from hewfl.displacements.backend import to_host
 from hewfl.errors import DataError
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.problems.problem import Probed, Problem
 from hewfl.server.checkpoint import Checkpoint, flatten, unflatten
 from hewfl.server.run_log import RunLog
@@ -102,7 +102,7 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
         whole("evaluate_every", evaluate_every, least=1)
     whole("checkpoint_every", checkpoint_every, least=1)
     if not _is_list(observers):
-        raise invalid("observers", "a list of functions", shown(observers))
+        raise invalid("observers", "a list of functions", format_value(observers))
     setting = _setting(problem, federation, entries, seed, dtype)
     problem = setting.problem  # with the labels of faulty clients
     folder = _folder(checkpoint)
@@ -187,7 +187,7 @@ def _first_records(
 
 def _entries(methods: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
     if not _is_list(methods):
-        raise invalid("methods", "a list of methods", shown(methods))
+        raise invalid("methods", "a list of methods", format_value(methods))
     entries = [as_entry(value, f"methods[{k}]") for k, value in enumerate(methods)]
     if not entries:
         raise invalid("methods", "at least one", "none")
@@ -207,16 +207,18 @@ def _setting(
 ) -> Setting:
     if not hasattr(problem, "minibatch_gradients"):
         rule = "a federated problem, such as hewfl.problems.Softmax"
-        raise invalid("problem", rule, shown(problem))
+        raise invalid("problem", rule, format_value(problem))
     if not isinstance(federation, Federation):
         rule = "a Federation, such as Federation(FixedSteps(4))"
-        raise invalid("federation", rule, shown(federation))
+        raise invalid("federation", rule, format_value(federation))
     try:
         precision = np.dtype(dtype)
     except TypeError:
         precision = np.dtype(object)
     if precision.kind != "f":
-        raise invalid("dtype", "a type of reals, such as numpy.float32", shown(dtype))
+        raise invalid(
+            "dtype", "a type of reals, such as numpy.float32", format_value(dtype)
+        )
     searches = any(entry.server_step.has_search for entry in entries)
     if searches and not isinstance(problem, Probed):
         rule = "one with `sample_losses`, for the line search"
@@ -231,7 +233,7 @@ def _folder(checkpoint: object) -> Path | None:
     if checkpoint is None:
         return None
     if not isinstance(checkpoint, str | PathLike) or Path(checkpoint).is_file():
-        raise invalid("checkpoint", "a folder", shown(checkpoint))
+        raise invalid("checkpoint", "a folder", format_value(checkpoint))
     return Path(checkpoint)
 
 

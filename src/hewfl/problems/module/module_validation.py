@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hewfl.core.validation import as_float64, invalid, positives, shown
+from hewfl.core.validation import as_float64, format_value, invalid, positives
 from hewfl.displacements.backend import to_host
 from hewfl.problems.module.network import Network, cross_entropy, flatten, torch
 from hewfl.problems.module.training import as_inputs
@@ -17,7 +17,7 @@ def check_norms(module: Any) -> None:
         InvalidInputError: naming the layer and what to use instead.
     """
     if not isinstance(module, torch.nn.Module):
-        raise invalid("module", "a torch.nn.Module", shown(module))
+        raise invalid("module", "a torch.nn.Module", format_value(module))
     for name, layer in module.named_modules():
         if getattr(layer, "track_running_stats", False):
             rule = (
@@ -38,7 +38,7 @@ def check_device(device: Any) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError) as error:  # the last: no CUDA
         rule = 'a device that torch has here, such as "cpu" or "cuda"'
-        raise invalid("device", rule, shown(device)) from error
+        raise invalid("device", rule, format_value(device)) from error
 
 
 def check_tensors(
@@ -81,7 +81,7 @@ def _check_normalise(given: object) -> None:
     if given is None:
         return
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise invalid("normalise", "(mean, deviation)", shown(given))
+        raise invalid("normalise", "(mean, deviation)", format_value(given))
     as_float64("normalise[0]", to_host(given[0]))
     positives("normalise[1]", to_host(given[1]))
 

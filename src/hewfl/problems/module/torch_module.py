@@ -18,7 +18,7 @@ import numpy as np
 
 from hewfl.core.array_types import Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
-from hewfl.core.validation import Array, ArrayLike, Ints, invalid, shown
+from hewfl.core.validation import Array, ArrayLike, Ints, format_value, invalid
 from hewfl.displacements.backend import to_host
 from hewfl.errors import SolverError
 from hewfl.problems.arrays import (
@@ -98,7 +98,7 @@ class TorchModule:
         """Check module, loss and samples."""
         check_norms(self.module)
         if not isinstance(self.training, Training):
-            raise invalid("training", "a Training", shown(self.training))
+            raise invalid("training", "a Training", format_value(self.training))
         object.__setattr__(self, "module", copy.deepcopy(self.module))
         sets = {"": (self.features, self.labels)}
         sets |= {f"{name} ": part for name, part in self.parts.items()}
@@ -424,7 +424,7 @@ def _tensor(name: str, array: Any, device: Any) -> Any:
     try:
         return torch.tensor(to_host(array), device=device)
     except (TypeError, ValueError, AttributeError) as error:  # texts; ragged; no array
-        raise invalid(name, "an array of numbers", shown(array)) from error
+        raise invalid(name, "an array of numbers", format_value(array)) from error
 
 
 def _parts(given: object, device: Any) -> dict[str, tuple[Any, Any]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from hewfl.core.array_types import Float
 from hewfl.core.round import LocalPlan
-from hewfl.core.validation import invalid, nonnegative, positive, shown
+from hewfl.core.validation import format_value, invalid, nonnegative, positive
 from hewfl.problems.module.network import Network, torch
 
 Optimiser = Literal["sgd", "adamw"]
@@ -80,7 +80,7 @@ class Training:
         chunk = self.client_chunk
         counts = isinstance(chunk, int | np.integer) and not isinstance(chunk, bool)
         if chunk != "auto" and not (counts and int(chunk) >= 1):
-            raise invalid("client_chunk", '"auto" or at least 1', shown(chunk))
+            raise invalid("client_chunk", '"auto" or at least 1', format_value(chunk))
 
 
 @final

@@ -22,9 +22,9 @@ from hewfl.core.validation import (
     Array,
     ArrayLike,
     Ints,
+    format_value,
     invalid,
     nonnegative,
-    shown,
     whole,
 )
 from hewfl.displacements.backend import to_host
@@ -499,7 +499,7 @@ def _features(name: str, value: Any, dtype: Any) -> Any:
     else:
         name_of_type = str(dtype).rpartition(".")[2].rstrip("'>")
         if name_of_type not in ("float32", "float64"):
-            raise invalid("dtype", '"float32" or "float64"', shown(dtype))
+            raise invalid("dtype", '"float32" or "float64"', format_value(dtype))
         wanted = getattr(xp, name_of_type)
     if not xp.isdtype(array.dtype, ("bool", "real floating", "integral")):
         raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
