@@ -39,7 +39,6 @@ from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
-from hewfl.server.server_step import apply_server_step
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.job import Job
 
@@ -186,7 +185,7 @@ def test_outer_optimiser_is_the_engines(pool: Pool, server_step: ServerStep) -> 
         rounds = [rank[t] for rank in seen]
         moved = np.stack([r.before - r.start for r in rounds])
         step = np.array(rounds[0].report.weights) @ moved
-        move, memory = apply_server_step(server_step, step, memory)
+        move, memory = server_step.apply(step, memory)
         expected = rounds[0].start + move
         assert np.abs(rounds[0].after - expected).max() <= 1e-13
 
