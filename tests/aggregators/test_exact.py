@@ -26,7 +26,7 @@ from hewfl.aggregators import FedMGDAPlus, Mean
 from hewfl.aggregators.quadratic_model import leave_one_out_weights
 from hewfl.displacements.dense import as_dense, matrix_round
 from hewfl.experiments.method_spec import method_from_table
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.problems.quadratic import random_quadratic
 from hewfl.simulation.audit import pathwise_audit
 

@@ -238,7 +238,7 @@ print(json.dumps(errors))
             },
         ),
         ("flwr", {"hewfl.flower HewStrategy": "extra flower"}),
-        ("matplotlib", {"hewfl.plotting _matplotlib": "extra report"}),
+        ("matplotlib", {"hewfl.plotting import_matplotlib": "extra report"}),
     ],
 )
 def test_the_error_names_the_extra(hidden: str, extras: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ from hewfl.core.validation import (
 )
 from hewfl.displacements.backend import to_host
 from hewfl.errors import DataError
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.problems.problem import Probed, Problem
 from hewfl.server.checkpoint import Checkpoint, flatten, unflatten
 from hewfl.server.run_log import RunLog
