@@ -265,7 +265,11 @@ def check_worker(versions: Mapping[str, str], worker: str) -> None:
     Raises:
         HewError: naming the worker and each difference.
     """
-    code = [tuple(name.split(" of ")) for name in versions if " of " in name]
+    code = [
+        (name.partition(" of ")[0], name.partition(" of ")[2])
+        for name in versions
+        if " of " in name
+    ]
     packages = [name for name in PACKAGES if name in versions]
     here = installed_versions(packages, code)
     differences = [
