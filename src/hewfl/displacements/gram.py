@@ -182,7 +182,7 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     """Another origin where this one lies far outside the others, None where not.
 
     The sample may have missed what makes a row long. Then all differences to it are
-    long and alike: the row nearest to it is much nearer to the rest.
+    long and nearly equal: the row nearest to it is much nearer to the rest.
     """
     lengths = np.diagonal(G)
     if len(G) < 3 or not np.isfinite(G).all():
@@ -310,7 +310,7 @@ def _stacked(
     from scipy.linalg.blas import dsyrk  # noqa: PLC0415 - slow to import
 
     n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
-    width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
+    width = -(-d // -(-d * n // STACK))  # of blocks of one size
     stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")
     g_all = Span(0, d, [reference[0]], reference[1], None)
     factor, slope_factor = 2.0 ** -scales[0], 2.0 ** -scales[1]
