@@ -428,7 +428,9 @@ def _written(law: Any, given: Any, field: str) -> str:
 
 def is_own_law(given: Any, group: str) -> bool:
     """Whether a spec names a law of the user's own; it is loaded only to run it."""
-    return is_user_code(given.get("kind") if isinstance(given, Mapping) else given, group)
+    return is_user_code(
+        given.get("kind") if isinstance(given, Mapping) else given, group
+    )
 
 
 def _law(
