@@ -319,8 +319,8 @@ def _without_axis(rate: Rate) -> Rate:
 
 def _pl_recursion(k: Recursion, mu: Array) -> Recursion:
     """The recursion under the PL condition: g⁺ ≤ (1 − a)g + γq + δ, with β = −a."""
-    zero, growth = np.zeros(()), np.asarray(-k.contraction(mu))
-    return replace(k, descent=zero, capped_descent=zero, growth=growth, flows=False)
+    growth = np.asarray(-k.contraction(mu))
+    return replace(k, descent=np.zeros(()), growth=growth, flows=False)
 
 
 _POST_LOCAL: tuple[Form, ...] = ("printed", "paper", "sharp")

@@ -228,9 +228,7 @@ def noisy_floor(generator: Generator, terms: Terms) -> Reals:
 
     the others by bisection to the last bit. Without noise the floor is 0.
 
-    Args:
-        generator: φ.
-        terms: any shape; the floor has the same.
+    The floor has the shape of the terms.
 
     Raises:
         InvalidInputError: no floor exists: b ≥ 1, or the flow takes too little off.
@@ -274,10 +272,7 @@ def noisy_contraction(generator: Generator, terms: Terms, floor: ArrayLike) -> R
 def evolution(factors: ArrayLike, t: Whole, s: Whole = 0) -> Reals:
     """Λ_{t,s} = λ_s ⋯ λ_{t−1}, and 1 for t = s (def:evolution).
 
-    Args:
-        factors: λ, rounds first, shape (T, *c).
-        t: end, at most T.
-        s: beginning, at most t.
+    λ has the rounds first, shape (T, *c), and s ≤ t ≤ T.
     """
     lambdas = nonnegatives("factors", factors)
     first, last = one_whole("s", s), one_whole("t", t)

@@ -58,7 +58,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = AlgorithmStrategy(
         method,
         population=n,
-        horizons=FixedSteps(HORIZONS[:n]),
+        local_steps=FixedSteps(HORIZONS[:n]),
         seed=int(config["seed"]),
         wait_seconds=float(config["wait"]),
         fraction_evaluate=0.0,
