@@ -18,7 +18,7 @@ from hewfl.control.certificate import (
     variance_bound,
 )
 from hewfl.control.joint_problem import predictive_control
-from hewfl.control.tracking import Played, ball_tracking, propagated_bounds
+from hewfl.control.tracking import RoundWork, ball_tracking, propagated_bounds
 from hewfl.core.algorithm import Demands, FirstGradients, Traffic, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
@@ -188,7 +188,7 @@ class HewControl:
         following = ControlState(
             state.variates.after(round_),
             self._next(
-                cohort, Played(theta, noise(profiles), cohort.horizons), J, known
+                cohort, RoundWork(theta, noise(profiles), cohort.horizons), J, known
             ),
         )
         sentence = self._sentence(theta, J, known)
@@ -282,7 +282,7 @@ class HewControl:
         return f"no certificate: {why}"
 
     def _next(
-        self, cohort: Cohort, played: Played, J: float, known: KnownBounds
+        self, cohort: Cohort, played: RoundWork, J: float, known: KnownBounds
     ) -> KnownBounds:
         """Bounds after the round; an oracle gives new ones before the next.
 

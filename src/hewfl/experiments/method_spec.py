@@ -155,7 +155,7 @@ def _server_step(
 
     The word "none" stands for no `adapt` and no `average`, as lists of a grid need it.
     """
-    own = getattr(algorithm, "server_step", None)
+    own: ServerStep | None = getattr(algorithm, "server_step", None)
     given = {k: v for k, v in given.items() if v != "none"}
     if STEP in given:
         given["step"] = given.pop(STEP)
@@ -371,9 +371,10 @@ def _local_fields(
     fields = {k: v for k, v in given.items() if k not in SCALED}
     for name, field_name in SCALED.items():
         if name in given:
-            value = positive(path(where, name), given[name]) / smoothness
+            value: Any = given[name]
+            value = float(value) if type(value) is int else value
             steps = reference_steps if name == "amplitude" else 1.0
-            fields[field_name] = value * steps
+            fields[field_name] = positive(path(where, name), value) / smoothness * steps
     return fields
 
 
