@@ -44,7 +44,6 @@ from hewfl.displacements.dense import matrix_round
 from hewfl.experiments.build_problem import build_federation, build_problem
 from hewfl.experiments.spec import Spec
 from hewfl.problems import Softmax
-from hewfl.server.server_step import apply_server_step
 
 TUNED = {
     "HewHom": {"amplitude": 8.0, "curvature_ratio": 1.1},
@@ -114,7 +113,7 @@ def plain(
             )
             step = decision.step
             step = decision.weights @ np.stack(moved) if step is None else step
-            move, memory = apply_server_step(entry.server_step, step, memory)
+            move, memory = entry.server_step.apply(step, memory)
             fresh = torch.as_tensor((x + move).reshape(c, -1), dtype=torch.float32)
             model.weight.data.copy_(fresh)
             if every and (t + 1) % every == 0:

@@ -5,13 +5,14 @@
     hewfl run spec.toml --set data.name=ag_news.npz
 
 The model is a folder as `save_pretrained` of Hugging Face transformers writes it, or a
-name on the hub. The NPZ file has the arrays X, y, X_test and y_test; rows and labels are
-those of `hewfl.data.load("ag_news")`, whose features come from MPNet.
+name on the hub. The NPZ file has the arrays X, y, X_test and y_test. Rows and labels
+are those of `hewfl.data.load("ag_news")`, whose features come from MPNet.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ MAX_LENGTH = 192
 
 def load_encoder(model: str, device: str) -> tuple[Any, Any]:
     """Tokenizer and network, in evaluation mode and single precision."""
-    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - optional
+    transformers = import_module("transformers")  # optional
 
-    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="right")
-    network, info = AutoModel.from_pretrained(model, output_loading_info=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model, padding_side="right")
+    network, info = transformers.AutoModel.from_pretrained(
+        model, output_loading_info=True
+    )
     # transformers fills missing weights with random numbers; the pooler is not used
     missing = [key for key in info["missing_keys"] if not key.startswith("pooler.")]
     if missing:

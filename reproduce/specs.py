@@ -180,10 +180,15 @@ def extended_spec(data: str, regime: str) -> Spec:
 
 
 def _long(method: MethodSpec) -> MethodSpec:
-    """A method with long lists for short ones."""
-    return replace(
-        method, grid={name: LONG.get(name, v) for name, v in method.grid.items()}
+    """A method with long lists for short ones.
+
+    The total of a method with one step is its learning rate, and has that list.
+    """
+    lists = LONG | (
+        {"amplitude": LONG["step_scale"]} if method.label == ONE_STEP else {}
     )
+    grid = {name: lists.get(name, values) for name, values in method.grid.items()}
+    return replace(method, grid=grid)
 
 
 def quick(spec: Spec) -> Spec:

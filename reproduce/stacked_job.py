@@ -17,7 +17,7 @@ import torch
 from hewfl import Cohort, LocalPlan, ServerStep
 from hewfl.core.algorithm import Algorithm
 from hewfl.displacements.dense import matrix_round
-from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
+from hewfl.server.server_step import add_iterate, average_weight
 from reproduce.stacked_models import Stacked, Tensor
 
 STEPS = np.array([16, 8, 16, 4])
@@ -151,9 +151,7 @@ class Job:
             finite = torch.where(away.isnan(), 0.0, away)  # 0 · NaN is NaN
             step = torch.bmm(given[:, None], finite)[:, 0]
             for span, server_step in zip(spans, outers.values(), strict=True):
-                moved, memory[span] = apply_server_step(
-                    server_step, step[span], memory[span]
-                )
+                moved, memory[span] = server_step.apply(step[span], memory[span])
                 x[span] += moved
             average = add_iterate(average_weight(AVERAGE, t), average, x)
             y = x.repeat_interleave(ranks, dim=0)

@@ -25,17 +25,7 @@ from hewfl.errors import (
     RuleError,
     SolverError,
 )
-from hewfl.federation.attacks import (
-    ConstantUpdates,
-    FlippedLabels,
-    GrowingNoise,
-    HiddenBatches,
-    RandomLabels,
-    RandomUpdates,
-    ScaledUpdates,
-    StaleUpdates,
-)
-from hewfl.federation.federation import (
+from hewfl.federation import (
     ChoiceSteps,
     EpochSteps,
     Federation,
@@ -48,6 +38,16 @@ from hewfl.federation.federation import (
     SampledParticipation,
     Scenario,
     TimedSteps,
+)
+from hewfl.federation.attacks import (
+    ConstantUpdates,
+    FlippedLabels,
+    GrowingNoise,
+    HiddenBatches,
+    RandomLabels,
+    RandomUpdates,
+    ScaledUpdates,
+    StaleUpdates,
 )
 from hewfl.methods.method import LocalSGD, Method
 from hewfl.methods.presets import (

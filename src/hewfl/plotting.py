@@ -1,9 +1,8 @@
-"""A sheet of matplotlib in the style of all figures: drawn on, laid out and saved.
+"""Figures by matplotlib in one style.
 
 No clock and no global state enters: the same drawing gives the same bytes.
 """
 
-import importlib
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -27,13 +26,13 @@ COLOURS = {
     "olive": ("#6d7a00", "#bccb4e"),
     "brown": ("#85532f", "#d6a37f"),
 }
-"""On white and on black: the palette of Okabe and Ito, which readers with any common
-colour blindness can tell apart, darkened and lightened to a contrast of 3 to 1, and two
-more for comparisons of many algorithms."""
-ENDINGS = (".png", ".pdf", ".svg")
-"""Of files that a figure can be saved as."""
-APART = 0.085
-"""Least distance of two names, as a share of the panel."""
+"""Colours on white and on black: the palette of Okabe and Ito, which is safe for common
+colour blindness, darkened and lightened to a contrast of 3 to 1, and two more for
+comparisons of many methods."""
+FILE_TYPES = (".png", ".pdf", ".svg")
+"""Suffixes of the files of a figure."""
+NAME_DISTANCE = 0.085
+"""Least distance of two names, relative to the panel."""
 _RC = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
     "font.size": 8,
@@ -54,18 +53,18 @@ _RC = {
 }
 
 
-def require_canvas(name: str, path: Path) -> None:
-    """Require that a figure can be saved at a path, before work is spent on it.
+def check_figure_path(name: str, path: Path) -> None:
+    """Require that a figure can be saved at a path, before the work for it.
 
     Raises:
-        InvalidInputError: it has another ending, or no folder.
+        InvalidInputError: it has another suffix, or no folder.
         MissingExtraError: matplotlib is not installed.
     """
-    if path.suffix not in ENDINGS:
-        raise invalid(name, f"a path ending in {' or '.join(ENDINGS)}", path)
+    if path.suffix not in FILE_TYPES:
+        raise invalid(name, f"a path ending in {' or '.join(FILE_TYPES)}", path)
     if not path.parent.is_dir():
         raise invalid(name, "a path in a folder that exists", path)
-    _matplotlib()
+    import_matplotlib()
 
 
 def save(
@@ -82,11 +81,11 @@ def save_as(
     draw: Callable[[Any], None], size: tuple[float, float], *files: Path
 ) -> None:
     """Draw a figure, its size in inches, once; write it to files by their endings."""
-    matplotlib, figures = _matplotlib()
+    matplotlib = import_matplotlib()
     with matplotlib.rc_context(_RC):
-        figure = figures.Figure(figsize=size, layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         draw(figure)
-        _settle(figure)
+        _fix_layout(figure)
         for file in files:
             stream = io.BytesIO()
             kind = file.suffix[1:]
@@ -95,18 +94,22 @@ def save_as(
             write_bytes(file, stream.getvalue())
 
 
-def _matplotlib() -> tuple[Any, Any]:
-    """Import matplotlib and its figures."""
+def import_matplotlib() -> Any:
+    """The module matplotlib, with its figures and path effects.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
-        names = ("matplotlib", "matplotlib.figure")
-        matplotlib, figures = map(importlib.import_module, names)
+        import matplotlib.figure  # noqa: PLC0415 - slow to import, and optional
+        import matplotlib.patheffects  # noqa: F401, PLC0415
     except ImportError as error:
         text = "figures need matplotlib: install hewfl's extra report"
         raise MissingExtraError(text) from error
-    return matplotlib, figures
+    return matplotlib
 
 
-def _settle(figure: Any) -> None:
+def _fix_layout(figure: Any) -> None:
     """Fix the layout: its solver's last digits change from one call to the next."""
     figure.draw_without_rendering()
     figure.set_layout_engine(None)  # a placeholder would draw each file twice
@@ -116,40 +119,44 @@ def _settle(figure: Any) -> None:
 
 def legend(figure: Any, panels: Iterable[Any], *, columns: int) -> None:
     """One legend for all panels, each name once, below."""
-    known: dict[str, Any] = {}
+    lines: dict[str, Any] = {}
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
-        known |= dict(zip(names, handles, strict=True))
+        lines |= dict(zip(names, handles, strict=True))
     figure.legend(
-        known.values(), known.keys(), loc="outside lower center", ncols=columns
+        lines.values(), lines.keys(), loc="outside lower center", ncols=columns
     )
 
 
 def plain_text(name: str) -> str:
-    """A name that matplotlib takes as it is: neither formula nor hidden."""
+    """A name that matplotlib prints as it is: no formula, not hidden."""
     plain = name.replace("$", r"\$")
     return f" {plain}" if plain.startswith("_") else plain
 
 
 def name_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write names near the right ends of their lines, inside, none on another.
+    """Write names near the right ends of their lines, inside the panel, apart.
 
-    They lie on that side of the lines that has more room.
+    They are on the side of the lines with more space.
     """
     if not ends:
         return
-    effects: Any = importlib.import_module("matplotlib.patheffects")
+    effects = import_matplotlib().patheffects
     halo = [effects.withStroke(linewidth=2.2, foreground="white")]
     scale = axes.transScale + axes.transLimits
-    found = np.clip([scale.transform((x, y)) for x, y, _ in ends.values()], 0.0, 1.0)
-    across, up = found[:, 0].max(), found[:, 1]
-    way = -1 if up.mean() > 0.5 else 1
+    points = np.clip([scale.transform((x, y)) for x, y, _ in ends.values()], 0.0, 1.0)
+    across, up = points[:, 0].max(), points[:, 1]
+    sign = -1 if up.mean() > 0.5 else 1
     x, side = (across + 0.02, "left") if across < 0.6 else (0.985, "right")
-    at = -way * np.inf
-    for k in np.argsort(way * up, kind="stable"):
-        # the next beyond the last, and a little off its own line
-        beside = up[k] + (0.025 if way > 0 else -1.1 * APART)
-        at = max(beside, at + APART) if way > 0 else min(beside, at - APART)
+    at = -sign * np.inf
+    for k in np.argsort(sign * up, kind="stable"):
+        # beyond the name before it, and a little off the line
+        beside = up[k] + (0.025 if sign > 0 else -1.1 * NAME_DISTANCE)
+        at = (
+            max(beside, at + NAME_DISTANCE)
+            if sign > 0
+            else min(beside, at - NAME_DISTANCE)
+        )
         label = list(ends)[k]
         axes.text(
             x, at, plain_text(label), color=ends[label][2], ha=side, fontsize=6.5,

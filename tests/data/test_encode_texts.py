@@ -96,7 +96,7 @@ def run_example(*arguments: str) -> None:
     spec = importlib.util.spec_from_file_location("encode_texts", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.BATCH_SIZE = 4
     module.main(arguments)

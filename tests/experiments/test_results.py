@@ -13,7 +13,7 @@ from hewfl.experiments.executor import Progress
 from hewfl.experiments.results import Results
 from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, open_folder
-from hewfl.federation.federation import EpochSteps
+from hewfl.federation import EpochSteps
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
 from tests.experiments.test_folders import contents

@@ -12,8 +12,8 @@ from hewfl.federation.participation import (
     History,
     RotatingParticipation,
     SampledParticipation,
-    drawn,
-    past_of,
+    draw_clients,
+    draw_history,
 )
 from hewfl.problems import random_quadratic
 
@@ -61,19 +61,19 @@ def test_rotation_asks_those_away_longest() -> None:
             [*range(5), *range(5)]
         )
     assert sets(RotatingParticipation(5), 2) == [[0, 1, 2, 3, 4]] * 2
-    with pytest.raises(InvalidInputError, match="`count` must be at most the 5"):
+    with pytest.raises(InvalidInputError, match="`count` must be at most 5"):
         sets(RotatingParticipation(6), 1)
 
 
 def test_the_past_is_drawn_again_where_it_is_not_given() -> None:
     law, history = Newcomers(), History(5)
     for t in range(12):
-        given = drawn(law, 3, t, 5, history)
-        assert drawn(law, 3, t, 5).tolist() == given.tolist()
+        given = draw_clients(law, 3, t, 5, history)
+        assert draw_clients(law, 3, t, 5).tolist() == given.tolist()
         history = history.after(given)
-    assert past_of(law, 3, 12, 5).counts.tolist() == history.counts.tolist()
+    assert draw_history(law, 3, 12, 5).counts.tolist() == history.counts.tolist()
     assert history.counts.max() - history.counts.min() <= 1
-    assert past_of(SampledParticipation(2), 3, 12, 5).rounds == ()
+    assert draw_history(SampledParticipation(2), 3, 12, 5).rounds == ()
 
 
 def test_a_law_of_the_old_form_goes_on_as_it_was() -> None:

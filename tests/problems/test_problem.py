@@ -25,7 +25,7 @@ NARROW = 2e-5
 """The same in float32."""
 DIFFERENCES = 1e-7
 """Central differences with step 1e-5."""
-LANES = 3
+MODELS = 3
 
 
 def quadratic() -> Quadratic:
@@ -94,24 +94,22 @@ def test_is_a_problem(problem: Problem) -> None:
 def test_minibatch_gradient_is_the_mean_of_sample_gradients(
     problem: Problem, rng: np.random.Generator
 ) -> None:
-    models = rng.standard_normal((LANES, problem.n, problem.d))
+    models = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
     found = problem.minibatch_gradients(models, samples, counts)
-    for lane in range(LANES):
+    for k in range(MODELS):
         for i in range(problem.n):
-            each = sample_gradients(problem, i, models[lane, i])
+            each = sample_gradients(problem, i, models[k, i])
             chosen = each[samples[i, : counts[i]] - problem.offsets[i]]
-            assert close(found[lane, i], chosen.mean(axis=0))
+            assert close(found[k, i], chosen.mean(axis=0))
 
 
-def test_lanes_do_not_see_each_other(
-    problem: Problem, rng: np.random.Generator
-) -> None:
-    models = rng.standard_normal((LANES, problem.n, problem.d))
+def test_models_are_independent(problem: Problem, rng: np.random.Generator) -> None:
+    models = rng.standard_normal((MODELS, problem.n, problem.d))
     anchors = models[:, 0]
     draws = minibatches(problem, rng)
     found = problem.minibatch_gradients(models, *draws)
-    for k in range(LANES):
+    for k in range(MODELS):
         one = slice(k, k + 1)
         assert close(found[one], problem.minibatch_gradients(models[one], *draws))
         for ask in (problem.full_gradients, problem.client_losses, problem.objectives):
@@ -121,7 +119,7 @@ def test_lanes_do_not_see_each_other(
 
 
 def test_padding_is_ignored(problem: Problem, rng: np.random.Generator) -> None:
-    models = rng.standard_normal((LANES, problem.n, problem.d))
+    models = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
     padding = np.arange(samples.shape[1]) >= counts[:, None]
     other = np.where(padding, problem.offsets[0], samples)
@@ -130,7 +128,7 @@ def test_padding_is_ignored(problem: Problem, rng: np.random.Generator) -> None:
 
 
 def test_some_clients_in_any_order(problem: Problem, rng: np.random.Generator) -> None:
-    models = rng.standard_normal((LANES, problem.n, problem.d))
+    models = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
     found = problem.minibatch_gradients(models, samples, counts)
     some = [2, 0]
@@ -139,7 +137,7 @@ def test_some_clients_in_any_order(problem: Problem, rng: np.random.Generator) -
 
 
 def test_inputs_are_left_alone(problem: Problem, rng: np.random.Generator) -> None:
-    models = rng.standard_normal((LANES, problem.n, problem.d))
+    models = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
     kept = [array.copy() for array in (models, samples, counts)]
     for array in (models, samples, counts):
@@ -173,7 +171,7 @@ def test_full_gradient_is_the_derivative_of_the_losses(
 def test_objectives_are_the_two_means(
     problem: Problem, rng: np.random.Generator
 ) -> None:
-    x = rng.standard_normal((LANES, problem.d))
+    x = rng.standard_normal((MODELS, problem.d))
     losses = problem.client_losses(x)
     pooled = losses @ problem.data_sizes / problem.data_sizes.sum()
     assert close(problem.objectives(x), np.stack([losses.mean(1), pooled], axis=1))
@@ -225,7 +223,7 @@ def test_optimum_is_stationary_and_lowest(
 def test_narrow_models_give_narrow_answers(
     problem: Problem, rng: np.random.Generator
 ) -> None:
-    wide = rng.standard_normal((LANES, problem.n, problem.d))
+    wide = rng.standard_normal((MODELS, problem.n, problem.d))
     narrow, draws = wide.astype(np.float32), minibatches(problem, rng)
     found = problem.minibatch_gradients(narrow, *draws)
     assert found.dtype == np.float32
@@ -266,7 +264,7 @@ def in_torch(problem: Problem) -> Problem:
 def test_torch_gives_the_same_numbers(
     problem: Problem, data: str, models: str, rng: np.random.Generator
 ) -> None:
-    y = rng.standard_normal((LANES, problem.n, problem.d))
+    y = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
     make: Any = torch.tensor if models == "torch" else np.asarray
     other = in_torch(problem) if data == "torch" else problem
@@ -300,7 +298,7 @@ def test_torch_constants_are_the_same(problem: Problem) -> None:
 @pytest.mark.torch
 def test_narrow_torch_models(problem: Problem, rng: np.random.Generator) -> None:
     other, draws = in_torch(problem), minibatches(problem, rng)
-    y = rng.standard_normal((LANES, problem.n, problem.d))
+    y = rng.standard_normal((MODELS, problem.n, problem.d))
     found = other.minibatch_gradients(torch.tensor(y, dtype=torch.float32), *draws)
     assert found.dtype == torch.float32
     assert close(found, problem.minibatch_gradients(y, *draws), NARROW)
@@ -314,7 +312,7 @@ def test_losses_on_chosen_samples_are_means_of_sample_losses(
 ) -> None:
     """On all samples of a client, each once, they are its loss; twice, the same."""
     assert isinstance(problem, Probed)
-    models = rng.standard_normal((LANES, problem.d))
+    models = rng.standard_normal((MODELS, problem.d))
     whole = problem.client_losses(models)
     for i in range(problem.n):
         lo, m = problem.offsets[i], problem.data_sizes[i]

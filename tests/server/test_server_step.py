@@ -23,7 +23,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.problems import random_quadratic
-from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
+from hewfl.server.server_step import add_iterate, average_weight
 from hewfl.server.trace import AVERAGED
 from tests.simulation.unchecked import unchecked
 
@@ -37,7 +37,7 @@ def played(server_step: ServerStep) -> tuple[list[Any], Any]:
     memory = np.repeat(np.array(server_step.memory)[:, None], 3, axis=1)
     moves = []
     for s in S:
-        move, memory = apply_server_step(server_step, s, memory)
+        move, memory = server_step.apply(s, memory)
         moves.append(move)
     return moves, memory
 
@@ -78,7 +78,7 @@ def test_server_steps_are_the_same_on_tensors() -> None:
         moves, memory = played(server_step)
         kept = torch.tensor(server_step.memory)[:, None].repeat(1, 3).double()
         for s, move in zip(S, moves, strict=True):
-            found, kept = apply_server_step(server_step, torch.tensor(s), kept)
+            found, kept = server_step.apply(torch.tensor(s), kept)
             assert found.dtype == torch.float64
             assert found.numpy() == pytest.approx(move, rel=1e-14)
         assert kept.numpy() == pytest.approx(memory, rel=1e-14)

@@ -19,7 +19,6 @@ from hewfl import (
     Traffic,
 )
 from hewfl.server.communication import RoundCommunication, round_communication
-from hewfl.server.server_step import apply_server_step
 from hewfl.server.trace import RoundRecord, from_lines, to_line
 from hewfl.simulation.draws import draw
 
@@ -117,10 +116,6 @@ def test_laws_that_are_clipped_or_have_probabilities() -> None:
     epochs = EpochSteps((1.0, 2.0, 4.0), (0.5, 0.0, 0.5))
     counts = np.bincount(epochs.draw(0, 0, sizes, ones), minlength=5) / len(sizes)
     assert np.abs(counts - [0, 0.5, 0, 0, 0.5]).max() < 0.01
-    later = ("clipped", "probabilities=()")  # runs are known by the `repr` of a law
-    assert not any(word in repr(PoissonSteps()) for word in later)
-    assert not any(word in repr(EpochSteps((1.0, 2.0))) for word in later)
-    assert "clipped=True" in repr(law)
 
 
 def test_participation() -> None:
@@ -162,7 +157,7 @@ def test_participation() -> None:
             lambda: Federation(FixedSteps(1), 1, SampledParticipation(9)).cohort(
                 0, 0, SIZES
             ),
-            "`count` must be at most the 5 clients",
+            "`count` must be at most 5",
         ),
     ],
 )
@@ -177,13 +172,13 @@ def test_bad_settings_are_named(make: object, text: str) -> None:
 
 def test_outer_steps_follow_their_formulas() -> None:
     s, m = np.array([1.0, 2.0]), np.array([10.0, 0.0])
-    move, memory = apply_server_step(ServerStep(0.5), s, m)
+    move, memory = ServerStep(0.5).apply(s, m)
     assert move.tolist() == [0.5, 1.0]
     assert memory is m
-    move, memory = apply_server_step(ServerStep(2.0, 0.5), s, m)
+    move, memory = ServerStep(2.0, 0.5).apply(s, m)
     assert memory.tolist() == [6.0, 2.0]
     assert move.tolist() == [12.0, 4.0]
-    move, memory = apply_server_step(ServerStep(1.0, 0.5, nesterov=True), s, m)
+    move, memory = ServerStep(1.0, 0.5, nesterov=True).apply(s, m)
     assert memory.tolist() == [6.0, 2.0]
     assert move.tolist() == [4.0, 3.0]
 

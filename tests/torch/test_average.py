@@ -12,7 +12,7 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Quadratic, descend, flat
 
 from hewfl import InvalidInputError, ServerStep
-from hewfl.server.server_step import add_iterate, apply_server_step, average_weight
+from hewfl.server.server_step import add_iterate, average_weight
 from hewfl.torch import HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
@@ -36,7 +36,11 @@ def make(rank: int, server_step: ServerStep) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(bucket_bytes=64, server_step=server_step)
-    return module, optimizer, HewLocalSGD(module, optimizer, 99, "steps", None, options)
+    return (
+        module,
+        optimizer,
+        HewLocalSGD(module, optimizer, 99, "step-weighted", None, options),
+    )
 
 
 def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:
@@ -95,9 +99,7 @@ def test_averages_are_the_engines(
         memory = np.repeat(np.array(server_step.memory)[:, None], len(x), axis=1)
     for t in range(ROUNDS):
         moved = np.stack([rank.before[t] - x for rank in told])
-        move, memory = apply_server_step(
-            server_step, told[0].weights[t] @ moved, memory
-        )
+        move, memory = server_step.apply(told[0].weights[t] @ moved, memory)
         x = x + move
         for rank in told:
             assert np.abs(rank.after[t] - x).max() <= 1e-12

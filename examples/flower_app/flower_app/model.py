@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from hewfl.federation.federation import generator
+from hewfl.federation import generator
 from hewfl.flower import StepContext
 from hewfl.problems import Softmax
 

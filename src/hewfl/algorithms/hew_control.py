@@ -18,7 +18,7 @@ from hewfl.control.certificate import (
     variance_bound,
 )
 from hewfl.control.joint_problem import predictive_control
-from hewfl.control.tracking import Played, ball_tracking, propagated_bounds
+from hewfl.control.tracking import RoundWork, ball_tracking, propagated_bounds
 from hewfl.core.algorithm import Demands, FirstGradients, Traffic, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
@@ -48,22 +48,21 @@ _ROUNDING = 1e-12
 @final
 @dataclass(frozen=True, slots=True)
 class KnownBounds:
-    """Where the run is known to stand: U_t, and Q_i,t of every client.
+    """Known bounds: U_t on the gap, and Q_i,t on the tracking error of every client.
 
     Attributes:
         gap: U_t.
         tracking: Q_i,t, infinite where nothing bounds the control variate of a client.
-            A single number in a checkpoint of an older version.
     """
 
     gap: float
-    tracking: Float64[Array, "*n"]
+    tracking: PerClient
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """Control variates, and where the run is known to stand."""
+    """Control variates, and the known bounds."""
 
     variates: Variates
     upper: KnownBounds
@@ -75,17 +74,17 @@ class HewControl:
     """Corrected branches with the weights and amplitudes of the least certified bound.
 
     What is certified: the expected gap after the round is at most J, the expectation
-    being over the minibatches, given who took part with how many steps. With the
-    "oracle" state it is the expectation given all that came before. It rests on the
-    declared L, R and v_i², on a participation that does not look at minibatches, and on
-    the plain server step. Clients that stay away are charged for it (erratum E-19).
+    being over the minibatches, given the participants and their steps. With the
+    "oracle" state it is the expectation given the whole past. It depends on the
+    declared L, R and v_i², on a participation that does not depend on minibatches, and
+    on the plain server step. The bound grows for absent clients (erratum E-19).
 
     Attributes:
         bounds: L, R and the box of amplitudes.
         variance: v_i² or proxies not below it, one number or one per client; a function
             of t for proxies that clients send every round.
         variant: constants of the certificate.
-        source: where (U_t, Q_t) comes from (erratum E-18). "surrogate": the
+        source: of (U_t, Q_t) (erratum E-18). "surrogate": the
             deterministic system (u_t, χ_t), client by client; "caps": U = f̄ and what
             the ball says of Q, or `tracking`, every round; "oracle": the true values,
             for audits in simulation.
@@ -166,8 +165,8 @@ class HewControl:
         return replace(state, upper=KnownBounds(upper.gap, worst))
 
     def plan(self, cohort: Cohort, state: ControlState) -> LocalPlan:
-        """Solve for (w_t, θ_t); clients need only their own amplitude."""
-        upper = self._worst(self._known(state, cohort))
+        """Solve for (w_t, θ_t); each client needs only its own amplitude."""
+        upper = self._worst(state.upper)
         control = predictive_control(  # Alg. 1, l. 2
             self._profiles(cohort), upper, self.bounds, variant=self.variant
         )
@@ -179,7 +178,7 @@ class HewControl:
         self, round_: Round, state: ControlState
     ) -> tuple[Decision, ControlState]:
         """The weights that belong to the amplitudes played, and the next state."""
-        cohort, known = round_.cohort, self._known(state, round_.cohort)
+        cohort, known = round_.cohort, state.upper
         theta, profiles = self._amplitudes(round_), self._profiles(cohort)
         at = situation_of(profiles, self._worst(known), self.bounds)
         mu = gain(theta, at, self.variant)
@@ -189,7 +188,7 @@ class HewControl:
         following = ControlState(
             state.variates.after(round_),
             self._next(
-                cohort, Played(theta, noise(profiles), cohort.horizons), J, known
+                cohort, RoundWork(theta, noise(profiles), cohort.horizons), J, known
             ),
         )
         sentence = self._sentence(theta, J, known)
@@ -201,17 +200,17 @@ class HewControl:
     ) -> tuple[Float64[Array, " s"], float]:
         """The amplitudes played and min(J, f̄), the bound on the expected next gap.
 
-        f̄ bounds every gap on the ball (lem:gap); it is all that is left where Q is
-        unknown, or where a client did so much work that its amplitude is above 1.
+        f̄ bounds every gap on the ball (lem:gap). It is the only bound where Q is
+        unknown, or where a client did so many steps that its amplitude is above 1.
         """
-        theta, known = self._amplitudes(round_), self._known(state, round_.cohort)
+        theta, known = self._amplitudes(round_), state.upper
         if theta.max() > 1 or not np.isfinite(known.tracking).all():
             return theta, self._cap
         setting = (self._profiles(round_.cohort), self._worst(known), self.bounds)
         J = float(round_bound(weights, theta, *setting, variant=self.variant))
         return theta, min(J, self._cap)
 
-    # -------------------------------------------------------------- what is known
+    # ------------------ known bounds
 
     @property
     def _cap(self) -> float:
@@ -223,9 +222,9 @@ class HewControl:
         return self.source == "caps"
 
     def _in_ball(self, M: PerClient) -> PerClient:
-        """What the ball says of variates of noise M; infinite where M is."""
-        made = np.where(np.isfinite(M), M, 0.0)
-        ball = ball_tracking(made, self.bounds.smoothness, self.bounds.radius)
+        """The bound of the ball on variates of noise M; infinite where M is."""
+        finite = np.where(np.isfinite(M), M, 0.0)
+        ball = ball_tracking(finite, self.bounds.smoothness, self.bounds.radius)
         return np.where(np.isfinite(M), ball, np.inf)
 
     def _unknown(self, n: int) -> KnownBounds:
@@ -234,21 +233,8 @@ class HewControl:
     def _with(self, state: ControlState, tracking: PerClient) -> ControlState:
         return replace(state, upper=replace(state.upper, tracking=tracking))
 
-    def _known(self, state: ControlState, cohort: Cohort) -> KnownBounds:
-        """The bounds of a state.
-
-        A checkpoint of an older version has one Q for all clients, which was no bound
-        where some stayed away, nor was the U that followed from it: nothing is known.
-        """
-        if state.upper.tracking.ndim == 0 and self.source == "surrogate":
-            return self._unknown(cohort.population)
-        shape = (cohort.population,)
-        return replace(
-            state.upper, tracking=np.broadcast_to(state.upper.tracking, shape)
-        )
-
     def _worst(self, known: KnownBounds) -> UpperState:
-        """(U, Q) with Q the largest over all clients, absent ones too: c has them all.
+        """(U, Q) with Q the largest over all clients, absent ones too: c is their mean.
 
         An infinite or enormous Q is replaced by one at which J > f̄ for every amplitude
         above 1e-99. That changes neither min(J, f̄) nor, in double precision, the best
@@ -259,9 +245,9 @@ class HewControl:
         return UpperState(known.gap, min(float(known.tracking.max()), hopeless))
 
     def _amplitudes(self, round_: Round) -> Float64[Array, " s"]:
-        """θ_i = η_i L H_i for the work done, which may be other than what was planned.
+        """θ_i = η_i L H_i for the work done, which may differ from the plan.
 
-        Rounding must not push a planned amplitude over an end of the box.
+        Rounding must not move a planned amplitude over an end of the box.
         """
         box, H = self.bounds, round_.cohort.horizons
         theta = round_.plan.step_sizes * box.smoothness * H
@@ -283,7 +269,7 @@ class HewControl:
     def _sentence(
         self, theta: Float64[Array, " s"], J: float, known: KnownBounds
     ) -> str:
-        """What is certified, or why nothing is."""
+        """The certificate, or the reason why there is none."""
         if self._cap > J:
             return f"certified: expected next gap at most {J:.6g}"
         unknown = int((~np.isfinite(known.tracking)).sum())
@@ -296,9 +282,9 @@ class HewControl:
         return f"no certificate: {why}"
 
     def _next(
-        self, cohort: Cohort, played: Played, J: float, known: KnownBounds
+        self, cohort: Cohort, played: RoundWork, J: float, known: KnownBounds
     ) -> KnownBounds:
-        """Bounds after the round; those of an oracle are told anew before the next.
+        """Bounds after the round; an oracle gives new ones before the next.
 
         u⁺ = min(f̄, J),   χ_i⁺ by `propagated_bounds`                (th:sur-system)
         """

@@ -17,7 +17,7 @@ from hewfl.cli.certify_text import headline, print_certificate, verdict
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.core.toml_records import from_table, is_whole
 from hewfl.core.validation import invalid
-from hewfl.plotting import require_canvas
+from hewfl.plotting import check_figure_path
 from hewfl.theory.certificates import Certificate, Guarantee
 from hewfl.theory.certificates import certify as evaluate
 from hewfl.theory.sensitivity import Improvement, improvements
@@ -230,7 +230,7 @@ def certify(  # noqa: PLR0913 - options of a command
         table = _override(_read(config), options)
         _require_wholes(table)
         if plot is not None:
-            require_canvas("plot", plot)  # before the work, not after it
+            check_figure_path("plot", plot)  # before the work, not after it
         if html is not None:
             raise invalid("--html", "left out: use --plot or --json", html)
         question = from_table(Question, table, "")

@@ -1,6 +1,5 @@
 """A partition as a picture: one bar per client, cut by class."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,14 @@ import numpy as np
 
 from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
-from hewfl.plotting import COLOURS, legend, plain_text, require_canvas, save_as
+from hewfl.plotting import (
+    COLOURS,
+    check_figure_path,
+    import_matplotlib,
+    legend,
+    plain_text,
+    save_as,
+)
 
 LISTED = 30
 """Classes that the legend names; of more a few, evenly spaced."""
@@ -23,11 +29,11 @@ def draw_partition(
         InvalidInputError: the path has another ending.
         MissingExtraError: matplotlib is not installed.
     """
-    require_canvas("output", path)
+    check_figure_path("output", path)
     n, c = counts.shape
     inks = [light for light, _ in COLOURS.values()]
     if c > len(inks):
-        maps: Any = importlib.import_module("matplotlib").colormaps
+        maps = import_matplotlib().colormaps
         inks = list(maps["turbo"].resampled(c)(np.arange(c)))
     named = set(np.linspace(0, c - 1, min(c, LISTED)).round().astype(int).tolist())
 

@@ -153,10 +153,10 @@ def to_host(array: Any) -> NDArray[Any]:
 def host_rows(rows: Sequence[Any]) -> tuple[list[NDArray[Any]], bytes] | None:
     """Contiguous views of the rows and their type codes, None where there are none."""
     lent = [_host_row(row) for row in rows]
-    known = [pair for pair in lent if pair is not None]
-    if len(known) < len(lent):
+    views = [pair for pair in lent if pair is not None]
+    if len(views) < len(lent):
         return None
-    return [view for view, _ in known], bytes(code for _, code in known)
+    return [view for view, _ in views], bytes(code for _, code in views)
 
 
 def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:

@@ -27,7 +27,7 @@ from hewfl.experiments.spec_sections import (
     make_scenario,
 )
 from hewfl.experiments.user_code import own_names
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.server.state import Entry
 

@@ -246,6 +246,7 @@ def _hewfl_digest() -> str:
     return digest.hexdigest()[:12]
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -265,7 +266,11 @@ def check_worker(versions: Mapping[str, str], worker: str) -> None:
     Raises:
         HewError: naming the worker and each difference.
     """
-    code = [tuple(name.split(" of ")) for name in versions if " of " in name]
+    code = [
+        (name.partition(" of ")[0], name.partition(" of ")[2])
+        for name in versions
+        if " of " in name
+    ]
     packages = [name for name in PACKAGES if name in versions]
     here = installed_versions(packages, code)
     differences = [

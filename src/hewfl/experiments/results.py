@@ -27,7 +27,7 @@ from hewfl.experiments.spec_sections import (
     is_own_law,
     make_local_steps,
 )
-from hewfl.federation.federation import EpochSteps, TimedSteps
+from hewfl.federation import EpochSteps, TimedSteps
 from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
 
 Group = int | float

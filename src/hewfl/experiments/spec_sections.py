@@ -24,6 +24,20 @@ from hewfl.core.validation import (
     invalid,
 )
 from hewfl.data.partition import GROUP, KINDS, PartitionSpec
+from hewfl.federation import (
+    AnyParticipation,
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
+    FullParticipation,
+    LocalSteps,
+    PoissonSteps,
+    RandomParticipation,
+    RotatingParticipation,
+    SampledParticipation,
+    Scenario,
+    TimedSteps,
+)
 from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
@@ -33,20 +47,6 @@ from hewfl.federation.attacks import (
     RandomUpdates,
     ScaledUpdates,
     StaleUpdates,
-)
-from hewfl.federation.federation import (
-    ChoiceSteps,
-    EpochSteps,
-    FixedSteps,
-    FullParticipation,
-    Law,
-    LocalSteps,
-    PoissonSteps,
-    RandomParticipation,
-    RotatingParticipation,
-    SampledParticipation,
-    Scenario,
-    TimedSteps,
 )
 
 MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
@@ -391,13 +391,15 @@ def make_local_steps(given: Any) -> LocalSteps:
         return FixedSteps(steps)
 
 
-def make_participation(given: Any) -> Law:
+def make_participation(given: Any) -> AnyParticipation:
     """The law of participation of a spec."""
     where = "clients.participation"
     if given == "full":
         return FullParticipation()
     if isinstance(given, Mapping) or is_user_code(given, PARTICIPATION_GROUP):
-        law: Law = _law(PARTICIPATION, given, where, PARTICIPATION_GROUP, Law)
+        law: AnyParticipation = _law(
+            PARTICIPATION, given, where, PARTICIPATION_GROUP, AnyParticipation
+        )
         return law
     if not is_whole(given):
         raise invalid(where, '"full", a whole number or a table', repr(given))

@@ -1,1 +1,51 @@
-"""Who takes part and how: client sampling, local steps, faults, random streams."""
+"""The federation: client sampling, local steps, batch sizes, attacks and faults.
+
+federation      the clients of each round
+local_steps     samplers of the local steps H_i
+participation   samplers of the clients of a round
+attacks         faults of clients: labels, updates, hidden batch sizes
+scenario        assignment of faults to clients
+rng             random streams
+"""
+
+from hewfl.federation.federation import Federation
+from hewfl.federation.local_steps import (
+    ChoiceSteps,
+    EpochSteps,
+    FixedSteps,
+    LocalSteps,
+    PoissonSteps,
+    TimedSteps,
+)
+from hewfl.federation.participation import (
+    AnyParticipation,
+    FullParticipation,
+    History,
+    Participation,
+    PastParticipation,
+    RandomParticipation,
+    RotatingParticipation,
+    SampledParticipation,
+)
+from hewfl.federation.rng import generator
+from hewfl.federation.scenario import Scenario
+
+__all__ = [
+    "AnyParticipation",
+    "ChoiceSteps",
+    "EpochSteps",
+    "Federation",
+    "FixedSteps",
+    "FullParticipation",
+    "History",
+    "LocalSteps",
+    "Participation",
+    "PastParticipation",
+    "PoissonSteps",
+    "RandomParticipation",
+    "RotatingParticipation",
+    "SampledParticipation",
+    "Scenario",
+    "TimedSteps",
+    "generator",
+]

@@ -1,7 +1,7 @@
-"""The environment of a run: who takes part in each round, with how much work.
+"""The federation of a run: the clients of each round and their local steps.
 
-Everything here is a function of (seed, round) alone, so that all methods meet the same
-clients doing the same work, and a resumed run meets them again.
+Everything here is a function of (seed, round) alone. So all methods of a comparison
+have the same clients with the same work, and so has a resumed run.
 """
 
 from collections.abc import Sequence
@@ -14,66 +14,49 @@ from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import Ints, format_value, invalid
 from hewfl.federation.local_steps import (
-    ChoiceSteps,
-    EpochSteps,
-    FixedSteps,
     LocalSteps,
-    PoissonSteps,
-    TimedSteps,
     check_wholes,
 )
 from hewfl.federation.participation import (
+    AnyParticipation,
     FullParticipation,
     History,
-    Law,
-    Participation,
-    PastParticipation,
-    RandomParticipation,
-    RotatingParticipation,
-    SampledParticipation,
-    drawn,
-    past_of,
+    draw_clients,
+    draw_history,
 )
-from hewfl.federation.rng import generator
 from hewfl.federation.scenario import Scenario
-
-__all__ = [
-    "ChoiceSteps", "EpochSteps", "Federation", "FixedSteps",
-    "FullParticipation", "History", "LocalSteps", "Law", "Participation",
-    "PastParticipation", "PoissonSteps", "RandomParticipation",
-    "RotatingParticipation", "SampledParticipation", "TimedSteps", "Scenario",
-    "generator",
-]  # fmt: skip
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """The environment of a run.
+    """The clients of a run: local steps, batch sizes, participation, faults.
 
-    Attributes:
-        horizons: local steps.
+    Args:
+        local_steps: sampler of the local steps H_i.
         batch_size: b_i, one number or one per client.
-        participation: who takes part.
-        scenario: what is wrong with some of the clients, hidden from every rule.
+        participation: sampler of the clients of a round.
+        scenario: faults of some of the clients, hidden from every algorithm.
 
     Raises:
-        InvalidInputError: an attribute is not of its kind, or out of its range.
+        InvalidInputError: an argument is of a wrong type, or out of its range.
     """
 
-    horizons: LocalSteps
+    local_steps: LocalSteps
     batch_size: int | Sequence[int] = 32
-    participation: Law = field(default_factory=FullParticipation)
+    participation: AnyParticipation = field(default_factory=FullParticipation)
     scenario: Scenario = field(default_factory=Scenario)
 
     def __post_init__(self) -> None:
-        """Check kinds and ranges."""
-        if isinstance(self.horizons, type) or not isinstance(self.horizons, LocalSteps):
-            rule = "a law of local steps, such as FixedSteps(4)"
-            raise invalid("horizons", rule, format_value(self.horizons))
+        """Check types and ranges."""
+        if isinstance(self.local_steps, type) or not isinstance(
+            self.local_steps, LocalSteps
+        ):
+            rule = "a local-step sampler, such as FixedSteps(4)"
+            raise invalid("local_steps", rule, format_value(self.local_steps))
         who = self.participation
-        if isinstance(who, type) or not isinstance(who, Law):
-            rule = "a law of participation, such as SampledParticipation(2)"
+        if isinstance(who, type) or not isinstance(who, AnyParticipation):
+            rule = "a client sampler, such as SampledParticipation(2)"
             raise invalid("participation", rule, format_value(who))
         check_wholes("batch_size", self.batch_size)
         if not isinstance(self.scenario, Scenario):
@@ -81,29 +64,29 @@ class Federation:
             raise invalid("scenario", rule, format_value(self.scenario))
 
     def past(self, seed: int, t: int, n: int) -> History:
-        """Who took part in the rounds before t, from the seed alone.
+        """The participants of the rounds before t, from the seed alone.
 
         Args:
             seed: of the run.
             t: the round.
-            n: clients in all.
+            n: number of clients.
 
         Returns:
-            The history; empty for a law that does not look at it.
+            The history; empty for a sampler that does not depend on it.
         """
-        return past_of(self.participation, seed, t, n)
+        return draw_history(self.participation, seed, t, n)
 
     def batches(self, n: int) -> Int64[Ints, " n"]:
-        """b_i of n clients, as the server believes.
+        """The nominal b_i of n clients.
 
         Args:
-            n: clients in all.
+            n: number of clients.
 
         Returns:
             One batch size for each.
 
         Raises:
-            InvalidInputError: there are neither one nor n numbers.
+            InvalidInputError: neither one nor n numbers are given.
         """
         given = np.asarray(self.batch_size, dtype=np.int64)
         if given.ndim and given.shape != (n,):
@@ -117,25 +100,25 @@ class Federation:
         sizes: Int64[Ints, " n"],
         history: History | None = None,
     ) -> Cohort:
-        """Who takes part in round t, from (seed, t) alone.
+        """The clients of round t, from (seed, t) alone.
 
         Args:
             seed: of the run.
             t: the round.
             sizes: m_i of all clients.
-            history: of the rounds before, drawn again if it is not given.
+            history: of the rounds before, drawn again by default.
 
         Returns:
             The participants with their steps, batch sizes and data sizes.
 
         Raises:
-            InvalidInputError: a law gives other numbers than it should.
+            InvalidInputError: a sampler returns invalid numbers.
         """
         n = len(sizes)
         batches = self.batches(n)
-        steps = np.asarray(self.horizons.draw(seed, t, sizes, batches))
+        steps = np.asarray(self.local_steps.draw(seed, t, sizes, batches))
         if steps.shape != (n,) or steps.dtype.kind not in "iu" or steps.min() < 1:
-            raise invalid("horizons", f"{n} whole numbers of at least 1", steps)
-        clients = drawn(self.participation, seed, t, n, history)
+            raise invalid("local_steps", f"{n} whole numbers of at least 1", steps)
+        clients = draw_clients(self.participation, seed, t, n, history)
         H, b, m = steps[clients], batches[clients], sizes[clients].copy()
         return Cohort(clients, H, b, m, n, t)

@@ -1,7 +1,7 @@
-"""Laws of local work: how many steps each client does in a round.
+"""Local-step samplers: the number of local steps (the horizon H_i) of each client.
 
-A law is a function of (seed, round) alone, so that all methods meet the same clients
-doing the same work, and a resumed run meets them again.
+A sampler is a function of (seed, round) alone. So all methods of a comparison have the
+same clients with the same work, and so has a resumed run.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Wholes = Int64[Ints, " n"]
 
 @runtime_checkable
 class LocalSteps(Protocol):
-    """Local steps of every client in a round."""
+    """A local-step sampler."""
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
         """H_i ≥ 1 for all clients, from (seed, t) alone.
@@ -107,7 +107,7 @@ class FixedSteps(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class ChoiceSteps(Validated):
-    """A uniform choice from a list, once for the run or afresh every round.
+    """A uniform choice from a list, once for the run or in every round.
 
     The paper's main experiments: {1, 2, 4, 8}, each client's value fixed.
 
@@ -130,18 +130,18 @@ class ChoiceSteps(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class PoissonSteps:
-    """A mixture of Poisson laws, cut to a range, afresh every round.
+    """A mixture of Poisson distributions, truncated to a range, in every round.
 
     The paper's text experiment: rates 1, 4, 8 with probabilities 0.34, 0.33, 0.33,
     "truncation to the range [1, 12]".
 
     Attributes:
-        rates: of the laws, each positive.
-        probabilities: of the laws.
-        least: of the steps.
-        most: of the steps.
+        rates: of the distributions, each positive.
+        probabilities: of the distributions.
+        least: smallest number of steps.
+        most: largest number of steps.
         clipped: whether a draw outside the range becomes its nearest end; otherwise the
-            laws are conditioned on the range, so that it is drawn again.
+            distributions are conditioned on the range.
 
     Raises:
         InvalidInputError: an attribute is out of its range.
@@ -166,7 +166,7 @@ class PoissonSteps:
             raise invalid("least", f"from 1 to `most` = {most}", least)
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
-        """One value per client; of the conditioned law by its inverse."""
+        """One value per client; of the conditioned distribution by its inverse."""
         rng = generator(seed, LOCAL_STEPS, t)
         component = rng.choice(len(self.rates), len(sizes), p=self.probabilities)
         if self.clipped:
@@ -185,15 +185,14 @@ class PoissonSteps:
 @final
 @dataclass(frozen=True, slots=True)
 class EpochSteps:
-    """The steps of passes over a client's own data: H_i = ⌈epochs · m_i / b_i⌉.
+    """Local epochs: steps of passes over a client's data, H_i = ⌈epochs · m_i / b_i⌉.
 
     Only the number of steps is that of whole passes. Samples are drawn with
-    replacement in every step, as under any other law: in one epoch some come twice
-    and some not at all.
+    replacement in every step: in one epoch some occur twice and some not at all.
 
     Attributes:
-        epochs: how many, or a list to choose from afresh every round.
-        probabilities: of the entries of the list; equal ones if left out.
+        epochs: a number, or a list to choose from in every round.
+        probabilities: of the numbers in the list; equal by default.
 
     Raises:
         InvalidInputError: an attribute is out of its range.
@@ -226,10 +225,10 @@ class EpochSteps:
 @final
 @dataclass(frozen=True, slots=True)
 class TimedSteps(Validated):
-    """What each client manages in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
+    """The steps in a time budget: H_i = ⌊budget · speed_i⌋, at least 1.
 
     Attributes:
-        budget: seconds a round lasts.
+        budget: seconds of a round.
         speeds: steps per second of each client.
         jitter: standard deviation of log speed from round to round.
     """
@@ -239,7 +238,7 @@ class TimedSteps(Validated):
     jitter: Nonnegative = 0.0
 
     def draw(self, seed: int, t: int, sizes: Wholes, batches: Wholes) -> Wholes:
-        """Steps done when the time is up."""
+        """The steps of this round."""
         speeds = np.asarray(self.speeds, dtype=np.float64)
         if len(speeds) != len(sizes):
             raise invalid("speeds", f"{len(sizes)} numbers", len(speeds))

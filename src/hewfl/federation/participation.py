@@ -1,9 +1,9 @@
-"""Laws of participation: who takes part in a round.
+"""Client sampling: which clients take part in a round.
 
-A law may look at the seed, at the round and at who took part before, and at nothing
-else: not at models, losses or minibatches. So the sets S_0, S_1, ... of a run are fixed
-by its seed. All methods meet the same clients, a resumed run meets them again, and what
-is certified given these sets holds for every law (erratum E-19).
+A sampler depends on the seed, the round and earlier participation alone, not on
+models, losses or minibatches. So the seed determines the sets S_0, S_1, ... of a run.
+All methods have the same clients, and so has a resumed run. A certificate given these
+sets holds for every sampler (erratum E-19).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from hewfl.federation.rng import COHORT, generator
 @final
 @dataclass(frozen=True, slots=True)
 class History:
-    """Who took part in the rounds before: all of the past that a law may look at.
+    """The participants of earlier rounds.
 
     Attributes:
         population: n.
@@ -38,34 +38,34 @@ class History:
     rounds: tuple[Int64[Ints, " _"], ...] = ()
 
     def after(self, clients: Int64[Ints, " s"]) -> "History":
-        """The history with one round more.
+        """The history with one more round.
 
         Args:
-            clients: who took part in it.
+            clients: its participants.
 
         Returns:
-            Another history; this one is as it was.
+            A new history.
         """
         return History(self.population, (*self.rounds, clients))
 
     @property
     def counts(self) -> Int64[Ints, " n"]:
-        """In how many rounds each client took part."""
+        """The number of rounds of each client."""
         every = np.concatenate([np.zeros(0, dtype=np.int64), *self.rounds])
         return np.bincount(every, minlength=self.population).astype(np.int64)
 
     @property
     def last(self) -> Int64[Ints, " n"]:
-        """The last round of each client, −1 for one that never took part."""
-        found = np.full(self.population, -1, dtype=np.int64)
+        """The last round of each client, −1 without one."""
+        last = np.full(self.population, -1, dtype=np.int64)
         for t, clients in enumerate(self.rounds):
-            found[clients] = t
-        return found
+            last[clients] = t
+        return last
 
 
 @runtime_checkable
 class Participation(Protocol):
-    """A law that looks at the seed and the round alone."""
+    """A sampler that depends on the seed and the round alone."""
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """S_t, increasing indices; may be empty.
@@ -82,44 +82,44 @@ class Participation(Protocol):
 
 @runtime_checkable
 class PastParticipation(Protocol):
-    """A law that looks at who took part before, too."""
+    """A sampler that also depends on earlier participation."""
 
     def draw_after(self, seed: int, history: History) -> Int64[Ints, " s"]:
         """S_t for t = number of rounds in the history; may be empty.
 
         Args:
             seed: of the run.
-            history: who took part before.
+            history: participants of earlier rounds.
 
         Returns:
             The participants.
         """
 
 
-Law = Participation | PastParticipation
+AnyParticipation = Participation | PastParticipation
 
 
-def drawn(
-    law: Law, seed: int, t: int, n: int, history: History | None = None
+def draw_clients(
+    sampler: AnyParticipation, seed: int, t: int, n: int, history: History | None = None
 ) -> Int64[Ints, " s"]:
-    """S_t under a law of either kind.
+    """S_t of a sampler of either kind.
 
     Args:
-        law: of participation.
+        sampler: of clients.
         seed: of the run.
         t: the round.
         n: clients in all.
-        history: of the rounds before t; by default they are drawn again from the seed,
-            as a run that goes on needs them.
+        history: of the rounds before t; by default drawn again from the seed, as for a
+            resumed run.
 
     Raises:
-        InvalidInputError: the law gives no distinct indices from 0 to n − 1.
+        InvalidInputError: the indices are not distinct, or not from 0 to n − 1.
     """
-    if isinstance(law, PastParticipation):
-        past = past_of(law, seed, t, n) if history is None else history
-        clients = np.asarray(law.draw_after(seed, past))
+    if isinstance(sampler, PastParticipation):
+        past = draw_history(sampler, seed, t, n) if history is None else history
+        clients = np.asarray(sampler.draw_after(seed, past))
     else:
-        clients = np.asarray(law.draw(seed, t, n))
+        clients = np.asarray(sampler.draw(seed, t, n))
     if len(clients) == 0:
         return clients.astype(np.int64)
     if clients.dtype.kind not in "iu" or len(np.unique(clients)) < len(clients):
@@ -129,22 +129,22 @@ def drawn(
     return clients
 
 
-def past_of(law: Law, seed: int, t: int, n: int) -> History:
+def draw_history(sampler: AnyParticipation, seed: int, t: int, n: int) -> History:
     """The rounds 0 to t − 1 of a run, drawn again from its seed.
 
-    For a law that does not look at the past the history is left empty.
+    The history is empty for a sampler that does not depend on it.
     """
     history = History(n)
-    if isinstance(law, PastParticipation):
+    if isinstance(sampler, PastParticipation):
         for s in range(t):
-            history = history.after(drawn(law, seed, s, n, history))
+            history = history.after(draw_clients(sampler, seed, s, n, history))
     return history
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FullParticipation:
-    """Everybody, every round."""
+    """All clients in every round."""
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """All n clients."""
@@ -157,7 +157,7 @@ class SampledParticipation(Validated):
     """A uniform sample without replacement.
 
     Attributes:
-        count: how many take part, at least 1.
+        count: number of clients in a round, at least 1.
     """
 
     count: Count
@@ -165,7 +165,7 @@ class SampledParticipation(Validated):
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
         """`count` of n clients."""
         if self.count > n:
-            raise invalid("count", f"at most the {n} clients there are", self.count)
+            raise invalid("count", f"at most {n}, the number of clients", self.count)
         chosen = generator(seed, COHORT, t).choice(n, self.count, replace=False)
         return np.sort(chosen)
 
@@ -173,7 +173,7 @@ class SampledParticipation(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class RandomParticipation:
-    """Each client on its own with a probability; a round may be empty.
+    """Each client independently with a probability; a round may be empty.
 
     Attributes:
         probability: from 0 to 1, one number or one for each client.
@@ -190,11 +190,11 @@ class RandomParticipation:
         if not ((p >= 0) & (p <= 1)).all():
             raise invalid("probability", "from 0 to 1", format_value(self.probability))
         if not p.any():
-            found = format_value(self.probability)
-            raise invalid("probability", "above 0 for somebody", found)
+            given = format_value(self.probability)
+            raise invalid("probability", "above 0 for some client", given)
 
     def draw(self, seed: int, t: int, n: int) -> Int64[Ints, " s"]:
-        """Those whose coin fell right."""
+        """The clients of this round."""
         p = np.asarray(self.probability)
         if p.ndim and p.shape != (n,):
             raise invalid("probability", f"one number or {n} of them", p.tolist())
@@ -204,19 +204,19 @@ class RandomParticipation:
 @final
 @dataclass(frozen=True, slots=True)
 class RotatingParticipation(Validated):
-    """Those who have been away longest; of equals the ones drawn at random.
+    """The clients with the longest absence; ties are broken at random.
 
     Attributes:
-        count: how many take part, at least 1.
+        count: number of clients in a round, at least 1.
     """
 
     count: Count
 
     def draw_after(self, seed: int, history: History) -> Int64[Ints, " s"]:
-        """`count` clients whose last round is longest ago."""
+        """The `count` clients with the earliest last round."""
         n = history.population
         if self.count > n:
-            raise invalid("count", f"at most the {n} clients there are", self.count)
+            raise invalid("count", f"at most {n}, the number of clients", self.count)
         ties = generator(seed, COHORT, len(history.rounds)).permutation(n)
         order = np.lexsort((ties, history.last))
         return np.sort(order[: self.count])

@@ -39,7 +39,6 @@ from hewfl.server.server_step import (
     Average,
     ServerStep,
     add_iterate,
-    apply_server_step,
     average_weight,
 )
 from hewfl.server.state import (
@@ -132,7 +131,8 @@ def finish_round(  # noqa: PLR0913 - six are switches
             moved = take_step(server_step, round_, state, scaled, model, with_move)
             if (whole_state and _has_nan(following)) or not fits(moved.anchor):
                 return Outcome(state, "diverged", "the new model would not be finite")
-            following = commit(following)
+            if entry.algorithm.demands.variates:
+                following = commit(following)
         except RuleError as error:
             if strict:
                 when = f"round {round_.cohort.round + 1}, decide"
@@ -239,7 +239,7 @@ def take_step(
         step = part.combine(decision.weights) if step is None else step[here]
         go, memory_here = step, state.memory[..., here]
         if not is_plain:
-            go, memory_here = apply_server_step(server_step, step, memory_here)
+            go, memory_here = server_step.apply(step, memory_here)
         np.add(  # Alg. 1, l. 17, Alg. 2, l. 17, Alg. 3, l. 11
             state.anchor[here], go, out=anchor[here]
         )

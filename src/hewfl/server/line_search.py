@@ -24,7 +24,7 @@ import numpy as np
 
 from hewfl.core.algorithm import Traffic
 from hewfl.core.array_types import Float64
-from hewfl.core.round import Decision, LocalPlan
+from hewfl.core.round import Decision
 from hewfl.core.validation import Array
 from hewfl.server.server_step import ServerStep
 
@@ -72,13 +72,6 @@ class LineSearchResult:
 def trial_lengths(server_step: ServerStep) -> tuple[float, ...]:
     """All a at which clients measure their loss: zero, and the list."""
     return (0.0, *server_step.line_search_points)
-
-
-def scale_plan(plan: LocalPlan, scale: float | None) -> LocalPlan:
-    """The plan with step sizes times the scale of earlier line searches, if any."""
-    if scale is None:
-        return plan
-    return replace(plan, step_sizes=scale * plan.step_sizes)
 
 
 def scale_decision(decision: Decision, length: float) -> Decision:

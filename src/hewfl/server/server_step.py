@@ -175,13 +175,6 @@ class ServerStep:
         return replace(self, average=None, average_decay=DECAY, average_from=1)
 
 
-def apply_server_step(
-    server_step: ServerStep, step: Any, memory: Any
-) -> tuple[Any, Any]:
-    """`server_step.apply(step, memory)`."""
-    return server_step.apply(step, memory)
-
-
 def _adaptive_step(server_step: ServerStep, step: Any, memory: Any) -> tuple[Any, Any]:
     beta, beta2, square = server_step.momentum, server_step.beta2, step * step
     m, v = memory[0], memory[1]

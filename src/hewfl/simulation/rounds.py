@@ -27,18 +27,14 @@ from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
-from hewfl.federation.federation import Federation
+from hewfl.federation import Federation
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
 from hewfl.problems.arrays import two_means
 from hewfl.problems.problem import Adaptive, Probed, Problem
 from hewfl.server.communication import add_mean_gradients, round_communication
 from hewfl.server.finish_round import finish_round
-from hewfl.server.line_search import (
-    LossesAlongStep,
-    add_line_search_traffic,
-    scale_plan,
-)
+from hewfl.server.line_search import LossesAlongStep, add_line_search_traffic
 from hewfl.server.state import (
     Entry,
     ServerState,
@@ -253,7 +249,9 @@ def plan_round(
         raise
     except HewError as error:
         return EntryRound(replace(state, refused=True), "refused", f"refused: {error}")
-    return _Branch(k, entry, state, scale_plan(plan, state.scale))
+    if state.scale is not None:  # of earlier line searches
+        plan = replace(plan, step_sizes=state.scale * plan.step_sizes)
+    return _Branch(k, entry, state, plan)
 
 
 def _true_state(
@@ -330,10 +328,11 @@ def _corrupt(
     for k, (branch, g) in enumerate(zip(branches, gradients, strict=True)):
         held = memory[k]
         below = None if held is None else held[stale:][None]
-        if g is not None:  # a gradient has the opposite sign of a displacement
+        if g is None:
+            sent.append(None)
+        else:  # a gradient has the opposite sign of a displacement
             turned, below = faults.corrupt(-g[None], cohort, below)
-            g = -turned[0]
-        sent.append(g)
+            sent.append(-turned[0])
         rows = None
         if last is not None and below is not None:
             rows = np.concatenate([last[k], below[0]])
@@ -348,9 +347,8 @@ def _client_losses(
     cohort: Cohort,
 ) -> list[Float64[Array, " s"] | None]:
     """F_i(x_t) for the entries that need them."""
-    needed = [
-        k for k, b in enumerate(branches) if "losses" in b.entry.algorithm.demands.needs
-    ]
+    demands = [branch.entry.algorithm.demands for branch in branches]
+    needed = [k for k, demand in enumerate(demands) if "losses" in demand.needs]
     if not needed:
         return [None] * len(branches)
     table = np.asarray(problem.client_losses(anchors[needed]), dtype=np.float64)
@@ -377,11 +375,9 @@ def _arrive(
         losses = None if losses is None else losses[members]
         gradients = None if gradients is None else gradients[members]
     rows = DenseDisplacements(displacements, np, *displacements.shape)
-    means = (
-        None
-        if gradients is None
-        else DenseDisplacements(gradients, np, *gradients.shape)
-    )
+    means = None
+    if gradients is not None:
+        means = DenseDisplacements(gradients, np, *gradients.shape)
     anchor = branch.state.anchor
     return replace(branch, round_=Round(anchor, rows, cohort, plan, losses, means))
 

@@ -58,11 +58,10 @@ class Guarantee:
         variant: the set of constants.
         amplitude: ϑ at which all is evaluated.
         curvature: Λ likewise; of no effect for rules without one.
-        value: bound on the expected gap after the rounds asked for; infinite where the
-            formula is undefined.
-        iterated: the same by iterating the recursion behind the closed form, often far
-            smaller; NaN where there is none, beyond `MOST_ITERATED`, or if the theorem
-            does not hold.
+        value: bound on the expected gap after T rounds; infinite where the formula is
+            undefined.
+        iterated: the same by iterating the recursion, often far smaller; NaN where
+            there is none, beyond `MOST_ITERATED`, or if the theorem does not hold.
         floor: the limit of the better of both bounds.
         closed_floor: the limit of the closed one.
         vacuous: whether the floor is at the cap f̄ or above.
@@ -113,7 +112,7 @@ class FirstRound:
         uniform: largest common θ at which uniform weights are certified not to raise
             the gap; zero where there is none.
         noise_optimal: the same for the weights a*.
-        amplitude: the θ of `value`: as asked for, else half of `uniform`.
+        amplitude: the θ of `value`: the one given, else half of `uniform`.
         value: J at uniform weights, a bound on the expected gap after one round.
         hypotheses: the conditions with their numbers.
     """

@@ -1,4 +1,4 @@
-"""Fixed controls to compare the optimised surrogate system with (th:sur-cvx).
+"""Fixed controls, as a comparison for the optimised surrogate system (th:sur-cvx).
 
 Fixed weights w and amplitudes θ turn the certificate into a recursion,
 
@@ -61,7 +61,7 @@ def comparator_coefficients(
         amplitudes: θ_i ≥ 0, clients last, or one for all.
         box_end: θ̄, the largest amplitude the optimised controller may play; by default
             the comparator's largest.
-        variant: which constants.
+        variant: the set of constants.
         printed: the paper's coefficients; only with variant "paper".
 
     Returns:
@@ -86,7 +86,6 @@ def comparator_coefficients(
         "th:sur-cvx",
         system,
         descent=a,
-        capped_descent=a,
         growth=np.asarray(cost[0] + (w * 4 * f * rise).sum(-1)),
         staleness=np.asarray(cost[1]),
         noise=np.asarray(cost[2]),

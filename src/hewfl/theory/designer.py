@@ -41,8 +41,8 @@ _SEARCHED_KINDS = 128
 class Design:
     """The amplitude that certifies a target soonest.
 
-    Where `certified` is false no amplitude does; the fields then describe the amplitude
-    of the lowest floor, with infinitely many rounds.
+    Where `certified` is false no amplitude certifies it; the fields then describe the
+    amplitude of the lowest floor, with infinitely many rounds.
 
     Attributes:
         theorem: label of the statement.
@@ -53,9 +53,9 @@ class Design:
             recursion.
         value: the bound after these rounds, at most the target; the floor where the
             target is not reached.
-        floor: what the better of the two tends to.
-        least_target: the lowest floor of all amplitudes: a target above it is reached
-            in the end; infinite where the hypotheses hold for no amplitude.
+        floor: the limit of the better of the two.
+        least_target: the lowest floor of all amplitudes: any target above it is
+            reached; infinite where the hypotheses hold for no amplitude.
         certified: whether the target is reached, within `MOST_ROUNDS`.
         hypotheses: at these controls.
     """

@@ -87,7 +87,6 @@ def heterogeneous_coefficients(
         system,
         flows=True,
         descent=np.asarray(theta / 4 / system.cap),
-        capped_descent=np.asarray(theta / 4 / (1 + theta / 4) / system.cap),
         growth=np.asarray(beta),
         staleness=np.asarray(1 / 2 / (Lambda - L) + stale),
         noise=noise_term(a, linear, quadratic),

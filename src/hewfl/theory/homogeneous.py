@@ -196,7 +196,6 @@ def homogeneous_coefficients(
         system,
         flows=True,
         descent=np.asarray(theta / 8 / system.cap),
-        capped_descent=np.asarray(theta / 8 / (1 + theta / 8) / system.cap),
         slope=np.asarray(theta / 4 / L),
         growth=np.asarray(drift * theta**2 * (theta + L / (Lambda - L))),
         noise=np.asarray(factor * (theta**2 * noise + V_u)),

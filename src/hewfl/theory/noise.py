@@ -1,4 +1,4 @@
-"""The noise that fixed weights leave, and the weights that leave least of it.
+"""Noise under fixed weights, and the weights of least noise.
 
 With M_i = v_i²/(H_i b_i), weights a cost a round's bound p V₁(a) + q V₂(a):
 

@@ -2,9 +2,8 @@
 
     E[F(x_{t+1}) − F*] ≤ J = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)
 
-Formulas and constants are those of `hewfl.control.certificate`. Beyond their
-hypotheses they are still evaluated: a theorem says where it holds, it does not refuse
-to be computed.
+Formulas and constants are those of `hewfl.control.certificate`. They are evaluated
+beyond their hypotheses too; the hypotheses say where they are bounds.
 """
 
 from dataclasses import dataclass, replace
@@ -67,11 +66,7 @@ def executable_system(system: System, proxies: ArrayLike) -> System:
     """The system with proxies v̂_i² for v_i²: J of it is J^ex, and J^id ≤ J^ex.
 
     Raises:
-        InvalidInputError: a proxy is below the variance it stands for.
-
-    Args:
-        system: the constants.
-        proxies: v̂_i² ≥ v_i², clients last.
+        InvalidInputError: a proxy is below its variance.
     """
     v2, proxy = np.asarray(system.variance), as_float64("proxies", proxies)
     if (proxy < v2).any():
@@ -121,7 +116,7 @@ def one_step(
     Args:
         controls: w and θ, shapes that broadcast with (*c, n).
         at: from `situation`.
-        variant: which constants.
+        variant: the set of constants.
 
     Returns:
         J, its parts, and the conditions under which it is a bound.
@@ -161,7 +156,7 @@ def advantage(
         controls: w and θ, clients last.
         benchmark: w̄ and θ̄, likewise.
         at: from `situation`.
-        variant: which constants.
+        variant: the set of constants.
 
     Returns:
         Γ, shape (*c).
@@ -186,7 +181,7 @@ def largest_descent_amplitude(
     Args:
         weights: w on the simplex, clients last.
         at: from `situation`.
-        variant: which constants.
+        variant: the set of constants.
 
     Returns:
         θ, shape (*c).

@@ -78,8 +78,6 @@ class Recursion:
         label: LaTeX label of the statement that `rate` evaluates.
         system: the constants; f̄ is its cap.
         descent: a.
-        capped_descent: a/(1 + a f̄) where D is T_a, which is at most g − a g²/(1 + a f̄)
-            on [0, f̄]; `descent` itself where D(g) = g − a g².
         growth: β.
         staleness: γ.
         noise: δ.
@@ -95,7 +93,6 @@ class Recursion:
     label: str
     system: System
     descent: Reals
-    capped_descent: Reals
     growth: Reals
     staleness: Reals
     noise: Reals
@@ -109,6 +106,15 @@ class Recursion:
     def cap(self) -> Reals:
         """f̄ = LR²/2."""
         return self.system.cap
+
+    @property
+    def capped_descent(self) -> Reals:
+        """The descent of the scalar form: a/(1 + a f̄) where D is T_a, else a.
+
+        T_a(g) is at most g − a g²/(1 + a f̄) on [0, f̄].
+        """
+        a = self.descent
+        return np.asarray(a / (1 + a * self.cap) if self.flows else a)
 
     @property
     def coefficients(self) -> tuple[Array, ...]:
@@ -216,8 +222,11 @@ class Recursion:
         u, q, start_met = validate_start(start, self.cap)
         scalar = self.scalar_form(q, solver_gap)
         rate = convex_rate(scalar, self.cap, u, rounds, printed=printed)
-        own = (*self.hypotheses, start_met, self.tracking_contracts)
-        return replace(rate, label=self.label, hypotheses=(*own, *rate.hypotheses))
+        conditions = (*self.hypotheses, start_met)
+        if self.tracking is not NO_TRACKING:
+            conditions = (*conditions, self.tracking_contracts)
+        hypotheses = (*conditions, *rate.hypotheses)
+        return replace(rate, label=self.label, hypotheses=hypotheses)
 
     @property
     def tracking_contracts(self) -> Hypothesis:
@@ -320,10 +329,7 @@ def convex_rate(
 
     Always to the positive root m: smaller solutions of the paper's conditions are no
     floors (erratum E-07). Vacuous where m ≥ f̄ (E-09). Among several configurations it
-    is NaN where d is, or where a ≤ 0.
-
-    Raises:
-        InvalidInputError: a ≤ 0 in the only configuration, or a negative number.
+    is NaN where d is, or where a ≤ 0; a single one with a ≤ 0 raises an error.
     """
     a, beta, d = np.broadcast_arrays(*scalar)
     falls = below("0 < a", 0.0, a)
@@ -347,8 +353,7 @@ def capped_tracking_cost(
 ) -> Reals:
     """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1.
 
-    Raises:
-        InvalidInputError: C ≥ 1 < ∞ and γ > 0 in the only configuration (E-04).
+    A single configuration with C ≥ 1 and γ > 0 raises an error (E-04).
     """
     C, costs = tracking.tracking, staleness > 0
     unbounded = np.asarray(costs & (C >= 1))
@@ -423,9 +428,6 @@ def by_round(
     """Coefficients of one shape with the round as first axis.
 
     `rounds` is T to hold them constant, None where their first axis is the round.
-
-    Raises:
-        InvalidInputError: `rounds` is None and no coefficient has an axis.
     """
     shape = np.broadcast_shapes(*(value.shape for value in coefficients))
     if rounds is None and not shape:

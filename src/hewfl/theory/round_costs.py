@@ -1,8 +1,8 @@
-"""What a round costs: numbers sent, gradients computed, orders of the arithmetic.
+"""Communication of a round: the numbers that server and clients send.
 
 The paper states one count, that of Algorithm 1 with Δc_i sent along. The other two
-algorithms send less, and Δc_i need not travel at all: it equals −c_t − (L/θ_i)Δ_i, and
-the server knows the rest (erratum E-17).
+algorithms send less, and Δc_i need not be sent: it equals −c_t − (L/θ_i)Δ_i, which the
+server can compute (erratum E-17).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from hewfl.core.validation import ArrayLike, Reals, invalid, wholes
 
 if TYPE_CHECKING:
     Algorithm = Literal["control", "het", "hom"]
-else:  # run-time type checks let a wrong name through to `communication` and its text
+else:  # run-time type checks pass a wrong name on to `communication` and its error
     Algorithm = str
 
 
@@ -54,15 +54,15 @@ def communication(
         het            2d + dS + 1            2d + 2dS + 1
         hom            d + dS + 1             d + dS + 1
 
-    A round in which nobody is contacted costs nothing (erratum E-06); the printed
-    count charges its broadcast all the same.
+    A round without clients costs nothing (erratum E-06); the printed count charges its
+    broadcast.
 
     Args:
         algorithm: control (Algorithm 1), het (Algorithm 2) or hom (Algorithm 3, S = n).
         active: S ≥ 0.
         dimension: d ≥ 1.
         proxies: ν, scalars for variance proxies, which only Algorithm 1 uses: 0 when
-            they are known, S when each active client sends its own.
+            they are known, S when each active client sends one.
         printed: the paper's count, Δc_i included.
 
     Returns:

@@ -55,9 +55,6 @@ def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> RoundsN
     `least` is the fewest rounds the closed bound is defined for. Answers are whole
     numbers: 0 where the start meets the target, infinite for never and where a
     hypothesis fails.
-
-    Raises:
-        InvalidInputError: ε ≤ 0.
     """
     goal, holds = positives("target", target), curve.rate(least).holds
     closed = rounds_to(curve.rate, goal, least=least)
@@ -138,9 +135,6 @@ def first_round_at(
     """The first round whose bound is at most a target, by iterating the recursion.
 
     Whole numbers; infinite where `most` rounds, shape (*c), do not reach the target.
-
-    Raises:
-        InvalidInputError: ε ≤ 0 or a negative start.
     """
     goal = positives("target", target)
     u, q, _ = validate_start(start, recursion.cap)
@@ -211,9 +205,6 @@ def rounds_in_stages(
         The sum of all N as real numbers, smooth in the coefficients, which a search
         can compare; and the sum of all N rounded up, which is certified. Both are 0
         where the start meets the target, infinite where a stage does not fall.
-
-    Raises:
-        InvalidInputError: ε ≤ 0 or a negative start.
     """
     goal = positives("target", target)
     u, q, _ = validate_start(start, recursion.cap)

@@ -77,15 +77,15 @@ def improvements(
         raise invalid("case", "of one configuration", f"shape {shape}")
     eps = float(goal)
     now = _best(case, eps, (amplitude, curvature), variants)
-    tried = [
+    changed = [
         (change, _best(other, eps, (amplitude, curvature), variants))
         for change, other in _changes(case)
     ]
     if amplitude is not None:
         half = _best(case, eps, (amplitude / 2, curvature), variants)
         free = _best(case, eps, (None, curvature), variants)
-        tried += [("half the amplitude ϑ", half), ("the best amplitude ϑ", free)]
-    rows = [_compare(change, now, then) for change, then in tried]
+        changed += [("half the amplitude ϑ", half), ("the best amplitude ϑ", free)]
+    rows = [_compare(change, now, then) for change, then in changed]
     return tuple(sorted(rows, key=lambda x: x.factor))
 
 

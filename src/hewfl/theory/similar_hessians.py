@@ -78,6 +78,10 @@ def higher_order(
 
     because 2⟨u, u + b⟩ = ‖u‖² + ‖u + b‖² − ‖b‖². H such steps, ηH = ϑ/L, telescope.
 
+    The rate of the recursion bounds the last iterate g_T: eq:ho-rec-main is the
+    recursion of lem:scalar, so g_T itself decays to the floor of the best iterate, like
+    1/T and not like 1/√T. The paper leaves that to the reader.
+
     Args:
         controller: from `uniform_coefficients`.
         similarity: S ≥ 0, bound on ‖∇²F_i − ∇²F‖, shape (*c).
@@ -114,7 +118,6 @@ def higher_order(
         k.system,
         flows=True,
         descent=a,
-        capped_descent=np.asarray(a / (1 + theta / 4)),
         growth=np.asarray(omega * disagreement.gap),
         staleness=np.asarray(omega * disagreement.tracking),
         noise=np.asarray(omega * disagreement.noise + nu),
@@ -131,14 +134,8 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
         g⁺ ≤ g − a̲_ho g² + β_ho g + δ_ho                     (eq:ho-coeff-main)
         a̲_ho = ϑ/(2LR²(1 + ϑ/4)),   β_ho = ω k_g,   δ_ho = ω(k_v + k_q q̄) + ν
 
-    Where K_ho = 0 the tracking error costs nothing and needs no cap.
-
-    Returns:
-        The scalar recursion; among several configurations δ_ho is NaN where C_q ≥ 1.
-
-    Raises:
-        InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, where q̄ does
-            not exist.
+    Where K_ho = 0 the tracking error costs nothing and needs no cap. Among several
+    configurations δ_ho is NaN where C_q ≥ 1; a single one raises an error.
     """
     full, q0 = bound.recursion, nonnegatives("tracking", tracking)
     a, _, delta = full.scalar_form(q0)

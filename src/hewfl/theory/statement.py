@@ -1,7 +1,7 @@
-"""What a theorem returns: its number, and the conditions under which it is a theorem.
+"""Results of theorems: a number, and the conditions under which it is a bound.
 
-Everything broadcasts: a `Rate` over a thousand configurations holds arrays of a
-thousand entries, and each hypothesis says for which of them it is met.
+A `Rate` over a thousand configurations holds arrays of a thousand entries, and each
+hypothesis says for which of them it is met.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Hypothesis:
     """One condition of a statement with the two numbers it compares.
 
     Attributes:
-        name: the condition as one reads it, such as "Λϑ ≤ L/2".
+        name: the condition, such as "Λϑ ≤ L/2".
         left: the smaller side if the condition holds.
         right: the larger side if the condition holds.
         holds: whether it does.
@@ -50,7 +50,7 @@ def below(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """A number that a lemma bounds something by, and when it does.
+    """The bound of a lemma, and its conditions.
 
     Attributes:
         label: LaTeX label of the statement in the paper.
@@ -73,7 +73,7 @@ class Rate:
         value: the bound.
         floor: the level the bound tends to as rounds grow.
         vacuous: whether the floor is not below what is known without the theorem (the
-            cap f̄ = LR²/2), so that no number of rounds makes the bound say anything.
+            cap f̄ = LR²/2), so that the bound is trivial for any number of rounds.
         hypotheses: the conditions, each with its numbers.
     """
 

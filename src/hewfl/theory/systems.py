@@ -251,9 +251,6 @@ def client_mask(system: System, active: ArrayLike) -> Bool[Mask, "*c n"]:
     """Which clients take part: booleans, clients last.
 
     A number is no mask: neither a count of clients nor a list of their indices.
-
-    Raises:
-        InvalidInputError: not booleans, not one for each client, or a system of kinds.
     """
     S = np.asarray(active)
     require_single_clients(system)

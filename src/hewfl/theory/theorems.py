@@ -319,14 +319,14 @@ def _without_axis(rate: Rate) -> Rate:
 
 def _pl_recursion(k: Recursion, mu: Array) -> Recursion:
     """The recursion under the PL condition: g⁺ ≤ (1 − a)g + γq + δ, with β = −a."""
-    zero, growth = np.zeros(()), np.asarray(-k.contraction(mu))
-    return replace(k, descent=zero, capped_descent=zero, growth=growth, flows=False)
+    growth = np.asarray(-k.contraction(mu))
+    return replace(k, descent=np.zeros(()), growth=growth, flows=False)
 
 
 _POST_LOCAL: tuple[Form, ...] = ("printed", "paper", "sharp")
 _BEFORE = "weights and amplitudes that Algorithm 1 computes before each round"
 _EQUAL = "equal weights 1/n, control variates, one H and one b for all clients"
-_AFTER = "weights solved after the local steps from what was sent"
+_AFTER = "weights solved after the local steps from the displacements"
 _ALL = (
     Theorem(
         "th:sur-cvx",

@@ -27,7 +27,7 @@ class UniformController:
 
     Attributes:
         amplitude: ϑ, shape (*c) like all that follows.
-        variant: which constants.
+        variant: the set of constants.
         noise: M = v²/(Hb) with v² = max v_i².
         recursion: of (g, q); its hypotheses are those of ass:uniform-special.
     """
@@ -69,7 +69,7 @@ def uniform_coefficients(
     Args:
         system: the constants; H and b must be common to the clients.
         amplitude: ϑ > 0, shape (*c).
-        variant: which constants.
+        variant: the set of constants.
 
     Returns:
         The controller with its recursion of (g, q).
@@ -97,7 +97,6 @@ def uniform_coefficients(
         "th:direct-bellman",
         system,
         descent=a,
-        capped_descent=a,
         growth=beta,
         staleness=gamma,
         noise=delta,

@@ -12,19 +12,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hewfl.core.algorithm import Algorithm
 from hewfl.core.validation import invalid
-from hewfl.server.state import Entry
 from hewfl.torch.collectives import join_words, plain_group
-from hewfl.torch.job import Job
-from hewfl.torch.job_rule import DEFAULT, rule_of
+from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
 from hewfl.torch.optimizer_hooks import (
     StepCounter,
     check_sync_every,
     is_plain_sgd,
     list_optimizers,
 )
-from hewfl.torch.options import Probe, SyncOptions, SyncReport
+from hewfl.torch.options import (
+    Probe,
+    SyncOptions,
+    SyncReport,
+    refuse_old_arguments,
+)
 from hewfl.torch.parameters import SharedParameters
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.state_dicts import job_state, load_job_state
@@ -33,6 +35,7 @@ from hewfl.torch.sync import apply_pending, sync
 _log = logging.getLogger("hewfl.torch")
 
 
+@refuse_old_arguments(rule="aggregator")
 @final
 class HewLocalSGD:
     """Local steps on every rank; every few steps a round aggregates them.
@@ -73,7 +76,7 @@ class HewLocalSGD:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         sync_every: SupportsIndex | timedelta,
-        rule: str | Algorithm[Any] | Entry = DEFAULT,
+        aggregator: Choice = DEFAULT,
         process_group: Any = None,
         options: SyncOptions | None = None,
     ) -> None:
@@ -86,28 +89,28 @@ class HewLocalSGD:
                 differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
-            rule: "sieve" (equal weights among ranks that agree with the others),
-                "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
-                control variates), "equal", "steps", "tokens", "fednova", "agreement",
-                "disagreement", "median", "trust", an algorithm of hewfl or your own,
-                or one with a server step, such as `FedAvgM(…)`.
+            aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
+                aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`, `FedAvgM(…)`.
+                Local steps and learning rates are those of the optimiser. By default
+                `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks that agree
+                with the others.
             process_group: the ranks; all by default.
             options: all other options.
 
         Raises:
             InvalidInputError: an argument is invalid.
-            RankError: ranks are missing or disagree on model, rule or options.
+            RankError: ranks are missing or disagree on model, aggregator or options.
         """
         every = check_sync_every(sync_every)
-        chosen, options = rule_of(rule, options)
+        algorithm, options = choose_method(aggregator, options)
         group = plain_group(process_group)
         self._model, self._optimizers = model, list_optimizers(optimizer)
         parameters = SharedParameters(model.named_parameters())
         parameters.check_optimizers(self._optimizers)
-        is_plain = not chosen.demands.variates or all(
+        is_plain = not algorithm.demands.variates or all(
             map(is_plain_sgd, self._optimizers)
         )
-        self._job = Job(parameters, group, chosen, options, is_plain_sgd=is_plain)
+        self._job = Job(parameters, group, algorithm, options, is_plain_sgd=is_plain)
         self._steps = StepCounter(self._optimizers, every)
         self._hooks: ExitStack | None = None
         self.last: SyncReport | None = None
@@ -241,7 +244,7 @@ class HewLocalSGD:
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or rule;
+            DataError: the state is damaged, or of another format, model or aggregator;
                 nothing has changed then.
         """
         self._steps.work = load_job_state(self._job, state)

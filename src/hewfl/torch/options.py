@@ -1,11 +1,12 @@
 """Options of a torch job, and the report of a round."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat, final
+from typing import Any, Literal, SupportsFloat, TypeVar, final
 
 from hewfl.core.validation import invalid
 from hewfl.displacements.sketched_displacements import SketchCheck
@@ -59,15 +60,44 @@ class SyncReport:
     line_search: LineSearchResult | None = None
 
 
+Class = TypeVar("Class", bound=type)
+
+
+def refuse_old_arguments(**new_words: str) -> Callable[[Class], Class]:
+    """A class decorator: an old argument raises an error with the new word.
+
+    Raises:
+        InvalidInputError: at construction, with an old argument.
+    """
+
+    def decorate(cls: Class) -> Class:
+        construct = cls.__init__
+
+        @functools.wraps(construct)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            for word in kwargs.keys() & new_words.keys():
+                raise invalid(word, f"replaced by `{new_words[word]}`", kwargs[word])
+            construct(self, *args, **kwargs)
+
+        cls.__init__ = init
+        return cls
+
+    return decorate
+
+
+@refuse_old_arguments(
+    exact="gram",
+    send="compression",
+    outer="server_step",
+    smoothness="HewLocalSGD(aggregator=HewHom(smoothness, …))",
+    curvature_ratio="HewLocalSGD(aggregator=HewHom(curvature_ratio=…))",
+)
 @final
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
     """Options of a job. All ranks must agree on them, except for the last three.
 
     Attributes:
-        smoothness: L for the rules "hom" and "het"; None does without
-            (`hewfl.torch.job_rule.Rule`).
-        curvature_ratio: Λ/L for the same rules.
         server_step: applied to the aggregated step; DiLoCo uses
             `ServerStep(0.7, 0.9, nesterov=True)`.
         gram: "sketch" computes inner products from sketches of the displacements, at
@@ -98,8 +128,6 @@ class SyncOptions:
         60.0
     """
 
-    smoothness: float | None = None
-    curvature_ratio: float = 1.25
     server_step: ServerStep = field(default_factory=ServerStep)
     gram: Literal["sketch", "full"] = "sketch"
     overlap: bool = False

@@ -11,7 +11,6 @@ from hewfl.core.native import PASSES, library
 from hewfl.server.server_step import (
     ServerStep,
     add_iterate,
-    apply_server_step,
     average_weight,
 )
 from hewfl.torch.parameters import Layout
@@ -182,8 +181,8 @@ class SharedModel:
             here = slice(at, at + len(part))
             at, s = here.stop, step[here].to(x.dtype)
             if not self.server_step.is_plain:
-                s, new = apply_server_step(
-                    self.server_step, s, None if memory is None else memory[..., here]
+                s, new = self.server_step.apply(
+                    s, None if memory is None else memory[..., here]
                 )
                 if next_memory is not None:
                     next_memory[..., here] = new

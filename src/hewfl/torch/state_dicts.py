@@ -152,6 +152,6 @@ def _rank_key(job: Job) -> str:
 def _identity(job: Job) -> dict[str, Any]:
     return {
         "layout": job.model.layout.signature,
-        "rule": repr(job.rule),
+        "aggregator": repr(job.algorithm),
         "server_step": repr(job.options.server_step),
     }

@@ -233,9 +233,7 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     exchange, variates = job.exchange, job.variates
     total_steps = records.rows["total_step"]
     participants, shards = exchange.exchange_shards(records.active, total_steps)
-    anchor: Any = np.empty(0)  # no registered rule reads it
-    if not isinstance(job.rule.choice, str):
-        anchor = np.asarray(exchange.own_part(job.model.anchor))
+    anchor = np.asarray(exchange.own_part(job.model.anchor))
     round_ = _make_round(job, anchor, shards, participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     shard = decision.step
@@ -265,7 +263,7 @@ def _make_round(
 
     Raises:
         RankError: there is no participant.
-        InvalidInputError: weights are by tokens, which a rank did not count.
+        InvalidInputError: the algorithm needs sizes, and a rank did not count tokens.
     """
     if len(participants) == 0:
         raise RankError("no rank's model was finite")
@@ -273,10 +271,11 @@ def _make_round(
         records.rows["steps"][participants],
         records.rows["tokens"][participants],
     )
-    if job.rule.choice == "tokens" and tokens.min() < 1:
-        raise invalid("tokens", "counted on every rank", tokens.tolist())
-    counts = tokens.min() > 0 and job.rule.choice != "sieve"  # equal by that name
-    sizes = np.where(counts, tokens, 1)
+    is_counted = tokens.min() > 0
+    if "sizes" in job.algorithm.demands.needs and not is_counted:
+        rule = f"counted on every rank (`add_tokens`): {job.algorithm.name} needs sizes"
+        raise invalid("tokens", rule, tokens.tolist())
+    sizes = tokens if is_counted else np.ones_like(tokens)
     cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
     plan = LocalPlan(records.rows["total_step"][participants] / H)
     return Round(anchor, displacements, cohort, plan)

@@ -91,9 +91,9 @@ def plans_of(problem: TorchModule, cohort: Cohort) -> list[LocalPlan]:
     ]
 
 
-def anchors_of(problem: TorchModule, lanes: int, dtype: Any = np.float64) -> Array:
+def anchors_of(problem: TorchModule, models: int, dtype: Any = np.float64) -> Array:
     rng = np.random.default_rng(6)
-    noise = 0.1 * rng.standard_normal((lanes, problem.d))
+    noise = 0.1 * rng.standard_normal((models, problem.d))
     return np.asarray(problem.start + noise, dtype=dtype)
 
 
@@ -115,7 +115,7 @@ CASES = [
 
 @pytest.mark.parametrize(("training", "chunk"), CASES)
 def test_stacked_is_plain(training: Training, chunk: Any) -> None:
-    """All kinds of plans in one call, in groups of clients and of lanes."""
+    """All kinds of plans in one call, in groups of clients and of models."""
     problem = problem_of(training)
     cohort = cohort_of(problem)
     given = cohort, plans_of(problem, cohort), samples_of(problem, cohort)
@@ -180,7 +180,7 @@ def test_branches_are_those_of_torch(route: Any, optimiser: Any) -> None:
 
 @pytest.mark.parametrize(("route", "chunk"), [("stacked", 3), ("loop", "auto")])
 def test_mean_gradients_are_those_along_the_branch(route: Any, chunk: Any) -> None:
-    """Before correction, pull and Adam, clipped, without decay; corrected lanes only.
+    """Before correction, pull and Adam, clipped, without decay; corrected models only.
 
     A branch whose steps are too small to move it has all its gradients at the anchor.
     """
@@ -241,8 +241,8 @@ def test_inputs_are_left_alone_and_rounds_do_not_mix(
     assert (problem.branches(x, cohort, plans, samples) == kept).all()
 
 
-def test_lanes_and_clients_share_no_more_than_their_draws() -> None:
-    """A client's branch is the same alone, in one lane, as among all others."""
+def test_models_and_clients_share_no_more_than_their_draws() -> None:
+    """A client's branch is the same alone, with one model, as among all others."""
     problem = problem_of(Training(clip=0.5, route="stacked"))
     cohort = cohort_of(problem)
     samples, x = samples_of(problem, cohort), anchors_of(problem, 4)

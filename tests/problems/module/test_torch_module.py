@@ -32,10 +32,10 @@ pytestmark = pytest.mark.torch
 ROUNDING = 1e-12
 DIFFERENCES = 1e-7
 """Central differences with step 1e-5."""
-LANES = 3
+MODELS = 3
 RATE = 0.2
 METHODS: list[Any] = [
-    FedAvg(1.0 / (1 / RATE)),
+    FedAvg(RATE),
     HewHom(1 / RATE, 3.0),
     HewHet(1 / RATE, 3.0),
     MinibatchSGD(1.0 / (1 / RATE)),
@@ -73,12 +73,12 @@ def test_is_a_problem_with_branches_of_its_own() -> None:
 
 def test_losses_and_metrics_against_the_module_itself() -> None:
     problem, (X, y, shards) = small(), data()
-    x = points(problem, LANES)
+    x = points(problem, MODELS)
     losses, found = problem.client_losses(x), problem.evaluate(x)
     assert set(found) == {
         *("train_loss", "train_accuracy", "test_loss", "test_accuracy")
     }
-    for k in range(LANES):
+    for k in range(MODELS):
         by_sample, hits = scored(problem, x[k], X, y)
         means = np.array([by_sample[rows].mean() for rows in shards])
         right = np.array([hits[rows].mean() for rows in shards])
@@ -102,7 +102,7 @@ def test_full_gradient_is_the_derivative_of_the_losses() -> None:
 
 def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = small()
-    x = points(problem, LANES)
+    x = points(problem, MODELS)
     whole = problem.full_gradients(x), *problem.evaluate(x).values()
     monkeypatch.setattr("hewfl.problems.module.scoring.BLOCK", 100)
     again = small()
@@ -114,12 +114,12 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_minibatch_gradient_is_clipped_then_decayed() -> None:
     """Without dropout: the mean over the first b_i samples, cut to length, plus λy."""
     problem = small(module=mlp(4, 5, 3, dropout=0.0), training=Training())
-    y = points(problem, LANES, 2)
+    y = points(problem, MODELS, 2)
     samples, counts = np.array([[0, 1, 2], [7, 8, 9]]), np.array([2, 3])
     plain = problem.minibatch_gradients(y, samples, counts)
     for i, rows in enumerate(([0, 1], [7, 8, 9])):
         each = replace(problem, offsets=np.array(rows), data_sizes=np.ones_like(rows))
-        for k in range(LANES):
+        for k in range(MODELS):
             means = each.full_gradients(y[k, i][None])[0].mean(axis=0)
             assert close(plain[k, i], means)
     training = Training(weight_decay=0.1, clip=1.0)
@@ -163,7 +163,7 @@ def test_answers_come_in_the_library_and_precision_of_the_models() -> None:
 def test_there_is_no_theory_here() -> None:
     problem = small()
     with pytest.raises(InvalidInputError, match="`smoothness` must be a positive fini"):
-        FedAvg(1.0 / problem.smoothness)
+        HewHom(problem.smoothness, 0.5)
     for ask in (problem.optimum, problem.pooled_optimum):
         with pytest.raises(SolverError, match="no certified minimiser"):
             ask()
@@ -183,7 +183,7 @@ def test_any_loss_and_integer_features() -> None:
     found = problem.evaluate(problem.start[None])
     assert set(found) == {"train_loss"}
     federation = Federation(ChoiceSteps((1, 3)), 4)
-    trace = simulate(problem, federation, [FedAvg(1.0 / 20.0)], rounds=8, seed=0)
+    trace = simulate(problem, federation, [FedAvg(0.05)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
     assert losses[0] is not None
     assert losses[-1] is not None
@@ -241,8 +241,8 @@ def test_a_run_starts_at_the_module(tmp_path: Path) -> None:
 
     def played(**given: Any) -> Array:
         federation = Federation(ChoiceSteps((1, 2)), 4)
-        lanes = [FedAvg(1.0 / 10.0)]
-        trace = simulate(problem, federation, lanes, rounds=2, seed=0, **given)
+        methods = [FedAvg(0.1)]
+        trace = simulate(problem, federation, methods, rounds=2, seed=0, **given)
         return np.asarray(trace.anchors[0])
 
     zero = np.zeros(problem.d)
@@ -289,9 +289,9 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
             seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
         return {}
 
-    lanes: list[Any] = [HewHet(1 / RATE, 3.0), HewHom(1 / RATE, 3.0)]
+    methods: list[Any] = [HewHet(1 / RATE, 3.0), HewHom(1 / RATE, 3.0)]
     given: Any = {"rounds": 3, "seed": 0, "observers": [observe]}
-    trace = simulate(problem, federation, lanes, **given)
+    trace = simulate(problem, federation, methods, **given)
     assert len(seen) == 3
     assert max(seen) <= 1e-3 * (1 + ROUNDING)  # as clipped
     n, d = problem.n, problem.d
@@ -301,5 +301,5 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     assert plain.scalars == 3 * (d + n * d + 1)
     assert trace.communication(0).total.scalars == corrected.scalars
     sgd = replace(problem, training=Training())
-    found = simulate(sgd, federation, lanes[:1], rounds=3, seed=0).of(0)[-1]
+    found = simulate(sgd, federation, methods[:1], rounds=3, seed=0).of(0)[-1]
     assert found.scalars == n * d + 3 * (2 * d + n * d + 1)

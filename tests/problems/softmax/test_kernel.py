@@ -67,7 +67,7 @@ def test_compiled_branches_equal_the_plain_twin(
         assert np.abs(slow).max() > 1e-3
 
 
-def test_a_lane_has_the_same_bits_alone_and_among_others(
+def test_a_model_has_the_same_bits_alone_and_among_others(
     rng: np.random.Generator,
 ) -> None:
     problem = softmax(20, 6, "float32")
@@ -120,24 +120,24 @@ def test_samples_out_of_range_are_refused() -> None:
 def test_whole_runs_agree_with_and_without_the_kernel() -> None:
     problem = softmax(9, 4, "float64")
     L = problem.smoothness
-    lanes: list[Any] = [UniformLocalSGD(0.4 / L), HewHom(L, 0.4), HewHet(L, 0.4)]
+    methods: list[Any] = [UniformLocalSGD(0.4 / L), HewHom(L, 0.4), HewHet(L, 0.4)]
     federation = Federation(FixedSteps([1, 2, 4, 4, 8, 1]), 4)
-    fast = simulate(problem, federation, lanes, rounds=5, seed=2)
+    fast = simulate(problem, federation, methods, rounds=5, seed=2)
     with native.disabled():
-        slow = simulate(problem, federation, lanes, rounds=5, seed=2)
+        slow = simulate(problem, federation, methods, rounds=5, seed=2)
     for a, b in zip(fast.anchors, slow.anchors, strict=True):
         assert np.abs(a - b).max() <= 1e-11
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("lanes", "c", "b"), [(1, 2, 1), (3, 7, 255), (2, 10, 600)])
+@pytest.mark.parametrize(("models", "c", "b"), [(1, 2, 1), (3, 7, 255), (2, 10, 600)])
 def test_compiled_losses_equal_the_plain_twin(
-    lanes: int, c: int, b: int, dtype: str, rng: np.random.Generator
+    models: int, c: int, b: int, dtype: str, rng: np.random.Generator
 ) -> None:
     """Small and large scores, ties, and scores far below the largest."""
     labels = rng.integers(0, c, b)
     for scale in (0.0, 1e-8, 1.0, 30.0, 1e4):
-        scores = (scale * rng.standard_normal((lanes, c, b))).astype(dtype)
+        scores = (scale * rng.standard_normal((models, c, b))).astype(dtype)
         fast = losses(scores, labels)
         with native.disabled():
             plain = losses(scores, labels)

@@ -84,7 +84,7 @@ Rule = Callable[[Scenario, Work, Cloud, Array], Array]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Played:
+class RoundWork:
     """A round from every state and along every path.
 
     Attributes:
@@ -106,7 +106,7 @@ class Played:
     after: Cloud
 
 
-def play(scenario: Scenario, work: Work, cloud: Cloud, rule: Rule) -> Played:
+def play(scenario: Scenario, work: Work, cloud: Cloud, rule: Rule) -> RoundWork:
     """One round, all minibatches walked."""
     pairs = [_branch(scenario, work, cloud, i) for i in range(scenario.n)]
     branches, laws = (tuple(part) for part in zip(*pairs, strict=True))
@@ -127,7 +127,7 @@ def play(scenario: Scenario, work: Work, cloud: Cloud, rule: Rule) -> Played:
         renewed.reshape(-1, scenario.n, d),
         chances.ravel(),
     )
-    return Played(branches, laws, moved, chances, weights, moves, after)
+    return RoundWork(branches, laws, moved, chances, weights, moves, after)
 
 
 def rounds(

@@ -12,7 +12,7 @@ import pytest
 from tests.theory.reality.enumeration import (
     ROUNDING,
     Cloud,
-    Played,
+    RoundWork,
     Work,
     fixed,
     play,
@@ -110,7 +110,7 @@ def scene(scenario: Scenario, work: Work, cloud: Cloud, a: Array) -> Scene:
     return Scene(scenario, work, cloud, a, off, bent, noises, chances)
 
 
-def drifts(scenario: Scenario, work: Work, played: Played, slopes: Array) -> Array:
+def drifts(scenario: Scenario, work: Work, played: RoundWork, slopes: Array) -> Array:
     """r_i = −η Σ_ℓ (∇F_i(y_ℓ) − ∇F_i(x)) along joint paths, shape (j, n, d)."""
     joint = np.indices([len(law) for law in played.laws]).reshape(scenario.n, -1)
     found = []

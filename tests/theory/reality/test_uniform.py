@@ -13,7 +13,7 @@ import pytest
 from tests.theory.reality.enumeration import (
     ROUNDING,
     Cloud,
-    Played,
+    RoundWork,
     Work,
     fixed,
     play,
@@ -66,7 +66,7 @@ class Run:
     scenario: Scenario
     work: Work
     clouds: list[Cloud]
-    played: list[Played]
+    played: list[RoundWork]
     gap: Array
     tracking: Array
     pl_constant: float

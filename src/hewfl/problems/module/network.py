@@ -29,7 +29,7 @@ from hewfl.displacements.backend import to_host
 from hewfl.errors import MissingExtraError
 
 try:
-    import torch
+    import torch as torch  # noqa: PLC0414 - exported to the modules of this package
 except ImportError as error:
     _TEXT = "hewfl.problems.TorchModule needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(_TEXT) from error

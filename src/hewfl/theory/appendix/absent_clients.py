@@ -1,8 +1,8 @@
-"""Tracking bounds when some clients stay away (erratum E-19).
+"""Tracking bounds under partial participation (erratum E-19).
 
 The paper's one-step bounds allow any set S of participants known before the draws, but
-its recursion of Q renews every client. A client that stays away keeps its control
-variate while the anchor moves on:
+its recursion of Q renews every client. An absent client keeps its control variate while
+the anchor moves:
 
     E‖e_i⁺‖² ≤ (1 + s) Q_i + (1 + 1/s) D,     D ≥ L²E‖x⁺ − x‖²,     any s > 0.
 
@@ -50,7 +50,7 @@ def propagated_tracking(
         active: whether i ∈ S, clients last.
         gap: U ≥ 0, shape (*c).
         tracking: Q_i ≥ 0, clients last.
-        variant: which constants.
+        variant: the set of constants.
 
     Returns:
         Q_i after the round, clients last.
@@ -63,7 +63,7 @@ def propagated_tracking(
     theta = np.where(S.any(-1), nonnegatives("amplitude", amplitude), 0.0)
     U, L = nonnegatives("gap", gap), system.L
     M, H = np.where(S, system.noise, 0.0), np.where(S, system.horizon, 1.0)
-    law = predictable_tracking(theta, M, H, L, variant=variant)
+    track = predictable_tracking(theta, M, H, L, variant=variant)
     move = server_move(theta, M, L, variant=variant)
     Q_i, S = np.broadcast_arrays(Q_i, S)
-    return tracking_after(Q_i, S, law, move, U)
+    return tracking_after(Q_i, S, track, move, U)

@@ -3,6 +3,9 @@
 Each control u moves the scalar state by G(s, u) = R_{α(u)}(s) + β(u)s + δ(u). A finite
 set is searched outright; a box is cut into cells, on which isotone coefficients bound
 the infimum from below, so that the answer comes with its own ε.
+
+States s ≥ 0 have shape (*c), controls α, β and δ shape (*c, k) after broadcasting, and
+parameters of φ, if arrays, shape (*c, 1).
 """
 
 from collections.abc import Callable
@@ -50,13 +53,7 @@ class Selection:
 def bellman_kernel(
     generator: Generator, state: ArrayLike, controls: Terms
 ) -> Float64[Array, "*c k"]:
-    """G(s, u) = R_{α(u)}(s) + β(u)s + δ(u) for every control (def:Bellman).
-
-    Args:
-        generator: φ; parameters, if arrays, of shape (*c, 1).
-        state: s ≥ 0, shape (*c).
-        controls: α, β and δ of each, shape (*c, k) after broadcasting.
-    """
+    """G(s, u) = R_{α(u)}(s) + β(u)s + δ(u) for every control (def:Bellman)."""
     s = nonnegatives("state", state)[..., None]
     return noisy_drift(generator, controls, s)
 
@@ -77,11 +74,7 @@ def epsilon_selection(
 
         π(s) = u_N,     N = min{k : G(s, u_k) ≤ B(s) + ε}
 
-    Args:
-        generator: φ; parameters, if arrays, of shape (*c, 1).
-        state: s ≥ 0, shape (*c).
-        controls: α, β and δ of each, shape (*c, k) after broadcasting.
-        epsilon: ε ≥ 0; zero gives the first minimiser.
+    ε = 0 gives the first minimiser.
     """
     G = bellman_kernel(generator, state, controls)
     least = G.min(axis=-1)
@@ -127,12 +120,9 @@ def box_selection(
 
         G(s, u) ≥ R_{α(h)}(s) + β(l)s + δ(l).
 
-    Args:
-        generator: φ; parameters, if arrays, of shape (*c, 1).
-        state: s ≥ 0, shape (*c).
-        law: maps controls of shape (N, k) to their N `Terms`.
-        box: low and high ends, each with k entries.
-        cells: per axis; the attained ε shrinks in proportion to 1/cells.
+    `law` maps controls of shape (N, k) to their N `Terms`; `box` has low and high ends
+    of k entries each. The attained ε shrinks in proportion to 1/cells, which counts
+    per axis.
     """
     s = nonnegatives("state", state)
     corners, low, high = _cells(box, cells)

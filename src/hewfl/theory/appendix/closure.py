@@ -32,24 +32,10 @@ class YoungPair(Protocol):
     """A proper convex φ on [0, ∞) and its conjugate φ*."""
 
     def primal(self, level: ArrayLike) -> Reals:
-        """φ(β) for β ≥ 0.
-
-        Args:
-            level: β.
-
-        Returns:
-            φ(β), of the same shape.
-        """
+        """φ(β) for β ≥ 0."""
 
     def conjugate(self, gain: ArrayLike) -> Reals:
-        """φ*(α) for α ≥ 0.
-
-        Args:
-            gain: α.
-
-        Returns:
-            φ*(α), of the same shape.
-        """
+        """φ*(α) for α ≥ 0."""
 
 
 @final
@@ -155,10 +141,8 @@ def raw_kernel(
 ) -> Float64[Array, "*c coordinates"]:
     """The bounds as they come, products and all (eq:raw0, eq:rawi).
 
-    Args:
-        envelopes: one per coordinate of the state.
-        state: y ≥ 0, coordinates last: (D_h, z_1, ..., z_m).
-        control: u, handed on to the envelopes as it is.
+    The state y ≥ 0 has its coordinates (D_h, z_1, ..., z_m) last, one per envelope; the
+    control u is passed to the envelopes unchanged.
     """
     y = _state(envelopes, state)
     return _stacked(envelopes, y, control, lambda _pair, a, b: a * b)

@@ -50,7 +50,7 @@ _PLAIN: dict[RadiusForm, Factors] = {"stated": (16, 0, 4), "sharp": (4, 0, 2)}
 def branch_sq_radius(
     amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
 ) -> Bound:
-    """How far a corrected branch strays: max_ℓ E‖y_i^(ℓ) − x‖² (lem:radius).
+    """Squared radius of a corrected branch: max_ℓ E‖y_i^(ℓ) − x‖² (lem:radius).
 
         θ²(8U/L + 16Q/L² + 2M/L²)              sharp, θ ≤ 2H (T1)
         θ²(24U/L + 48Q/L² + 8M/L²)             stated
@@ -68,7 +68,7 @@ def branch_sq_radius(
 def plain_sq_radius(
     amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "sharp"
 ) -> Bound:
-    """How far a branch without control variates strays (lem:realized-hom-radius).
+    """Squared radius of a branch without control variates (lem:realized-hom-radius).
 
         θ²(4U/L + 2M/L²)            sharp, θ ≤ 2H (T1)
         θ²(16U/L + 4M/L²)           stated
@@ -82,7 +82,7 @@ def plain_sq_radius(
 
 @broadcasting
 def mismatch_sq_norm(tracking: ArrayLike, *, n: ArrayLike | None = None) -> Bound:
-    """How far off a client's correction is: ‖δ_i‖² ≤ 4Q (lem:delta).
+    """Squared error of a client's correction: ‖δ_i‖² ≤ 4Q (lem:delta).
 
         δ_i = ∇F_i − ∇F − (c_i − c) = (1/n)Σ_j e_j − e_i
         4Q                   stated
@@ -101,7 +101,7 @@ def mismatch_sq_norm(tracking: ArrayLike, *, n: ArrayLike | None = None) -> Boun
 def drift_sq_norm(
     amplitudes: ArrayLike, at: Situation, *, form: RadiusForm = "stated"
 ) -> Bound:
-    """How much the local steps bend a displacement: E‖r_i‖² ≤ θ²R_i² (lem:rbar).
+    """Squared drift of the local steps: E‖r_i‖² ≤ θ²R_i² (lem:rbar).
 
         r_i = −η Σ_ℓ (∇F_i(y_i^(ℓ)) − ∇F_i(x))
         θ⁴(24U/L + 48Q/L² + 8M/L²)              stated
@@ -117,7 +117,7 @@ def drift_sq_norm(
 
 @broadcasting
 def mean_drift_sq_norm(controller: UniformController, state: State) -> Bound:
-    """What is left of the drift in the mean of all clients: E‖r̄‖² (lem:agg-r).
+    """Squared drift of the mean of all clients: E‖r̄‖² (lem:agg-r).
 
         24ϑ⁴g/L + 48ϑ⁴q/L² + 8ϑ⁴M/L²                     paper
         (ϑ⁴/L²)(2h₁(2Lg + q) + 2h₂M)                     the others (T5)
@@ -137,7 +137,7 @@ def mean_drift_sq_norm(controller: UniformController, state: State) -> Bound:
 
 @broadcasting
 def mean_noise_cost(controller: UniformController, state: State) -> Bound:
-    """What the noise of the mean costs: (L/2) E‖(1/n)Σ ζ_i‖² (lem:agg-noise).
+    """Cost of the noise of the mean: (L/2) E‖(1/n)Σ ζ_i‖² (lem:agg-noise).
 
         16ϑ²M/(Ln) + 32ϑ⁴g/n + 64ϑ⁴q/(Ln)                paper
         ϑ²M/(2Ln)                                        the others (T1)

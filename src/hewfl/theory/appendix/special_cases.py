@@ -1,4 +1,4 @@
-"""Where the three algorithms are nothing but gradient descent.
+"""Special cases: where the three algorithms are gradient descent.
 
 With identical clients, exact gradients and one horizon, every branch walks the same
 H gradient steps of size ϑ/(LH), whatever the weights. Statements about code that runs
@@ -71,27 +71,25 @@ def symmetric_exact_hypotheses(
 
     (ass:symmetric_exact_regime)
 
-    Args:
-        cohort: who takes part, with which horizons.
-        gradients: ∇F_i at some points, shape (*points, n, d): equal over i.
-        used: the stochastic gradients taken there, same shape: equal to ∇F_i.
-        variates: control variates, where branches are corrected: equal over i.
+    `gradients` are ∇F_i at some points, shape (*points, n, d): equal over i. `used` are
+    the stochastic gradients taken there: equal to ∇F_i. `variates` are equal over i.
     """
     exact = as_float64("gradients", gradients)
     if exact.ndim < 2:
         raise invalid("gradients", "of shape (*points, n, d)", f"shape {exact.shape}")
     n, S = cohort.population, len(cohort.clients)
     H = cohort.horizons.astype(np.float64)
-    found = [
+    hypotheses = [
         at_most("full participation", n, S),
         at_most("max H_i ≤ min H_i", H.max(initial=0.0), H.min(initial=np.inf)),
         _same("∇F_i all equal", exact, exact[..., :1, :]),
     ]
     if used is not None:
-        found.append(_same("g_i = ∇F_i", as_float64("used", used), exact))
+        hypotheses.append(_same("g_i = ∇F_i", as_float64("used", used), exact))
     if variates is not None:
-        found.append(_same("c_i all equal", variates.clients, variates.clients[:1]))
-    return tuple(found)
+        first = variates.clients[:1]
+        hypotheses.append(_same("c_i all equal", variates.clients, first))
+    return tuple(hypotheses)
 
 
 @broadcasting
@@ -104,12 +102,7 @@ def central_path(
 ) -> CentralPath:
     """z_{ℓ+1} = z_ℓ − (ϑ/(LH))∇F(z_ℓ)  (cor:exact_horizon_representation).
 
-    Args:
-        gradient: ∇F.
-        anchor: x, shape (*c, d).
-        amplitude: ϑ > 0, shape (*c).
-        smoothness: L > 0, shape (*c).
-        horizon: H ≥ 1, common to all; 1 is gradient descent (cor:exact_reduction_gd).
+    The anchor x has shape (*c, d); H = 1 is gradient descent (cor:exact_reduction_gd).
     """
     if horizon < 1:
         raise invalid("horizon", "at least 1", horizon)
@@ -142,27 +135,22 @@ def central_round_hypotheses(
     All displacements equal z_H − x, so Ψ is constant on the simplex and every weight
     vector minimises it; the step is z_H − x too.
 
-    Args:
-        round_: what the clients sent.
-        weights: any point of the simplex.
-        path: the central path from the same anchor.
-        variates: after the round, where branches are corrected: all equal the mean
-            gradient.
-        reference: ḡ, where they are plain: the mean gradient as well.
+    `path` starts from the same anchor. All `variates` after a round of corrected
+    branches equal its mean gradient, and so does the `reference` ḡ of plain ones.
     """
     moved, step = round_.displacements.matrix(), path.displacement
     w = as_float64("weights", weights)
-    found = [
+    hypotheses = [
         _same("Δ_i = z_H − x", moved, step),
         _same("Σ w_iΔ_i = z_H − x", w @ moved, step),
     ]
     if variates is not None:
         both = np.vstack([variates.clients, variates.server])
-        found.append(_same("c_i = c = mean gradient", both, path.mean_gradient))
+        hypotheses.append(_same("c_i = c = mean gradient", both, path.mean_gradient))
     if reference is not None:
         g = as_float64("reference", reference)
-        found.append(_same("ḡ = mean gradient", g, path.mean_gradient))
-    return tuple(found)
+        hypotheses.append(_same("ḡ = mean gradient", g, path.mean_gradient))
+    return tuple(hypotheses)
 
 
 @broadcasting
@@ -221,13 +209,7 @@ def slice_bound(
 
         J(w) = U♯ − μ + (Lκ/2) Σ w_i²
 
-    Args:
-        weights: w on the simplex, clients last.
-        amplitude: the common ϑ.
-        profile: the common H, b, v² as numbers.
-        state: (U, Q).
-        bounds: L and R.
-        variant: which constants.
+    ϑ and the profile are those of every client.
     """
     w = simplex_weights("weights", weights)
     theta, at = check_amplitudes(amplitude), situation_of(profile, state, bounds)

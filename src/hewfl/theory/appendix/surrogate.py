@@ -3,8 +3,8 @@
     u⁺ = min{f̄, J(w, θ; u, χ)},     χ⁺ = A + B u + C χ
 
 for controls (w, θ) known before the run. Nothing random enters, so the controls of the
-whole run are a schedule that can be computed offline; to feed the recursion with
-estimates made during a run is not covered by the theorem (erratum E-18).
+whole run are a schedule that can be computed offline. The theorem does not cover a
+recursion fed with estimates of a run (erratum E-18).
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Surrogate:
         tracking: χ_t, a bound on every expected squared tracking error.
         weights: w_t for t = 0, ..., T − 1, clients last.
         amplitudes: θ_t, likewise.
-        solver_gap: certified miss of the least J, for comparator statements (E-18).
+        solver_gap: certified distance from the least J, for comparators (E-18).
         hypotheses: what must hold for u_t and χ_t to be bounds.
     """
 
@@ -80,7 +80,7 @@ def surrogate_system(
         box: θ̲ and θ̄, shape (*c).
         start: (u₀, χ₀), shape (*c).
         rounds: T.
-        variant: which constants.
+        variant: the set of constants.
         printed: tracking coefficients of the end of the box.
 
     Returns:
@@ -95,7 +95,7 @@ def surrogate_system(
     u, chi, begins = validate_start(start, system.cap)
     parts = (system.cap, system.L, system.R, low, high, u, chi)
     cap, L, R, low, high, u, chi = np.broadcast_arrays(*parts)
-    ceiling = _hopeless(L, R)
+    ceiling = _vacuous_tracking(L, R)
     noise, H, b, v2 = (
         np.broadcast_to(field, (*cap.shape, n))
         for field in (system.noise, system.horizon, system.batch_size, system.variance)
@@ -111,9 +111,9 @@ def surrogate_system(
             state = UpperState(u_t, min(chi_t, float(ceiling[c])))
             best = predictive_control(clients, state, bounds, variant=variant)
             top = high[c] if printed else best.amplitudes.max()
-            law = predictable_tracking(top, noise[c], H[c], L[c], variant=variant)
+            track = predictable_tracking(top, noise[c], H[c], L[c], variant=variant)
             u_next = min(float(cap[c]), max(best.value, 0.0))
-            states[(t + 1, slice(None), *c)] = u_next, law.after(u_t, chi_t)
+            states[(t + 1, slice(None), *c)] = u_next, track.after(u_t, chi_t)
             controls[(t, 0, *c)], controls[(t, 1, *c)] = best.weights, best.amplitudes
             gaps[(t, *c)] = best.value - best.lower_bound
     theta = controls[:, 1]
@@ -146,7 +146,7 @@ def surrogate_under(
         rounds: T for constant controls, None for a schedule.
         box_end: θ̄ in the recursion of χ, as printed; by default the largest θ_i of the
             round (E-33).
-        variant: which constants.
+        variant: the set of constants.
 
     Returns:
         The bounds of rounds 0 to T.
@@ -164,13 +164,13 @@ def surrogate_under(
     tops = np.broadcast_to(end, np.broadcast_shapes(end.shape, theta.shape[:-1]))
     u, chi, begins = validate_start(start, system.cap)
     states, M, H, L = [(u, chi)], system.noise, system.horizon, system.L
-    ceiling = _hopeless(L, system.R)
+    ceiling = _vacuous_tracking(L, system.R)
     for w_t, theta_t, top in zip(w, theta, tops, strict=True):
         at = situation(system, u, np.minimum(chi, ceiling))
         J = np.minimum(u, system.cap) + certified_change(w_t, theta_t, at, variant)
-        law = predictable_tracking(top, M, H, L, variant=variant)
+        track = predictable_tracking(top, M, H, L, variant=variant)
         next_u = np.minimum(system.cap, np.maximum(J, 0))
-        u, chi = np.asarray(next_u), law.after(u, chi)
+        u, chi = np.asarray(next_u), track.after(u, chi)
         states.append((u, chi))
     small = at_most("θ ≤ 1", theta.max((0, -1), initial=0.0), 1)
     largest = np.asarray(tops.max(0, initial=0.0))
@@ -178,10 +178,10 @@ def surrogate_under(
     return as_trajectory(states, (small, proved, begins))
 
 
-def _hopeless(L: Array, R: Array) -> Array:
+def _vacuous_tracking(L: Array, R: Array) -> Array:
     """A χ at which J > f̄ for every amplitude above 1e-99, so that u⁺ = f̄.
 
-    With C > 1 the bound χ soon leaves the number range. J is asked at this level then,
+    With C > 1 the bound χ soon leaves the number range. J is evaluated at this level,
     which changes neither u⁺ nor, in double precision, the best controls.
     """
     return np.asarray(1e100 * (L * R) * (L * R))
