@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hewfl.cli.references import REFERENCES
 from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.cli.method_list import read_sheet
+from hewfl.cli.references import REFERENCES
 from hewfl.experiments.method_spec import CURVATURE, ONLINE, _parameters
 from hewfl.methods.registry import ALGORITHMS, METHODS
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario, ServerStep
+from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
-from hewfl.experiments.method_spec import MethodSpec, method_from_table
+from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import (
     RENAMED,
     field_meanings,
