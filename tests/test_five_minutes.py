@@ -34,7 +34,7 @@ def test_the_page_in_five_minutes(
         for line in text.splitlines() if kind == "sh" else ():
             output += called(line)
     assert time.monotonic() - began < SECONDS
-    assert "8 clients, each client's own rows" in output
+    assert "8 clients, natural partition" in output
     assert "how fast weights fall" in output
     assert "NearTheMean against FedAvg: " in output
     assert "look at it: hewfl report runs/wards-" in output
