@@ -27,9 +27,9 @@ from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.backend import FLOAT32, FLOAT64, host_rows
 
 _SPREAD = 4
-"""Lengths of a row in the table of signs. Two rows with one shift have one relative sign
-in all columns, which matters if the rows are equal (a constant vector); with many shifts
-such pairs are few."""
+"""Lengths of a row in the table of signs. Two rows with one shift have one relative
+sign in all columns, which matters if the rows are equal (a constant vector); with many
+shifts such pairs are few."""
 _FLUSH = 32
 """Rows added in float32 before their sum goes into float64: rounding stays that of a
 few additions, and no row is widened."""

@@ -328,10 +328,11 @@ def _corrupt(
     for k, (branch, g) in enumerate(zip(branches, gradients, strict=True)):
         held = memory[k]
         below = None if held is None else held[stale:][None]
-        if g is not None:  # a gradient has the opposite sign of a displacement
+        if g is None:
+            sent.append(None)
+        else:  # a gradient has the opposite sign of a displacement
             turned, below = faults.corrupt(-g[None], cohort, below)
-            g = -turned[0]
-        sent.append(g)
+            sent.append(-turned[0])
         rows = None
         if last is not None and below is not None:
             rows = np.concatenate([last[k], below[0]])

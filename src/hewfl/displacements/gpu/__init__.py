@@ -159,7 +159,7 @@ def block_sums(
     n, s = rows.shape
     m = n + (reference is not None)
     blocks = (m + 8) // 8
-    loads, warps, resident = tuned or _tuned(blocks)
+    loads, warps, resident = tuned or _launch_settings(blocks)
     last = rows if reference is None else reference.contiguous()
     span = warps * loads * 64 // rows.element_size()
     processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
@@ -172,7 +172,7 @@ def block_sums(
     return out
 
 
-def _tuned(blocks: int) -> tuple[int, int, int]:
+def _launch_settings(blocks: int) -> tuple[int, int, int]:
     return next(best for most, best in TUNED.items() if blocks <= most)
 
 
