@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.displacements.test_pieces import in_pieces
+from tests.displacements.test_chunked import in_pieces
 
 from hewfl.core import native
 from hewfl.core.round import Cohort, LocalPlan, Round
