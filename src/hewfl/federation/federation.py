@@ -1,7 +1,7 @@
 """The federation of a run: the clients of each round and their local steps.
 
-Everything here is a function of (seed, round) alone. So all methods of a comparison have
-the same clients with the same work, and so has a resumed run.
+Everything here is a function of (seed, round) alone. So all methods of a comparison
+have the same clients with the same work, and so has a resumed run.
 """
 
 from collections.abc import Sequence
