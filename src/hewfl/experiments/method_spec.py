@@ -352,10 +352,18 @@ def _algorithm(
             for name in required:
                 if name not in options:
                     raise invalid(path(where, name), "given", "nothing")
-            return preset(**options, **work)
+            numbers = {k: float(v) for k, v in options.items() if type(v) is int}
+            return preset(**options | numbers, **work)
     maker, fixed = find_maker(method)
     rule: Aggregator = from_table(maker, fixed | options, where)
     return Method(from_table(LocalSGD, work, where), rule)
+
+
+def _number(value: Any, where: str) -> float:
+    """A positive number of a spec, which may be written without a point."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(where, "a number", repr(value))
+    return float(positive(where, float(value)))
 
 
 def _local_fields(
@@ -371,10 +379,9 @@ def _local_fields(
     fields = {k: v for k, v in given.items() if k not in SCALED}
     for name, field_name in SCALED.items():
         if name in given:
-            value: Any = given[name]
-            value = float(value) if type(value) is int else value
+            value = _number(given[name], path(where, name)) / smoothness
             steps = reference_steps if name == "amplitude" else 1.0
-            fields[field_name] = positive(path(where, name), value) / smoothness * steps
+            fields[field_name] = value * steps
     return fields
 
 
