@@ -209,7 +209,7 @@ def _to_zero(
     shape: tuple[int, ...],
     conditions: tuple[Hypothesis, ...],
 ) -> Rate:
-    """A rate whose floor is zero: it says something unless the run starts there."""
+    """A rate whose floor is zero: vacuous where the run starts there."""
     vacuous = np.broadcast_to(np.asarray(start) <= 0, shape)
     return Rate(generator.noiseless, value, np.zeros(shape), vacuous, conditions)
 
@@ -370,7 +370,7 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
     m = noisy_floor(generator, terms) if floor is None else nonnegatives("floor", floor)
     log = log_contraction(generator, terms, m)
     C, S0 = positives("objective", objective), nonnegatives("start", start)
-    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
+    with np.errstate(over="ignore"):  # λ > 1: a vacuous bound
         value = np.asarray(C * (m + _scaled_power(log, rounds, S0 - m)))
     conditions = [floor_hypothesis(generator, terms, m)]
     conditions += [below("λ < 1", np.exp(log), 1.0)] if printed else []
@@ -417,7 +417,7 @@ def noisy_bounds(
     log = log_contraction(generator, terms, m)
     C, S0 = positives("objective", objective), nonnegatives("start", start)
     sums = np.concatenate([0 * log[:1], np.cumsum(log, axis=0)])
-    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
+    with np.errstate(over="ignore"):  # λ > 1: a vacuous bound
         value = np.asarray(C * (m + _scaled_power(sums, 1, S0 - m)))
     conditions = [_tightest(floor_hypothesis(generator, terms, m))]
     conditions += [below("λ < 1", np.exp(log).max(axis=0), 1.0)] if printed else []
