@@ -5,7 +5,7 @@
 
 The peer is what `torch.distributed.algorithms.model_averaging` does: flatten, divide,
 `dist.all_reduce`, unflatten. Ours are rounds of `HewAverager`, and of `HewLocalSGD` for
-the rule with control variates. All methods of a size take turns in one run, in fresh
+control variates. All methods of a size take turns in one run, in fresh
 random order; a round is timed on rank 0 from one barrier to the next. Bytes are those
 that the loopback interface counted in that time, headers and all, beside those that
 hewfl counts itself. Memory is what a round adds to the resident set at its peak. On a
@@ -39,10 +39,14 @@ from benchmarks.report import ratio, seconds, table
 from torch import multiprocessing
 from torch.distributed.algorithms.model_averaging import utils
 
+from hewfl import ExactWeights, LocalSGD, Method
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 from hewfl.torch.collectives import ring_bytes
+from hewfl.torch.job import DEFAULT
 
 PEER = "all-reduce average"
+EXACT = ExactWeights(kappa=1.0, normalize="length", cross_fit=False)
+VARIATE = Method(LocalSGD(1.0, variates="gradient"), ExactWeights("variate", kappa=1.0))
 PARTS = (0.5, 0.25, 0.125, 0.0625, 0.0625)
 """Shares of the parameters in the tensors of the model."""
 LARGE = 10**7
@@ -58,30 +62,30 @@ def parameters(d: int, device: str) -> list[torch.nn.Parameter]:
 
 @final
 @dataclass(frozen=True)
-class Method:
+class Timed:
     """A step away from the common model, and the round that is timed."""
 
     away: Callable[[], Any]
     round: Callable[[], int]
 
 
-def methods(d: int, device: str) -> dict[str, Method]:
+def methods(d: int, device: str) -> dict[str, Timed]:
     """Each with parameters of its own; few of the largest, for memory's sake."""
     plain = parameters(d, device)
 
-    def ours(rule: str, **options: Any) -> Method:
-        return averager_method(parameters(d, device), rule, **options)
+    def ours(aggregator: Any, **options: Any) -> Timed:
+        return averager_method(parameters(d, device), aggregator, **options)
 
     made = {
-        PEER: Method(lambda: move(plain), lambda: average(plain)),
-        "hewfl, sieve": ours("sieve"),
+        PEER: Timed(lambda: move(plain), lambda: average(plain)),
+        "hewfl, default": ours(DEFAULT),
     }
     if d <= LARGE:
-        made["hewfl, hom"] = ours("hom")
-        made["hewfl, equal"] = ours("equal")
-        made["hewfl, sieve, bfloat16"] = ours("sieve", compression="bfloat16")
-        made["hewfl, hom, full"] = ours("hom", gram="full")
-        made["hewfl, het"] = corrected_method(parameters(d, device))
+        made["hewfl, exact"] = ours(EXACT)
+        made["hewfl, mean"] = ours("mean")
+        made["hewfl, bfloat16"] = ours(DEFAULT, compression="bfloat16")
+        made["hewfl, exact, full"] = ours(EXACT, gram="full")
+        made["hewfl, exact-variate"] = corrected_method(parameters(d, device))
     return made
 
 
@@ -98,35 +102,37 @@ def average(params: list[torch.nn.Parameter]) -> int:
 
 
 def averager_method(
-    params: list[torch.nn.Parameter], rule: str, **options: Any
-) -> Method:
-    averager = HewAverager(params, 1, rule=rule, options=SyncOptions(**options))
+    params: list[torch.nn.Parameter], aggregator: Any, **options: Any
+) -> Timed:
+    averager = HewAverager(
+        params, 1, aggregator=aggregator, options=SyncOptions(**options)
+    )
 
     def call() -> int:
         averager.average_parameters(params)
         assert averager.last is not None
         return averager.last.bytes_sent
 
-    return Method(lambda: move(params), call)
+    return Timed(lambda: move(params), call)
 
 
-def corrected_method(params: list[torch.nn.Parameter]) -> Method:
+def corrected_method(params: list[torch.nn.Parameter]) -> Timed:
     optimizer = torch.optim.SGD(params, lr=0.1)
     for p in params:
         p.grad = torch.zeros_like(p)
     module = torch.nn.ParameterList(params)
-    local = HewLocalSGD(module, optimizer, 10**9, "het").__enter__()
+    local = HewLocalSGD(module, optimizer, 10**9, VARIATE).__enter__()
 
     def away() -> None:
         optimizer.step()
         move(params)
 
     def call() -> int:
-        found = local.sync()
-        assert found is not None
-        return found.bytes_sent
+        report = local.sync()
+        assert report is not None
+        return report.bytes_sent
 
-    return Method(away, call)
+    return Timed(away, call)
 
 
 def traffic() -> int:
@@ -144,7 +150,7 @@ def memory(field: str) -> int:
     return 0
 
 
-def sample(method: Method) -> Sample:
+def sample(method: Timed) -> Sample:
     """One round."""
     method.away()
     dist.barrier()
@@ -168,7 +174,7 @@ def sample(method: Method) -> Sample:
     }
 
 
-def peak(method: Method) -> int:
+def peak(method: Timed) -> int:
     """Bytes that a round adds to the resident set; not timed, zero if unknown."""
     method.away()
     ctypes.CDLL(None).malloc_trim(0)  # freed memory back, so that it counts again

@@ -5,8 +5,8 @@
 
 A scheduler and its workers are real processes on loopback, one cluster for each number
 of workers, started before anything is measured. A turn runs the same spec on every
-cluster and with `--jobs` on as many processes; turns are interleaved, medians are told.
-Efficiency is the time on one worker over the workers' time together. The overhead of a
+cluster and with `--jobs` on as many processes; turns are interleaved, and medians are
+reported. Efficiency is the time on one worker over the total time of all workers. The overhead of a
 task is measured with tasks that do nothing. All runs must leave the same bytes.
 """
 
@@ -130,10 +130,10 @@ def _cluster(workers: int, place: Path) -> Iterator[Cluster]:
 def _turns(
     spec: Spec, clusters: dict[int, Cluster], place: Path, repeats: int
 ) -> dict[str, dict[int, list[float]]]:
-    """Seconds of the spec everywhere, turn by turn.
+    """Seconds of the spec in each setting, turn by turn.
 
     Every worker has imported hewfl before. A pool starts its processes each time: that
-    is what `--jobs` costs.
+    is part of the cost of `--jobs`.
     """
     times: dict[str, dict[int, list[float]]] = {"cluster": {}, "jobs": {}}
     digests = set()
@@ -164,7 +164,7 @@ def _digest(folder: Path) -> str:
 
 
 def _overhead(crew: Executor, tasks: int) -> float:
-    """Milliseconds of a task that does nothing, of many that are given at once."""
+    """Milliseconds per empty task, of many that are submitted at once."""
     idle = [Task("idle", str(k), 1, operator.is_, (k,)) for k in range(tasks)]
     began = time.perf_counter()
     crew.execute(idle, lambda *_: None, lambda _: None)
@@ -196,12 +196,12 @@ def _rows(
 
 def _table(rows: list[dict[str, Any]]) -> str:
     def cells(row: dict[str, Any]) -> list[str]:
-        found = [str(row["workers"])]
+        texts = [str(row["workers"])]
         for kind in ("cluster", "jobs"):
-            found.append(f"{statistics.median(row[kind]['seconds']):.2f}")
-            found.append(f"{row[kind]['efficiency']:.2f}")
-        found.append(f"{row['cluster_over_jobs']:.2f}")
-        return [*found, f"{statistics.median(row['overhead_ms']):.1f}"]
+            texts.append(f"{statistics.median(row[kind]['seconds']):.2f}")
+            texts.append(f"{row[kind]['efficiency']:.2f}")
+        texts.append(f"{row['cluster_over_jobs']:.2f}")
+        return [*texts, f"{statistics.median(row['overhead_ms']):.1f}"]
 
     heads = ("workers", "cluster s", "efficiency", "--jobs s", "efficiency", "ratio")
     return report.table((*heads, "ms of an empty task"), [cells(row) for row in rows])

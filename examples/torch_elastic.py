@@ -1,24 +1,23 @@
-"""Local SGD that survives: kill a rank, or take a machine away, and it goes on.
+"""Elastic local SGD: the job continues after a rank or a machine is lost.
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --standalone --nproc-per-node=2 --max-restarts=3 \
         examples/torch_elastic.py FOLDER
 
-Every rank keeps its state of the last two rounds in the folder, which all machines must
-see. When a process dies torchrun starts all of them again, and they go on from the last
-round: to the same bits where as many ranks come back, and with the common model and the
-server momentum where there are more or fewer of them. On several machines, which may
-come and go, the same command on each of them:
+Every rank saves its state of the last two rounds in the folder, which all machines must
+share. When a process dies torchrun starts all of them again, and they continue from the
+last round: to the same bits with as many ranks, and with the common model and the
+server momentum with more or fewer. On several machines, which may join and leave, the
+same command on each of them:
 
     torchrun --nnodes=1:4 --nproc-per-node=2 --max-restarts=100 --rdzv-backend=c10d \
         --rdzv-id=job --rdzv-endpoint=MACHINE:29400 --rdzv-conf=\
     last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3 \
         examples/torch_elastic.py FOLDER
 
-MACHINE keeps the rendezvous: it must stay. The exported setting gives every attempt a
-store of its own. Without it torch 2.13 does not let a machine in once the job runs, for
-the first one tells where the store is only in its first round; and after a restart gloo
-may read there where a rank was before ("Connection refused").
+MACHINE hosts the rendezvous: it must stay. The exported variable gives every attempt a
+store of its own. Without it no machine can join a running job under torch 2.13, and
+after a restart gloo may read the old address of a rank ("Connection refused").
 """
 
 import os
@@ -39,11 +38,11 @@ ROUNDS, STEPS = 6, 4
 
 
 def latest(folder: Path, rank: int, ranks: int) -> Path | None:
-    """The state to go on from: of the last round that all ranks of its time have kept.
+    """The state to continue from: of the last round that all its ranks have saved.
 
-    This rank's own where there are as many ranks now; else the first one's, for what
-    ranks share is in every state. Where files are lost with a machine, the last round
-    of anybody counts.
+    With as many ranks as then it is this rank's own state; else that of rank 0, because
+    every state has what ranks share. Where files are lost with a machine, it is the
+    last round of any rank.
     """
     kept: dict[tuple[int, int], list[Path]] = {}
     for path in sorted(folder.glob("round-*/rank-*.pt")):
@@ -57,7 +56,7 @@ def latest(folder: Path, rank: int, ranks: int) -> Path | None:
 
 
 def keep(folder: Path, t: int, name: str, state: Any) -> None:
-    """Write a state at once or not at all; forget the one before the last."""
+    """Write a state atomically; delete the one before the last."""
     (folder / f"round-{t}").mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{t}" / name
     torch.save(state, path.with_suffix(".part"))
@@ -81,12 +80,12 @@ def train(
 
     server_step = ServerStep(0.7, 0.9, nesterov=True)
     options = SyncOptions(server_step=server_step, timeout=60, on_round=after_round)
-    found = latest(folder, rank, ranks)  # before ranks meet, and write again
-    local = HewLocalSGD(model, optimizer, STEPS, "hom", None, options)
-    if found is not None:
-        states = torch.load(found, weights_only=True)
+    saved = latest(folder, rank, ranks)  # before ranks write again
+    local = HewLocalSGD(model, optimizer, STEPS, options=options)
+    if saved is not None:
+        states = torch.load(saved, weights_only=True)
         local.load_state_dict(states["local"])
-        if found.name == f"rank-{rank}-of-{ranks}.pt":
+        if saved.name == f"rank-{rank}-of-{ranks}.pt":
             optimizer.load_state_dict(states["optimizer"])
         print(f"rank {rank} of {ranks} goes on after round {local.rounds}", flush=True)
     with local:
@@ -102,7 +101,7 @@ def train(
 
 
 def fail(rank: int, rounds: int) -> None:
-    """End this process at once where KILLED says so: "rank:round" in each attempt."""
+    """Kill this process as KILLED requests: "rank:round" for each attempt."""
     plan = os.environ.get("KILLED", "").split()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     if attempt < len(plan) and plan[attempt] == f"{rank}:{rounds}":

@@ -1,10 +1,10 @@
-"""Local SGD on four machines of unequal speed: equal, step and exact weights.
+"""Local SGD on four machines of unequal speed, with four aggregators.
 
     torchrun --standalone --nproc-per-node=4 examples/torch_local_sgd.py
 
 Plain `python examples/torch_local_sgd.py` starts torchrun itself. Real data
 (handwritten digits), a small network, and ranks that need 1, 2, 4 and 8 ms for a
-step. Each rank does the steps it can in a time budget; a round then aggregates. Prints
+step. Each rank does as many steps as fit a time budget; a round then aggregates. Prints
 the training loss against wall-clock time and bytes.
 """
 
@@ -20,17 +20,25 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hewfl import ExactWeights, LocalSGD, Method
 from hewfl.data import dirichlet_partition, load
 from hewfl.torch import HewLocalSGD
 
-RULES = {"equal": "equal", "step-weighted": "steps", "exact": "hom", "corrected": "het"}
+AGGREGATORS: dict[str, Any] = {
+    "mean": "mean",
+    "step-weighted": "step-weighted",
+    "exact": "exact",
+    "exact, control variates": Method(
+        LocalSGD(0.1, variates="gradient"), ExactWeights("variate")
+    ),
+}
 STEP_TIMES = (0.001, 0.002, 0.004, 0.008)
 BUDGET = timedelta(milliseconds=40)
 ROUNDS = 25
 
 
 def shards(ranks: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Digits, scaled; each rank's rows, with labels unevenly shared out."""
+    """Digits, scaled; each rank's rows, with labels split unevenly."""
     digits = load("digits")
     features = torch.tensor(digits.features, dtype=torch.float32) / 16
     labels = torch.tensor(digits.labels)
@@ -38,7 +46,7 @@ def shards(ranks: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     return features, labels, [torch.tensor(rows) for rows in parts]
 
 
-def train(rule: str, rank: int, ranks: int) -> list[tuple[float, int, Any]]:
+def train(aggregator: Any, rank: int, ranks: int) -> list[tuple[float, int, Any]]:
     """(seconds, bytes sent, model) after each round."""
     features, labels, rows = shards(ranks)
     torch.manual_seed(0)
@@ -46,7 +54,7 @@ def train(rule: str, rank: int, ranks: int) -> list[tuple[float, int, Any]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     draws = torch.Generator().manual_seed(rank)
     points: list[tuple[float, int, Any]] = []
-    with HewLocalSGD(model, optimizer, BUDGET, rule) as local:
+    with HewLocalSGD(model, optimizer, BUDGET, aggregator) as local:
         began, sent = time.monotonic(), local.bytes_sent
         while local.rounds < ROUNDS:
             batch = rows[rank][torch.randint(len(rows[rank]), (16,), generator=draws)]
@@ -62,12 +70,12 @@ def train(rule: str, rank: int, ranks: int) -> list[tuple[float, int, Any]]:
 
 
 def compare(rank: int, ranks: int) -> None:
-    """Train by each rule in turn; the first rank prints how it went."""
+    """Train with each aggregator; the first rank prints the losses."""
     features, labels, _ = shards(ranks)
-    for name, rule in RULES.items():
-        points = train(rule, rank, ranks)
+    for name, aggregator in AGGREGATORS.items():
+        points = train(aggregator, rank, ranks)
         if rank == 0:
-            print(f"\n{name} weights\n{'seconds':>8s} {'kB sent':>8s} {'loss':>8s}")
+            print(f"\n{name}\n{'seconds':>8s} {'kB sent':>8s} {'loss':>8s}")
             for seconds, sent, model in points[4::5]:
                 with torch.no_grad():
                     loss = nn.functional.cross_entropy(model(features), labels)

@@ -2,7 +2,7 @@
 
     python -m reproduce torch-rules --cells FOLDER [--jobs N] [--device cpu|cuda]
         [--models transformer cnn] [--seeds 5] [--rounds N]
-        [--json FILE [--docs docs/torch.md]]
+        [--json FILE [--docs docs/results/torch.md]]
 
 Rules x server step x scenarios x models x seeds, at equal wall-clock: `stacked_job.py`
 says how a round is made. Every finished cell (model, scenario, seed; all rules in it) is a

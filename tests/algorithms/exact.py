@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hewfl import HewControl, ProblemBounds
 from hewfl.control.certificate import VARIANTS
+from hewfl.core.algorithm import Truth
 from hewfl.core.round import Cohort
 from hewfl.displacements.dense import matrix_round
 from hewfl.federation.participation import (
@@ -29,7 +30,7 @@ from hewfl.federation.participation import (
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
-    drawn,
+    draw_clients,
 )
 
 Array = NDArray[Any]
@@ -161,7 +162,7 @@ def play(
     dummy = np.zeros((n, d))
     state = control.init(n, d, None if clients.from_zero else dummy)
     if not clients.from_zero:
-        state = control.started(state, clients.batches)
+        state = control.with_truth(state, Truth(samples=clients.batches))
     cap = bound = control.bounds.smoothness * control.bounds.radius**2 / 2
     seen = []
     away = at.rows[:, 0].copy()
@@ -169,7 +170,7 @@ def play(
     far = at.reach(away, at.largest)
     for t in range(rounds + 1):
         seen.append(_seen(clients, at, state, bound, cap))
-        chosen = drawn(law, seed, t, n, history)
+        chosen = draw_clients(law, seed, t, n, history)
         history = history.after(chosen)
         if len(chosen) == 0 or t == rounds:
             continue

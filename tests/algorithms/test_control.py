@@ -6,7 +6,6 @@ from typing import Any, final
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 import hewfl.algorithms.hew_control as controller
 from hewfl import (
@@ -31,11 +30,11 @@ from hewfl.control.tracking import (
     predictable_tracking,
     propagated_bounds,
 )
+from hewfl.core.algorithm import Truth
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.dense import matrix_round
 from hewfl.federation.participation import RotatingParticipation
 from hewfl.problems import Quadratic, random_quadratic
-from hewfl.server.checkpoint import load_checkpoint, save_checkpoint
 from hewfl.simulation.audit import control_audit
 from hewfl.theory import System
 from hewfl.theory.appendix import propagated_tracking
@@ -169,13 +168,18 @@ def test_the_start_is_known_by_the_noise_of_its_gradients() -> None:
     control = HewControl(BOX, [2.25, 0.0, 1.0])
     state = control.init(3, 2, np.zeros((3, 2)))
     assert state.upper.tracking.tolist() == [2.25, 0.0, 1.0]
-    told = control.started(state, np.array([9, 4, 0]))
+    told = control.with_truth(state, Truth(samples=np.array([9, 4, 0])))
     assert told.upper.tracking.tolist() == [0.25, 0.0, np.inf]
     given = replace(control, tracking=0.5)
     assert (
-        given.started(state, np.array([9, 4, 0])).upper.tracking.tolist() == [0.5] * 3
+        given.with_truth(
+            state, Truth(samples=np.array([9, 4, 0]))
+        ).upper.tracking.tolist()
+        == [0.5] * 3
     )
-    capped = replace(control, source="caps").started(state, np.array([9, 4, 0]))
+    capped = replace(control, source="caps").with_truth(
+        state, Truth(samples=np.array([9, 4, 0]))
+    )
     assert capped.upper.tracking.tolist() == [6.5**2, 36.0, np.inf]
     zero = replace(control, start="zero").init(3, 2, None)
     assert np.isinf(zero.upper.tracking).all()
@@ -237,7 +241,7 @@ def test_an_outer_step_is_not_what_the_certificate_is_about() -> None:
     assert "; certified: expected next gap at most" in trace.of(0)[1].status
     for record in trace.of(1)[1:]:
         assert record.status.endswith(
-            "no certificate: the server step is not the one it is about"
+            "no certificate: it is not about this server step"
         )
     assert len(observed(trace, "certified_gap", 0)) == 3
 
@@ -297,31 +301,6 @@ def test_proxies_that_change_are_used_and_charged() -> None:
 # ------------------------------------------------------------------ older checkpoints
 
 
-def test_a_state_with_one_bound_for_all_goes_on_knowing_nothing(tmp_path: Path) -> None:
-    problem = random_quadratic(6, 4, 2, noise=0.1)
-    control = HewControl(BOX, 0.01, "sharp", tracking=0.0)
-    federation = Federation(FixedSteps(1), 2, SampledParticipation(2))
-    given: Any = (problem, federation, [control])
-    simulate(*given, rounds=2, seed=0, checkpoint=tmp_path)
-    _as_it_was(tmp_path)
-    trace = simulate(*given, rounds=4, seed=0, checkpoint=tmp_path)
-    said = [record.status.partition("; ")[2] for record in trace.of(0)]
-    assert said[3] == "no certificate: nothing bounds the control variates of 4 clients"
-    assert said[4] == "no certificate: nothing bounds the control variates of 2 clients"
-
-
-def _as_it_was(folder: Path) -> None:
-    """Rewrite a checkpoint with the one tracking bound of older versions."""
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    arrays = dict(saved.arrays)
-    key = ".0.algorithm.upper.tracking"
-    arrays[key] = np.asarray(0.01)
-    assert arrays[".0.algorithm.upper.gap"].shape == ()
-    save_checkpoint(folder, replace(saved, arrays=arrays))
-    assert load(save(arrays))[key].shape == ()
-
-
 # ------------------------------------------------------------------ schedules
 
 
@@ -347,7 +326,7 @@ def test_schedules_of_amplitude_and_curvature_are_asked_every_round(
     seen: list[Any] = []
 
     def look(step: Any) -> dict[str, float]:
-        amplitude = step.round.ground * L
+        amplitude = step.round.total_step * L
         model = step.algorithm.model(step.round, step.state)
         seen.append((amplitude.min(), amplitude.max(), model.curvature / L))
         return {}
@@ -381,5 +360,5 @@ def test_a_schedule_that_leaves_the_range_is_named() -> None:
 def test_the_true_state_is_the_worst_over_all_clients() -> None:
     control = HewControl(BOX, 0.1, source="oracle")
     state = control.init(3, 1, np.zeros((3, 1)))
-    told = control.told(state, UpperState(0.2, 0.7))
+    told = control.with_truth(state, Truth(upper=UpperState(0.2, 0.7)))
     assert told.upper.tracking.tolist() == [0.7] * 3

@@ -10,6 +10,7 @@ from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.control_variates import commit, in_place
 from hewfl.displacements.dense import matrix_round
+from hewfl.methods.method import MethodState
 
 METHODS = [
     HewHom(2.0, 0.5),
@@ -22,6 +23,11 @@ METHODS = [
     FedNova(0.5 / 2.0, by="equal"),
     Scaffold(0.5 / 2.0, server_learning_rate=0.7),
 ]
+
+
+def variates(state: Any) -> Any:
+    """The control variates in a state; None without them."""
+    return state.variates if isinstance(state, MethodState) else state
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
@@ -51,9 +57,10 @@ def test_pieces_and_matrix(
     np.testing.assert_allclose(found.weights, decision.weights, atol=1e-10)
     assert found.status == decision.status
     if changed and state is not None:  # nothing happens before the round is accepted
-        before = state.clients.copy()
-        assert np.array_equal(put_off.clients, before)
-    after = commit(put_off)
+        before = variates(state).clients.copy()
+        assert np.array_equal(variates(put_off).clients, before)
+    after = variates(commit(put_off))
+    following, state = variates(following), variates(state)
     if following is None:
         assert after is None
         return

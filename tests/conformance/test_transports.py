@@ -16,11 +16,11 @@ from tests.torch.pool import Pool
 from tests.torch.scenarios import Plan, play, quadratic
 from tests.torch.test_rounds import branch
 
-from hewfl import Cohort, InvalidInputError, LocalPlan, Round
+from hewfl import Cohort, Entry, InvalidInputError, LocalPlan, Round
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.checkpoint import flatten
-from hewfl.torch.job_rule import Rule
+from hewfl.torch.job import choose_method
 
 CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
 REFUSED = ("FedProx", "MinibatchSGD", "qfedavg", "qfedavg-half", "hew-control")
@@ -64,10 +64,11 @@ def test_replies_give_what_the_matrix_gives(
 def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
     algorithm, n = case.algorithm, 3
     if case.id.startswith(REFUSED):
-        with pytest.raises(InvalidInputError, match="`rule` must be one that "):
-            Rule(algorithm).check_plan(n)
+        with pytest.raises(InvalidInputError, match="`aggregator` must be one that "):
+            choose_method(algorithm, None)
         return
-    plan = Plan(algorithm, rounds=3, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
+    entry = Entry(algorithm)  # without the method's server step
+    plan = Plan(entry, rounds=3, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
     seen = pool.run(play, n, plan)
     H, eta = np.array(plan.steps[:n]), np.array(plan.rates[:n])
     sizes, x = np.array(plan.tokens[:n]), seen[0][0].start

@@ -11,7 +11,7 @@ import pytest
 from hewfl import InvalidInputError, ServerStep
 from hewfl.experiments.candidates import all_candidates
 from hewfl.experiments.executor import Progress
-from hewfl.experiments.method_spec import OUTER, method_from_table
+from hewfl.experiments.method_spec import SERVER_STEP, method_from_table
 from hewfl.experiments.plots import measured
 from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import run_all
@@ -59,7 +59,7 @@ def test_every_field_of_the_outer_step_can_be_in_a_grid() -> None:
     )
     known = {*lists, *rest["grid"], *told["grid"]}
     known |= {"nesterov", "average_from", "average_share"}
-    assert set(OUTER) == known
+    assert set(SERVER_STEP) == known
 
 
 def test_a_share_of_the_rounds_is_told_by_their_number() -> None:

@@ -45,7 +45,7 @@ BASELINE = 'methods=[{method="FedAvg", grid={step_scale=[0.1, 0.2]}}]'
             "`problem.solve_optimum` must be left out",
         ),
         ([*MODULE, "data.bias=false"], "`data.bias` must be left out: only"),
-        ([BASELINE], "`audit_every` must be left out: of the methods only HewHom"),
+        ([BASELINE], "`audit_every` must be left out: only HewHom"),
         (
             ["tune.screen_top_k=2"],
             "`tune.screen_top_k` must be left out: there is no first trial",

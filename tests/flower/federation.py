@@ -1,6 +1,7 @@
 """A federation inside one process: a Grid that runs the client app itself."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,8 @@ def local_of(problem: Problem, seed: int, i: int, batch: int) -> ClientObjective
     cohort = Cohort(one * i, one, one * batch, sizes[i : i + 1], problem.n)
 
     def gradient(x: Any, moment: StepContext) -> Any:
-        steps = moment.step + 1
-        drawn = draw(seed, moment.round, cohort, problem.offsets, steps)
+        longer = replace(cohort, horizons=one * (moment.step + 1))
+        drawn = draw(seed, moment.round, longer, problem.offsets)
         samples = drawn.samples[moment.step]
         found = problem.minibatch_gradients(x[None, None], samples, drawn.counts)
         return found[0, 0]

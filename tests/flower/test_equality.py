@@ -85,7 +85,7 @@ def flower(method: Any, dtype: Any = np.float64, **options: Any) -> AlgorithmStr
     strategy = AlgorithmStrategy(
         method,
         population=6,
-        horizons=ChoiceSteps(every_round=True),
+        local_steps=ChoiceSteps(every_round=True),
         seed=SEED,
         fraction_evaluate=0.0,
         **options,

@@ -49,7 +49,7 @@ def run(
     **options: Any,
 ) -> tuple[AlgorithmStrategy, Any]:
     """A run in which one client is not what it should be."""
-    told: dict[str, Any] = {"population": N, "horizons": FixedSteps(2)}
+    told: dict[str, Any] = {"population": N, "local_steps": FixedSteps(2)}
     told |= {"wait_seconds": 0.05, "fraction_evaluate": 0.0}
     method = HewHet(L, 0.4) if method is None else method
     strategy = AlgorithmStrategy(method, **{**told, **options})

@@ -39,7 +39,7 @@ def ran(
         return replace(local, optimiser=optimiser)
 
     law = ChoiceSteps((1, 2, 3))
-    given: Any = {"horizons": law, "fraction_evaluate": 0.0}
+    given: Any = {"local_steps": law, "fraction_evaluate": 0.0}
     strategy = AlgorithmStrategy(rule, population=4, **given)
     start = ArrayRecord([np.zeros(5)])
     strategy.start(StubGrid(client_app(build), 4, tamper=tamper), start, num_rounds=3)

@@ -20,7 +20,7 @@ L = PROBLEM.smoothness
 
 
 def run(arrivals: int, method: Any, **options: Any) -> tuple[AlgorithmStrategy, Any]:
-    told: dict[str, Any] = {"population": 7, "horizons": ChoiceSteps()}
+    told: dict[str, Any] = {"population": 7, "local_steps": ChoiceSteps()}
     strategy = AlgorithmStrategy(method, fraction_evaluate=0.0, **told, **options)
     grid = StubGrid(app_of(PROBLEM), 7, seed=arrivals)
     strategy.start(grid, ArrayRecord([np.zeros(4, np.float32)]), 5)
@@ -50,7 +50,7 @@ def test_the_seed_draws_the_same_clients_whatever_their_ids() -> None:
 def test_a_restarted_node_goes_on_with_its_variate() -> None:
     known, _ = run(0, HewHet(L, 0.4))
     strategy = AlgorithmStrategy(
-        HewHet(L, 0.4), population=7, horizons=ChoiceSteps(), fraction_evaluate=0.0
+        HewHet(L, 0.4), population=7, local_steps=ChoiceSteps(), fraction_evaluate=0.0
     )
     grid = StubGrid(app_of(PROBLEM), 7)
 

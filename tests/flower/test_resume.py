@@ -49,7 +49,7 @@ METHODS: list[Any] = [
 def options(folder: Path | str | None, **changes: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
         "population": N,
-        "horizons": ChoiceSteps((1, 3), every_round=True),
+        "local_steps": ChoiceSteps((1, 3), every_round=True),
         "participation": SampledParticipation(4),
         "server_step": ServerStep(0.9, momentum=0.3),
         "seed": SEED,

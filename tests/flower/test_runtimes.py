@@ -149,7 +149,7 @@ def replayed(n: int, rounds: int, left_out: dict[int, list[int]]) -> Any:
     horizons = FixedSteps(HORIZONS[:n])
     method = method_of("HewHet", problem.smoothness)
     strategy = AlgorithmStrategy(
-        method, population=n, horizons=horizons, fraction_evaluate=0.0
+        method, population=n, local_steps=horizons, fraction_evaluate=0.0
     )
     strategy.start(grid, ArrayRecord([np.zeros(problem.d)]), rounds)
     return strategy.state.anchor

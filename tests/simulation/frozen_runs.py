@@ -2,8 +2,8 @@
 
     python -m tests.simulation.frozen_runs
 
-The numbers in the repository were computed by commit d7cf06f, before the redesign of the
-library. Write them again only when the arithmetic changes on purpose.
+The numbers in the repository were computed by commit d7cf06f, before the redesign of
+the library. Write them again only when the arithmetic changes on purpose.
 """
 
 import json

@@ -105,7 +105,7 @@ def test_a_run_is_refused(changes: dict[str, Any], text: str) -> None:
 
 
 WHOLE = "whole numbers of at least 1"
-LAW = "`horizons` must be a local-step sampler"
+LAW = "`local_steps` must be a local-step sampler"
 BOUNDS = ProblemBounds(1.0, 1.0, 0.1, 1.0)
 
 

@@ -17,13 +17,27 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hewfl import LocalSGD, Method
+from hewfl.aggregators import ExactWeights
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
+from hewfl.torch.job import DEFAULT
 from hewfl.torch.options import SyncReport
 
 Array = NDArray[np.float64]
 SHAPES = ((7, 3), (5,), (2, 2, 3), (1,), (11,))
 SMALL = SyncOptions(bucket_bytes=64)  # several buckets
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
+
+
+EXACT = ExactWeights(kappa=1.0, normalize="length", cross_fit=False)
+VARIATE = Method(LocalSGD(1.0, variates="gradient"), ExactWeights("variate", kappa=1.0))
+"""Algorithm 2 with a curvature that has no unit."""
+
+
+def make_aggregator(name: Any) -> Any:
+    """What tests call "exact", "variate" and "sieve"; anything else as it is."""
+    made = {"exact": EXACT, "variate": VARIATE, "sieve": DEFAULT}
+    return made.get(name, name) if isinstance(name, str) else name
 
 
 @contextmanager
@@ -85,7 +99,7 @@ class Plan:
         ddp: wrap the module.
     """
 
-    rule: Any = "hom"
+    rule: Any = "exact"
     steps: tuple[int, ...] = (1, 3, 2, 5)
     rates: tuple[float, ...] = (0.1, 0.1, 0.1, 0.1)
     rounds: int = 1
@@ -137,7 +151,9 @@ def play(rank: int, _: int, plan: Plan) -> list[Seen]:
     optimizer = torch.optim.SGD(module.parameters(), lr=rate)
     seen = []
     never = 10**9
-    with HewLocalSGD(module, optimizer, never, plan.rule, None, plan.options) as local:
+    with HewLocalSGD(
+        module, optimizer, never, make_aggregator(plan.rule), None, plan.options
+    ) as local:
         for t in range(plan.rounds):
             start = flat(module)
             descend(module, optimizer, plan.steps[rank])

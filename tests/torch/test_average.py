@@ -36,7 +36,11 @@ def make(rank: int, server_step: ServerStep) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(bucket_bytes=64, server_step=server_step)
-    return module, optimizer, HewLocalSGD(module, optimizer, 99, "steps", None, options)
+    return (
+        module,
+        optimizer,
+        HewLocalSGD(module, optimizer, 99, "step-weighted", None, options),
+    )
 
 
 def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:

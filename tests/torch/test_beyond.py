@@ -6,6 +6,7 @@ from typing import Any, final
 import pytest
 import torch
 from tests.torch.pool import Pool
+from tests.torch.scenarios import make_aggregator
 from torch import nn
 
 from hewfl import ServerStep
@@ -44,7 +45,9 @@ def play(rank: int, _: int, job: Job) -> tuple[list[bytes], list[str]]:
         bucket_bytes=8, server_step=ServerStep(2.0, 0.5)
     )  # several buckets
     models, texts = [], []
-    with HewLocalSGD(module, optimizer, 10**9, job.rule, None, options) as local:
+    with HewLocalSGD(
+        module, optimizer, 10**9, make_aggregator(job.rule), None, options
+    ) as local:
         for size in (1.0, job.far, 1.0):
             if size is None:
                 continue
@@ -83,7 +86,7 @@ def bits(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.detach().double().numpy().tobytes())
 
 
-@pytest.mark.parametrize("rule", ["equal", "het"])
+@pytest.mark.parametrize("rule", ["mean", "variate"])
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 def test_every_rank_says_so_and_nothing_has_changed(
     pool: Pool, dtype: torch.dtype, rule: str
@@ -102,7 +105,7 @@ def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
     """Δ_1 is within float32, Δ_1/(η_1H_1) is not; c_i and c before and after."""
     module = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with HewLocalSGD(module, optimizer, 10**9, "het") as local:
+    with HewLocalSGD(module, optimizer, 10**9, make_aggregator("variate")) as local:
         module.weight.grad = torch.ones(1, 2)
         optimizer.step()
         if rank == 1:
@@ -133,7 +136,7 @@ def near_the_end(rank: int, _: int) -> list[float]:
     nn.init.zeros_(module.weight)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     options = SyncOptions(bucket_bytes=8)  # four buckets
-    with HewLocalSGD(module, optimizer, 1, "equal", None, options):
+    with HewLocalSGD(module, optimizer, 1, "mean", None, options):
         for size in (1.0, 4e4 + 64 * rank):
             module.weight.grad = torch.full((4, 4), -size).half()
             optimizer.step()

@@ -38,7 +38,7 @@ def alone(rank: int, _: int, how: str) -> list[float]:
     module = wrapped(inner, how)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     x = torch.arange(12.0).reshape(3, 4) + rank
-    with HewLocalSGD(module, optimizer, 10**9, "equal", None, OPTIONS) as local:
+    with HewLocalSGD(module, optimizer, 10**9, "mean", None, OPTIONS) as local:
         for t in range(2):
             if rank == 1 or t == 1:
                 optimizer.zero_grad()
@@ -65,7 +65,7 @@ def differing(rank: int, _: int, how: str) -> list[Any]:
     inner = nn.Linear(4, 3)
     module = wrapped(inner, how)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    with HewLocalSGD(module, optimizer, 10**9, "equal", None, OPTIONS):
+    with HewLocalSGD(module, optimizer, 10**9, "mean", None, OPTIONS):
         module(torch.ones(2, 4)).sub(rank).pow(2).sum().backward()
         optimizer.step()
         before = inner.weight.detach().numpy().tobytes()
@@ -104,7 +104,7 @@ def subgroup(rank: int, _: int) -> bytes:
     inner = nn.Linear(4, 3)
     module = DistributedDataParallel(inner, process_group=halves[rank // 2])
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    with HewLocalSGD(module, optimizer, 10**9, "equal", None, OPTIONS):
+    with HewLocalSGD(module, optimizer, 10**9, "mean", None, OPTIONS):
         module(torch.ones(2, 4)).sub(rank).pow(2).sum().backward()
         optimizer.step()
         before: bytes = inner.weight.detach().numpy().tobytes()

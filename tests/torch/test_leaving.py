@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.torch.pool import QUIET, Pool, started
-from tests.torch.scenarios import Quadratic, descend
+from tests.torch.scenarios import Quadratic, descend, make_aggregator
 
 from hewfl.torch import HewAverager, HewLocalSGD, RankError, SyncOptions
 
@@ -22,7 +22,7 @@ def leaves(rank: int, _: int) -> tuple[bool, list[str]]:
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     averager = HewAverager(module.parameters(), 1)
-    with HewLocalSGD(module, optimizer, 1, "het") as local:
+    with HewLocalSGD(module, optimizer, 1, make_aggregator("variate")) as local:
         descend(module, optimizer, 2)
         averager.average_parameters(module.parameters())
     group = weakref.ref(averager.process_group)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat, make_aggregator
 from torch import nn
 
 from hewfl import InvalidInputError
@@ -56,7 +56,7 @@ def unequal(rank: int, _: int) -> list[float]:
     first, *others = module.parameters()
     parts = [{"params": [first]}, {"params": others}]
     optimizer = torch.optim.SGD(parts, lr=0.1)
-    local = HewLocalSGD(module, optimizer, 2, "het", None, SMALL)
+    local = HewLocalSGD(module, optimizer, 2, make_aggregator("variate"), None, SMALL)
     with local:
         descend(module, optimizer, 2)
         start = flat(module)
@@ -82,7 +82,9 @@ def measured(rank: int, _: int, kind: str) -> tuple[Any, ...]:
     """Two rounds of 2 or 3 steps; the raw gradients of the last branch, by hand."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = made(kind, module)
-    with HewLocalSGD(module, optimizer, 10**9, "het", None, SMALL) as local:
+    with HewLocalSGD(
+        module, optimizer, 10**9, make_aggregator("variate"), None, SMALL
+    ) as local:
         for _round in range(2):
             seen = []
             for _step in range(2 + rank):
@@ -126,7 +128,9 @@ def halted(rank: int, _: int) -> bool:
     for is_stopped in (False, True):
         module = Quadratic(rank, (torch.float32,))
         optimizer = made("adam", module)
-        local = HewLocalSGD(module, optimizer, 3, "het", None, SMALL)
+        local = HewLocalSGD(
+            module, optimizer, 3, make_aggregator("variate"), None, SMALL
+        )
         with local:
             descend(module, optimizer, 4)
             if is_stopped:
@@ -138,7 +142,9 @@ def halted(rank: int, _: int) -> bool:
         if break_off:
             module = Quadratic(rank, (torch.float32,))
             optimizer = made("adam", module)
-            local = HewLocalSGD(module, optimizer, 3, "het", None, SMALL)
+            local = HewLocalSGD(
+                module, optimizer, 3, make_aggregator("variate"), None, SMALL
+            )
             local.load_state_dict(state[0])
             optimizer.load_state_dict(state[1])
             with local:
@@ -156,7 +162,9 @@ def scaled(rank: int, _: int, rule: str, how: str) -> Any:
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, fused=how != "loop")
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with HewLocalSGD(module, optimizer, 10**9, rule, None, SMALL) as local:
+    with HewLocalSGD(
+        module, optimizer, 10**9, make_aggregator(rule), None, SMALL
+    ) as local:
         for t in range(4):
             optimizer.zero_grad()
             scaler.scale(module()).backward()
@@ -173,7 +181,7 @@ def scaled(rank: int, _: int, rule: str, how: str) -> Any:
 
 
 def test_fused_steps_that_scale_themselves_are_refused(pool: Pool) -> None:
-    for fine, (kind, text, _) in pool.outcomes(scaled, 2, "het", "fused"):
+    for fine, (kind, text, _) in pool.outcomes(scaled, 2, "variate", "fused"):
         assert not fine
         assert kind == InvalidInputError.__name__
         assert text.startswith("`gradients` must be unscaled before a step")
@@ -181,7 +189,8 @@ def test_fused_steps_that_scale_themselves_are_refused(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "how"), [("hom", "fused"), ("hom", "unscaled"), ("het", "unscaled")]
+    ("rule", "how"),
+    [("exact", "fused"), ("exact", "unscaled"), ("variate", "unscaled")],
 )
 def test_steps_skipped_by_a_scaler_do_not_count(
     pool: Pool, rule: str, how: str
@@ -196,15 +205,15 @@ def test_steps_skipped_by_a_scaler_do_not_count(
 def sparse(rank: int, _: int, rule: str) -> int:
     module = nn.Embedding(5, 2, sparse=True)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with HewLocalSGD(module, optimizer, 1, rule) as local:
+    with HewLocalSGD(module, optimizer, 1, make_aggregator(rule)) as local:
         module(torch.tensor([rank, 1])).pow(2).sum().backward()
         optimizer.step()
     return local.rounds
 
 
 def test_sparse_gradients_cannot_be_corrected(pool: Pool) -> None:
-    assert pool.run(sparse, 2, "hom") == [1, 1]
-    for fine, (kind, text, _) in pool.outcomes(sparse, 2, "het"):
+    assert pool.run(sparse, 2, "exact") == [1, 1]
+    for fine, (kind, text, _) in pool.outcomes(sparse, 2, "variate"):
         assert not fine
         assert kind == InvalidInputError.__name__
         assert text == (

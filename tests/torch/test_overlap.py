@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat, make_aggregator
 from torch import nn
 
 from hewfl import InvalidInputError, ServerStep
@@ -27,7 +27,9 @@ def job(
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     before: list[Array] = [flat(module)]
     weights, sent = [], 0
-    with HewLocalSGD(module, optimizer, 10**9, rule, None, options) as local:
+    with HewLocalSGD(
+        module, optimizer, 10**9, make_aggregator(rule), None, options
+    ) as local:
         for _ in range(ROUNDS):
             descend(module, optimizer, STEPS)
             before.append(flat(module))
@@ -50,7 +52,7 @@ def steps_of(rank: int, y: Array) -> Array:
     return flat(module)
 
 
-@pytest.mark.parametrize("rule", ["hom", "equal"])
+@pytest.mark.parametrize("rule", ["exact", "mean"])
 def test_a_sum_is_applied_one_round_later(pool: Pool, rule: str) -> None:
     """Δ of a round is what was done since the last one was sent."""
     options = replace(SMALL, overlap=True, server_step=ServerStep(0.7))
@@ -76,8 +78,8 @@ def test_a_sum_is_applied_one_round_later(pool: Pool, rule: str) -> None:
 
 def test_bfloat16_sends_half_the_bytes_and_feeds_errors_back(pool: Pool) -> None:
     """What is rounded off is sent later: the sum of all steps is right."""
-    compressed = pool.run(job, 2, replace(SMALL, compression="bfloat16"), "equal")
-    plain = pool.run(job, 2, SMALL, "equal")
+    compressed = pool.run(job, 2, replace(SMALL, compression="bfloat16"), "mean")
+    plain = pool.run(job, 2, SMALL, "mean")
     model = compressed[0][2]
     assert plain[0][3] - compressed[0][3] == pytest.approx(2 * len(model), abs=8)
     assert all(end.tobytes() == model.tobytes() for _, _, end, _ in compressed)
@@ -90,7 +92,9 @@ def refused(rank: int, _: int) -> list[str]:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     overlap, texts = SyncOptions(overlap=True), []
     for call in (
-        lambda: HewLocalSGD(module, optimizer, 2, "het", None, overlap),
+        lambda: HewLocalSGD(
+            module, optimizer, 2, make_aggregator("variate"), None, overlap
+        ),
         lambda: HewAverager(module.parameters(), 2, options=overlap),
     ):
         with pytest.raises(InvalidInputError) as caught:
@@ -111,7 +115,7 @@ def idle_at_first(rank: int, _: int) -> list[float]:
     nn.init.zeros_(module.weight)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     options = SyncOptions(overlap=True)
-    with HewLocalSGD(module, optimizer, 10**9, "equal", None, options) as local:
+    with HewLocalSGD(module, optimizer, 10**9, "mean", None, options) as local:
         for size, steps in ((1.0, rank == 0), (4.0, True)):
             if steps:
                 module.weight.grad = torch.full((1, 1), -size)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat, make_aggregator
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
@@ -20,7 +20,11 @@ def make(rank: int, rule: str) -> tuple[Quadratic, torch.optim.Optimizer, HewLoc
     """A round every second step."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    return module, optimizer, HewLocalSGD(module, optimizer, 2, rule, None, SMALL)
+    return (
+        module,
+        optimizer,
+        HewLocalSGD(module, optimizer, 2, make_aggregator(rule), None, SMALL),
+    )
 
 
 def texts_of(outcomes: list[Any]) -> list[str]:
@@ -31,10 +35,10 @@ def texts_of(outcomes: list[Any]) -> list[str]:
 
 
 def stepless(rank: int, _: int, in_store: bool) -> None:
-    """Rank 1 does no step under "het", and calls a round."""
+    """Rank 1 does no step under "variate", and calls a round."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Communicator, "has_time_limits", not in_store)
-        module, optimizer, local = make(rank, "het")
+        module, optimizer, local = make(rank, "variate")
         with local:
             if rank == 1:
                 local.sync()
@@ -52,10 +56,10 @@ def made_again(rank: int, _: int, in_store: bool) -> None:
     """Rank 1 constructs another one where rank 0 holds a round."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Communicator, "has_time_limits", not in_store)
-        module, optimizer, local = make(rank, "hom")
+        module, optimizer, local = make(rank, "exact")
         with local:
             if rank == 1:
-                make(rank, "hom")
+                make(rank, "exact")
             descend(module, optimizer, 2)
 
 
@@ -69,7 +73,7 @@ def crossed(rank: int, _: int, in_store: bool) -> None:
     """Two of one layout, whose rounds rank 1 holds in another order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Communicator, "has_time_limits", not in_store)
-        jobs = [make(rank, "hom") for _ in range(2)]
+        jobs = [make(rank, "exact") for _ in range(2)]
         for module, optimizer, local in jobs if rank == 0 else jobs[::-1]:
             with local:
                 descend(module, optimizer, 2)
@@ -102,7 +106,7 @@ def come(rank: int, rule: str, last: str, group: Any) -> None:
     options = SyncOptions(bucket_bytes=64, timeout=timedelta(seconds=40))
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    local = HewLocalSGD(module, optimizer, 2, rule, group, options)
+    local = HewLocalSGD(module, optimizer, 2, make_aggregator(rule), group, options)
     local.__enter__()  # never left: that would be a meeting
     if rank == 2 and last == "construction":
         return
@@ -112,10 +116,10 @@ def come(rank: int, rule: str, last: str, group: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "last", "place", "seen"),
     [
-        ("hom", "none", "at construction", "not seen before"),
-        ("hom", "construction", "in round 0", "last seen at construction"),
-        ("het", "construction", "at the first step", "last seen at construction"),
-        ("het", "first step", "in round 0", "last seen at the first step"),
+        ("exact", "none", "at construction", "not seen before"),
+        ("exact", "construction", "in round 0", "last seen at construction"),
+        ("variate", "construction", "at the first step", "last seen at construction"),
+        ("variate", "first step", "in round 0", "last seen at the first step"),
     ],
 )
 def test_a_rank_that_misses_any_meeting_is_named(
@@ -132,7 +136,7 @@ def test_a_rank_that_misses_any_meeting_is_named(
 
 def four_steps(rank: int, _: int, lost: bool) -> bytes:
     """Perhaps after a first step whose gradients were not finite on any rank."""
-    module, optimizer, local = make(rank, "het")
+    module, optimizer, local = make(rank, "variate")
     with local:
         if lost:
             module().backward()
@@ -169,8 +173,8 @@ def closed(rank: int, _: int, rule: str, named: bool) -> bool:
 def test_closures_are_refused_where_gradients_are_corrected(
     pool: Pool, named: bool
 ) -> None:
-    for fine, (kind, text, _) in pool.outcomes(closed, 2, "het", named):
+    for fine, (kind, text, _) in pool.outcomes(closed, 2, "variate", named):
         assert not fine
         assert kind == InvalidInputError.__name__
         assert text.startswith("`closure` must be absent with control")
-    assert pool.run(closed, 2, "hom", named) == [True, True]
+    assert pool.run(closed, 2, "exact", named) == [True, True]

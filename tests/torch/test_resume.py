@@ -14,10 +14,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Quadratic, descend, flat, post_local
+from tests.torch.scenarios import Quadratic, descend, flat, make_aggregator, post_local
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
-from hewfl import DataError, ServerStep
+from hewfl import DataError, HewHom, ServerStep
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
@@ -48,7 +48,9 @@ def make(
     every = 2 + rank
     for part, state in zip((module, optimizer), held, strict=False):
         part.load_state_dict(state)
-    local = HewLocalSGD(module, optimizer, every, job.rule, None, OPTIONS)
+    local = HewLocalSGD(
+        module, optimizer, every, make_aggregator(job.rule), None, OPTIONS
+    )
     return module, optimizer, local
 
 
@@ -73,7 +75,7 @@ def run(rank: int, _: int, job: Job) -> Array:
     return flat(module)
 
 
-@pytest.mark.parametrize("rule", ["hom", "het"])
+@pytest.mark.parametrize("rule", ["exact", "variate"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_resume_is_bit_identical(
     pool: Pool, tmp_path: Path, rule: str, dtype: torch.dtype
@@ -88,7 +90,7 @@ def test_resume_is_bit_identical(
 
 
 def refusals(rank: int, ranks: int) -> list[str]:
-    _, _, local = make(rank, Job("hom", torch.float32))
+    _, _, local = make(rank, Job("exact", torch.float32))
     state = local.state_dict()
     mine = f"rank {rank} of {ranks}"
     short = {k: v[:-1] for k, v in state["common"]["anchor"].items()}
@@ -152,7 +154,7 @@ def twice(rank: int, _: int, rule: str) -> list[bytes]:
     return ends
 
 
-@pytest.mark.parametrize("rule", ["hom", "het"])
+@pytest.mark.parametrize("rule", ["exact", "variate"])
 def test_a_state_may_be_loaded_twice(pool: Pool, rule: str) -> None:
     """Training goes on in memory of its own, the server momentum's included."""
     for first, *others in pool.run(twice, 2, rule):
@@ -213,8 +215,13 @@ def wrapped(rank: int, held: Sequence[dict[str, Any]] = ()) -> tuple[Any, ...]:
     local = torch.optim.SGD(module.parameters(), lr=0.1)
     for part, state in zip((module, local), held, strict=False):
         part.load_state_dict(state)
-    options = SyncOptions(bucket_bytes=64, smoothness=1.0)
-    averager = HewAverager(module.parameters(), 3, options=options)
+    by_rates = HewHom(1.0, 1.0)  # its weights depend on learning rates
+    averager = HewAverager(
+        module.parameters(),
+        3,
+        aggregator=by_rates,
+        options=SyncOptions(bucket_bytes=64),
+    )
     return module, local, averager, post_local(local, averager)
 
 
@@ -264,7 +271,7 @@ def joins(rank: int, _: int, rule: str, folder: str) -> tuple[Array, Array, Arra
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("rule", ["hom", "het"])
+@pytest.mark.parametrize("rule", ["exact", "variate"])
 def test_a_job_goes_on_with_more_or_fewer_ranks(
     pool: Pool, tmp_path: Path, rule: str, ranks: int
 ) -> None:
@@ -281,11 +288,13 @@ def test_a_job_goes_on_with_more_or_fewer_ranks(
 
 def checkpointed(rank: int, _: int, folder: str) -> list[bytes]:
     """One checkpoint of all ranks, by torch.distributed.checkpoint; both ends."""
-    job, ends = Job("het", torch.float32), []
+    job, ends = Job("variate", torch.float32), []
     for is_loaded in (False, True):
         module = Quadratic(rank, (job.dtype,))
         optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
-        local = HewLocalSGD(module, optimizer, 3, job.rule, None, OPTIONS)
+        local = HewLocalSGD(
+            module, optimizer, 3, make_aggregator(job.rule), None, OPTIONS
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about itself
             if is_loaded:
@@ -312,7 +321,7 @@ def regrouped(rank: int, ranks: int, folder: str) -> tuple[int, bytes, bytes]:
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     options = SyncOptions(server_step=ServerStep(0.7, 0.9))
-    local = HewLocalSGD(module, optimizer, 3, "het", None, options)
+    local = HewLocalSGD(module, optimizer, 3, make_aggregator("variate"), None, options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about itself
         if ranks == 3:

@@ -10,18 +10,20 @@ import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
 from tests.torch.scenarios import (
+    EXACT,
     SIZE,
+    VARIATE,
     Plan,
     Quadratic,
     Seen,
     descend,
     flat,
+    make_aggregator,
     play,
     quadratic,
 )
 
 from hewfl import (
-    ExactWeights,
     FedAvg,
     FedNova,
     HewFixed,
@@ -35,10 +37,11 @@ from hewfl import (
     UniformLocalSGD,
 )
 from hewfl.aggregators import Agreement, FedExP, GeometricMedian
-from hewfl.core.algorithm import Algorithm
+from hewfl.core.algorithm import Algorithm, Corrected
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
+from hewfl.methods.method import ClientTraining
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.job import Job
 
@@ -84,18 +87,18 @@ def smoothness(total_step: float) -> float:
     return 1 / (2 * 1.25 * total_step)
 
 
-HOM = Method(
-    LocalSGD(total=1.0), ExactWeights(kappa=1.0, normalize="length", cross_fit=False)
-)
-"""What "hom" is without an L."""
+HOM = Method(ClientTraining(), EXACT)
 RULES: dict[str, tuple[Any, Any]] = {
-    "hom": ("hom", lambda _: HOM),
+    "exact": ("exact", lambda _: HOM),
     "agreement": ("agreement", lambda _: Method(LocalSGD(1.0), Agreement())),
-    "median": ("median", lambda _: Method(LocalSGD(1.0), GeometricMedian())),
-    "equal": ("equal", lambda _: UniformLocalSGD(1.0)),
-    "steps": ("steps", lambda _: StepWeighted(1.0)),
-    "tokens": ("tokens", lambda _: FedAvg(1.0)),
-    "fednova": ("fednova", lambda _: FedNova(1.0)),
+    "geometric-median": (
+        "geometric-median",
+        lambda _: Method(LocalSGD(1.0), GeometricMedian()),
+    ),
+    "equal": ("mean", lambda _: UniformLocalSGD(1.0)),
+    "steps": ("step-weighted", lambda _: StepWeighted(1.0)),
+    "tokens": ("size-weighted", lambda _: FedAvg(1.0)),
+    "normalized-mean": ("normalized-mean", lambda _: FedNova(1.0)),
     "an algorithm": (HewHom(2.0, 0.4, 1.1), lambda _: HewHom(2.0, 0.4, 1.1)),
     "a null endpoint": (
         HewHom(20.0, 0.4, null_endpoint=True),
@@ -161,7 +164,7 @@ def test_runs_repeat_to_the_bit(pool: Pool) -> None:
         assert a[-1].report.weights == b[-1].report.weights
 
 
-@pytest.mark.parametrize("rule", ["hom", "het"])
+@pytest.mark.parametrize("rule", ["exact", "variate"])
 def test_ddp_modules_are_as_plain_ones(pool: Pool, rule: str) -> None:
     plan = Plan(rule, rounds=2)
     plain = pool.run(play, 2, plan)
@@ -177,7 +180,7 @@ def test_ddp_modules_are_as_plain_ones(pool: Pool, rule: str) -> None:
 )
 def test_outer_optimiser_is_the_engines(pool: Pool, server_step: ServerStep) -> None:
     options = SyncOptions(bucket_bytes=64, server_step=server_step)
-    plan = Plan("steps", rounds=3, dtypes=(torch.float64,), options=options)
+    plan = Plan("step-weighted", rounds=3, dtypes=(torch.float64,), options=options)
     seen = pool.run(play, 4, plan)
     same_bits(seen)
     memory = np.zeros_like(seen[0][0].start)
@@ -210,9 +213,7 @@ class Falling:
 
 CORRECTED: dict[str, Callable[[float], Algorithm[Any]]] = {
     "het by a schedule": lambda far: HewHet(smoothness(far), 1.0, Falling(8.0)),
-    "het": lambda _: Method(
-        LocalSGD(total=1.0, variates="gradient"), ExactWeights("variate", kappa=1.0)
-    ),
+    "variate": lambda _: VARIATE,
     "het from zero": lambda far: HewHet(smoothness(far), 1.0, start="zero"),
     "scaffold": lambda _: Scaffold(1.0 / 10.0),
 }
@@ -224,9 +225,9 @@ def test_corrected_branches_are_the_papers(
     pool: Pool, name: str, dtype: torch.dtype
 ) -> None:
     """Four rounds by NumPy, control variates of all clients in one place."""
-    plan = Plan("het", rounds=4, dtypes=(dtype,))
+    plan = Plan("variate", rounds=4, dtypes=(dtype,))
     algorithm = CORRECTED[name](mean_travel(plan, 4))
-    if name != "het":
+    if name != "variate":
         plan = replace(plan, rule=algorithm)
     seen = pool.run(play, 4, plan)
     same_bits(seen)
@@ -236,10 +237,12 @@ def test_corrected_branches_are_the_papers(
     cohort = Cohort(np.arange(n), H, ones, ones, n)
     first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
     given = first if algorithm.demands.gradients else None
-    state: ControlVariates = algorithm.init(n, len(x), given)
+    state = algorithm.init(n, len(x), given)
     tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
     for t in range(plan.rounds):
-        k = state.clients - state.server
+        assert isinstance(algorithm, Corrected)
+        variates: ControlVariates = algorithm.variates(state)
+        k = variates.clients - variates.server
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
         now = replace(cohort, round=t)
         round_ = matrix_round(x, np.stack(ends) - x, now, LocalPlan(eta, k))
@@ -252,7 +255,7 @@ def test_corrected_branches_are_the_papers(
         assert np.abs(got.after - x).max() <= tolerance * np.abs(x).max()
 
 
-@pytest.mark.parametrize("rule", ["hom", "het", "steps"])
+@pytest.mark.parametrize("rule", ["exact", "variate", "step-weighted"])
 @pytest.mark.parametrize("spoiled", [(2,), (0,), (0, 3)], ids=str)
 def test_a_rank_that_is_not_finite_has_no_weight(
     pool: Pool, rule: str, spoiled: tuple[int, ...]
@@ -268,7 +271,7 @@ def test_a_rank_that_is_not_finite_has_no_weight(
     assert sum(report.weights) == pytest.approx(1, abs=1e-12)
     assert np.isfinite(last[0].after).all()
     heard = [i for i in range(4) if i not in spoiled]
-    if rule == "hom":
+    if rule == "exact":
         decision, moved = pure_round(HOM, last, plan, heard)
         found = np.array(report.weights)[heard]
         assert np.abs(found - decision.weights).max() <= WEIGHTS
@@ -276,25 +279,25 @@ def test_a_rank_that_is_not_finite_has_no_weight(
         assert np.abs(last[0].after - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("rule", ["hom", "equal", "het", "full"])
+@pytest.mark.parametrize("rule", ["exact", "mean", "variate", "full"])
 def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> None:
     """With control variates there is a second sum: one ring more."""
     options = SyncOptions(bucket_bytes=2**20)
     if rule == "full":
-        options, rule = replace(options, gram="full"), "hom"
+        options, rule = replace(options, gram="full"), "exact"
     plan = Plan(rule, options=options, rounds=2)
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
         more = 1.0 * (ranks - 1) * 14 * 8  # what each rank did
-        if rule == "hom" and options.gram == "sketch":
+        if rule == "exact" and options.gram == "sketch":
             more += (ranks - 1) * 2**16
-        if rule == "het" or options.gram == "full":
-            m = ranks + (rule == "het")
+        if rule == "variate" or options.gram == "full":
+            m = ranks + (rule == "variate")
             padding = 4 * (-SIZE % ranks)  # of shards
             more += ring * ((m**2 + m + 1) * 8 + padding)
             more += ring * 8 * ranks  # whose displacement is finite
-        if rule == "het":
+        if rule == "variate":
             more += 2 * ring * 8  # ⟨c, m⟩ and ‖m‖² of κ
             more += ring * 4 * SIZE
         assert report.bytes_sent == pytest.approx(report.ring_bytes + more, abs=1)
@@ -342,7 +345,7 @@ def steady(rank: int, _: int, rule: str, guesses: bool) -> list[tuple[Any, ...]]
     with pytest.MonkeyPatch.context() as patch:
         if not guesses:
             patch.setattr(Job, "update_prediction", lambda *_: None)
-        with HewLocalSGD(module, optimizer, 10**9, rule) as local:
+        with HewLocalSGD(module, optimizer, 10**9, make_aggregator(rule)) as local:
             for t in range(8):
                 start = [p.detach().clone() for p in module.parameters()]
                 turns = rank == 2 and t == 5
@@ -359,7 +362,7 @@ def steady(rank: int, _: int, rule: str, guesses: bool) -> list[tuple[Any, ...]]
     return seen
 
 
-@pytest.mark.parametrize("rule", ["sieve", "equal", "steps"])
+@pytest.mark.parametrize("rule", ["sieve", "mean", "step-weighted"])
 def test_a_guess_of_the_weights_changes_no_bit(pool: Pool, rule: str) -> None:
     """A sum that travels before weights are known is sent again if they are others."""
     found, plain = (pool.run(steady, 3, rule, guesses)[1] for guesses in (True, False))

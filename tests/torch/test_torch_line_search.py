@@ -1,4 +1,4 @@
-"""LineSearchResult steps of a torch job: the simulator's fit, learning rates, resumed."""
+"""A line search in a torch job: losses of all ranks along the step."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ def make(rank: int, asked: list[int]) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
     options = SyncOptions(bucket_bytes=64, server_step=OUTER)
-    local = HewLocalSGD(module, optimizer, 99, "steps", None, options)
+    local = HewLocalSGD(module, optimizer, 99, "step-weighted", None, options)
 
     def probe(samples: int) -> Any:
         asked.append(samples)
@@ -124,7 +124,7 @@ def refusals(rank: int, _: int) -> list[str]:
     with pytest.raises(InvalidInputError) as caught:
         HewAverager(module.parameters(), 2, options=options)
     texts.append(str(caught.value))
-    local = HewLocalSGD(module, optimizer, 99, "steps", None, options)
+    local = HewLocalSGD(module, optimizer, 99, "step-weighted", None, options)
     with pytest.raises(InvalidInputError) as caught:
         local.sync()
     return [*texts, str(caught.value)]

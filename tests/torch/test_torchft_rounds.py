@@ -33,7 +33,9 @@ def job(name: str, lighthouse: str, folder: Path) -> None:
     at |= {"timeout": limit, "quorum_timeout": limit, "replica_id": name}
     manager = torchft.Manager(pg, None, None, 1, use_async_quorum=False, **at)
     options = SyncOptions(server_step=ServerStep(0.7, 0.9, nesterov=True), timeout=30)
-    local = QuorumLocalSGD(manager, pg, model, optimizer, rule="equal", options=options)
+    local = QuorumLocalSGD(
+        manager, pg, model, optimizer, aggregator="mean", options=options
+    )
     while not (folder / "stop").exists():
         with local.round() as found:
             shared = found._job.model

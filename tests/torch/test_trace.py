@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Quadratic, descend
+from tests.torch.scenarios import Quadratic, descend, make_aggregator
 
 from hewfl.experiments.run_folder import open_folder
 from hewfl.report.page import write_report
@@ -24,7 +24,9 @@ def kept(
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(folder=folder)
     saved = None
-    with HewLocalSGD(module, optimizer, rank + 1, "hom", None, options) as local:
+    with HewLocalSGD(
+        module, optimizer, rank + 1, make_aggregator("exact"), None, options
+    ) as local:
         if state is not None:
             local.load_state_dict(state[rank])
         else:
@@ -52,7 +54,7 @@ def test_a_job_leaves_a_trace_that_reports_read(pool: Pool, tmp_path: Path) -> N
     assert found[-1].objective is not None
     run = open_folder(folder)
     write_report([run], tmp_path / "page.html")
-    assert "HEW (plain)" in (tmp_path / "page.html").read_text()
+    assert "Exact weights" in (tmp_path / "page.html").read_text()
     final = run.summary["methods"][0]["final"]["objective"]["mean"]
     assert final == found[-1].objective
 
@@ -74,7 +76,9 @@ def killed(rank: int, _: int, folder: str, state: Any = None) -> Any:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(folder=folder)
-    local = HewLocalSGD(module, optimizer, 10**9, "het", None, options)
+    local = HewLocalSGD(
+        module, optimizer, 10**9, make_aggregator("variate"), None, options
+    )
     local.__enter__()
     if state is not None:
         local.load_state_dict(state[rank])

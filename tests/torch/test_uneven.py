@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import SMALL, Quadratic, descend, flat
+from tests.torch.scenarios import SMALL, Quadratic, descend, flat, make_aggregator
 from torch import nn
 
 from hewfl import FedAvgM, InvalidInputError, ServerStep
@@ -26,12 +26,12 @@ def uneven(
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(bucket_bytes=64, timeout=30, on_round=reports.append)
-    with HewLocalSGD(module, optimizer, 2, rule, None, options):
+    with HewLocalSGD(module, optimizer, 2, make_aggregator(rule), None, options):
         descend(module, optimizer, steps[rank])
     return flat(module), reports
 
 
-@pytest.mark.parametrize("rule", ["hom", "het"])
+@pytest.mark.parametrize("rule", ["exact", "variate"])
 def test_a_rank_that_runs_out_of_data_waits_for_the_others(
     pool: Pool, rule: str
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_rank_without_data_does_not_stop_control_variates(
     pool: Pool, steps: tuple[int, ...]
 ) -> None:
     """It has no first gradient; its variate starts at the others' mean."""
-    found = pool.run(uneven, 2, "het", steps)
+    found = pool.run(uneven, 2, "variate", steps)
     for model, reports in found:
         assert model.tobytes() == found[0][0].tobytes()
         assert [r.steps for r in reports] == [tuple(min(s, 2) for s in steps)] * 2
@@ -68,7 +68,9 @@ def shared_out(rank: int, _: int, several: bool) -> tuple[Array, tuple[int, ...]
     if several:
         parts: list[list[nn.Parameter]] = [[first], others]
         made = [torch.optim.SGD(part, lr=0.05) for part in parts]
-    with HewLocalSGD(module, made if several else made[0], 3, "het") as local:
+    with HewLocalSGD(
+        module, made if several else made[0], 3, make_aggregator("variate")
+    ) as local:
         for _ in range(6):
             module.zero_grad()
             module().backward()
@@ -101,10 +103,12 @@ def odd(rank: int, _: int) -> list[Any]:
             HewLocalSGD(module, *arguments)
         texts.append(str(caught.value))
     with HewLocalSGD(module, optimizer, np.int64(2), entry, None, SMALL) as local:
-        descend(module, optimizer, 4)
+        for _ in range(2):
+            local.add_tokens(10)
+            descend(module, optimizer, 2)
     texts.append(local._job.model.server_step)
     optimizer.param_groups[0].pop("lr")
-    rateless = HewLocalSGD(module, optimizer, 2, "hom", None, SMALL)
+    rateless = HewLocalSGD(module, optimizer, 2, make_aggregator("exact"), None, SMALL)
     with pytest.MonkeyPatch.context() as patch, rateless:
         patch.setattr(torch.optim.SGD, "step", without_rate)
         for hook in list(optimizer._optimizer_step_post_hooks.values()):
@@ -119,7 +123,7 @@ def without_rate(optimizer: torch.optim.Optimizer) -> None:
 def test_entries_and_optimisers_without_rates(pool: Pool) -> None:
     for other, twice, server_step, _ in pool.run(odd, 2):
         assert other.startswith(
-            "`options.server_step` must be left out, or that of the rule"
+            "`options.server_step` must be left out, or that of `aggregator`"
         )
         assert twice.startswith("`optimizer` must be different optimisers")
         assert server_step == ServerStep(1.0, 0.5)

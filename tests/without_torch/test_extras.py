@@ -56,6 +56,7 @@ NEEDS = {
         "hewfl.displacements.gpu",
         "hewfl.problems.module",
         "hewfl.experiments.build_torch_problem",
+        "hewfl.flower.torch_client",
     ),
     "flwr": ("hewfl.flower",),
 }
@@ -105,7 +106,7 @@ from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.problems import random_quadratic
 problem = random_quadratic(seed=0, n=5, d=6)
 L = problem.smoothness
-entries = [HewHet(L, 0.5), OnlineCurvature(HewHom(L, 0.5)), FedAvg(L, 0.2)]
+entries = [HewHet(L, 0.5), OnlineCurvature(HewHom(L, 0.5)), FedAvg(0.2 / L)]
 trace = simulate(problem, Federation(ChoiceSteps(), 4), entries, rounds=8, seed=0)
 print(json.dumps([trace.curve(k, "objective").tolist() for k in range(3)]))
 """

@@ -23,11 +23,11 @@ def strategy_of(config: Mapping[str, Any], smoothness: float) -> AlgorithmStrate
     if kind not in methods:
         text = f"strategy must be one of {', '.join(methods)}; got {kind!r}"
         raise ValueError(text)
-    by_server = config["horizons"] == "server"
+    by_server = config["local-steps-by"] == "server"
     return AlgorithmStrategy(
         methods[kind],
         population=int(config["clients"]),
-        horizons=ChoiceSteps((1, 2, 4, 8)) if by_server else None,
+        local_steps=ChoiceSteps((1, 2, 4, 8)) if by_server else None,
         seed=int(config["seed"]),
         min_replies=int(config["min-replies"]),
         wait_seconds=float(config["round-seconds"]),

@@ -99,11 +99,11 @@ def make(name: str, **options: Any) -> Aggregator:
         MultiKrum(byzantine_fraction=0.2, selected_fraction=0.5)
     """
     maker, fixed = find_maker(name)
-    given = fixed | options
     try:
-        return maker(**given)
+        rule: Aggregator = maker(**(fixed | options))
     except TypeError as error:
         raise invalid("options", f"fields of {maker.__name__}", error) from error
+    return rule
 
 
 def find_maker(name: object) -> tuple[Any, dict[str, Any]]:

@@ -77,6 +77,7 @@ class Aggregator(Validated):
             A value that `decide` takes and returns.
         """
         del n, d
+        return None
 
     def decide(self, round_: Round, state: Any) -> tuple[Decision, Any]:
         """Weights of the updates, or a step, and the state of the next round.

@@ -13,7 +13,7 @@ from hewfl.core.round import Cohort, Decision, Round
 from hewfl.core.validation import Array, Nonnegative, Positive, invalid, positives
 
 Weighting = Literal["equal", "size", "steps"]
-"""What a client's share is proportional to: 1, its data size m_i, its local steps H_i."""
+"""What a client's share is proportional to: 1, data size m_i, or local steps H_i."""
 
 
 def client_shares(weighting: Weighting, cohort: Cohort) -> Float64[Array, " s"]:

@@ -67,11 +67,11 @@ def _over_all_ranks(
     space = displacements.from_matrix(
         first[None, :]
     )  # NumPy vectors, wherever the data lie
-    found = []
+    totals = []
     for value in values:
         vector[0] = value
-        found.append(space.dot(first, vector))
-    return np.array(found)
+        totals.append(space.dot(first, vector))
+    return np.array(totals)
 
 
 @final
@@ -106,7 +106,7 @@ class TrimmedMean(Aggregator):
         step_k = mean of Δ_ik over all i but the b largest and the b smallest,
         b = ⌊β n⌋
 
-    β must be no less than the share of bad clients. With few clients b may be zero: the
+    β must be no less than the share of faulty clients. With few clients b may be zero: the
     rule is then the plain mean, and the status tells b. The step is no combination of
     displacements, so it is given as such; `weights` is the share of a client in the
     values that were kept, over the coordinates in which clients differ.

@@ -64,8 +64,8 @@ class Krum(Aggregator):
     takes the one of least index): two or three clients always tie in part.
 
     Attributes:
-        byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients; the paper takes f as known, 0.25 is
-            our choice.
+        byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients; the paper
+            takes f as known, 0.25 is our choice.
     """
 
     byzantine_fraction: Minority = 0.25
@@ -90,9 +90,10 @@ class MultiKrum(Aggregator):
     it.
 
     Attributes:
-        byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients, f = ⌊φ n⌋; 0.25 is our choice.
-        selected_fraction: 0 < μ ≤ 1, the share of clients that is averaged; the better half is our
-            choice, 1 is the plain mean.
+        byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients, f = ⌊φ n⌋;
+            0.25 is our choice.
+        selected_fraction: 0 < μ ≤ 1, the share of clients that is averaged; the
+            better half is our choice, 1 is the plain mean.
     """
 
     byzantine_fraction: Minority = 0.25
@@ -197,7 +198,7 @@ class GeometricMedian(Aggregator):
         alpha = client_shares(self.by, round_.cohort)
         apart = sq_distances(products.gram)
         if apart.max() == 0:
-            return Decision(alpha, "all displacements agree"), state
+            return Decision(alpha, "all updates agree"), state
         rounding = RESOLVED * np.sqrt(apart.max())
         nu = max(self.smoothing * central_distance(apart), float(rounding))
 
@@ -280,7 +281,7 @@ class CenteredClipping(Aggregator):
     of the clients, (1 − β) g + β m; here displacements are clipped as they are, which
     is its form at β = 0. What the server step adds is not part of v.
 
-    τ is relative unless told otherwise: `radius` times the median over clients of
+    τ is relative by default: `radius` times the median over clients of
     ‖Δ_i − v‖, anew for each pass, so that at radius 1 the nearer half is not clipped
     and nothing has a unit. `relative=False` makes τ a length, constant over the rounds,
     as in the paper.
@@ -397,7 +398,7 @@ class Disagreement(Aggregator):
         apart = sq_distances(round_.displacements.products().gram)
         r = apart.sum(axis=1) / (n - 2)
         if r.max() == 0:
-            return Decision(equal, "equal weights: all displacements agree"), state
+            return Decision(equal, "equal weights: all updates agree"), state
         variances = np.maximum(r - r.sum() / (2 * (n - 1)), FLOOR * r.mean())
         weights = variances.min() / variances
         weights /= weights.sum()

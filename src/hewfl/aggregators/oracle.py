@@ -16,21 +16,20 @@ from hewfl.core.validation import PerClient
 class Oracle(Aggregator):
     """Weights by true quality, which no server knows: a yardstick for other rules.
 
-        w_i = q_iH_i / Σ_j q_jH_j,     q_i the true batch size, 0 of a bad client
+        w_i = q_iH_i / Σ_j q_jH_j,     q_i the true batch size, 0 of a faulty client
 
     With one total step for all, η_i = s/H_i, Δ_i is the mean of H_i batches
     times the same factor, and these weights are inverse to its noise. A simulation
     tells q before the first round (`hewfl.core.algorithm.Truth`); elsewhere q is 1
-    for all and the weights are those of the horizons. They are equal where nobody who
-    took part is any good.
-
+    for all and the weights are those of the horizons. They are equal where every
+    client of the round is faulty.
     """
 
     name: ClassVar[str] = "Oracle"
     needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients"})
 
     def init(self, n: int, d: int) -> PerClient:
-        """Everybody equally good."""
+        """All clients equally good."""
         return np.ones(n)
 
     def with_truth(self, state: PerClient, truth: Truth) -> PerClient:

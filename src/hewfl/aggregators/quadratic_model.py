@@ -19,7 +19,7 @@ import numpy as np
 
 from hewfl.core.algorithm import Need, RoundModel
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import Displacements, LinearCombination
+from hewfl.core.displacements import Displacements, LinearCombination, Products
 from hewfl.core.round import Cohort, Decision, Round
 from hewfl.core.validation import Array, PerClient, Schedule, at_round, invalid
 from hewfl.displacements.post_local import post_local_weights, reference_at
@@ -28,7 +28,8 @@ from hewfl.solver.simplex import solve_gram
 
 def minimise_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
     """Weights of the least quadratic model; with `null` standing still is one more."""
-    endpoints, reference = round_.displacements, model.reference
+    endpoints: Products = round_.displacements
+    reference = model.reference
     if null:
         endpoints = endpoints.append_zero()
         if isinstance(reference, LinearCombination):
@@ -53,7 +54,7 @@ def minimise_cross_fitted(
         curvature: Λ.
         null: whether standing still is one more endpoint; no client is judged by it.
     """
-    endpoints = round_.displacements
+    endpoints: Products = round_.displacements
     if null:
         endpoints, slopes = endpoints.append_zero(), np.pad(slopes, (0, 1))
     problem = endpoints.products().cross_fitted(slopes, curvature)

@@ -29,8 +29,8 @@ class Agreement(Aggregator):
     favoured nor punished for the number of its steps or the size of its noise alone.
 
     A client that did not move has no direction: its cosines are taken as zero. One
-    client alone weighs 1. Where nobody agrees with the others (all a_i ≤ 0, or nobody
-    moved) weights are equal, and the status says so.
+    client alone weighs 1. Where no client agrees with the others (all a_i ≤ 0, or no
+    client moved) weights are equal, and the status says so.
 
     Attributes:
         power: p ≥ 0, how sharply agreement counts; 2 did best among equal workers in
@@ -85,7 +85,7 @@ def _inverse(lengths: PerClient) -> PerClient:
 
 
 LEAST = 0.4
-"""τ for many clients: the choice is told in docs/flower.md."""
+"""τ for many clients; docs/flower.md has the comparison it was chosen by."""
 
 
 @final
@@ -103,13 +103,13 @@ class Sieve(Aggregator):
     good clients are around zero, and a rule that drops all below zero trains on some of
     the clients only (on one stock app of docs/flower.md it lost 0.1 of accuracy). And
     near the end of a training the steps cancel, Σ m_iΔ_i ≈ 0: then the mean cosine of n
-    steps of one length is −1/(n − 1) for everybody. So τ is twice that for few clients,
+    steps of one length is −1/(n − 1) for all. So τ is twice that for few clients,
 
         τ = max(0.4, 2/(n − 1)).
 
     The step of a client longer than c times the median counts as one of that length,
-    and weights then sum to less than one. τ = 0 drops everybody with a_i ≤ 0; a large τ
-    only clips. Where nobody moved, or all turn back, the weights are those of FedAvg,
+    and weights then sum to less than one. τ = 0 drops every client with a_i ≤ 0; a large τ
+    only clips. Where no client moved, or all turn back, the weights are those of FedAvg,
     clipped.
 
     Attributes:
@@ -173,7 +173,7 @@ class FedAdp(Aggregator):
         w_i = m_i exp f(θ̃_i) / Σ_j m_j exp f(θ̃_j)
 
     The paper writes gradients −Δ_i/η; angles, in radians, are the same. It counts t in
-    rounds with everybody present, so that θ̃_i is the plain mean of the angles so far;
+    rounds with full participation, so that θ̃_i is the plain mean of the angles so far;
     here t_i counts the rounds of client i, which keeps it the plain mean when clients
     come and go. (Plato keeps the common t: a mean no longer.) A client that did not
     move, or a mean that vanishes, has no angle: it is taken as π/2.

@@ -53,8 +53,8 @@ class Trust(Aggregator):
         l_i = log(e_i / median_j e_j),     c = exp(κ median_j |l_j|)
         w_i ∝ √(H_i/e_i) · min(1, c · median_j e_j / e_i)³
 
-    A rule of this library, found by looking for the least worst ratio to the best rule
-    of each scenario (docs/choosing.md). Among the others, w_i ∝ 1/√e_i is the weight that
+    A rule of this library, chosen for its worst ratio to the best rule over the
+    scenarios of docs/choosing.md. Below the threshold, w_i ∝ 1/√e_i is the weight that
     the geometric median gives, with a distance averaged over rounds in place of one
     round's. That average tells a client that is always far from one that was far by
     chance, which no rule that forgets can. Beyond c times the median the weight falls
@@ -62,12 +62,12 @@ class Trust(Aggregator):
     clients differ much among themselves, as they do near the end of a training that
     fits most samples, and narrow where they are alike.
 
-    With one total step for all, η_i = s/H_i, noise is averaged over H_i steps: H_i‖Δ_i − z‖² is
-    what one step contributes, so that no client is distrusted for having done little.
-    (Without that factor clients that always do one step in a fleet that does eight were
-    taken for bad.)
+    With one total step for all, η_i = s/H_i, noise is averaged over H_i steps:
+    H_i‖Δ_i − z‖² is what one step contributes, so that no client is distrusted for few
+    local steps. (Without that factor clients that always do one step in a fleet that
+    does eight lost their weight.)
 
-    Fewer than half of the clients may be bad. Where all displacements agree nothing is
+    Fewer than half of the clients may be faulty. Where all updates agree nothing is
     learned in that round.
 
     Attributes:
@@ -83,7 +83,7 @@ class Trust(Aggregator):
     needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients"})
 
     def init(self, n: int, d: int) -> TrustState:
-        """No client was seen; everybody is as near as the median."""
+        """No client was seen; each is as near as the median."""
         return TrustState(np.ones(n), np.zeros(n))
 
     def decide(self, round_: Round, state: TrustState) -> tuple[Decision, TrustState]:
@@ -112,7 +112,7 @@ def relative_distances(
 ) -> PerClient | None:
     """a_i = H_i‖Δ_i − z‖² over its median, around the geometric median z.
 
-    None where all displacements agree.
+    None where all updates agree.
     """
     apart, n = sq_distances(gram), len(gram)
     farthest = float(apart.max(initial=0.0))

@@ -18,7 +18,7 @@ from hewfl.control.certificate import (
     variance_bound,
 )
 from hewfl.control.joint_problem import predictive_control
-from hewfl.control.tracking import Played, ball_tracking, propagated_bounds
+from hewfl.control.tracking import RoundWork, ball_tracking, propagated_bounds
 from hewfl.core.algorithm import Demands, FirstGradients, Traffic, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
@@ -74,10 +74,10 @@ class HewControl:
     """Corrected branches with the weights and amplitudes of the least certified bound.
 
     What is certified: the expected gap after the round is at most J, the expectation
-    being over the minibatches, given the participants and their steps. With the "oracle"
-    state it is the expectation given the whole past. It depends on the declared L, R and
-    v_i², on a participation that does not depend on minibatches, and on the plain server
-    step. The bound grows for absent clients (erratum E-19).
+    being over the minibatches, given the participants and their steps. With the
+    "oracle" state it is the expectation given the whole past. It depends on the
+    declared L, R and v_i², on a participation that does not depend on minibatches, and
+    on the plain server step. The bound grows for absent clients (erratum E-19).
 
     Attributes:
         bounds: L, R and the box of amplitudes.
@@ -188,7 +188,7 @@ class HewControl:
         following = ControlState(
             state.variates.after(round_),
             self._next(
-                cohort, Played(theta, noise(profiles), cohort.horizons), J, known
+                cohort, RoundWork(theta, noise(profiles), cohort.horizons), J, known
             ),
         )
         sentence = self._sentence(theta, J, known)
@@ -200,8 +200,8 @@ class HewControl:
     ) -> tuple[Float64[Array, " s"], float]:
         """The amplitudes played and min(J, f̄), the bound on the expected next gap.
 
-        f̄ bounds every gap on the ball (lem:gap). It is the only bound where Q is unknown,
-        or where a client did so many steps that its amplitude is above 1.
+        f̄ bounds every gap on the ball (lem:gap). It is the only bound where Q is
+        unknown, or where a client did so many steps that its amplitude is above 1.
         """
         theta, known = self._amplitudes(round_), state.upper
         if theta.max() > 1 or not np.isfinite(known.tracking).all():
@@ -282,7 +282,7 @@ class HewControl:
         return f"no certificate: {why}"
 
     def _next(
-        self, cohort: Cohort, played: Played, J: float, known: KnownBounds
+        self, cohort: Cohort, played: RoundWork, J: float, known: KnownBounds
     ) -> KnownBounds:
         """Bounds after the round; an oracle gives new ones before the next.
 

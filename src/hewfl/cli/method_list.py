@@ -1,4 +1,4 @@
-"""`hewfl methods`: every method a spec can name, and what it can be given."""
+"""`hewfl methods`: every method of the registry, with its hyper-parameters."""
 
 import dataclasses
 import inspect
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hewfl.aggregators import NAMES, find_maker
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
@@ -23,9 +24,10 @@ from hewfl.core.plugins import (
     short_name,
 )
 from hewfl.core.records import ProblemBounds
-from hewfl.experiments.method_spec import GROUP
+from hewfl.experiments.method_spec import GROUP, SCALED, STEP
 from hewfl.experiments.spec import field_meanings
-from hewfl.methods.registry import METHODS
+from hewfl.methods.method import LocalSGD
+from hewfl.methods.registry import ALGORITHMS, METHODS
 from hewfl.server.server_step import ServerStep
 
 KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)\]")
@@ -46,16 +48,17 @@ class Parameter:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """What is to be told of a method.
+class MethodSheet:
+    """The documentation of a method.
 
     Attributes:
-        name: as specs write it.
-        sentence: what it does.
-        source: where it comes from, in two words.
-        paper: the same in full.
+        name: in specs.
+        sentence: first line of its docstring.
+        source: author and year.
+        paper: the citation in full.
         formulas: the rest of its docstring, without the hyper-parameters.
-        parameters: those that a spec may set.
+        parameters: that a spec may set.
+        is_planned: whether the method plans the local work itself.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Sheet:
     paper: str
     formulas: str
     parameters: tuple[Parameter, ...]
+    is_planned: bool
 
 
 def methods(
@@ -71,98 +75,129 @@ def methods(
         str | None, typer.Argument(help="One method; all of them if absent.")
     ] = None,
 ) -> None:
-    """List the methods that a spec can name, or tell all about one.
-
-    Args:
-        name: one of them, such as HewHom.
-    """
+    """List the methods that a spec can name, or describe one."""
     console = Console()
     if name is None:
         table = Table("method", "what it does", "from", box=None, pad_edge=False)
         for each in METHODS:
-            told = sheet(each)
-            table.add_row(each, escape(told.sentence), told.source)
-        for each, point in entry_points(GROUP).items():  # not loaded to be listed
+            sheet = read_sheet(each)
+            table.add_row(each, escape(sheet.sentence), sheet.source)
+        for each, point in entry_points(GROUP).items():  # listed without loading them
             where = f"of an installed package: {point.value}"
             table.add_row(escape(each), escape(where), OTHERS)
         console.print(table)
-        console.print("\nhewfl methods NAME tells the hyper-parameters of one.")
+        console.print("\nhewfl methods NAME lists the hyper-parameters of one.")
         return
     with one_line_errors():
         name = str(absolute_name(name, Path()))
         check_name(name, tuple(METHODS), GROUP, "name")
-        told = sheet(name)
-    title = f"[bold]{escape(short_name(name))}[/]: {escape(told.sentence)}"
-    console.print(f"{title}\nfrom: {told.paper}")
-    called = getattr(METHODS.get(name), "name", None)
-    if isinstance(called, str) and called != name:
-        console.print(f"in tables of `simulate`: {escape(called)}")
-    console.print()
-    if told.formulas:
-        console.print(f"{escape(told.formulas)}\n", highlight=False, soft_wrap=True)
-    titles = ("hyper-parameter", "default", "meaning")
-    table = Table(*titles, box=None, pad_edge=False, title_justify="left")
-    for one in (*told.parameters, *_outer_parameters()):
-        table.add_row(one.name, escape(one.default), escape(one.meaning))
-    console.print(table)
+        sheet = read_sheet(name)
+    title = f"[bold]{escape(short_name(name))}[/]: {escape(sheet.sentence)}"
+    console.print(f"{title}\nfrom: {sheet.paper}\n")
+    if sheet.formulas:
+        console.print(f"{escape(sheet.formulas)}\n", highlight=False, soft_wrap=True)
+    groups = {"hyper-parameter": sheet.parameters}
+    if not sheet.is_planned:
+        own = {one.name for one in sheet.parameters}
+        local = _local_parameters()
+        groups["local work"] = tuple(one for one in local if one.name not in own)
+    groups["server step"] = _server_parameters()
+    for group, parameters in groups.items():
+        if parameters:
+            table = Table(group, "default", "meaning", box=None, pad_edge=False)
+            for one in parameters:
+                table.add_row(one.name, escape(one.default), escape(one.meaning))
+            console.print(table, "")
 
 
-def sheet(name: str) -> Sheet:
-    """What is to be told of a method, read off its class.
+def read_sheet(name: str) -> MethodSheet:
+    """The documentation of a method, from its docstring and its fields.
 
     Args:
-        name: as specs write it; the code of one that is not of hewfl is loaded.
+        name: in specs; the user's own code is loaded.
     """
     method = METHODS[name] if name in METHODS else load(name, GROUP, "name")
     text = inspect.getdoc(method) or ""  # none under python -OO
     opening, _, rest = text.partition("\n")
-    before, _, _ = rest.partition("Attributes:")
-    cited = KEY.search(opening)
+    before = re.split(r"^(?:Attributes|Args):$", rest, maxsplit=1, flags=re.MULTILINE)[
+        0
+    ]
+    citation = KEY.search(opening)
     key = PAPER if name.startswith("Hew") else OWN
-    key = key if cited is None else cited[1]
+    key = key if citation is None else citation[1]
     key = key if name in METHODS else OTHERS
     source = re.sub(r"([a-z])(\d{4}).*", r"\1 \2", key)
     paper = REFERENCES.get(key, key if key == OTHERS else OWN)
+    return MethodSheet(
+        name,
+        KEY.sub("", opening),
+        source,
+        paper,
+        before.strip("\n"),
+        _own_parameters(name, method),
+        name in ALGORITHMS,
+    )
+
+
+def _own_parameters(name: str, method: Any) -> tuple[Parameter, ...]:
+    """The hyper-parameters that are neither local work nor server step."""
     parameters = _parameters(method)
     if name == "HewControl":  # a spec gives the bounds one by one
         bounds = _parameters(ProblemBounds)
         parameters = (*bounds, *(one for one in parameters if one.name != "bounds"))
-    own = tuple(one for one in parameters if one.name != "smoothness")
-    return Sheet(name, KEY.sub("", opening), source, paper, before.strip("\n"), own)
+    left_out = {"smoothness"}
+    if name in NAMES:
+        left_out |= set(find_maker(name)[1])  # fixed by the name
+    return tuple(one for one in parameters if one.name not in left_out)
 
 
-def _outer_parameters() -> tuple[Parameter, ...]:
-    """The server's own step, which every method can be given."""
-    found = _parameters(ServerStep)
+def _local_parameters() -> tuple[Parameter, ...]:
+    """Local work: step sizes, also in units of 1/L, and the other fields."""
+    fields = _parameters(LocalSGD)
+    scaled = {
+        new: Parameter(new, "None", f"`{old}` in units of 1/L")
+        for new, old in SCALED.items()
+    }
+    return (*scaled.values(), *fields)
+
+
+def _server_parameters() -> tuple[Parameter, ...]:
+    """The server step of any method."""
     return tuple(
-        dataclasses.replace(one, name="server_learning_rate")
-        if one.name == "step"
-        else one
-        for one in found
+        dataclasses.replace(one, name=STEP) if one.name == "step" else one
+        for one in _parameters(ServerStep)
     )
 
 
 def _parameters(record: Any) -> tuple[Parameter, ...]:
-    """Fields of a record with their defaults, and what its docstring says of them."""
-    if not dataclasses.is_dataclass(record):  # somebody's function that makes a rule
-        given = inspect.signature(record).parameters
-        known = [(n, given[n].default) for n in parameters_of(record)]
-        empty = inspect.Parameter.empty
-        return tuple(
-            Parameter(n, "required" if v is empty else str(v), "") for n, v in known
-        )
+    """Fields of a record, or keywords of a function, with defaults and meanings."""
     meanings = field_meanings(record)
+    if not dataclasses.is_dataclass(record):
+        known = inspect.signature(record).parameters
+        is_preset = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        names = (
+            [n for n, p in known.items() if p.kind is p.KEYWORD_ONLY]
+            if is_preset
+            else parameters_of(record)
+        )
+        return tuple(
+            Parameter(n, _default_text(known[n].default), meanings.get(n, ""))
+            for n in names
+        )
     return tuple(
-        Parameter(field.name, _default(field), meanings.get(field.name, ""))
+        Parameter(field.name, _field_default(field), meanings.get(field.name, ""))
         for field in dataclasses.fields(record)
     )
 
 
-def _default(field: "dataclasses.Field[Any]") -> str:
-    """A default as a spec would write it; "required" where there is none."""
-    if field.default is not dataclasses.MISSING:
-        value = field.default
-        return str(value).lower() if isinstance(value, bool) else str(value)
+def _field_default(field: "dataclasses.Field[Any]") -> str:
     if field.default_factory is not dataclasses.MISSING:
         return str(field.default_factory())
-    return "required"
+    return _default_text(field.default)
+
+
+def _default_text(value: Any) -> str:
+    """A default as in a spec; "required" where there is none."""
+    if value in (dataclasses.MISSING, inspect.Parameter.empty):
+        return "required"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,7 +5,7 @@ With μ and Lκ (here κ) in units of U♯, a client is described by a few const
     A = θ(1 − aθ²)/2,       s = A u/(1 + A u),
     μ = s − c₁θ − c₃ E θ³,      κ = k₂θ² + k₄ E θ⁴,      E = e^{gθ}.
 
-Three questions are asked of them; each answer balances two sides and is unique:
+Three problems depend on them; each solution balances two sides and is unique:
 
     which θ is best alone?        μ'(θ) = 0
     which θ for weight w?         μ'(θ) = ½ w κ'(θ)               (Alg. 4, l. 5)
@@ -86,7 +86,7 @@ class Coefficients:
         return self.k2 * theta**2 + self.k4 * self._cube(theta) * theta
 
     def gain_slopes(self, theta: PerClient) -> tuple[PerClient, PerClient]:
-        """What drives θ up and what drives it down, θμ' = up − down, both nonnegative.
+        """The terms that raise θ and those that lower it, θμ' = up − down, both ≥ 0.
 
         θs' = ½θ(1 − 3aθ²) u/(1 + A u)²,        θρ' = c₁θ + c₃(3 + gθ) E θ³
         """
@@ -136,7 +136,7 @@ def coefficients(
 
     Returns:
         Constants in units of U♯: gains and risks of ordinary rounds are then of size
-        one, and the searches below need no scale of their own.
+        one, so the searches below need no scale.
 
     Raises:
         InvalidInputError: LR² leaves the number range, or the variant is unknown.
@@ -162,7 +162,7 @@ def coefficients(
 
 def best_alone(c: Coefficients, low: PerClient, high: PerClient) -> PerClient:
     """θ_i ∈ argmax μ_i over [low_i, high_i]: also the choice for weight zero (E-11)."""
-    return _balanced(lambda c, theta, _: c.gain_slopes(theta), c, low, low, high)
+    return _solve_balance(lambda c, theta, _: c.gain_slopes(theta), c, low, low, high)
 
 
 def best_at_weight(
@@ -181,7 +181,7 @@ def best_at_weight(
         up, down = c.gain_slopes(theta)
         return up, down + w * c.risk_slope(theta)
 
-    return _balanced(sides, c, weights, low, high)
+    return _solve_balance(sides, c, weights, low, high)
 
 
 def best_at_threshold(
@@ -199,15 +199,13 @@ def best_at_threshold(
     def sides(c: Coefficients, theta: Array, lam: Array) -> tuple[Array, Array]:
         return lam, c.threshold(theta)
 
-    return _balanced(sides, c, np.full_like(low, threshold), low, high)
+    return _solve_balance(sides, c, np.full_like(low, threshold), low, high)
 
-
-# ------------------ the root finder
 
 Sides = Callable[[Coefficients, Array, Array], tuple[Array, Array]]
 
 
-def _balanced(
+def _solve_balance(
     sides: Sides, c: Coefficients, target: Array, low: Array, high: Array
 ) -> Array:
     """θ where left = right, given left > right below and left < right above it.
@@ -239,7 +237,7 @@ def _balanced(
 def _bracketed_root(
     f: Callable[[Array], Array], low: tuple[Array, Array], high: tuple[Array, Array]
 ) -> Array:
-    """Chandrupatla's method on all lanes: inverse quadratic steps, else bisection.
+    """Chandrupatla's method on all entries: inverse quadratic steps, else bisection.
 
     [Chandrupatla1997]. Both ends come with their values, of opposite sign.
     """
@@ -256,14 +254,14 @@ def _bracketed_root(
         done = (width <= 2 * PRECISION) | (fa == 0)
         if done.all():
             break
-        with np.errstate(all="ignore"):  # lanes that are done divide by zero
+        with np.errstate(all="ignore"):  # entries that are done divide by zero
             xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
             smooth = (phi**2 < xi) & ((1 - phi) ** 2 < 1 - xi)
             first = fa / (fb - fa) * fc / (fb - fc)
             second = (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
             least = PRECISION / width  # or a step beside the root never brackets it
             t = np.clip(np.where(smooth, first + second, 0.5), least, 1 - least)
-        t[done] = 0.0  # a finished lane stays where it is, and keeps its bits
+        t[done] = 0.0  # an entry that is done keeps its bits
     return np.where(np.abs(fa) < np.abs(fb), a, b)
 
 

@@ -1,4 +1,4 @@
-"""The one-step certificate: what a round is guaranteed to gain, client by client.
+"""The one-step certificate: the guaranteed gain of a round, client by client.
 
     J(w, θ) = U♯ − Σ_i w_i μ_i(θ_i) + (L/2) Σ_i w_i² κ_i(θ_i)  (th:predictive-majorant)
     A descent, s decrease, ρ mean penalty, κ variance, μ = s − ρ
@@ -13,7 +13,7 @@ of constants share this form; at any (w, θ) each gives a smaller J than the one
 
 `round_bound` takes the records of one round and checks them. The formulas take a
 `Situation` and amplitudes, arrays that broadcast, and are evaluated beyond θ ≤ 1 too:
-`hewfl.theory` asks them for as many rounds as the arrays hold.
+`hewfl.theory` evaluates them for many rounds at once.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from hewfl.core.validation import ArrayLike, Reals, as_float64, invalid
 
 if TYPE_CHECKING:
     Variant = Literal["paper", "sharp", "absorbed"]
-else:  # run-time type checks let a wrong name through to `check_variant` and its text
+else:  # a wrong name passes run-time type checks, to `check_variant` and its error
     Variant = str
 VARIANTS: tuple[Variant, ...] = ("paper", "sharp", "absorbed")
 
@@ -51,13 +51,10 @@ def check_amplitudes(amplitudes: ArrayLike) -> Reals:
     return theta
 
 
-# ------------------ where clients stand
-
-
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Situation:
-    """Where clients stand before a round: all the coefficients depend on, θ aside.
+    """The data of the coefficients before a round, except θ.
 
     Fields broadcast against each other and against the amplitudes.
 
@@ -68,7 +65,7 @@ class Situation:
         tracking: Q ≥ 0.
         noise: M = v²/(Hb) ≥ 0.
         horizon: H ≥ 1.
-        count: how many clients alike an entry stands for; they share its weight.
+        count: number of equal clients in an entry; they share its weight.
     """
 
     smoothness: Reals
@@ -130,11 +127,8 @@ def horizon_factors(horizon: Reals) -> tuple[Reals, Reals]:
     return np.asarray(h1), np.asarray(h2)
 
 
-# ------------------ the coefficients
-
-
 def flow_decrease(a: Reals, u: Reals) -> Reals:
-    """What the flow T_a(u) = u/(1 + a u) takes off u, for a, u ≥ 0.
+    """The decrease of u by the flow T_a(u) = u/(1 + a u), for a, u ≥ 0.
 
     u − T_a(u) = u × x/(1 + x),     x = a u
     """
@@ -159,7 +153,7 @@ def descent_coefficient(theta: Reals, at: Situation, variant: Variant) -> Reals:
 
 
 def certified_decrease(theta: Reals, at: Situation, variant: Variant) -> Reals:
-    """What the descent takes off the gap u = U♯ = min(U, f̄).
+    """The decrease of the gap u by descent, u = U♯ = min(U, f̄).
 
         s = u − T_A(u) = A u² / (1 + A u)     A ≥ 0
         s = 4 f̄ A u                           A < 0, absorbed only
@@ -176,7 +170,7 @@ def certified_decrease(theta: Reals, at: Situation, variant: Variant) -> Reals:
 
 
 def mean_penalty(theta: Reals, at: Situation, variant: Variant) -> Reals:
-    """What drift, stale control variates and noise may cost in the mean (eq:rho-main).
+    """Mean cost of drift, stale control variates and noise (eq:rho-main).
 
     ρ = 32e^{2θ}θ³ U + (16θ + 64e^{2θ}θ³) Q/L + 8e^{2θ}θ³ M/L     paper
     ρ = 8h₁θ³ U + (4θ + 16h₁θ³) Q/L + 2h₂θ³ M/L                   sharp
@@ -215,13 +209,10 @@ def gain(theta: Reals, at: Situation, variant: Variant) -> Reals:
     return np.asarray(s - rho)
 
 
-# ------------------ the bound
-
-
 def certified_change(w: Reals, theta: Reals, at: Situation, variant: Variant) -> Reals:
     """Change of the bound, J − U♯ = Σ_i (−w_i μ_i + (L/2) w_i² κ_i), clients last."""
     mu, kappa = gain(theta, at, variant), variance_bound(theta, at, variant)
-    # m clients alike with weight w together: m (w/m)² κ = w (w/m) κ
+    # m equal clients with weight w together: m (w/m)² κ = w (w/m) κ
     risk = at.smoothness / 2 * (w / at.count) * kappa
     return np.asarray((w * (risk - mu)).sum(-1))
 

@@ -53,11 +53,11 @@ _TINY = float(np.finfo(np.float64).tiny)
 Profiles = ClientProfile | Sequence[ClientProfile]
 if TYPE_CHECKING:
     Solver = Literal["global", "alternating"]
-else:  # run-time type checks let a wrong name through to a text with the choices
+else:  # a wrong name passes run-time type checks, to an error with the choices
     Solver = str
 
 
-def predictive_control(  # noqa: PLR0913 - the public door: all but three are optional
+def predictive_control(  # noqa: PLR0913 - all but three are optional
     profiles: Profiles,
     state: UpperState,
     bounds: ProblemBounds,
@@ -138,7 +138,7 @@ def global_control(
         SolverError: the gap could not be certified to 1e-12.
     """
     problem = _problem(profiles, state, bounds, variant)
-    point, steps = _certified(problem, problem.low, _law(problem, problem.low)), 0
+    point, steps = _certify(problem, problem.low, _law(problem, problem.low)), 0
     if not point.gap <= EXACT * point.size:
         point, steps = _search(problem)
     return _solution(problem, point, "the dual method", steps)
@@ -153,7 +153,7 @@ def _search(problem: "_Problem") -> tuple["_Point", int]:
     for step in range(1, MAX_STEPS + 1):
         theta = best_at_threshold(c, trial, left, right)
         law = _law(problem, theta)
-        point = _certified(problem, theta, law, trial)
+        point = _certify(problem, theta, law, trial)
         if point.gap <= EXACT * point.size:
             break
         miss = law.level - trial
@@ -183,10 +183,11 @@ def alternating_control(
 
     O is J up to a constant. A client of weight zero gets the amplitude that is best
     alone, the limit of small weights; any other choice may trap it there (E-11). As
-    printed it stops after a sweep that gained at most ε, which proves nothing of how
-    far the least O is: the answer's lower bound does. Without an ε it stops on the
-    certified gap itself (E-12). w⁽⁰⁾, which the printed test asks for and nobody gives,
-    is the best one for θ⁽⁰⁾. Arguments are those of `predictive_control`.
+    printed it stops after a sweep that gained at most ε, which does not bound the
+    distance from the least O: the lower bound of the solution does. Without an ε it
+    stops on the certified gap itself (E-12). w⁽⁰⁾, which the printed test needs and the
+    paper does not define, is the best one for θ⁽⁰⁾. Arguments are those of
+    `predictive_control`.
 
     Raises:
         InvalidInputError: no client, an unknown variant, or a start outside the box.
@@ -199,7 +200,7 @@ def alternating_control(
     for sweep in range(1, MAX_SWEEPS + 1):  # Alg. 4, l. 1, 10
         mu, kappa = c.gain(theta), c.risk(theta)  # Alg. 4, l. 2
         law = threshold_law(mu, kappa)  # Alg. 4, l. 3
-        point = _certified(problem, theta, law)
+        point = _certify(problem, theta, law)
         assert point.objective <= value + ROUNDING * point.size  # prop:solver, item 3
         before = point.objective if sweep == 1 else value
         box = (problem.low, problem.top)  # Alg. 4, l. 4, 6 (all i)
@@ -208,7 +209,7 @@ def alternating_control(
             value, point = point.objective, replace(point, amplitudes=theta)
             done = point.gap <= ACCEPTED * point.size
         else:
-            point = _certified(problem, theta, law)
+            point = _certify(problem, theta, law)
             gained, value = c.unit * (before - point.objective), point.objective
             done = gained <= epsilon  # Alg. 4, l. 7
         if done:
@@ -238,13 +239,10 @@ def _start(problem: "_Problem", start: ArrayLike | None) -> PerClient:
     return np.asarray(np.clip(theta, problem.low, problem.top))
 
 
-# ------------------ the certificate
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """What both solvers work on.
+    """The data of both solvers.
 
     Attributes:
         clients: one profile with an entry per client.
@@ -285,7 +283,7 @@ class _Point:
     gap: float
 
 
-def _certified(
+def _certify(
     problem: _Problem, theta: PerClient, law: ThresholdLaw, trial: float | None = None
 ) -> _Point:
     """The point (w, θ) of a threshold law, with the better gap of its λ and `trial`.
@@ -364,7 +362,7 @@ def _law(problem: _Problem, theta: PerClient) -> ThresholdLaw:
 def _problem(
     profiles: Profiles, state: UpperState, bounds: ProblemBounds, variant: Variant
 ) -> _Problem:
-    clients = _stacked(profiles)
+    clients = _stack_profiles(profiles)
     c = coefficients(clients, state, bounds, variant)
     low = np.full(c.k2.shape, float(bounds.amplitude_min))
     top = best_alone(c, low, np.full(c.k2.shape, float(bounds.amplitude_max)))
@@ -378,7 +376,7 @@ def _problem(
     return _Problem(clients, state, bounds, variant, c, low, top)
 
 
-def _stacked(profiles: Profiles) -> ClientProfile:
+def _stack_profiles(profiles: Profiles) -> ClientProfile:
     """One profile with an entry per client."""
     rows = [profiles] if isinstance(profiles, ClientProfile) else profiles
     if len(rows) == 0:
@@ -391,7 +389,7 @@ def _stacked(profiles: Profiles) -> ClientProfile:
 def _solution(
     problem: _Problem, point: _Point, method: str, count: int
 ) -> ControlSolution:
-    """The answer in the units of the state, or the reason why there is none."""
+    """The solution in the units of the state, or an error if it is not certified."""
     if not point.gap <= ACCEPTED * point.size:
         text = (
             f"{method} did not certify its controls in {count} steps: the gap is "

@@ -1,4 +1,4 @@
-"""How stale control variates can get: the recursion of the tracking bound.
+"""The recursion of the tracking bound: how stale control variates can get.
 
 With u ≥ E[F(x) − F*] and χ ≥ max_i E‖e_i‖², e_i = c_i − ∇F_i(x), the bound after a
 round is χ⁺ = A + Bu + Cχ. A renewed c_i misses the gradient at the new anchor by its
@@ -11,8 +11,8 @@ own noise, by the drift of its branch and by the server's move; three squares, h
     move  = θ²(8Lu + 16χ + 2M)             weights fixed before the draws,
     move  = θ²(8Lu + 8(n + 1)χ + 2ΣM_j)    weights chosen afterwards (erratum E-01).
 
-A weight chosen afterwards can always favour the branch that went astray, so the noise
-and the mismatch of all branches count, not those of the worst one.
+A weight chosen afterwards can always favour the worst branch, so the noise
+and the mismatch of all branches count.
 
 Arrays broadcast; the client axis of `noise` and `horizon` is last and is reduced.
 """
@@ -65,8 +65,8 @@ class Tracking:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
-    """What the clients of a round did.
+class RoundWork:
+    """The work of the clients of a round.
 
     Attributes:
         amplitudes: θ_i > 0.
@@ -109,7 +109,7 @@ def predictable_tracking(
     M = np.atleast_1d(nonnegatives("noise", noise)).max(-1)
     if check_variant(variant) == "paper":
         return _tracking(6 * M, 144 * L * theta**2, 288 * theta**2)
-    h1, h2 = _longest(horizon)
+    h1, h2 = _largest_factors(horizon)
     A = 3 * M * (1 + 2 * h2 * theta**2 + 2 * theta**2)
     B, C = 24 * (1 + h1) * L * theta**2, 48 * (1 + h1) * theta**2
     return _tracking(A, B, C)
@@ -149,7 +149,7 @@ def realised_tracking(
     m_j = np.ones(()) if count is None else positives("count", count)
     n = M_i.shape[-1] if count is None else m_j.sum(-1)
     M = M_i.max(-1)
-    h1, h2 = _longest(horizon)
+    h1, h2 = _largest_factors(horizon)
     A = 3 * M * (1 + 2 * h2 * theta**2) + 6 * theta**2 * (m_j * M_i).sum(-1)
     B, C = 24 * (1 + h1) * L * theta**2, (48 * h1 + 24 * (n + 1)) * theta**2
     return _tracking(A, B, C)
@@ -178,7 +178,7 @@ def server_move(
 
 @broadcasting
 def ball_tracking(noise: ArrayLike, smoothness: ArrayLike, radius: ArrayLike) -> Reals:
-    """What E‖e_i‖² never passes while all iterates stay in the ball (ass:model).
+    """Bound on E‖e_i‖² while all iterates stay in the ball (ass:model).
 
         (√M_i + 2LR)²
 
@@ -198,7 +198,7 @@ def ball_tracking(noise: ArrayLike, smoothness: ArrayLike, radius: ArrayLike) ->
 def propagated_bounds(
     tracking: PerClient,
     clients: Int64[Ints, " s"],
-    played: Played,
+    work: RoundWork,
     gap: float,
     bounds: ProblemBounds,
     *,
@@ -220,13 +220,13 @@ def propagated_bounds(
     Args:
         tracking: Q_i ≥ 0; infinite where nothing is known.
         clients: S.
-        played: what those of S did.
+        work: of the clients in S.
         gap: U.
         bounds: L, R and the box.
         variant: which constants.
     """
     L, R = bounds.smoothness, bounds.radius
-    theta, M, H = float(played.amplitudes.max()), played.noise, played.horizons
+    theta, M, H = float(work.amplitudes.max()), work.noise, work.horizons
     # the ball alone, which is all that is left beyond the proofs, θ > 1
     limit = absent_tracking(tracking, np.asarray((2 * L * R) ** 2))
     limit[clients] = ball_tracking(M, L, R)
@@ -308,7 +308,7 @@ def _tracking(A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Tracking:
     return Tracking(np.asarray(A), np.asarray(B), np.asarray(C))
 
 
-def _longest(horizon: ArrayLike) -> tuple[Reals, Reals]:
+def _largest_factors(horizon: ArrayLike) -> tuple[Reals, Reals]:
     """The largest h₁ and h₂; both grow with H."""
     H = np.atleast_1d(wholes("horizon", horizon, least=1))
     h1, h2 = horizon_factors(H)

@@ -110,7 +110,7 @@ class Algorithm(Protocol[State]):
         """
 
     def plan(self, cohort: Cohort, state: State) -> LocalPlan:
-        """What the clients of the cohort are told.
+        """The instructions for the clients of a round.
 
         Args:
             cohort: who takes part, with how many steps.

@@ -25,7 +25,7 @@ class Cohort:
         batch_sizes: b_i ≥ 1.
         data_sizes: m_i ≥ 1, samples held.
         population: n, clients in all.
-        round: t, rounds done before this one: what a schedule is asked for.
+        round: t, rounds done before this one: the argument of schedules.
     """
 
     clients: Int64[Ints, " s"]
@@ -36,7 +36,7 @@ class Cohort:
     round: int = 0
 
     def only(self, members: Int64[Ints, " k"]) -> "Cohort":
-        """Some of those present, told by their places in the cohort.
+        """The cohort of some of its clients, by their places in it.
 
         Args:
             members: places, not indices of clients.
@@ -56,7 +56,7 @@ class Cohort:
 @final
 @dataclass(frozen=True, slots=True)
 class LocalPlan:
-    """What each client is told: y ← y − η_i (g − correction_i + μ (y − x)).
+    """Instructions for each client: y ← y − η_i (g − correction_i + μ (y − x)).
 
     Attributes:
         step_sizes: η_i > 0.
@@ -71,7 +71,7 @@ class LocalPlan:
     hold: bool = False
 
     def only(self, members: Int64[Ints, " k"]) -> "LocalPlan":
-        """What some of the clients are told, by their places in the cohort.
+        """The plan of some of the clients, by their places in the cohort.
 
         Args:
             members: places in the cohort.
@@ -79,8 +79,8 @@ class LocalPlan:
         Returns:
             The plan of those alone.
         """
-        own = None if self.correction is None else self.correction[members]
-        return replace(self, step_sizes=self.step_sizes[members], correction=own)
+        rows = None if self.correction is None else self.correction[members]
+        return replace(self, step_sizes=self.step_sizes[members], correction=rows)
 
 
 @final
@@ -92,7 +92,7 @@ class Round:
         anchor: x_t, as the transport keeps vectors.
         displacements: Δ_i = y_i − x_t, one vector per client of the cohort.
         cohort: who they are.
-        plan: what they were told.
+        plan: their instructions.
         losses: F_i(x_t), for rules that demand them, else None.
         gradients: the mean of the stochastic gradients along each branch, before the
             correction and before the local optimiser: sent where branches are corrected
@@ -125,7 +125,7 @@ class Decision:
     Attributes:
         weights: w_i; the step is Σ w_iΔ_i. They sum to one where the rule averages.
         status: one sentence.
-        gap: certified distance from the rule's own optimum; zero for closed forms.
+        gap: certified distance from the rule's optimum; zero for closed forms.
         step: a vector of the round's space, given only by rules whose step is not a
             combination of displacements.
         value: Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² for rules that minimise it, else None.

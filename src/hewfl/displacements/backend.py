@@ -101,6 +101,14 @@ class Span:
         return wide if self.base is None else wide - self.base[lo:hi]
 
 
+def as_readable(data: Any) -> Readable | None:
+    """The data itself if it has all of `Readable`, else None.
+
+    One attribute decides: `isinstance` would look at all of them in every call.
+    """
+    return data if hasattr(data, "spans") else None
+
+
 def gpu_kernels(matrix: Any) -> Any:
     """The module of CUDA kernels where they can read a matrix, else None.
 
@@ -118,10 +126,10 @@ def gpu_kernels(matrix: Any) -> Any:
 
 def compiled_kernels(data: Any) -> tuple[Any, list[Span]] | None:
     """The C kernels and the data as they read it, else None."""
-    kernels, lend = library(PASSES), getattr(data, "spans", None)
-    if kernels is None or lend is None:
+    kernels, readable = library(PASSES), as_readable(data)
+    if kernels is None or readable is None:
         return None
-    spans = lend()
+    spans = readable.spans()
     return None if spans is None else (kernels, list(spans))
 
 
@@ -153,10 +161,10 @@ def to_host(array: Any) -> NDArray[Any]:
 def host_rows(rows: Sequence[Any]) -> tuple[list[NDArray[Any]], bytes] | None:
     """Contiguous views of the rows and their type codes, None where there are none."""
     lent = [_host_row(row) for row in rows]
-    known = [pair for pair in lent if pair is not None]
-    if len(known) < len(lent):
+    views = [pair for pair in lent if pair is not None]
+    if len(views) < len(lent):
         return None
-    return [view for view, _ in known], bytes(code for _, code in known)
+    return [view for view, _ in views], bytes(code for _, code in views)
 
 
 def _host_row(row: Any) -> tuple[NDArray[Any], int] | None:

@@ -155,7 +155,7 @@ def start_variates(
     """c_i,0 = 0, or a minibatch gradient at x_0; c_0 is their mean (ass:init, E-29).
 
     Raises:
-        InvalidInputError: gradients are asked for and not given.
+        InvalidInputError: `start` is gradient and there are none.
     """
     if start == "zero":
         return ControlVariates(np.zeros(d), np.zeros((n, d)))
@@ -199,13 +199,15 @@ def _largest(data: Displacements) -> float:
 
 def _advance(variates: HeldVariates, round_: Round) -> None:
     cohort, data = round_.cohort, round_.displacements
-    # the others keep theirs: Alg. 1, l. 14-16, Alg. 2, l. 12-14
-    own = [variates.clients[i] for i in cohort.clients]
+    # clients outside the cohort keep theirs: Alg. 1, l. 14-16, Alg. 2, l. 12-14
+    clients = [variates.clients[i] for i in cohort.clients]
     if round_.gradients is not None:
-        _replace(own, variates.server, round_.gradients, cohort.population)
+        _replace(clients, variates.server, round_.gradients, cohort.population)
         return
     rate = 1 / round_.total_step
-    _advance_clients(own, variates.server, data, rate)  # Alg. 1, l. 11, Alg. 2, l. 9
+    _advance_clients(
+        clients, variates.server, data, rate
+    )  # Alg. 1, l. 11, Alg. 2, l. 9
     share, u = len(rate) / cohort.population, -rate / cohort.population
     for here, part in data.column_chunks():
         c = variates.server[here]  # Alg. 1, l. 18, Alg. 2, l. 18

@@ -7,10 +7,9 @@ Its sign is b_r·h_(s_r + c), and the sketch is the sum of the signed rows:
     Var⟨Sx, Sy⟩ ≤ (‖x‖²‖y‖² + ⟨x, y⟩²)/k    for entries of no special order
 
 [Charikar2002]. The signs h are always the same, row signs b_r and shifts s_r
-follow from a seed, all by integer arithmetic, so every machine has the same, in NumPy
-and in torch alike. A sketch is
-linear, and a vector of at most k entries is kept whole, but for signs: then products
-are exact.
+follow from a seed, all by integer arithmetic, so that every machine has the same, in
+NumPy and in torch. A sketch is linear. A vector of at most k entries is stored whole,
+but for signs: its products are exact.
 """
 
 from collections.abc import Iterable
@@ -28,9 +27,9 @@ from hewfl.core.validation import Ints, invalid
 from hewfl.displacements.backend import FLOAT32, FLOAT64, host_rows
 
 _SPREAD = 4
-"""Lengths of a row in the table of signs. Two rows with one shift meet with one sign in
-all columns, which shows where rows are alike (a constant vector); they are few if there
-are many shifts."""
+"""Lengths of a row in the table of signs. Two rows with one shift have one relative
+sign in all columns, which matters if the rows are equal (a constant vector); with many
+shifts such pairs are few."""
 _FLUSH = 32
 """Rows added in float32 before their sum goes into float64: rounding stays that of a
 few additions, and no row is widened."""
@@ -141,7 +140,7 @@ class CountSketch:
         base: Any,
         rows: tuple[Any, Any],
     ) -> bool:
-        """Whether the compiled kernel could do it, and has: float32 on the host."""
+        """Add by the compiled kernel, if it can read the data: float32 on the host."""
         kernel = getattr(library(PASSES), "sketch", None)
         given = [total, *pieces] if base is None else [total, *pieces, base]
         lent = None if kernel is None else host_rows(given)
@@ -157,8 +156,8 @@ class CountSketch:
         self, first: int, last: int
     ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
         """b_r and s_r of some rows."""
-        found = _all_rows(self.size, self.seed, 1 << (last - 1).bit_length())
-        return found[0][first:last], found[1][first:last]
+        signs, shifts = _all_rows(self.size, self.seed, 1 << (last - 1).bit_length())
+        return signs[first:last], shifts[first:last]
 
     def _table(self, like: Any) -> Any:
         """The signs h, long enough for every shift."""
@@ -197,7 +196,7 @@ def _all_rows(
     size: int, seed: int, rows: int
 ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
     """b_r and s_r of all rows, which every piece of a model asks for anew."""
-    bits = _mixed(seed, 1, np.arange(rows, dtype=np.uint64))
+    bits = _mix(seed, 1, np.arange(rows, dtype=np.uint64))
     shifts = (bits >> np.uint64(1)) % np.uint64((_SPREAD - 1) * size)
     return _sign(bits), shifts.astype(np.int64)
 
@@ -206,7 +205,7 @@ def _all_rows(
 def _signs(size: int) -> NDArray[np.float32]:
     """All h, which every round asks for once for every piece of a model."""
     index = np.arange(_SPREAD * size, dtype=np.uint64)
-    return _sign(_mixed(0, 0, index)).astype(np.float32)
+    return _sign(_mix(0, 0, index)).astype(np.float32)
 
 
 def _sign(bits: NDArray[np.uint64]) -> Int64[Ints, " m"]:
@@ -214,17 +213,17 @@ def _sign(bits: NDArray[np.uint64]) -> Int64[Ints, " m"]:
     return np.asarray(1 - 2 * (bits & np.uint64(1)).astype(np.int64))
 
 
-def _mixed(seed: int, kind: int, index: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(seed: int, kind: int, index: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Random bits of each index: splitmix64 [Steele2014], the same everywhere."""
     start = np.uint64((seed * 2 + kind) * 0xD1342543DE82EF95 % 2**64)
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
-        z = _scrambled(start + np.uint64(1)) + (index + np.uint64(1)) * np.uint64(
+        z = _scramble(start + np.uint64(1)) + (index + np.uint64(1)) * np.uint64(
             0x9E3779B97F4A7C15
         )
-        return np.asarray(_scrambled(z))
+        return np.asarray(_scramble(z))
 
 
-def _scrambled(z: Any) -> Any:
+def _scramble(z: Any) -> Any:
     with np.errstate(over="ignore"):
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

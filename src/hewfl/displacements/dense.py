@@ -176,7 +176,7 @@ def as_dense(name: str, value: Any) -> DenseDisplacements:
             kinds = sorted({type(row).__module__ for row in rows})
             raise invalid(name, "vectors of one array library", kinds) from error
         return DenseDisplacements(rows, xp, len(rows), lengths[0])
-    matrix = _detached(value if compat.is_array_api_obj(value) else np.asarray(value))
+    matrix = _detach(value if compat.is_array_api_obj(value) else np.asarray(value))
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise invalid(name, "of shape (n, d) with n, d ≥ 1", tuple(matrix.shape))
     _require_real(name, matrix)
@@ -186,7 +186,7 @@ def as_dense(name: str, value: Any) -> DenseDisplacements:
 
 def _vector(name: str, row: Any) -> Any:
     try:
-        vector = _detached(row if compat.is_array_api_obj(row) else np.asarray(row))
+        vector = _detach(row if compat.is_array_api_obj(row) else np.asarray(row))
     except ValueError as error:
         raise invalid(name, "a sequence of vectors", repr(row)[:80]) from error
     if vector.ndim != 1:
@@ -200,7 +200,7 @@ def _require_real(name: str, array: Any) -> None:
         raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
 
 
-def _detached(array: Any) -> Any:
+def _detach(array: Any) -> Any:
     return array.detach() if compat.is_torch_array(array) else array
 
 

@@ -182,7 +182,7 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     """Another origin where this one lies far outside the others, None where not.
 
     The sample may have missed what makes a row long. Then all differences to it are
-    long and alike: the row nearest to it is much nearer to the rest.
+    long and nearly equal: the row nearest to it is much nearer to the rest.
     """
     lengths = np.diagonal(G)
     if len(G) < 3 or not np.isfinite(G).all():
@@ -261,9 +261,9 @@ def _products(
     zeros: tuple[list[NDArray[Any]], bytes] = ([np.empty(0)], bytes([ZEROS]))
     g = zeros if reference is None else host_rows([reference])
     if compiled is None or g is None:
-        products, gr, rr = _portable(data, reference, curvature, origin, (a, b))
+        products, gr, rr = _gram_portable(data, reference, curvature, origin, (a, b))
     else:
-        code = _compiled if n <= FEW_CLIENTS else _stacked
+        code = _gram_compiled if n <= FEW_CLIENTS else _gram_by_blas
         lent = (g[0][0], g[1])
         products, gr, rr = code(*compiled, lent, curvature, origin, (a, b))
     with np.errstate(over="ignore"):
@@ -272,7 +272,7 @@ def _products(
     return RoundProducts(products[:n, :n], linear, offset, 2 * a)
 
 
-def _compiled(
+def _gram_compiled(
     kernels: Any,
     spans: list[Span],
     reference: tuple[NDArray[Any], bytes],
@@ -298,7 +298,7 @@ def _compiled(
     return products, float(offset[0]), float(offset[1])
 
 
-def _stacked(
+def _gram_by_blas(
     kernels: Any,
     spans: list[Span],
     reference: tuple[NDArray[Any], bytes],
@@ -310,7 +310,7 @@ def _stacked(
     from scipy.linalg.blas import dsyrk  # noqa: PLC0415 - slow to import
 
     n, d, gr, rr = len(spans[0].rows), spans[-1].hi, 0.0, 0.0
-    width = -(-d // -(-d * n // STACK))  # of blocks that are all alike
+    width = -(-d // -(-d * n // STACK))  # of blocks of one size
     stack, products = np.zeros((n + 1, width)), np.zeros((n + 1, n + 1), order="F")
     g_all = Span(0, d, [reference[0]], reference[1], None)
     factor, slope_factor = 2.0 ** -scales[0], 2.0 ** -scales[1]
@@ -338,7 +338,7 @@ def _stacked(
     return np.triu(products) + np.triu(products, 1).T, gr, rr
 
 
-def _portable(
+def _gram_portable(
     data: Readable,
     reference: Any,
     curvature: float,

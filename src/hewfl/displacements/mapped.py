@@ -1,4 +1,4 @@
-"""Linear maps of updates, found from their products: clipping, mixing, bucketing.
+"""Linear maps of updates, in terms of their products: clipping, mixing, bucketing.
 
 A pre-aggregation replaces the n updates Δ by AΔ, with an m × n matrix A. The mapped
 vectors are never formed: products are those of Δ between A and Aᵀ, and a combination

@@ -17,7 +17,7 @@ from hewfl.experiments.results import LARGER_IS_BETTER
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import TuneSpec
 
-LEAST = {"momentum": 0.0, "proximal": 0.0, "power": 0.0, "curvature_ratio": 1.01}
+LEAST = {"momentum": 0.0, "prox": 0.0, "power": 0.0, "curvature_ratio": 1.01}
 MOST = {"curvature_ratio": 1e4}
 """Natural bounds of parameters: a list never extends beyond them. Λ/L has to be above
 1, and 1.01 is close to it; for a huge ratio the weights are those of the shortest

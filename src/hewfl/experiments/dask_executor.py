@@ -83,8 +83,7 @@ class Cluster:
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._uploads: dict[str, Any] = {}
         self._max_workers = 0
-        handler = lambda event: self._news.put(event[1])  # noqa: E731 - one argument
-        self.client.subscribe_topic(STEPS_TOPIC, handler)
+        self.client.subscribe_topic(STEPS_TOPIC, lambda e: self._news.put(e[1]))
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -123,50 +122,44 @@ class Cluster:
                 if time.monotonic() - noted > NOTE_INTERVAL:
                     noted = time.monotonic()
                     note(self._progress(len(results), len(tasks)))
-                self._handle_news(tasks, futures, results, report)
+                ended = self._wait(futures, report)
+                for key in ended:
+                    k, future = futures[key]
+                    if future.status == "error":
+                        error = future.exception()
+                        raise _clear_error(error, tasks[k]) from error
+                outputs = self.client.gather([futures[key][1] for key in ended])
+                for key, output in zip(ended, outputs, strict=True):
+                    k, _ = futures.pop(key)
+                    results[k] = _save(tasks[k], output)
+                    report(k, tasks[k].steps)
             note(self._progress(len(results), len(tasks)))
-        except (CancelledError, AsyncCancelledError, TimeoutError, OSError) as error:
-            if self._is_connected() and not isinstance(error, CancelledError):
-                raise
+        except _lost_connection() as error:
             raise self._lost() from error
         finally:
             with contextlib.suppress(Exception):  # the connection may be broken
                 self.client.cancel([future for _, future in futures.values()])
         return [results[k] for k in range(len(tasks))]
 
-    def _handle_news(
-        self,
-        tasks: Sequence[Task],
-        futures: dict[str, tuple[int, Any]],
-        results: dict[int, Any],
-        report: Report,
-    ) -> None:
-        """Wait for one message: steps of a task, or a task that ended."""
-        try:
-            news = self._news.get(timeout=0.5)
-        except queue.Empty:
-            if not self._is_connected():
-                raise self._lost() from None
-            return
-        key = news[0] if isinstance(news, list | tuple) else news.key
-        if key not in futures:  # of another client, or late
-            return
-        k, future = futures[key]
-        if news is not future:
-            report(k, news[1])
-            return
-        if future.status == "error":
-            error = future.exception()
-            raise _clear_error(error, tasks[k]) from error
-        result: TaskResult = future.result()  # raises CancelledError if it is lost
-        del futures[key]
-        task = tasks[k]
-        if task.writes is not None:
-            write_files(task.writes, result.files)
-        for warned in result.warned:
-            pass_on_warning(warned)
-        results[k] = result.value
-        report(k, task.steps)
+    def _wait(
+        self, futures: Mapping[str, tuple[int, Any]], report: Report
+    ) -> list[str]:
+        """Keys of tasks that ended, after a while; steps of others are reported."""
+        ended: list[str] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                news = self._news.get(timeout=0 if ended else 0.5)
+                is_step = isinstance(news, list | tuple)
+                key = news[0] if is_step else news.key
+                if key not in futures:  # of another client, or late
+                    continue
+                if is_step:
+                    report(futures[key][0], news[1])
+                else:
+                    ended.append(key)
+        if not ended and str(self.client.status) != "running":
+            raise self._lost()
+        return ended
 
     def _submit(self, task: Task) -> Any:
         specs = list(_specs(task.arguments))
@@ -204,12 +197,18 @@ class Cluster:
         self._max_workers = max(self._max_workers, workers)
         return f"{done}/{count} tasks, {workers} worker{'s' * (workers != 1)}"
 
-    def _is_connected(self) -> bool:
-        return str(self.client.status) == "running"
-
     def _lost(self) -> HewError:
         text = f"the Dask scheduler at {self.address} is lost"
         return HewError(f"{text}; restart it and its workers, then the same command")
+
+
+def _save(task: Task, output: TaskResult) -> Any:
+    """Write the files of a task and show its warnings; the value of its call."""
+    if task.writes is not None:
+        write_files(task.writes, output.files)
+    for warned in output.warned:
+        pass_on_warning(warned)
+    return output.value
 
 
 def input_files(specs: Sequence[Spec]) -> tuple[InputFile, ...]:
@@ -307,6 +306,12 @@ def _scheduler_address(address: str) -> str:
         raise DataError(f"{text}; {start}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file} is no scheduler file: {error!r}") from error
+
+
+def _lost_connection() -> tuple[type[BaseException], ...]:
+    """Exceptions of Dask when a scheduler is lost or has forgotten a task."""
+    closed = import_module("distributed.comm").CommClosedError
+    return closed, CancelledError, AsyncCancelledError, TimeoutError
 
 
 def _clear_error(error: BaseException, task: Task) -> BaseException:

@@ -246,6 +246,7 @@ def _hewfl_digest() -> str:
     return digest.hexdigest()[:12]
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

@@ -155,7 +155,7 @@ def _server_step(
 
     The word "none" stands for no `adapt` and no `average`, as lists of a grid need it.
     """
-    own = getattr(algorithm, "server_step", None)
+    preset: ServerStep | None = getattr(algorithm, "server_step", None)
     given = {k: v for k, v in given.items() if v != "none"}
     if STEP in given:
         given["step"] = given.pop(STEP)
@@ -169,9 +169,9 @@ def _server_step(
         given["average_from"] = 1 + int((1 - share) * rounds)
     with rename_errors({f"{where}.step": path(where, STEP)}):
         step = from_table(ServerStep, given, where)
-    if own is None or own == ServerStep():
+    if preset is None or preset == ServerStep():
         return step
-    return replace(own, **{name: getattr(step, name) for name in given})
+    return replace(preset, **{name: getattr(step, name) for name in given})
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
@@ -214,7 +214,7 @@ def check_method(method: MethodSpec, where: str) -> None:
 
 
 def _check_fields(given: Any, known: tuple[str, ...], where: str) -> None:
-    """Require known fields; one of an earlier version is told its new name."""
+    """Require known fields; an error for one of an earlier version gives the new name."""
     for name in given:
         if name in OLD_FIELDS and name not in known:
             raise invalid(path(where, name), f"written as {OLD_FIELDS[name]}", name)
@@ -309,13 +309,13 @@ def _parameters(method: str, where: str = "") -> tuple[str, ...]:
     if method in NAMES:
         maker, fixed = find_maker(method)
         return tuple(name for name in parameters_of(maker) if name not in fixed)
-    own = parameters_of(_class(method, where))
+    names = parameters_of(_class(method, where))
     if method == "HewControl":
         bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
-        own = (*bounds, *(name for name in own if name != "bounds"))
+        names = (*bounds, *(name for name in names if name != "bounds"))
     if method in ("HewHom", "HewHet"):
-        own = (*own, CURVATURE, *ONLINE)
-    return tuple(name for name in own if name != "smoothness")
+        names = (*names, CURVATURE, *ONLINE)
+    return tuple(name for name in names if name != "smoothness")
 
 
 def _class(method: str, where: str) -> Any:
@@ -352,10 +352,18 @@ def _algorithm(
             for name in required:
                 if name not in options:
                     raise invalid(path(where, name), "given", "nothing")
-            return preset(**options, **work)
+            numbers = {k: float(v) for k, v in options.items() if type(v) is int}
+            return preset(**options | numbers, **work)
     maker, fixed = find_maker(method)
     rule: Aggregator = from_table(maker, fixed | options, where)
     return Method(from_table(LocalSGD, work, where), rule)
+
+
+def _number(value: Any, where: str) -> float:
+    """A positive number of a spec, which may be written without a point."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(where, "a number", repr(value))
+    return float(positive(where, float(value)))
 
 
 def _local_fields(
@@ -371,7 +379,7 @@ def _local_fields(
     fields = {k: v for k, v in given.items() if k not in SCALED}
     for name, field_name in SCALED.items():
         if name in given:
-            value = positive(path(where, name), given[name]) / smoothness
+            value = _number(given[name], path(where, name)) / smoothness
             steps = reference_steps if name == "amplitude" else 1.0
             fields[field_name] = value * steps
     return fields
@@ -407,7 +415,7 @@ def _paper_algorithm(
     return rule
 
 
-def _own_method(  # noqa: PLR0913, PLR0917 - what a table may hold
+def _own_method(
     method: str,
     options: Mapping[str, Any],
     local: Mapping[str, Any],
@@ -430,11 +438,11 @@ def _own_method(  # noqa: PLR0913, PLR0917 - what a table may hold
         for name, value in local.items():
             text = "left out: the method plans the local work itself"
             raise invalid(path(where, name), text, value)
-    own = rule.aggregator if isinstance(rule, Method) else rule
-    if getattr(type(own), "__repr__", None) is object.__repr__:
+    shown_rule = rule.aggregator if isinstance(rule, Method) else rule
+    if getattr(type(shown_rule), "__repr__", None) is object.__repr__:
         # A checkpoint knows its method by this text, and the address of an object in
         # memory would be another one when the run goes on.
         wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
-        raise invalid(path(where, "method"), wanted, format_value(own))
+        raise invalid(path(where, "method"), wanted, format_value(shown_rule))
     algorithm: Algorithm[Any] = rule
     return algorithm

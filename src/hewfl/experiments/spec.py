@@ -321,11 +321,12 @@ def _parse_value(text: str) -> Any:
 
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
 METHODS_HELP = (
-    f"What is compared. A method is one of {', '.join(METHODS)}. Its hyper-parameters "
-    f"are fields, and so are those of the server optimiser: {', '.join(SERVER_STEP)}. FedAvgM "
-    'is FedAvg with `momentum`, FedAdam is FedAvg with `adapt = "adam"`. Lists in '
-    "[methods.grid] are searched by tuning, those of the server optimiser too. A rule "
-    'of your own is method = "my_rules:Krum", from my_rules.py beside this file.'
+    f"What is compared. A method is one of {', '.join(METHODS)}; `hewfl methods NAME` "
+    "lists its fields. Besides its hyper-parameters a table has local work, by exactly "
+    "one of learning_rate, step_scale (units of 1/L), total and amplitude (units of "
+    f"1/L), and the server step: {', '.join(SERVER_STEP)}. Lists in [methods.grid] are "
+    'searched by tuning. A method of your own is method = "my_rules:Krum", from '
+    "my_rules.py beside this file."
 )
 EXAMPLE = """\
 [[methods]]
@@ -361,9 +362,12 @@ def template() -> str:
 
 
 def field_meanings(record: Any) -> dict[str, str]:
-    """The meaning of each field, from the Attributes of a record's docstring."""
-    text = str(inspect.getdoc(record)).partition("Attributes:\n")[2]
-    text = text.partition("\n\n")[0]  # the next section of the docstring begins there
+    """The meaning of each field: the Attributes or Args of a docstring."""
+    text = str(inspect.getdoc(record))
+    sections = re.split(
+        r"^(?:Attributes|Args):\n", text, maxsplit=1, flags=re.MULTILINE
+    )
+    text = sections[-1].partition("\n\n")[0] if len(sections) > 1 else ""
     pairs = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in pairs}
 
@@ -377,4 +381,5 @@ def _field_lines(name: str, value: Any, meaning: str) -> list[str]:
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 84, initial_indent="# ", subsequent_indent="# ")
+    wrapper = textwrap.TextWrapper(84, "# ", "# ", break_on_hyphens=False)
+    return wrapper.wrap(text)

@@ -1,9 +1,7 @@
-"""Fields of a spec that the rest of the spec leaves without effect.
+"""Fields of a spec without effect: a field that would be ignored raises an error.
 
-A field set to anything but its default that nothing reads is a mistake: whoever wrote
-it believes that it did something. Fields at their default pass, as every spec that a
-run leaves behind lists them. `tune` is not looked at where nothing is left to tune, so
-that a `tuned.toml` can be run anew.
+Fields at their default pass, as the spec in a run folder lists all of them. `tune` is
+not checked where no method has a grid, so that a `tuned.toml` can be run again.
 """
 
 import dataclasses
@@ -30,11 +28,8 @@ OF_MODULES = tuple(
 
 
 def _has_average(method: MethodSpec) -> bool:
-    offered = (
-        method.parameters.get("average", "none"),
-        *method.grid.get("average", ()),
-    )
-    return any(value != "none" for value in offered)
+    values = (method.parameters.get("average"), *method.grid.get("average", ()))
+    return any(value not in (None, "none") for value in values)
 
 
 Rule = tuple[Callable[[Spec], bool], tuple[str, ...], str]
@@ -91,10 +86,9 @@ RULES: tuple[Rule, ...] = (
         f"problem.model = {', '.join(MODELS[1:])} do not use it",
     ),
     (
-        lambda s: not any(map(_is_audited, s.methods)),
+        lambda s: not any(m.method in AUDITED for m in s.methods),
         ("audit_every",),
-        f"of the methods only {' and '.join(AUDITED)} without kappa have a "
-        "certificate to audit",
+        f"only {' and '.join(AUDITED)} have a certificate to audit",
     ),
     (
         lambda s: (
@@ -122,21 +116,15 @@ def refuse_unused_fields(spec: Spec) -> None:
         if not holds(spec):
             continue
         for field in fields:
-            value, default = _looked_up(spec, field)
+            value, default = _value_and_default(spec, field)
             if value != default:
                 raise invalid(field, f"left out: {why}", repr(value))
 
 
-def _looked_up(spec: Spec, field: str) -> tuple[Any, Any]:
-    """A field's value and its default."""
+def _value_and_default(spec: Spec, field: str) -> tuple[Any, Any]:
     *section, name = field.split(".")
     record: Any = getattr(spec, section[0]) if section else spec
-    (found,) = (f for f in dataclasses.fields(record) if f.name == name)
-    if found.default_factory is not dataclasses.MISSING:
-        return getattr(record, name), found.default_factory()
-    return getattr(record, name), found.default
-
-
-def _is_audited(method: MethodSpec) -> bool:
-    known = {*method.parameters, *method.grid}
-    return method.method in AUDITED and "kappa" not in known
+    (known,) = (f for f in dataclasses.fields(record) if f.name == name)
+    if known.default_factory is not dataclasses.MISSING:
+        return getattr(record, name), known.default_factory()
+    return getattr(record, name), known.default

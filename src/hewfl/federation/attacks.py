@@ -2,11 +2,11 @@
 
 A fault is a frozen record. Its effect depends on (seed, round, client) alone: all
 methods have the same faulty clients, and so has a resumed run. Faults here are
-oblivious: they do not depend on other clients' updates or on the aggregator. There are
-three types: wrong labels (`LabelFault`: label flipping and random labels), wrong updates
-(`UpdateFault`: sign flipping, scaling, noise, stale updates), and batches of another
-size than the nominal one (`HiddenBatches`). `hewfl.federation.scenario` assigns faults
-to clients.
+oblivious: they do not depend on other clients' updates or on the aggregator. There
+are three types: wrong labels (`LabelFault`: label flipping and random labels), wrong
+updates (`UpdateFault`: sign flipping, scaling, noise, stale updates), and batches of
+another size than the nominal one (`HiddenBatches`). `hewfl.federation.scenario` assigns
+faults to clients.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class UpdateFault(Protocol):
             displacements: of its honest branches.
             t: the round.
             own: random numbers of this client in this round.
-            common: random numbers of all clients with this fault, the same in all rounds.
+            common: random numbers of all clients with this fault, in all rounds.
 
         Returns:
             As many vectors.

@@ -1,7 +1,7 @@
 """The federation of a run: the clients of each round and their local steps.
 
-Everything here is a function of (seed, round) alone. So all methods of a comparison have
-the same clients with the same work, and so has a resumed run.
+Everything here is a function of (seed, round) alone. So all methods of a comparison
+have the same clients with the same work, and so has a resumed run.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Federation:
     """The clients of a run: local steps, batch sizes, participation, faults.
 
     Args:
-        horizons: sampler of the local steps H_i.
+        local_steps: sampler of the local steps H_i.
         batch_size: b_i, one number or one per client.
         participation: sampler of the clients of a round.
         scenario: faults of some of the clients, hidden from every algorithm.
@@ -42,16 +42,18 @@ class Federation:
         InvalidInputError: an argument is of a wrong type, or out of its range.
     """
 
-    horizons: LocalSteps
+    local_steps: LocalSteps
     batch_size: int | Sequence[int] = 32
     participation: AnyParticipation = field(default_factory=FullParticipation)
     scenario: Scenario = field(default_factory=Scenario)
 
     def __post_init__(self) -> None:
         """Check types and ranges."""
-        if isinstance(self.horizons, type) or not isinstance(self.horizons, LocalSteps):
+        if isinstance(self.local_steps, type) or not isinstance(
+            self.local_steps, LocalSteps
+        ):
             rule = "a local-step sampler, such as FixedSteps(4)"
-            raise invalid("horizons", rule, format_value(self.horizons))
+            raise invalid("local_steps", rule, format_value(self.local_steps))
         who = self.participation
         if isinstance(who, type) or not isinstance(who, AnyParticipation):
             rule = "a client sampler, such as SampledParticipation(2)"
@@ -114,9 +116,9 @@ class Federation:
         """
         n = len(sizes)
         batches = self.batches(n)
-        steps = np.asarray(self.horizons.draw(seed, t, sizes, batches))
+        steps = np.asarray(self.local_steps.draw(seed, t, sizes, batches))
         if steps.shape != (n,) or steps.dtype.kind not in "iu" or steps.min() < 1:
-            raise invalid("horizons", f"{n} whole numbers of at least 1", steps)
+            raise invalid("local_steps", f"{n} whole numbers of at least 1", steps)
         clients = draw_clients(self.participation, seed, t, n, history)
         H, b, m = steps[clients], batches[clients], sizes[clients].copy()
         return Cohort(clients, H, b, m, n, t)

@@ -185,7 +185,7 @@ class PoissonSteps:
 @final
 @dataclass(frozen=True, slots=True)
 class EpochSteps:
-    """Local epochs: the steps of passes over a client's data, H_i = ⌈epochs · m_i / b_i⌉.
+    """Local epochs: steps of passes over a client's data, H_i = ⌈epochs · m_i / b_i⌉.
 
     Only the number of steps is that of whole passes. Samples are drawn with
     replacement in every step: in one epoch some occur twice and some not at all.

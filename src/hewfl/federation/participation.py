@@ -1,9 +1,9 @@
 """Client sampling: which clients take part in a round.
 
-A sampler depends on the seed, the round and earlier participation alone, not on models,
-losses or minibatches. So the seed determines the sets S_0, S_1, ... of a run. All methods
-have the same clients, and so has a resumed run. A certificate given these sets holds for
-every sampler (erratum E-19).
+A sampler depends on the seed, the round and earlier participation alone, not on
+models, losses or minibatches. So the seed determines the sets S_0, S_1, ... of a run.
+All methods have the same clients, and so has a resumed run. A certificate given these
+sets holds for every sampler (erratum E-19).
 """
 
 from collections.abc import Sequence

@@ -33,7 +33,7 @@ class AlgorithmStrategy(HewStrategy):
     Args:
         algorithm: such as `hewfl.HewHet(smoothness=1.0, amplitude=0.5)`.
         population: n, clients in all; partition ids are 0 to n − 1.
-        horizons: law of the local steps; None takes what a node's config offers as
+        local_steps: sampler of the local steps; None takes what a node's config offers as
             `local-steps`, else one.
         participation: law of participation; drawn from the seed and the round.
         wait_seconds: how long to wait for nodes; a round then goes on without them.
@@ -49,14 +49,14 @@ class AlgorithmStrategy(HewStrategy):
         algorithm: Algorithm[Any],
         *,
         population: int,
-        horizons: fleet.LocalSteps | None = None,
+        local_steps: fleet.LocalSteps | None = None,
         participation: fleet.AnyParticipation | None = None,
         wait_seconds: float = 600.0,
         **plain: Any,
     ) -> None:
         self.population = whole("population", population, least=1)
         self.wait_seconds = positive("wait_seconds", wait_seconds)
-        self.horizons = horizons
+        self.local_steps = local_steps
         self.participation = participation or fleet.FullParticipation()
         plain.setdefault("min_available_nodes", self.population)
         check_algorithm("algorithm", algorithm)
@@ -77,7 +77,7 @@ class AlgorithmStrategy(HewStrategy):
         self._registry = ClientRegistry(self.population)
 
     def _identity(self) -> dict[str, Any]:
-        laws = {"participation": self.participation, "horizons": self.horizons}
+        laws = {"participation": self.participation, "local_steps": self.local_steps}
         return super()._identity() | {"population": self.population, **laws}
 
     def _population(self) -> int:
@@ -153,7 +153,7 @@ class AlgorithmStrategy(HewStrategy):
         sizes, batches, offers = np.ones((3, n), dtype=np.int64)
         for i, c in connected.items():
             sizes[i], batches[i], offers[i] = c.examples, c.batch_size, c.steps
-        law = self.horizons or fleet.FixedSteps(offers.tolist())
+        law = self.local_steps or fleet.FixedSteps(offers.tolist())
         laws = fleet.Federation(law, batches.tolist(), self.participation)
         cohort = laws.cohort(self.seed, t, sizes)
         here = np.array([int(i) in connected for i in cohort.clients], dtype=np.bool_)

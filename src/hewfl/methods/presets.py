@@ -207,7 +207,7 @@ def FedAvgM(
     return Method(LocalSGD(learning_rate, **local), Mean(by="size"), step, "FedAvgM")
 
 
-def FedAdam(  # noqa: PLR0913 - the fields of Adam
+def FedAdam(
     learning_rate: float | None = None,
     *,
     server_learning_rate: float,
@@ -239,7 +239,7 @@ def FedAdam(  # noqa: PLR0913 - the fields of Adam
     return Method(LocalSGD(learning_rate, **local), Mean(by="size"), step, "FedAdam")
 
 
-def FedYogi(  # noqa: PLR0913 - the fields of Yogi
+def FedYogi(
     learning_rate: float | None = None,
     *,
     server_learning_rate: float,

@@ -1,8 +1,8 @@
 """Communication: numbers sent down, up and besides, in both conventions.
 
 Broadcast counts once. `scalars` is what hewfl sends; `paper_scalars` is the paper's
-count, in which corrected methods also upload Δc_i (erratum E-17). A round without clients
-costs nothing (E-06).
+count, in which corrected methods also upload Δc_i (erratum E-17). A round without
+clients costs nothing (E-06).
 """
 
 from collections.abc import Iterable, Sequence

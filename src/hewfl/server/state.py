@@ -47,7 +47,7 @@ class Entry:
     Examples:
         >>> from hewfl import HewHom
         >>> Entry(HewHom(1.0, 0.5), ServerStep(momentum=0.9)).name
-        'HEW (hom), momentum 0.9'
+        'HEW (plain), momentum 0.9'
     """
 
     algorithm: Algorithm[Any]
@@ -245,9 +245,9 @@ def checked_plan(entry: Entry, cohort: Cohort, state: Any) -> LocalPlan:
         rule = f"step_sizes must be a float array of shape ({s},)"
         raise rule_error(entry, when, f"{rule}; got {got}")
     if not (steps >= 0).all():  # NaN is not
-        got = float(steps[~(steps >= 0)][0])
         rule = "step_sizes must not be negative and not NaN"
-        raise rule_error(entry, when, f"{rule}; got {got}")
+        worst = float(steps[~(steps >= 0)][0])
+        raise rule_error(entry, when, f"{rule}; got {worst}")
     return plan
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: one record per entry and round, as JSON lines."""
+"""The trace of a run: one record per entry and round, as JSON lines."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from hewfl.core.validation import Array, format_value, invalid
 from hewfl.server.communication import RunCommunication, run_communication
 
 AVERAGED = "averaged_"
-"""Before the name of a quantity: of the averaged model, among the metrics."""
+"""Prefix of the metrics of the averaged model."""
 NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
 """Fields of a record that have a curve."""
 
@@ -29,20 +29,19 @@ class RoundRecord:
         entry: index of the entry.
         objective: (1/n) Σ F_i, the paper's F; None in rounds without evaluation.
         pooled: mean over all training samples.
-        metrics: what the problem measures besides, such as test accuracy; and where an
-            average of the iterates is kept, everything that was measured of it, such as
-            `averaged_objective`.
+        metrics: of the problem, such as test accuracy; with an average of the iterates
+            also all values of the averaged model, such as `averaged_objective`.
         scalars: numbers sent since the start.
         paper_scalars: numbers sent since the start, in the paper's count.
-        clients: who took part and was heard.
+        clients: participants with finite vectors.
         horizons: their local steps.
-        weights: what they were given.
+        weights: their aggregation weights.
         gap: certificate of the weights.
         status: one sentence.
-        excluded: clients left out because their displacement was not finite.
-        observed: what the observers say.
-        scenario: in round 0 of a simulation with clients that are not what they seem:
-            the `faulty` clients, and the true `batch_sizes`. Rules are never shown it.
+        excluded: participants whose vectors were not finite.
+        observed: values of observers and of the line search.
+        scenario: in round 0 of a simulation with faults: the `faulty` clients, and the
+            true `batch_sizes`. No algorithm sees it.
     """
 
     round: int
@@ -65,7 +64,7 @@ class RoundRecord:
 def decision_fields(
     cohort: Cohort, decision: Decision | None, status: str
 ) -> dict[str, Any]:
-    """A round's part of its record: who was heard, and the weights they were given."""
+    """The fields of a record about participants and weights."""
     s = len(cohort.clients)
     return {
         "clients": tuple(int(i) for i in cohort.clients),
@@ -83,21 +82,20 @@ class Trace:
 
     Attributes:
         entries: `repr` of each entry, which holds every hyper-parameter.
-        names: what tables call them; numbered where two entries share a name.
-        records: what happened.
+        names: in tables; numbered where two entries share a name.
+        records: of all rounds.
         anchors: final models, one row per entry.
         traffic: what each entry's method sends in a round.
         population: number of clients.
-        averages: final averaged models, one row per entry; the final model itself for a
-            entry that keeps no average.
+        averages: final averaged models, one row per entry; the final model itself
+            without an average.
 
     Examples:
         >>> from hewfl import FedAvg, Federation, FixedSteps, simulate
         >>> from hewfl.problems import random_quadratic
         >>> problem = random_quadratic(seed=0, n=4, d=3)
-        >>> rule = FedAvg(problem.smoothness, 0.5)
-        >>> fleet = Federation(FixedSteps(2))
-        >>> trace = simulate(problem, fleet, [rule], rounds=5, seed=0)
+        >>> federation = Federation(FixedSteps(2))
+        >>> trace = simulate(problem, federation, [FedAvg(0.1)], rounds=5, seed=0)
         >>> trace.names, len(trace.of("FedAvg"))
         (('FedAvg',), 6)
         >>> trace.curve("FedAvg", "scalars").tolist()
@@ -118,13 +116,13 @@ class Trace:
         return tuple(self.records[0].scenario.get("faulty", ())) if self.records else ()
 
     def communication(self, entry: int | str) -> RunCommunication:
-        """What one entry sent, in total and client by client.
+        """The communication of one entry, in total and per client.
 
         Args:
             entry: its index or its name.
 
         Returns:
-            Counts of numbers sent, down, up and besides.
+            Numbers sent down, up and besides.
         """
         index = self._index(entry)
         start, *rounds = self.of(index)
@@ -168,11 +166,11 @@ class Trace:
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 
     def _measured(self, entry: int | str) -> list[str]:
-        """What `curve` knows of a entry, in the order first met."""
+        """The quantities that `curve` has for an entry."""
         records = self.of(entry)
-        own = [k for k in NUMBERS if any(getattr(r, k) is not None for r in records)]
+        numbers = (k for k in NUMBERS for r in records if getattr(r, k) is not None)
         more = (k for r in records for k in (*r.metrics, *r.observed))
-        return list(dict.fromkeys([*own, *more]))
+        return list(dict.fromkeys([*numbers, *more]))
 
     def _index(self, entry: int | str) -> int:
         if isinstance(entry, str):

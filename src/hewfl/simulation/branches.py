@@ -49,8 +49,9 @@ def run_branches_plain(
             batches: Int64[Ints, "steps 1 b"] = batches,
             count: Int64[Ints, " 1"] = count,
         ) -> Float[Array, " d"]:  # Alg. 1, l. 7, Alg. 2, l. 5, Alg. 3, l. 4
-            batch = batches[at.step]
-            return problem.minibatch_gradients(point[None, None], batch, count)[0, 0]
+            models, batch = point[None, None], batches[at.step]
+            g = problem.minibatch_gradients(models, batch, count)[0, 0]
+            return np.asarray(g)
 
         correction = None if plan.correction is None else plan.correction[i]
         if correction is not None:

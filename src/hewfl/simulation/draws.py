@@ -1,7 +1,7 @@
-"""Every random number of a round, from (seed, round) alone.
+"""The draws of a round: all its random numbers, from (seed, round) alone.
 
-Laid out step by step: step ℓ of round t has its own generator, so a longer branch
-extends the draws of a shorter one and all methods see the same samples.
+Step ℓ of round t has its own generator. So a longer branch extends the draws of a
+shorter one, and all methods use the same samples.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Draws:
 
     Attributes:
         samples: for each step ℓ, indices into the pooled samples, one row per client
-            of the cohort; client i counts its first b_i columns.
+            of the cohort; client i uses its first b_i columns.
         counts: b_i.
     """
 
@@ -35,18 +35,16 @@ def draw(
     t: int,
     cohort: Cohort,
     offsets: Int64[Ints, " n"],
-    steps: int | None = None,
 ) -> Draws:
     """Minibatches with replacement from each client's own samples.
 
     Args:
         seed: of the run.
         t: the round.
-        cohort: who takes part.
+        cohort: the clients, with their horizons and batch sizes.
         offsets: where each client's samples begin in the pool.
-        steps: how many; the longest horizon of the cohort by default.
     """
-    longest = int(cohort.horizons.max()) if steps is None else steps
+    longest = int(cohort.horizons.max())
     width = int(cohort.batch_sizes.max())
     starts, sizes = offsets[cohort.clients], cohort.data_sizes
     samples = np.empty((longest, len(starts), width), dtype=np.int64)
@@ -64,9 +62,9 @@ def draw_probes(
 
     Args:
         seed: of the run.
-        cohort: who is asked, and in which round.
+        cohort: the clients, and the round.
         offsets: where each client's samples begin in the pool.
-        count: samples of each client, with replacement.
+        count: number of samples of each client, with replacement.
     """
     rng = generator(seed, PROBES, cohort.round)
     uniform = rng.random((cohort.population, count))[cohort.clients]

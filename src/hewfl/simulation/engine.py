@@ -45,6 +45,7 @@ from hewfl.simulation.draws import draw
 from hewfl.simulation.rounds import (
     EntryRound,
     Evaluation,
+    Kind,
     Observer,
     Setting,
     evaluate_all,
@@ -74,18 +75,18 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
 
     Args:
         problem: what the clients optimise.
-        federation: who takes part, with how many steps.
-        methods: what is compared: methods, the paper's algorithms, or entries, which
-            put any of them under a server step.
+        federation: the clients of each round, and their local steps.
+        methods: methods, the paper's algorithms, or an `Entry`, which gives any of them
+            a server step and a label.
         rounds: T.
         seed: all random numbers of round t come from (seed, t).
         start: x_0. By default the problem's own `start` where it has one, as a
             `TorchModule` has; zero otherwise.
         dtype: precision of the local branches; models and weights are float64.
         evaluate_every: rounds between evaluations; start and end are always evaluated.
-            None: never, and a entry that diverges is noticed only by its displacements.
-        observers: called with every step; what they return goes into the trace.
-        checkpoint: a folder to keep the run in; a run found there goes on.
+            None: never; then only displacements show that an entry diverges.
+        observers: called with every step; their values go into the trace.
+        checkpoint: a folder for the run; a run in it is resumed.
         checkpoint_every: rounds between checkpoints; the end always has one.
         on_round: called with the number of rounds done, for progress bars.
 
@@ -94,8 +95,19 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
 
     Raises:
         InvalidInputError: an argument breaks a rule.
-        RuleError: an algorithm breaks its contract, or raises what is no `HewError`.
+        RuleError: an algorithm breaks its contract, or raises another exception than a
+            `HewError`.
         DataError: the checkpoint is damaged or belongs to another run.
+
+    Examples:
+        >>> from hewfl import FedAvg, FixedSteps, HewHom
+        >>> from hewfl.problems import random_quadratic
+        >>> problem = random_quadratic(seed=0, n=4, d=3)
+        >>> methods = [FedAvg(0.1), HewHom(problem.smoothness, 0.8)]
+        >>> federation = Federation(FixedSteps(2), batch_size=8)
+        >>> trace = simulate(problem, federation, methods, rounds=3, seed=0)
+        >>> trace.names, trace.anchors.shape
+        (('FedAvg', 'HEW (plain)'), (2, 3))
     """
     entries, rounds = _entries(methods), whole("rounds", rounds, least=0)
     if evaluate_every is not None:
@@ -139,7 +151,7 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
         _distinct([entry.name for entry in entries]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(setting.traffic(entry) for entry in entries),
+        setting.traffic,
         problem.n,
         np.stack([state.output_model for state in states]),
     )
@@ -284,28 +296,28 @@ def _initial_rounds(setting: Setting, x: Float64[Array, " d"]) -> list[EntryRoun
     n, d, gradients = setting.problem.n, len(x), None
     batches, faults = setting.federation.batches(n), setting.faults
     silent: tuple[int, ...] = ()
-    if any(entry.algorithm.demands.gradients for entry in setting.entries):
+    if any(demands.gradients for demands in setting.demands):
         gradients = _start_gradients(setting, x, batches)
         silent = tuple(map(int, np.flatnonzero(~finite_rows(gradients))))
     starts = []
-    for entry in setting.entries:
+    for k, entry in enumerate(setting.entries):
         rule, server_step = entry.algorithm, entry.server_step
-        excluded = silent if rule.demands.gradients else ()
-        status, is_refused = "start", False
+        excluded = silent if setting.demands[k].gradients else ()
+        status = "start"
         try:
             with rule_errors(entry, "before the first round, init"):
                 state = initial_state(rule, x, n, gradients, batches, server_step)
         except DataError as error:
             state = initial_state(rule, x, n, np.zeros((n, d)), server_step=server_step)
             state = replace(state, scalars=0, paper_scalars=0, refused=True)
-            status, is_refused = f"refused: {error}", True
+            status = f"refused: {error}"
         if faults.stale:  # NaN: no vector was sent yet
-            rows = len(faults.stale) * (1 + setting.sends_gradients(entry))
+            rows = len(faults.stale) * (1 + setting.sends_gradients(k))
             state = replace(state, last_sent=np.full((rows, d), np.nan))
         if isinstance(rule, Informed):
             following = rule.with_truth(state.algorithm, Truth(quality=faults.quality))
             state = replace(state, algorithm=following)
-        kind = "refused" if is_refused else "ok"
+        kind: Kind = "refused" if state.refused else "ok"
         starts.append(EntryRound(state, kind, status, excluded=excluded))
     return starts
 

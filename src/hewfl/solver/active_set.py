@@ -4,7 +4,7 @@ r"""A finite primal active-set method for small quadratics on the simplex.
 
 Wolfe's corral [Wolfe1976] in quadratic form: keep a support S whose columns are
 affinely independent, minimise on its face, step to the first bound, drop what hits it.
-A face is factorised as seen from its shortest member o,
+A face is factorised around its shortest member o,
 
     M_ij = H_ij − H_io − H_oj + H_oo,     i, j ∈ S \ {o},
 
@@ -112,8 +112,8 @@ class _Face:
 
     def refactor(self) -> bool:
         """Origin at the shortest member, factor afresh; False if it does not exist."""
-        # Seen from a long member all differences are long and nearly equal, and short
-        # columns lose their digits; seen from the shortest one they keep them.
+        # Around a long member all differences are long and nearly equal, and short
+        # columns lose their digits; around the shortest one they keep them.
         first = int(np.argmin(np.diagonal(self.H)[self.support]))
         order = [first, *(i for i in range(len(self.support)) if i != first)]
         self.support = [self.support[i] for i in order]

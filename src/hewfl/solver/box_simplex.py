@@ -77,9 +77,9 @@ def box_simplex_gap(
     The best v fills the smallest entries of ∇ first; a constant in ∇ does not matter.
     """
     order = np.argsort(gradient, kind="stable")
-    room = np.cumsum((upper - lower)[order])
+    filled = np.cumsum((upper - lower)[order])
     vertex = lower.copy()
-    vertex[order] += np.diff(np.minimum(room, 1 - lower.sum()), prepend=0.0)
+    vertex[order] += np.diff(np.minimum(filled, 1 - lower.sum()), prepend=0.0)
     return max(0.0, float(gradient @ (weights - vertex)))
 
 
@@ -116,7 +116,7 @@ def _active_set(
 def _newton(
     H: Float64[Array, "n n"], c: PerClient, w: PerClient, free: Bool[Mask, " n"]
 ) -> tuple[PerClient, float]:
-    """Step of the free weights, sum kept, to a level gradient; and that level."""
+    """Step of the free weights, of sum zero, to a level gradient; and that level."""
     F = np.flatnonzero(free)
     gradient = H[F] @ w + c[F]
     if len(F) == 1:

@@ -13,5 +13,5 @@ def __getattr__(name: str) -> Any:
     from scipy.linalg import blas, lapack  # noqa: PLC0415 - slow to import
 
     routine = getattr(lapack, name, None) or getattr(blas, name)
-    globals()[name] = routine  # found at once from now on
+    globals()[name] = routine  # without this function from now on
     return routine

@@ -145,7 +145,7 @@ def threshold_law(
     above = np.ldexp(gains - mu_k, unit) + depth
     w = np.zeros(gains.shape)
     inside = (gains >= mu_k) & (risks > 0)
-    np.divide(above, _scaled(risks, unit), out=w, where=inside)
+    np.divide(above, _scale(risks, unit), out=w, where=inside)
     riskless_best = (r_k == 0) & (risks == 0) & (gains == mu_k)
     parts = _split_rest(w, riskless_best) if riskless_best.any() else 0
     w /= w.sum(-1, keepdims=True)
@@ -160,7 +160,7 @@ def _scan(
     The support never goes past the first riskless client.
     """
     riskless = r == 0
-    S = np.cumsum(np.where(riskless, 0.0, 1.0 / _scaled(r, unit)), axis=-1)
+    S = np.cumsum(np.where(riskless, 0.0, 1.0 / _scale(r, unit)), axis=-1)
     F = np.zeros(S.shape)
     with np.errstate(over="ignore"):  # an infinite F is beyond the support
         growth = S[..., :-1] * np.ldexp(mu[..., :-1] - mu[..., 1:], unit)
@@ -190,6 +190,6 @@ def _exponent(mu: Array, r: Array) -> NDArray[np.intc]:
     return exponent
 
 
-def _scaled(r: Array, unit: NDArray[np.intc]) -> Array:
+def _scale(r: Array, unit: NDArray[np.intc]) -> Array:
     """Risks in the unit of `_exponent`, kept away from zero."""
     return np.maximum(np.ldexp(r, unit), 2.0**-_TOP)

@@ -222,7 +222,9 @@ class Recursion:
         u, q, start_met = validate_start(start, self.cap)
         scalar = self.scalar_form(q, solver_gap)
         rate = convex_rate(scalar, self.cap, u, rounds, printed=printed)
-        conditions = (*self.hypotheses, start_met, self.tracking_contracts)
+        conditions = (*self.hypotheses, start_met)
+        if self.tracking is not NO_TRACKING:
+            conditions = (*conditions, self.tracking_contracts)
         hypotheses = (*conditions, *rate.hypotheses)
         return replace(rate, label=self.label, hypotheses=hypotheses)
 

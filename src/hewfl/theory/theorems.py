@@ -326,7 +326,7 @@ def _pl_recursion(k: Recursion, mu: Array) -> Recursion:
 _POST_LOCAL: tuple[Form, ...] = ("printed", "paper", "sharp")
 _BEFORE = "weights and amplitudes that Algorithm 1 computes before each round"
 _EQUAL = "equal weights 1/n, control variates, one H and one b for all clients"
-_AFTER = "weights solved after the local steps from what was sent"
+_AFTER = "weights solved after the local steps from the displacements"
 _ALL = (
     Theorem(
         "th:sur-cvx",

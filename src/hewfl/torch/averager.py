@@ -8,13 +8,11 @@ from typing import Any, final
 import torch
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 
-from hewfl.core.algorithm import Algorithm
 from hewfl.core.validation import invalid
 from hewfl.torch.collectives import plain_group
-from hewfl.torch.job import Job
-from hewfl.torch.job_rule import DEFAULT, rule_of
+from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
 from hewfl.torch.optimizer_hooks import mean_rate
-from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.options import SyncOptions, SyncReport, refuse_old_arguments
 from hewfl.torch.parameters import SharedParameters
 from hewfl.torch.rendezvous import LocalWork
 from hewfl.torch.state_dicts import job_state, load_job_state
@@ -23,22 +21,24 @@ from hewfl.torch.sync import sync
 _log = logging.getLogger("hewfl.torch")
 
 
+@refuse_old_arguments(rule="aggregator")
 @final
 class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to mypy here
     """Averages parameters periodically, with computed weights.
 
-    Replaces `PeriodicModelAverager`, alone or in `PostLocalSGDOptimizer`: the same period
-    and warm-up. It needs the parameters from the start, because weights depend on how far
-    each rank has moved; ranks take them from rank 0, frozen ones too.
+    Replaces `PeriodicModelAverager`, alone or in `PostLocalSGDOptimizer`: the same
+    period and warm-up. It needs the parameters from the start, because weights depend
+    on how far each rank has moved; ranks take them from rank 0, frozen ones too.
 
         averager = HewAverager(model.parameters(), period=4, warmup_steps=100)
         optimizer = PostLocalSGDOptimizer(local_optimizer, averager)
 
     Control variates need the gradients as well: use `HewLocalSGD`.
 
-    A rank whose model is not finite gets weight zero and continues from the common model.
-    The averager does not have its optimiser: where momentum is not finite either, clear
-    the optimiser's state, or the rank is lost again in every round. The log warns of it.
+    A rank whose model is not finite gets weight zero and continues from the common
+    model. The averager does not have its optimiser: where momentum is not finite
+    either, clear the optimiser's state, or the rank is lost again in every round. The
+    log warns of it.
 
     Attributes:
         step: calls so far, as torch counts them.
@@ -51,7 +51,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         period: int,
         warmup_steps: int = 0,
         process_group: Any = None,
-        rule: str | Algorithm[Any] = DEFAULT,
+        aggregator: Choice = DEFAULT,
         options: SyncOptions | None = None,
     ) -> None:
         """Construct on all ranks: a collective call.
@@ -62,18 +62,19 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             warmup_steps: calls before the first round, in which something else, such as
                 DistributedDataParallel, keeps ranks equal.
             process_group: the ranks; all by default.
-            rule: as in `HewLocalSGD`, without control variates.
+            aggregator: as in `HewLocalSGD`, one that needs no sizes and has no control
+                variates.
             options: all other options.
 
         Raises:
             InvalidInputError: an argument is invalid.
-            RankError: ranks are missing or disagree on model, rule or options.
+            RankError: ranks are missing or disagree on model, aggregator or options.
         """
         if period < 1:
             raise invalid("period", "at least 1", period)
         if warmup_steps < 0:
             raise invalid("warmup_steps", "at least 0", warmup_steps)
-        chosen, options = rule_of(rule, options)
+        algorithm, options = choose_method(aggregator, options)
         if options.overlap:
             text = "False: an averager does not see the end of the job"
             raise invalid("options.overlap", text, options.overlap)
@@ -81,14 +82,14 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if measure is not None:
             text = "left out: an averager has no loss to measure (use HewLocalSGD)"
             raise invalid("options.server_step.line_search_samples", text, measure)
-        if chosen.demands.variates:
-            text = "one without control variates (use HewLocalSGD)"
-            raise invalid("rule", text, rule)
+        if algorithm.demands.variates or "sizes" in algorithm.demands.needs:
+            text = "one without control variates that needs no sizes (use HewLocalSGD)"
+            raise invalid("aggregator", text, algorithm.name)
         # Not ModelAverager.__init__, which would keep the process group alive.
         group = plain_group(process_group)
         self.step, self.period, self.warmup_steps = 0, period, warmup_steps
         self._named = [(f"number {k}", p) for k, p in enumerate(params)]
-        self._job = Job(SharedParameters(self._named), group, chosen, options)
+        self._job = Job(SharedParameters(self._named), group, algorithm, options)
         self._work = LocalWork()
         self.last: SyncReport | None = None
 
@@ -104,8 +105,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """Count a step; average where a period ends, as `PeriodicModelAverager` does.
 
         Args:
-            params: the model's parameters, or an optimiser's groups. Their learning rate
-                is η, the mean over parameters where groups differ; without one all
+            params: the model's parameters, or an optimiser's groups. Their learning
+                rate is η, the mean over parameters where groups differ; without one all
                 ranks' rates are taken to be equal.
 
         Raises:
@@ -159,15 +160,15 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """Continue where `state_dict` was called; load model and optimiser as well.
 
         In `PostLocalSGDOptimizer` load the local optimiser before it is wrapped: the
-        wrapper keeps the parameter groups of its construction, and passes their learning
-        rates on. If the optimiser is loaded later, set
+        wrapper keeps the parameter groups of its construction, and passes their
+        learning rates on. If the optimiser is loaded later, set
         `optimizer.param_groups = optimizer.optim.param_groups` afterwards.
 
         Args:
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or rule.
+            DataError: the state is damaged, or of another format, model or aggregator.
         """
         self._work = load_job_state(self._job, state)
         self.step = int(state["step"])

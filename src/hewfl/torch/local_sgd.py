@@ -12,19 +12,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hewfl.core.algorithm import Algorithm
 from hewfl.core.validation import invalid
-from hewfl.server.state import Entry
 from hewfl.torch.collectives import join_words, plain_group
-from hewfl.torch.job import Job
-from hewfl.torch.job_rule import DEFAULT, rule_of
+from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
 from hewfl.torch.optimizer_hooks import (
     StepCounter,
     check_sync_every,
     is_plain_sgd,
     list_optimizers,
 )
-from hewfl.torch.options import Probe, SyncOptions, SyncReport
+from hewfl.torch.options import (
+    Probe,
+    SyncOptions,
+    SyncReport,
+    refuse_old_arguments,
+)
 from hewfl.torch.parameters import SharedParameters
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.state_dicts import job_state, load_job_state
@@ -33,6 +35,7 @@ from hewfl.torch.sync import apply_pending, sync
 _log = logging.getLogger("hewfl.torch")
 
 
+@refuse_old_arguments(rule="aggregator")
 @final
 class HewLocalSGD:
     """Local steps on every rank; every few steps a round aggregates them.
@@ -46,19 +49,20 @@ class HewLocalSGD:
     All ranks start from rank 0's parameters, frozen ones included. Ranks may differ in
     `sync_every`: they exchange their step counts. A rank whose loop ends before the
     others' adds its steps to their next round, and takes part in later rounds with
-    weight zero until all have left the block. Buffers, such as running means, stay local.
-    DistributedDataParallel modules over the same ranks, the model or parts of it,
-    neither average gradients nor copy buffers inside the block.
+    weight zero until all have left the block. Buffers, such as running means, stay
+    local. DistributedDataParallel modules over the same ranks, the model or parts of
+    it, neither average gradients nor copy buffers inside the block.
 
     Which parameters require gradients is fixed at construction; the optimiser must
-    update all of them and nothing else. Each of several optimisers updates a part, and a
-    step is complete when each has made one.
+    update all of them and nothing else. Each of several optimisers updates a part, and
+    a step is complete when each has made one.
 
-    Control variates correct the gradients that `optimizer.step()` uses: the first step of
-    all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
+    Control variates correct the gradients that `optimizer.step()` uses: the first step
+    of all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
     plain SGD the control variates follow from displacements and need one learning rate
-    for all groups. With another optimiser, or momentum, they are means of the gradients,
-    which every rank sends besides. Closures, sparse and scaled gradients are refused.
+    for all groups. With another optimiser, or momentum, they are means of the
+    gradients, which every rank sends besides. Closures, sparse and scaled gradients are
+    refused.
 
     A rank whose model is not finite gets weight zero and is named in the report. It
     continues from the common model, and its optimiser's state is cleared. Buffers that
@@ -73,7 +77,7 @@ class HewLocalSGD:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         sync_every: SupportsIndex | timedelta,
-        rule: str | Algorithm[Any] | Entry = DEFAULT,
+        aggregator: Choice = DEFAULT,
         process_group: Any = None,
         options: SyncOptions | None = None,
     ) -> None:
@@ -86,28 +90,28 @@ class HewLocalSGD:
                 differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
-            rule: "sieve" (equal weights among ranks that agree with the others),
-                "hom" (Algorithm 3), "het" (Algorithm 2: gradients are corrected by
-                control variates), "equal", "steps", "tokens", "fednova", "agreement",
-                "disagreement", "median", "trust", an algorithm of hewfl or your own,
-                or one with a server step, such as `FedAvgM(…)`.
+            aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
+                aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`,
+                `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
+                By default `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks
+                that agree with the others.
             process_group: the ranks; all by default.
             options: all other options.
 
         Raises:
             InvalidInputError: an argument is invalid.
-            RankError: ranks are missing or disagree on model, rule or options.
+            RankError: ranks are missing or disagree on model, aggregator or options.
         """
         every = check_sync_every(sync_every)
-        chosen, options = rule_of(rule, options)
+        algorithm, options = choose_method(aggregator, options)
         group = plain_group(process_group)
         self._model, self._optimizers = model, list_optimizers(optimizer)
         parameters = SharedParameters(model.named_parameters())
         parameters.check_optimizers(self._optimizers)
-        is_plain = not chosen.demands.variates or all(
+        is_plain = not algorithm.demands.variates or all(
             map(is_plain_sgd, self._optimizers)
         )
-        self._job = Job(parameters, group, chosen, options, is_plain_sgd=is_plain)
+        self._job = Job(parameters, group, algorithm, options, is_plain_sgd=is_plain)
         self._steps = StepCounter(self._optimizers, every)
         self._hooks: ExitStack | None = None
         self.last: SyncReport | None = None
@@ -164,7 +168,7 @@ class HewLocalSGD:
         return report
 
     def set_probe(self, probe: Probe) -> None:
-        """Set the function that measures this rank's loss, for `ServerStep(line_search_samples=…)`.
+        """Set the function that measures this rank's loss, for line searches.
 
             def probe(samples):
                 batch = next(fresh)  # of that many samples, not those of the last steps
@@ -172,10 +176,10 @@ class HewLocalSGD:
 
             local.set_probe(probe)
 
-        In each round the function is called once, and its result once for each point
-        along the step, with the parameters there and without gradients. All losses of a
-        round must be those of one batch; switch dropout and batch normalisation to
-        evaluation mode inside.
+        For `ServerStep(line_search_samples=…)`. In each round the function is called
+        once, and its result once for each point along the step, with the parameters
+        there and without gradients. All losses of a round must be those of one batch;
+        switch dropout and batch normalisation to evaluation mode inside.
 
         Args:
             probe: draws samples, and returns a function that computes the loss on them.
@@ -209,8 +213,9 @@ class HewLocalSGD:
                 validate(model)
                 torch.save(model.state_dict(), "averaged.pt")
 
-        Needs `SyncOptions(server_step=ServerStep(average=…))`. Afterwards the parameters
-        are restored, steps since the last round included; do not train inside.
+        Needs `SyncOptions(server_step=ServerStep(average=…))`. Afterwards the
+        parameters are restored, steps since the last round included; do not train
+        inside.
 
         Returns:
             A context manager.
@@ -234,14 +239,15 @@ class HewLocalSGD:
         """Continue where `state_dict` was called; load model and optimiser as well.
 
         The order does not matter: both may be loaded before or after construction. A
-        state of another rank, or of a job with more or fewer ranks, gives what all ranks
-        share: the common model, the server step's memory, the server's control variate.
+        state of another rank, or of a job with more or fewer ranks, gives what all
+        ranks share: the common model, the server step's memory, the server's control
+        variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or rule;
+            DataError: the state is damaged, or of another format, model or aggregator;
                 nothing has changed then.
         """
         self._steps.work = load_job_state(self._job, state)

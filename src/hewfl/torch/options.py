@@ -1,11 +1,12 @@
 """Options of a torch job, and the report of a round."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat, final
+from typing import Any, Literal, SupportsFloat, TypeVar, final
 
 from hewfl.core.validation import invalid
 from hewfl.displacements.sketched_displacements import SketchCheck
@@ -30,11 +31,13 @@ class SyncReport:
         tokens: counted by every rank.
         idle: ranks without a step, or at learning rate zero; weight zero.
         excluded: ranks whose displacement was not finite; weight zero.
-        finished: ranks whose loops have ended; if it is all of them, the round is the last.
+        finished: ranks whose loops have ended; if it is all of them, the round is the
+            last.
         status: of the weight problem, one sentence.
         gap: certificate of the weights.
         sketch_check: of the round before, where weights came from sketches: their exact
-            value and error on the data, from n numbers that the next rendezvous carries.
+            value and error on the data, from n numbers that the next rendezvous
+            carries.
         bytes_sent: by this rank.
         ring_bytes: of a ring all-reduce of the model.
         seconds: from arrival to the new model.
@@ -59,15 +62,44 @@ class SyncReport:
     line_search: LineSearchResult | None = None
 
 
+Class = TypeVar("Class", bound=type)
+
+
+def refuse_old_arguments(**new_words: str) -> Callable[[Class], Class]:
+    """A class decorator: an old argument raises an error with the new word.
+
+    Raises:
+        InvalidInputError: at construction, with an old argument.
+    """
+
+    def decorate(cls: Class) -> Class:
+        construct: Any = cls.__init__  # type: ignore[misc]  # of this class itself
+
+        @functools.wraps(construct)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            for word in kwargs.keys() & new_words.keys():
+                raise invalid(word, f"replaced by `{new_words[word]}`", kwargs[word])
+            construct(self, *args, **kwargs)
+
+        cls.__init__ = init  # type: ignore[misc]  # as above
+        return cls
+
+    return decorate
+
+
+@refuse_old_arguments(
+    exact="gram",
+    send="compression",
+    outer="server_step",
+    smoothness="HewLocalSGD(aggregator=HewHom(smoothness, …))",
+    curvature_ratio="HewLocalSGD(aggregator=HewHom(curvature_ratio=…))",
+)
 @final
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
     """Options of a job. All ranks must agree on them, except for the last three.
 
     Attributes:
-        smoothness: L for the rules "hom" and "het"; None does without
-            (`hewfl.torch.job_rule.Rule`).
-        curvature_ratio: Λ/L for the same rules.
         server_step: applied to the aggregated step; DiLoCo uses
             `ServerStep(0.7, 0.9, nesterov=True)`.
         gram: "sketch" computes inner products from sketches of the displacements, at
@@ -98,8 +130,6 @@ class SyncOptions:
         60.0
     """
 
-    smoothness: float | None = None
-    curvature_ratio: float = 1.25
     server_step: ServerStep = field(default_factory=ServerStep)
     gram: Literal["sketch", "full"] = "sketch"
     overlap: bool = False

@@ -333,7 +333,7 @@ def test_which_tensors_are_served() -> None:
 def test_every_number_of_rows_has_its_shape() -> None:
     """Threads of a block and of a multiprocessor stay within the hardware's limits."""
     for blocks in range(1, 9):
-        loads, warps, resident = gpu._tuned(blocks)
+        loads, warps, resident = gpu._launch_settings(blocks)
         assert loads in (1, 2, 4)
         assert 32 * warps <= 1024
         assert 32 * warps * resident <= 2048

@@ -86,7 +86,7 @@ def round_products(
         curvature: Λ.
 
     Returns:
-        The problem; None where no kernel serves, a number is not finite, or squares of
+        The problem; None where no kernel can run, a number is not finite, or squares of
         float64 numbers may leave its range: portable code scales them.
     """
     origin, n = 0, len(rows)
@@ -121,7 +121,7 @@ def vector_products(
     Args:
         rows: shape (n, s), on a GPU; see `is_readable`.
         reference: shape (s,), on the same, of any precision, or None.
-        origin: row that the others are taken relative to.
+        origin: row that is subtracted from the rest.
 
     Returns:
         As `hewfl.displacements.gram.vector_products`; None where no kernel can run.
@@ -153,13 +153,13 @@ def block_sums(
     Args:
         rows: shape (n, s), contiguous rows.
         reference: shape (s,), of the rows' precision, or None.
-        origin: row that the others are taken relative to.
+        origin: row that is subtracted from the rest.
         tuned: other values of loads, warps and resident blocks, for benchmarks.
     """
     n, s = rows.shape
     m = n + (reference is not None)
     blocks = (m + 8) // 8
-    loads, warps, resident = tuned or _tuned(blocks)
+    loads, warps, resident = tuned or _launch_settings(blocks)
     last = rows if reference is None else reference.contiguous()
     span = warps * loads * 64 // rows.element_size()
     processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
@@ -172,7 +172,7 @@ def block_sums(
     return out
 
 
-def _tuned(blocks: int) -> tuple[int, int, int]:
+def _launch_settings(blocks: int) -> tuple[int, int, int]:
     return next(best for most, best in TUNED.items() if blocks <= most)
 
 
@@ -203,9 +203,9 @@ def weighted_sum(
     return out
 
 
-def _layout(rows: torch.Tensor, *others: torch.Tensor) -> dict[str, int]:
+def _layout(rows: torch.Tensor, *more: torch.Tensor) -> dict[str, int]:
     """Settings that both kernels have: see `kernels.cu`."""
-    places = [tensor.data_ptr() for tensor in (rows, *others)]
+    places = [tensor.data_ptr() for tensor in (rows, *more)]
     places.append(rows.stride(0) * rows.element_size())
     aligned = all(place % 16 == 0 for place in places)
     return {"ELEMENT": ELEMENTS[rows.dtype], "ALIGNED": int(aligned)}

@@ -114,7 +114,7 @@ def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> R
         S_0, ..., S_T.
     """
     _require_rounds(terms)
-    states = [_start(start, terms.a[0], generator)]
+    states = [_start_state(start, terms.a[0], generator)]
     for a, b, d in zip(terms.a, terms.b, terms.d, strict=True):
         s = states[-1]
         states.append(np.asarray(generator.flow(a, s) + b * s + d))
@@ -149,8 +149,8 @@ def noiseless_rate(
         The rate, whose floor is zero.
     """
     elapsed = wholes("rounds", rounds) * terms.a
-    value, conditions = _noiseless(generator, start, terms, elapsed, objective)
-    return _to_zero(generator, start, value, value.shape, conditions)
+    value, conditions = _noiseless_value(generator, start, terms, elapsed, objective)
+    return _rate_to_zero(generator, start, value, value.shape, conditions)
 
 
 @broadcasting
@@ -171,8 +171,8 @@ def noiseless_bounds(
     _require_rounds(terms)
     elapsed = np.concatenate([0 * terms.a[:1], np.cumsum(terms.a, axis=0)])
     worst = Terms(*(np.max(x, axis=0) for x in (terms.a, terms.b, terms.d)))
-    value, conditions = _noiseless(generator, start, worst, elapsed, objective)
-    return _to_zero(generator, start, value, value.shape[1:], conditions)
+    value, conditions = _noiseless_value(generator, start, worst, elapsed, objective)
+    return _rate_to_zero(generator, start, value, value.shape[1:], conditions)
 
 
 @broadcasting
@@ -190,7 +190,7 @@ def noiseless_coordinate(
     return np.asarray(generator.coordinate(S0, reference) + time)
 
 
-def _noiseless(
+def _noiseless_value(
     generator: Generator,
     start: ArrayLike,
     terms: Terms,
@@ -202,14 +202,14 @@ def _noiseless(
     return np.asarray(C * generator.flow(elapsed, S0)), quiet
 
 
-def _to_zero(
+def _rate_to_zero(
     generator: Generator,
     start: ArrayLike,
     value: Reals,
     shape: tuple[int, ...],
     conditions: tuple[Hypothesis, ...],
 ) -> Rate:
-    """A rate whose floor is zero: it says something unless the run starts there."""
+    """A rate whose floor is zero: vacuous where the run starts there."""
     vacuous = np.broadcast_to(np.asarray(start) <= 0, shape)
     return Rate(generator.noiseless, value, np.zeros(shape), vacuous, conditions)
 
@@ -370,7 +370,7 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
     m = noisy_floor(generator, terms) if floor is None else nonnegatives("floor", floor)
     log = log_contraction(generator, terms, m)
     C, S0 = positives("objective", objective), nonnegatives("start", start)
-    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
+    with np.errstate(over="ignore"):  # λ > 1: a vacuous bound
         value = np.asarray(C * (m + _scaled_power(log, rounds, S0 - m)))
     conditions = [floor_hypothesis(generator, terms, m)]
     conditions += [below("λ < 1", np.exp(log), 1.0)] if printed else []
@@ -417,7 +417,7 @@ def noisy_bounds(
     log = log_contraction(generator, terms, m)
     C, S0 = positives("objective", objective), nonnegatives("start", start)
     sums = np.concatenate([0 * log[:1], np.cumsum(log, axis=0)])
-    with np.errstate(over="ignore"):  # λ > 1: a bound that says nothing
+    with np.errstate(over="ignore"):  # λ > 1: a vacuous bound
         value = np.asarray(C * (m + _scaled_power(sums, 1, S0 - m)))
     conditions = [_tightest(floor_hypothesis(generator, terms, m))]
     conditions += [below("λ < 1", np.exp(log).max(axis=0), 1.0)] if printed else []
@@ -446,7 +446,7 @@ def _require_rounds(terms: Terms) -> None:
         raise invalid("terms", rule, f"shape {terms.a.shape}")
 
 
-def _start(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
+def _start_state(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
     """S_0 in the shape of the trajectory."""
     S0 = nonnegatives("start", start)
     return np.asarray(S0 + np.zeros_like(like) + np.zeros_like(generator.origin_slope))

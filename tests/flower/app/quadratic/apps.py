@@ -1,6 +1,7 @@
 """Random quadratics on the engine's own draws, so that `simulate` knows the answer."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ def build(context: Context) -> ClientObjective:
 
     def gradient(x: Any, moment: StepContext) -> Any:
         time.sleep(float(pause))
-        steps = moment.step + 1
-        drawn = draw(seed, moment.round, cohort, problem.offsets, steps)
+        longer = replace(cohort, horizons=one * (moment.step + 1))
+        drawn = draw(seed, moment.round, longer, problem.offsets)
         samples = drawn.samples[moment.step]
         return problem.minibatch_gradients(x[None, None], samples, drawn.counts)[0, 0]
 
@@ -58,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = AlgorithmStrategy(
         method,
         population=n,
-        horizons=FixedSteps(HORIZONS[:n]),
+        local_steps=FixedSteps(HORIZONS[:n]),
         seed=int(config["seed"]),
         wait_seconds=float(config["wait"]),
         fraction_evaluate=0.0,

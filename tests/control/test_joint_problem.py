@@ -99,7 +99,7 @@ def terms(problem: Problem, solution: ControlSolution, variant: Variant) -> floa
     return u + float(weighed.sum())
 
 
-def assert_certified(
+def assert_certify(
     problem: Problem, solution: ControlSolution, variant: Variant, tolerance: float
 ) -> None:
     """Feasible, valued by the certificate, and proved by its lower bound."""
@@ -134,11 +134,11 @@ def random_controls(
 
 @variants
 @given(problem=problems(decades=8, width=8))
-def test_the_dual_method_is_always_certified(
+def test_the_dual_method_is_always_certify(
     variant: Variant, problem: Problem
 ) -> None:
     solution = global_control(*problem, variant=variant)
-    assert_certified(problem, solution, variant, GLOBAL)
+    assert_certify(problem, solution, variant, GLOBAL)
 
 
 @variants
@@ -146,7 +146,7 @@ def test_the_dual_method_is_always_certified(
 def test_both_solvers_agree(variant: Variant, problem: Problem) -> None:
     best = global_control(*problem, variant=variant)
     other = alternating_control(*problem, variant=variant)
-    assert_certified(problem, other, variant, ALTERNATING)
+    assert_certify(problem, other, variant, ALTERNATING)
     size = terms(problem, best, variant)
     assert abs(other.value - best.value) <= ALTERNATING * size
     assert other.value >= best.lower_bound
@@ -186,7 +186,7 @@ def test_the_gap_is_a_bound_at_any_amplitudes(
     share = share if seed % 2 else 1 - share
     theta = inner.low * (inner.top / inner.low) ** share
     law = control._law(inner, theta)
-    point = control._certified(inner, theta, law)
+    point = control._certify(inner, theta, law)
     box = (problem[2].amplitude_min, problem[2].amplitude_max)
     grid = np.concatenate(
         [np.geomspace(*box, 2000)[:, None] + 0 * theta, [point.amplitudes]]
@@ -265,7 +265,7 @@ def sweeps(
     values = []
     for _ in range(150):
         law = control._law(inner, theta)
-        values.append(control._certified(inner, theta, law).objective * c.unit)
+        values.append(control._certify(inner, theta, law).objective * c.unit)
         new = best_at_weight(c, law.weights, inner.low, inner.top)
         new = np.where((law.weights > 0) | (not keep), new, theta)
         if np.array_equal(new, theta) or values[-1] == values[-3:][0] != values[0]:
@@ -321,7 +321,7 @@ def test_riskless_clients_hold_the_threshold(solve: Any, variant: Variant) -> No
     clients = ClientProfile([4, 4, 1, 8], 8, [0.0, 0.0, 0.5, 0.0])
     problem = (clients, UpperState(0.4, 1e-4), ProblemBounds(1.0, 1.0, 0.01, 1.0))
     solution = solve(*problem, variant=variant)
-    assert_certified(problem, solution, variant, ALTERNATING)
+    assert_certify(problem, solution, variant, ALTERNATING)
     assert solution.weights[0] == solution.weights[1] > 0
     assert solution.weights[3] == 0.0
     assert 0 < solution.weights[2] < 1
@@ -343,7 +343,7 @@ def test_no_certificate_below_a_riskless_gain() -> None:
     below = law.level / 2
     gap = control._gap(inner, law.weights, theta, kappa, mu - below, below)
     assert gap == np.inf
-    assert control._certified(inner, theta, law, below).gap < np.inf
+    assert control._certify(inner, theta, law, below).gap < np.inf
 
 
 @variants
@@ -467,7 +467,7 @@ def test_a_hundred_thousand_clients(
     )
     problem = (clients, UpperState(0.3, 1e-4), ProblemBounds(1.0, 1.0, 1e-3, 1.0))
     solution = solve(*problem, variant=variant)
-    assert_certified(problem, solution, variant, ALTERNATING)
+    assert_certify(problem, solution, variant, ALTERNATING)
     assert 100 < (solution.weights > 0).sum() < n
 
 
@@ -481,7 +481,7 @@ def test_algorithm_4_says_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -
         replace(BOX, amplitude_min=1e-6),
     )
     problem = (clients, UpperState(0.07, 2.7e-4), bounds)
-    assert_certified(
+    assert_certify(
         problem, global_control(*problem, variant="sharp"), "sharp", GLOBAL
     )
     monkeypatch.setattr(control, "MAX_SWEEPS", 50)

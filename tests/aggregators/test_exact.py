@@ -1,40 +1,34 @@
-"""The knob without units, and slopes from the other clients."""
+"""Exact weights without an L: κ, references, slopes from the other clients."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.simulation.unchecked import unchecked
+from tests.tolerances import WEIGHTS
 
 from hewfl import (
     Cohort,
     ExactWeights,
-    FedAvg,
     FixedSteps,
-    HewHet,
     HewHom,
     InvalidInputError,
     LocalPlan,
     LocalSGD,
     Method,
-    OnlineCurvature,
     Round,
-    StepWeighted,
-    UniformLocalSGD,
     simulate,
     solve_simplex_qp,
 )
-from hewfl.aggregators import FedMGDAPlus
+from hewfl.aggregators import FedMGDAPlus, Mean
 from hewfl.aggregators.quadratic_model import leave_one_out_weights
-from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import as_dense, matrix_round
 from hewfl.experiments.method_spec import method_from_table
 from hewfl.federation import Federation
 from hewfl.problems.quadratic import random_quadratic
 from hewfl.simulation.audit import pathwise_audit
-from tests.simulation.unchecked import unchecked
-from tests.tolerances import WEIGHTS
 
 N, D = 5, 9
 
@@ -55,6 +49,11 @@ def weights(rule: Any, round_: Round, state: Any = None) -> Any:
     return rule.decide(round_, state)[0].weights
 
 
+def exact(kappa: Any, *, cross_fit: bool = False) -> ExactWeights:
+    """The weights of Algorithm 3, without an L."""
+    return ExactWeights(kappa=kappa, normalize="total_step", cross_fit=cross_fit)
+
+
 def common(rng: np.random.Generator) -> Any:
     """Displacements with something in common, as descents have."""
     return -1.0 + rng.standard_normal((N, D))
@@ -64,10 +63,7 @@ def common(rng: np.random.Generator) -> Any:
 
 
 def test_one_gives_equal_weights(rng: np.random.Generator) -> None:
-    rule = Method(
-        LocalSGD(total=0.2),
-        ExactWeights(kappa=1.0, normalize="total_step", cross_fit=False),
-    )
+    rule = exact(1.0)
     found = weights(rule, equal_ground(common(rng)))
     assert found == pytest.approx(np.full(N, 1 / N), abs=WEIGHTS)
 
@@ -78,23 +74,17 @@ def test_a_large_one_gives_what_fedmgda_gives_of_unit_updates(
     rows = common(rng)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     round_ = equal_ground(rows)
-    least = weights(Method(LocalSGD(0.1), FedMGDAPlus()), round_)
+    least = weights(FedMGDAPlus(), round_)
     assert weights(
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=1e12, normalize="total_step", cross_fit=False),
-        ),
+        exact(1e12),
         round_,
     ) == pytest.approx(least)
     assert weights(
-        Method(LocalSGD(0.1), ExactWeights(kappa=1e12, by="size", cross_fit=False)),
+        ExactWeights(kappa=1e12, by="size", cross_fit=False),
         round_,
     ) == pytest.approx(least)
     assert weights(
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
-        ),
+        exact(2.0),
         round_,
     ) != pytest.approx(least)
 
@@ -106,10 +96,7 @@ def test_the_step_is_the_projection_of_the_mean_over_kappa(
     """‖d − z‖ is least on the hull where ⟨d − z, Δ_i − d⟩ ≥ 0 for all i."""
     rows = common(rng)
     w = weights(
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=kappa, normalize="total_step", cross_fit=False),
-        ),
+        exact(kappa),
         equal_ground(rows),
     )
     step = w @ rows
@@ -121,10 +108,7 @@ def test_the_step_is_the_projection_of_the_mean_over_kappa(
 def test_weights_have_no_units(scale: float, rng: np.random.Generator) -> None:
     """Neither the length of displacements matters nor that of steps."""
     rule, rows, H = (
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
-        ),
+        exact(2.0),
         common(rng),
         [1, 2, 3, 4, 5],
     )
@@ -139,18 +123,12 @@ def test_with_unequal_ground_lambda_is_kappa_times_the_curvature_of_the_mean(
     rows, H = common(rng), np.array([1, 2, 3, 4, 5])
     round_, s = round_of(rows, LocalPlan(np.full(N, 0.1)), H), 0.1 * H
     g, m = -(rows / s[:, None]).mean(axis=0), rows.mean(axis=0)
-    model = Method(
-        LocalSGD(total=0.2),
-        ExactWeights(kappa=3.0, normalize="total_step", cross_fit=False),
-    ).model(round_, None)
+    model = exact(3.0).model(round_, None)
     assert model.curvature == pytest.approx(3.0 * -(g @ m) / (m @ m))
     assert model.smoothness is None
     least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=model.curvature)
     found = weights(
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=3.0, normalize="total_step", cross_fit=False),
-        ),
+        exact(3.0),
         round_,
     )
     assert found == pytest.approx(least.weights, abs=WEIGHTS)
@@ -160,17 +138,12 @@ def test_algorithm_2_takes_it_about_its_control_variate(
     rng: np.random.Generator,
 ) -> None:
     rows = common(rng)
-    c, own = -rows.mean(axis=0) + 0.1 * rng.standard_normal(D), np.zeros((N, D))
-    m, state = rows.mean(axis=0), ControlVariates(c, own)
-    rule, round_ = (
-        Method(
-            LocalSGD(total=0.2, variates="gradient"), ExactWeights("variate", kappa=2.0)
-        ),
-        equal_ground(rows),
-    )
+    c = -rows.mean(axis=0) + 0.1 * rng.standard_normal(D)
+    m, round_ = rows.mean(axis=0), replace(equal_ground(rows), variate=c)
+    rule = ExactWeights("variate", kappa=2.0)
     lam = 2.0 * -(c @ m) / (m @ m)
     least = solve_simplex_qp(rows @ rows.T, rows @ c, curvature=lam)
-    assert weights(rule, round_, state) == pytest.approx(least.weights, abs=WEIGHTS)
+    assert weights(rule, round_) == pytest.approx(least.weights, abs=WEIGHTS)
 
 
 @pytest.mark.parametrize("uphill", [0.0, 1.0])
@@ -179,16 +152,26 @@ def test_without_descent_along_the_mean_the_shortest_step_is_taken(
 ) -> None:
     """A control variate of zero, and one that calls the mean a step uphill."""
     rows = common(rng)
-    state = ControlVariates(uphill * rows.mean(axis=0), np.zeros((N, D)))
+    round_ = replace(equal_ground(rows), variate=uphill * rows.mean(axis=0))
     least = solve_simplex_qp(rows @ rows.T, np.zeros(N)).weights
-    found = weights(
-        Method(
-            LocalSGD(total=0.2, variates="gradient"), ExactWeights("variate", kappa=1.0)
-        ),
-        equal_ground(rows),
-        state,
-    )
-    assert found == pytest.approx(least, abs=WEIGHTS)
+    by_variate = weights(ExactWeights("variate", kappa=1.0), round_)
+    assert by_variate == pytest.approx(least, abs=WEIGHTS)
+
+
+def test_a_root_and_a_vector_are_references_too(rng: np.random.Generator) -> None:
+    rows, g = common(rng), rng.standard_normal(D) + 1.0
+    least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=3.0).weights
+    round_ = replace(equal_ground(rows), root=g)
+    by_root = weights(ExactWeights("root", curvature=3.0), round_)
+    assert by_root == pytest.approx(least, abs=WEIGHTS)
+    by_vector = weights(ExactWeights(g, curvature=3.0), equal_ground(rows))
+    assert by_vector == pytest.approx(least, abs=WEIGHTS)
+    with pytest.raises(InvalidInputError, match="root gradient"):
+        weights(ExactWeights("root", curvature=3.0), equal_ground(rows))
+    called, _ = ExactWeights("root", curvature=3.0)(rows, root=g)
+    assert called.weights == pytest.approx(least, abs=WEIGHTS)
+    with pytest.raises(InvalidInputError, match="`root` must be given"):
+        ExactWeights("root")(rows)
 
 
 def test_a_mean_of_zero_gives_a_step_of_zero(rng: np.random.Generator) -> None:
@@ -196,10 +179,7 @@ def test_a_mean_of_zero_gives_a_step_of_zero(rng: np.random.Generator) -> None:
     rows, H = np.stack([v, -v]), [1, 4]
     for round_ in (equal_ground(rows), round_of(rows, LocalPlan(np.full(2, 0.1)), H)):
         w = weights(
-            Method(
-                LocalSGD(total=0.2),
-                ExactWeights(kappa=1.5, normalize="total_step", cross_fit=False),
-            ),
+            exact(1.5),
             round_,
         )
         assert np.abs(w @ rows).max() < 1e-12
@@ -211,27 +191,19 @@ def test_a_mean_of_zero_gives_a_step_of_zero(rng: np.random.Generator) -> None:
 def test_around_the_mean_one_is_averaging_itself(rng: np.random.Generator) -> None:
     rows, H = common(rng), [1, 2, 3, 4, 5]
     round_ = round_of(rows, LocalPlan(np.full(N, 0.1)), H)
-    known = {"size": FedAvg, "uniform": UniformLocalSGD, "steps": StepWeighted}
-    for by, average in known.items():
-        rule: Any = Method(LocalSGD(0.1), ExactWeights(by=by, cross_fit=False))  # type: ignore[arg-type]  # a key
-        expected = weights(average(1.0, 0.1), round_)
+    for by in ("size", "equal", "steps"):
+        rule: Any = ExactWeights(by=by, cross_fit=False)
+        expected = weights(Mean(by=by), round_)
         np.testing.assert_array_equal(weights(rule, round_), expected)
-        near: Any = Method(
-            LocalSGD(0.1), ExactWeights(kappa=1 + 1e-9, by=by, cross_fit=False)
-        )  # type: ignore[arg-type]  # a key
+        near: Any = ExactWeights(kappa=1 + 1e-9, by=by, cross_fit=False)  # type: ignore[arg-type]  # a key
         assert weights(near, round_) == pytest.approx(expected, abs=1e-6)
 
 
 def test_around_an_equal_mean_it_is_algorithm_3(rng: np.random.Generator) -> None:
     round_ = equal_ground(common(rng))
     for kappa, fit in ((1.7, False), (1.0, True), (1.7, True)):
-        mean = Method(
-            LocalSGD(0.1), ExactWeights(kappa=kappa, by="equal", cross_fit=fit)
-        )
-        plain = Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=kappa, normalize="total_step", cross_fit=fit),
-        )
+        mean = ExactWeights(kappa=kappa, by="equal", cross_fit=fit)
+        plain = exact(kappa, cross_fit=fit)
         expected = weights(plain, round_)
         assert weights(mean, round_) == pytest.approx(expected, abs=WEIGHTS)
 
@@ -252,8 +224,6 @@ def test_by_length_every_client_is_one_direction(rng: np.random.Generator) -> No
     least = solve_simplex_qp(rows @ rows.T, rows @ g, curvature=lam).weights
     found = weights(rule, round_of(rows, plan, H))
     assert found == pytest.approx(least, abs=WEIGHTS)
-    with pytest.raises(InvalidInputError, match='`by` must be "rate" without'):
-        HewHom(1.0, 0.2, by="length")
 
 
 # ------------------------------------------------------------------ cross-fitting
@@ -265,15 +235,13 @@ def test_the_cross_fitted_slope_is_that_of_the_others(
     rows, H = common(rng), np.array([1, 2, 3, 4, 5])
     round_, s, G = round_of(rows, LocalPlan(np.full(N, 0.1)), H), 0.1 * H, rows @ rows.T
     q = [-sum(G[i, j] / s[j] for j in range(N) if j != i) / (N - 1) for i in range(N)]
-    rule = HewHom(2.0, 0.4, cross_fit=True)
+    rule = ExactWeights(curvature=2.5, normalize="total_step", cross_fit=True)
     least = solve_simplex_qp(G, q, curvature=2.5).weights
     assert weights(rule, round_) == pytest.approx(least, abs=WEIGHTS)
     p = 10.0 * (1 + np.arange(N))
     q = [-sum(p[j] * G[i, j] for j in range(N) if j != i) for i in range(N)]
     least = solve_simplex_qp(G, q / (p.sum() - p), curvature=1.5).weights
-    rule_mean = Method(
-        LocalSGD(0.1), ExactWeights(kappa=1.5, by="size", cross_fit=True)
-    )
+    rule_mean = ExactWeights(kappa=1.5, by="size", cross_fit=True)
     assert weights(rule_mean, round_) == pytest.approx(least, abs=WEIGHTS)
 
 
@@ -313,17 +281,11 @@ def test_a_noisy_client_gains_by_its_own_noise_unless_cross_fitted() -> None:
     rows[np.arange(4), 1 + np.arange(4)] = [0.1, 0.1, 0.1, 2.0]
     round_ = equal_ground(rows)
     plain = weights(
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=1.0, normalize="total_step", cross_fit=False),
-        ),
+        exact(1.0),
         round_,
     )
     fitted = weights(
-        Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=1.0, normalize="total_step", cross_fit=True),
-        ),
+        exact(1.0, cross_fit=True),
         round_,
     )
     assert plain == pytest.approx(np.full(4, 0.25), abs=WEIGHTS)
@@ -346,101 +308,31 @@ def test_kappa_may_change_with_the_round(rng: np.random.Generator) -> None:
     rows, plan = common(rng), LocalPlan(np.full(N, 0.2 / 3))
     for t in (0, 3):
         fixed = weights(
-            Method(
-                LocalSGD(total=0.2),
-                ExactWeights(kappa=1.0 + t, normalize="total_step", cross_fit=False),
-            ),
+            exact(1.0 + t),
             equal_ground(rows),
         )
-        rule = Method(
-            LocalSGD(total=0.2),
-            ExactWeights(kappa=Growing(1.0), normalize="total_step", cross_fit=False),
-        )
+        rule = exact(Growing(1.0))
         assert weights(rule, round_of(rows, plan, t=t)) == pytest.approx(fixed)
-        around = Method(
-            LocalSGD(0.1), ExactWeights(kappa=Growing(1.0), by="equal", cross_fit=False)
-        )
+        around = ExactWeights(kappa=Growing(1.0), by="equal", cross_fit=False)
         found = weights(around, round_of(rows, plan, t=t))
         assert found == pytest.approx(fixed, abs=WEIGHTS)
     with pytest.raises(
         InvalidInputError, match="`kappa of round 0` must be a positive"
     ):
         weights(
-            Method(
-                LocalSGD(total=0.2),
-                ExactWeights(
-                    kappa=Growing(-1.0), normalize="total_step", cross_fit=False
-                ),
-            ),
+            exact(Growing(-1.0)),
             equal_ground(rows),
         )
-
-
-def test_without_an_l_the_amplitude_is_the_ground() -> None:
-    ones = np.ones(2, dtype=np.int64)
-    cohort = Cohort(np.arange(2), np.array([1, 4]), ones, ones, 2)
-    plan = Method(
-        LocalSGD(total=0.2),
-        ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),
-    ).plan(cohort, None)
-    assert plan.step_sizes == pytest.approx([0.2, 0.05])
-
-
-@pytest.mark.parametrize("kind", [HewHom, HewHet])
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"amplitude": 1.0}, "`smoothness` must be given, or `kappa` instead of it"),
-        ({"kappa": 1.0}, "`amplitude` must be given; got nothing"),
-        (
-            {"kappa": 1.0, "amplitude": 1.0, "smoothness": 2.0},
-            "`smoothness` must be left out where `kappa` is given.*; got 2.0",
-        ),
-        (
-            {"kappa": 1.0, "amplitude": 1.0, "curvature_ratio": 2.0},
-            "`curvature_ratio` must be left out where `kappa` is given.*; got 2.0",
-        ),
-        ({"kappa": -1.0, "amplitude": 1.0}, "`kappa` must be a positive.*; got -1.0"),
-        ({"kappa": 1.0, "amplitude": 0.0}, "`amplitude` must be a positive.*; got 0"),
-        ({"smoothness": "1", "amplitude": 1.0}, "`smoothness` must be a positive"),
-    ],
-)
-def test_one_of_two_ways(kind: Any, given: Any, text: str) -> None:
-    with unchecked(), pytest.raises(InvalidInputError, match=text):
-        kind(**given)
 
 
 def test_shares_and_kappa_of_the_mean_are_checked() -> None:
     with (
         unchecked(),
-        pytest.raises(InvalidInputError, match="`by` must be one of size"),
+        pytest.raises(InvalidInputError, match="`by` must be one of equal"),
     ):
-        Method(LocalSGD(1.0), ExactWeights(by="data", cross_fit=False))  # type: ignore[arg-type]  # on purpose
+        ExactWeights(by="data")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(InvalidInputError, match="`kappa` must be a positive"):
-        Method(LocalSGD(1.0), ExactWeights(kappa=0.0, by="size", cross_fit=False))
-
-
-def test_an_online_curvature_needs_a_guess() -> None:
-    with pytest.raises(
-        InvalidInputError, match="`rule` must be one with a `smoothness`"
-    ):
-        OnlineCurvature(
-            Method(
-                LocalSGD(total=0.2),
-                ExactWeights(kappa=1.0, normalize="total_step", cross_fit=False),
-            )
-        )
-
-
-def test_old_runs_know_the_method_still() -> None:
-    known = "HewHom(smoothness=1.0, amplitude=0.8, curvature_ratio=1.25, "
-    assert repr(HewHom(1.0, 0.8)) == known + "null_endpoint=False)"
-    assert "kappa=2.0, cross_fit=True" in repr(
-        Method(
-            LocalSGD(total=0.1),
-            ExactWeights(kappa=2.0, normalize="total_step", cross_fit=True),
-        )
-    )
+        ExactWeights(kappa=0.0)
 
 
 def test_no_l_no_certificate() -> None:
@@ -453,7 +345,6 @@ def test_no_l_no_certificate() -> None:
         ),
         HewHom(problem.smoothness, 0.1),
     ]
-    entries.append(HewHom(problem.smoothness, 0.1, cross_fit=True))
     federation = Federation(FixedSteps(2), 2)
     trace = simulate(
         problem, federation, entries, rounds=2, seed=1, observers=[pathwise_audit]
@@ -465,26 +356,23 @@ def test_no_l_no_certificate() -> None:
 
 
 def test_a_spec_may_have_a_grid_of_it_in_units_of_the_data() -> None:
-    table = {"method": "HewHom", "amplitude": 0.5, "grid": {"kappa": [1, 2.0]}}
+    table = {"method": "exact", "amplitude": 0.5, "grid": {"kappa": [1, 2.0]}}
     entries = [
         method.entry(4.0) for method in method_from_table(table, "m").candidates()
     ]
     known = [
-        Method(
-            LocalSGD(total=0.125),
-            ExactWeights(kappa=kappa, normalize="total_step", cross_fit=False),
-        )
+        Method(LocalSGD(total=0.125), ExactWeights(kappa=kappa), name="exact")
         for kappa in (1.0, 2.0)
     ]
     assert [entry.algorithm for entry in entries] == known
     for wrong, text in (
-        ({"curvature_ratio": 2.0}, "`methods.HewHom.curvature_ratio` must be left out"),
-        ({"curvature": "online"}, "rule` must be one with a `smoothness`"),
-        ({"amplitude": "x"}, "HewHom.amplitude` must be a .*number; got 'x'"),
+        ({"learning_rate": 2.0}, "exactly one of learning_rate, step_scale"),
+        ({"amplitude": "x"}, "exact.amplitude` must be a .*number; got 'x'"),
+        ({"method": "HewHom"}, "kappa"),
     ):
         with pytest.raises(InvalidInputError, match=text):
             method_from_table(table | wrong, "m")
-    with pytest.raises(
-        InvalidInputError, match="amplitude` must be given; got nothing"
-    ):
-        method_from_table({"method": "HewHet", "kappa": 2.0}, "m")
+    with pytest.raises(InvalidInputError, match="got none of them"):
+        method_from_table({"method": "exact", "kappa": 2.0}, "m")
+    with pytest.raises(InvalidInputError, match="must be geometric-median now"):
+        method_from_table({"method": "GeometricMedian"}, "m")
