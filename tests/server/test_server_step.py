@@ -42,6 +42,19 @@ def played(server_step: ServerStep) -> tuple[list[Any], Any]:
     return moves, memory
 
 
+def test_momentum_follows_its_formulas() -> None:
+    s, m = np.array([1.0, 2.0]), np.array([10.0, 0.0])
+    move, memory = ServerStep(0.5).apply(s, m)
+    assert move.tolist() == [0.5, 1.0]
+    assert memory is m
+    move, memory = ServerStep(2.0, 0.5).apply(s, m)
+    assert memory.tolist() == [6.0, 2.0]
+    assert move.tolist() == [12.0, 4.0]
+    move, memory = ServerStep(1.0, 0.5, nesterov=True).apply(s, m)
+    assert memory.tolist() == [6.0, 2.0]
+    assert move.tolist() == [4.0, 3.0]
+
+
 def test_adam_in_closed_form() -> None:
     """v_3 = β₂³τ² + (1 − β₂) Σ β₂^(3−t) s_t², and m likewise: all sums by hand."""
     server_step = ServerStep(GAMMA, BETA, adapt="adam", beta2=BETA2, tau=TAU)
