@@ -37,9 +37,10 @@ $(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
 
-# the paper's main experiments: figures, tables and claims in paper/main
+# the paper's main grid into paper/main; PART=fig1 and so on for one figure
+PART ?= all
 paper: $(VENV)/core.stamp
-	$(BIN)/python -m reproduce paper all
+	$(BIN)/python -m reproduce paper $(PART)
 
 # one thread per worker: threads of several workers would compete for the cores
 test test-sweeps coverage: export OMP_NUM_THREADS = 1

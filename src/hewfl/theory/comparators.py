@@ -81,8 +81,8 @@ def comparator_coefficients(
     cost = (
         _printed_cost(system, w, theta) if printed else _cost(system, w, theta, variant)
     )
-    played = theta.max(-1)
-    top = np.asarray(played if box_end is None else nonnegatives("box_end", box_end))
+    largest = theta.max(-1)
+    top = np.asarray(largest if box_end is None else nonnegatives("box_end", box_end))
     a = np.asarray((w * fall / (1 + fall * f)).sum(-1))
     return Recursion(
         "th:sur-cvx",
@@ -96,10 +96,10 @@ def comparator_coefficients(
         ),
         comparator=w,
         hypotheses=(
-            at_most("θ ≤ 1", played, 1),
-            at_most("θ ≤ θ̄", played, top),
+            at_most("θ ≤ 1", largest, 1),
+            at_most("θ ≤ θ̄", largest, top),
             tracking_hypothesis(top, variant, printed=printed),
-            *((at_most("θ ≤ ln(4)/2", played, np.log(4) / 2),) if printed else ()),
+            *((at_most("θ ≤ ln(4)/2", largest, np.log(4) / 2),) if printed else ()),
         ),
     )
 

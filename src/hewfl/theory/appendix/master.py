@@ -82,7 +82,7 @@ class Terms(Converted):
 
     @property
     def d(self) -> Reals:
-        """d_t + ε_t, which the recursion never tells apart."""
+        """d_t + ε_t, which enter the recursion only as a sum."""
         return np.asarray(np.asarray(self.offset) + np.asarray(self.slack))
 
 
@@ -98,7 +98,7 @@ def noisy_drift(generator: Generator, terms: Terms, state: ArrayLike) -> Reals:
 
 @broadcasting
 def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> Reals:
-    """The recursion itself, played to the end (thm:master, eq:master_rec).
+    """The recursion itself, iterated to the end (thm:master, eq:master_rec).
 
         S_{t+1} = R_{a_t}(S_t) + b_t S_t + d_t + ε_t
 
@@ -141,7 +141,7 @@ def noiseless_rate(
     Args:
         generator: φ.
         start: S_0 ≥ 0.
-        terms: constant in time; the theorem wants b = d = ε = 0 (eq:noiseless_ass).
+        terms: constant in time; the theorem needs b = d = ε = 0 (eq:noiseless_ass).
         rounds: T.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
 
@@ -162,7 +162,7 @@ def noiseless_bounds(
     Args:
         generator: φ.
         start: S_0 ≥ 0.
-        terms: rounds first, shape (T, *c); the theorem wants b = d = ε = 0.
+        terms: rounds first, shape (T, *c); the theorem needs b = d = ε = 0.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
 
     Returns:

@@ -1,9 +1,9 @@
 """Special cases: where the three algorithms are gradient descent.
 
-With identical clients, exact gradients and one horizon, every branch walks the same
-H gradient steps of size ϑ/(LH), whatever the weights. Statements about code that runs
-are checked, not computed: functions named `*_hypotheses` compare what a round did with
-what the statement says and return each comparison with its numbers.
+With identical clients, exact gradients and one horizon, every branch takes the same
+H gradient steps of size ϑ/(LH), whatever the weights. Functions named
+`*_hypotheses` compare a round that was run with the statement, and return each
+comparison with its numbers.
 """
 
 from collections.abc import Callable
