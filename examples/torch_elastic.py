@@ -6,9 +6,9 @@
 
 Every rank saves its state of the last two rounds in the folder, which all machines must
 share. When a process dies torchrun starts all of them again, and they continue from the
-last round: to the same bits with as many ranks, and with the common model and the server
-momentum with more or fewer. On several machines, which may join and leave, the same
-command on each of them:
+last round: to the same bits with as many ranks, and with the common model and the
+server momentum with more or fewer. On several machines, which may join and leave, the
+same command on each of them:
 
     torchrun --nnodes=1:4 --nproc-per-node=2 --max-restarts=100 --rdzv-backend=c10d \
         --rdzv-id=job --rdzv-endpoint=MACHINE:29400 --rdzv-conf=\
@@ -16,8 +16,8 @@ command on each of them:
         examples/torch_elastic.py FOLDER
 
 MACHINE hosts the rendezvous: it must stay. The exported variable gives every attempt a
-store of its own. Without it no machine can join a running job under torch 2.13, and after
-a restart gloo may read the old address of a rank ("Connection refused").
+store of its own. Without it no machine can join a running job under torch 2.13, and
+after a restart gloo may read the old address of a rank ("Connection refused").
 """
 
 import os
@@ -41,8 +41,8 @@ def latest(folder: Path, rank: int, ranks: int) -> Path | None:
     """The state to continue from: of the last round that all its ranks have saved.
 
     With as many ranks as then it is this rank's own state; else that of rank 0, because
-    every state has what ranks share. Where files are lost with a machine, it is the last
-    round of any rank.
+    every state has what ranks share. Where files are lost with a machine, it is the
+    last round of any rank.
     """
     kept: dict[tuple[int, int], list[Path]] = {}
     for path in sorted(folder.glob("round-*/rank-*.pt")):

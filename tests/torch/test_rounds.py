@@ -37,7 +37,7 @@ from hewfl import (
     UniformLocalSGD,
 )
 from hewfl.aggregators import Agreement, FedExP, GeometricMedian
-from hewfl.core.algorithm import Algorithm
+from hewfl.core.algorithm import Algorithm, Corrected
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
@@ -240,6 +240,7 @@ def test_corrected_branches_are_the_papers(
     state = algorithm.init(n, len(x), given)
     tolerance = {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
     for t in range(plan.rounds):
+        assert isinstance(algorithm, Corrected)
         variates: ControlVariates = algorithm.variates(state)
         k = variates.clients - variates.server
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]

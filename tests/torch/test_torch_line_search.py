@@ -1,4 +1,4 @@
-"""LineSearchResult steps of a torch job: the simulator's fit, learning rates, resumed."""
+"""A line search in a torch job: losses of all ranks along the step."""
 
 from dataclasses import dataclass
 from pathlib import Path

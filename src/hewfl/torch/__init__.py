@@ -17,8 +17,8 @@ except ImportError as error:
     text = "hewfl.torch needs PyTorch: install hewfl's extra torch"
     raise MissingExtraError(text) from error
 
-# Functions of this module have the default process group as a default argument, if there
-# is one when they are first imported, as the first optimiser does. Then the group
+# Functions of this module have the default process group as a default argument, if
+# there is one when they are first imported, as the first optimiser does. Then the group
 # survives destroy_process_group, and its threads may abort the process (docs/torch.md).
 import torch.distributed.nn as _early  # noqa: F401 - for the time of the import
 

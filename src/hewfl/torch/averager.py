@@ -26,18 +26,19 @@ _log = logging.getLogger("hewfl.torch")
 class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to mypy here
     """Averages parameters periodically, with computed weights.
 
-    Replaces `PeriodicModelAverager`, alone or in `PostLocalSGDOptimizer`: the same period
-    and warm-up. It needs the parameters from the start, because weights depend on how far
-    each rank has moved; ranks take them from rank 0, frozen ones too.
+    Replaces `PeriodicModelAverager`, alone or in `PostLocalSGDOptimizer`: the same
+    period and warm-up. It needs the parameters from the start, because weights depend
+    on how far each rank has moved; ranks take them from rank 0, frozen ones too.
 
         averager = HewAverager(model.parameters(), period=4, warmup_steps=100)
         optimizer = PostLocalSGDOptimizer(local_optimizer, averager)
 
     Control variates need the gradients as well: use `HewLocalSGD`.
 
-    A rank whose model is not finite gets weight zero and continues from the common model.
-    The averager does not have its optimiser: where momentum is not finite either, clear
-    the optimiser's state, or the rank is lost again in every round. The log warns of it.
+    A rank whose model is not finite gets weight zero and continues from the common
+    model. The averager does not have its optimiser: where momentum is not finite
+    either, clear the optimiser's state, or the rank is lost again in every round. The
+    log warns of it.
 
     Attributes:
         step: calls so far, as torch counts them.
@@ -104,8 +105,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """Count a step; average where a period ends, as `PeriodicModelAverager` does.
 
         Args:
-            params: the model's parameters, or an optimiser's groups. Their learning rate
-                is η, the mean over parameters where groups differ; without one all
+            params: the model's parameters, or an optimiser's groups. Their learning
+                rate is η, the mean over parameters where groups differ; without one all
                 ranks' rates are taken to be equal.
 
         Raises:
@@ -159,8 +160,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         """Continue where `state_dict` was called; load model and optimiser as well.
 
         In `PostLocalSGDOptimizer` load the local optimiser before it is wrapped: the
-        wrapper keeps the parameter groups of its construction, and passes their learning
-        rates on. If the optimiser is loaded later, set
+        wrapper keeps the parameter groups of its construction, and passes their
+        learning rates on. If the optimiser is loaded later, set
         `optimizer.param_groups = optimizer.optim.param_groups` afterwards.
 
         Args:

@@ -1,4 +1,4 @@
-"""Collectives of a process group, each with a time limit, and the bytes this rank sends."""
+"""Collectives of a process group, with time limits and a count of the bytes sent."""
 
 import weakref
 from collections.abc import Sequence
@@ -39,7 +39,8 @@ class Communicator:
         ranks: n.
         device: where the tensors of a round are.
         timeout: the shorter of the job's and the group's.
-        bytes_sent: by this rank since construction, counted as for a ring or direct sends.
+        bytes_sent: by this rank since construction, counted as for a ring or direct
+            sends.
     """
 
     def __init__(self, group: Any, device: torch.device, timeout: timedelta) -> None:
@@ -156,8 +157,8 @@ def check_group(group: Any, device: torch.device) -> None:
     """Require a group that contains this rank and can exchange tensors on the device.
 
     Raises:
-        InvalidInputError: there is no group, the rank is not in it, or it has no backend
-            for the device. gloo is refused on GPUs, where it lacks collectives.
+        InvalidInputError: there is no group, the rank is not in it, or it has no
+            backend for the device. gloo is refused on GPUs, where it lacks collectives.
     """
     if group is None:
         raise invalid("process_group", "initialised by init_process_group", None)

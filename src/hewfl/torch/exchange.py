@@ -1,7 +1,8 @@
 """The exchange of displacements in a round: sketches, one sum, or all entries.
 
     1. each rank sketches its displacement, k numbers in one pass; all get all sketches;
-    2. the aggregator decides on every rank from the same sketches, or from counts alone;
+    2. the aggregator decides on every rank from the same sketches, or from counts
+       alone;
     3. one plain all-reduce of w_iΔ_i.
 
 The sum of an all-reduce has the same bits on all ranks. Each rank applies only its own
@@ -9,8 +10,8 @@ weight, so that machines whose solutions differ in a last bit agree on the model
 
 An aggregator that needs entries gets them shard by shard: shard j of every displacement
 goes to rank j (all-to-all), which forms its part of the products and of the step, and
-sends its part of the step to all. This takes as many bytes as an all-reduce of the model,
-and more arithmetic; no rank ever holds all displacements.
+sends its part of the step to all. This takes as many bytes as an all-reduce of the
+model, and more arithmetic; no rank ever holds all displacements.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""One rank's part of a job: the common model, the algorithm, the link to other ranks."""
+"""One rank's part of a job: common model, algorithm, and link to the other ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +37,8 @@ from hewfl.torch.shared_model import SharedModel
 
 DEFAULT = Sieve(tolerance=0.2, by="equal")
 """The default aggregator: equal weights among ranks that agree with the others. In the
-tables of docs/results/torch.md it was nowhere significantly worse than equal weights, and
-better in 10 of 16 settings with a bad rank."""
+tables of docs/results/torch.md it was nowhere significantly worse than equal weights,
+and better in 10 of 16 settings with a bad rank."""
 Choice = str | Aggregator | Algorithm[Any] | Entry
 """The `aggregator` argument: a name of `hewfl.aggregators.NAMES`, an aggregator, or a
 whole method."""

@@ -49,19 +49,20 @@ class HewLocalSGD:
     All ranks start from rank 0's parameters, frozen ones included. Ranks may differ in
     `sync_every`: they exchange their step counts. A rank whose loop ends before the
     others' adds its steps to their next round, and takes part in later rounds with
-    weight zero until all have left the block. Buffers, such as running means, stay local.
-    DistributedDataParallel modules over the same ranks, the model or parts of it,
-    neither average gradients nor copy buffers inside the block.
+    weight zero until all have left the block. Buffers, such as running means, stay
+    local. DistributedDataParallel modules over the same ranks, the model or parts of
+    it, neither average gradients nor copy buffers inside the block.
 
     Which parameters require gradients is fixed at construction; the optimiser must
-    update all of them and nothing else. Each of several optimisers updates a part, and a
-    step is complete when each has made one.
+    update all of them and nothing else. Each of several optimisers updates a part, and
+    a step is complete when each has made one.
 
-    Control variates correct the gradients that `optimizer.step()` uses: the first step of
-    all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
+    Control variates correct the gradients that `optimizer.step()` uses: the first step
+    of all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
     plain SGD the control variates follow from displacements and need one learning rate
-    for all groups. With another optimiser, or momentum, they are means of the gradients,
-    which every rank sends besides. Closures, sparse and scaled gradients are refused.
+    for all groups. With another optimiser, or momentum, they are means of the
+    gradients, which every rank sends besides. Closures, sparse and scaled gradients are
+    refused.
 
     A rank whose model is not finite gets weight zero and is named in the report. It
     continues from the common model, and its optimiser's state is cleared. Buffers that
@@ -90,10 +91,10 @@ class HewLocalSGD:
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
             aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
-                aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`, `FedAvgM(…)`.
-                Local steps and learning rates are those of the optimiser. By default
-                `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks that agree
-                with the others.
+                aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`,
+                `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
+                By default `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks
+                that agree with the others.
             process_group: the ranks; all by default.
             options: all other options.
 
@@ -167,7 +168,7 @@ class HewLocalSGD:
         return report
 
     def set_probe(self, probe: Probe) -> None:
-        """Set the function that measures this rank's loss, for `ServerStep(line_search_samples=…)`.
+        """Set the function that measures this rank's loss, for line searches.
 
             def probe(samples):
                 batch = next(fresh)  # of that many samples, not those of the last steps
@@ -175,10 +176,10 @@ class HewLocalSGD:
 
             local.set_probe(probe)
 
-        In each round the function is called once, and its result once for each point
-        along the step, with the parameters there and without gradients. All losses of a
-        round must be those of one batch; switch dropout and batch normalisation to
-        evaluation mode inside.
+        For `ServerStep(line_search_samples=…)`. In each round the function is called
+        once, and its result once for each point along the step, with the parameters
+        there and without gradients. All losses of a round must be those of one batch;
+        switch dropout and batch normalisation to evaluation mode inside.
 
         Args:
             probe: draws samples, and returns a function that computes the loss on them.
@@ -212,8 +213,9 @@ class HewLocalSGD:
                 validate(model)
                 torch.save(model.state_dict(), "averaged.pt")
 
-        Needs `SyncOptions(server_step=ServerStep(average=…))`. Afterwards the parameters
-        are restored, steps since the last round included; do not train inside.
+        Needs `SyncOptions(server_step=ServerStep(average=…))`. Afterwards the
+        parameters are restored, steps since the last round included; do not train
+        inside.
 
         Returns:
             A context manager.
@@ -237,8 +239,9 @@ class HewLocalSGD:
         """Continue where `state_dict` was called; load model and optimiser as well.
 
         The order does not matter: both may be loaded before or after construction. A
-        state of another rank, or of a job with more or fewer ranks, gives what all ranks
-        share: the common model, the server step's memory, the server's control variate.
+        state of another rank, or of a job with more or fewer ranks, gives what all
+        ranks share: the common model, the server step's memory, the server's control
+        variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.

@@ -1,4 +1,4 @@
-"""Hooks on the user's optimisers: count steps, correct gradients, scale learning rates."""
+"""Hooks on optimisers: count steps, correct gradients, scale learning rates."""
 
 import operator
 import time
@@ -195,8 +195,8 @@ def require_one_rate(groups: Sequence[Mapping[str, Any]]) -> None:
 def _rates_and_sizes(groups: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
     """Learning rate and number of trainable parameters of each group that has any.
 
-    Optimisers that choose their own step size may have no learning rate: then it is one,
-    on all ranks alike.
+    Optimisers that choose their own step size may have no learning rate: then it is
+    one, on all ranks alike.
     """
     sizes = [
         sum(p.numel() for p in group["params"] if p.requires_grad) for group in groups

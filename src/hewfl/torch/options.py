@@ -31,11 +31,13 @@ class SyncReport:
         tokens: counted by every rank.
         idle: ranks without a step, or at learning rate zero; weight zero.
         excluded: ranks whose displacement was not finite; weight zero.
-        finished: ranks whose loops have ended; if it is all of them, the round is the last.
+        finished: ranks whose loops have ended; if it is all of them, the round is the
+            last.
         status: of the weight problem, one sentence.
         gap: certificate of the weights.
         sketch_check: of the round before, where weights came from sketches: their exact
-            value and error on the data, from n numbers that the next rendezvous carries.
+            value and error on the data, from n numbers that the next rendezvous
+            carries.
         bytes_sent: by this rank.
         ring_bytes: of a ring all-reduce of the model.
         seconds: from arrival to the new model.
@@ -71,7 +73,7 @@ def refuse_old_arguments(**new_words: str) -> Callable[[Class], Class]:
     """
 
     def decorate(cls: Class) -> Class:
-        construct = cls.__init__
+        construct: Any = cls.__init__  # type: ignore[misc]  # of this class itself
 
         @functools.wraps(construct)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -79,7 +81,7 @@ def refuse_old_arguments(**new_words: str) -> Callable[[Class], Class]:
                 raise invalid(word, f"replaced by `{new_words[word]}`", kwargs[word])
             construct(self, *args, **kwargs)
 
-        cls.__init__ = init
+        cls.__init__ = init  # type: ignore[misc]  # as above
         return cls
 
     return decorate

@@ -152,7 +152,7 @@ class Bucket:
     def views(
         self, tensors: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Views of the pieces in parameters, or in tensors of the same memory format."""
+        """Views of the pieces in parameters, or in tensors of the same form."""
         flat = [flat_view(tensors[piece.parameter]) for piece in self.pieces]
         spans = [(piece.start, piece.start + piece.size) for piece in self.pieces]
         return [v[a:b] for v, (a, b) in zip(flat, spans, strict=True)]

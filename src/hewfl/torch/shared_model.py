@@ -233,7 +233,7 @@ class SharedModel:
             self._spare[b] = last
 
     def capture(self) -> None:
-        """Copy y, where local steps continue while a sum is on its way; see `commit`."""
+        """Copy y, from which steps continue while a sum is pending; see `commit`."""
         buckets = range(len(self.layout.buckets))
         self._captured = [torch.cat(self.pieces(b)) for b in buckets]
 
@@ -268,7 +268,7 @@ class SharedModel:
                 y.detach().copy_(copy)
 
     def _on_device(self, whole: torch.Tensor) -> torch.Tensor:
-        """A vector on the device of the parameters; a copy if it is kept on the host."""
+        """A vector on the device of the parameters, copied from the host if needed."""
         return whole.to(self.device)
 
 

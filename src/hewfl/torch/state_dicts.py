@@ -1,10 +1,10 @@
 """State dicts of a job: what all ranks share, and what belongs to one rank.
 
-A state has no pickled objects: tensors, numbers and text, nested in dicts with text keys,
-as `torch.save` and `torch.distributed.checkpoint` expect. What belongs to one rank has a
-key with its name, so that ranks that write one checkpoint together do not overwrite each
-other. Tensors are copies, so training may continue. A state is checked completely before
-anything is loaded.
+A state has no pickled objects: tensors, numbers and text, nested in dicts with text
+keys, as `torch.save` and `torch.distributed.checkpoint` expect. What belongs to one
+rank has a key with its name, so that ranks that write one checkpoint together do not
+overwrite each other. Tensors are copies, so training may continue. A state is checked
+completely before anything is loaded.
 """
 
 from collections.abc import Mapping
@@ -53,9 +53,9 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> LocalWork:
     """Restore a job from `job_state`; the local work at that time.
 
     Where the state has no part for this rank among as many ranks, the rank joins: it
-    takes the common model, the server step's memory and the average, its control variate
-    starts at the server's, and local steps since the last round are discarded. So a job
-    continues with more or fewer ranks, from any rank's state.
+    takes the common model, the server step's memory and the average, its control
+    variate starts at the server's, and local steps since the last round are discarded.
+    So a job continues with more or fewer ranks, from any rank's state.
 
     Raises:
         DataError: the state is damaged, or of another format, model or aggregator.

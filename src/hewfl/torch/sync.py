@@ -2,9 +2,11 @@
 
 1. Ranks exchange their `LocalWork` and agree on all else.
 2. The algorithm decides the same on every rank. It sees of the displacements what it
-   needs (`exchange.py`): nothing, their sketches, or all entries. Where it asks for more
-   than it was given, all ranks see that alike; it is given more at once and from then on.
-3. Every rank has the same step, checks that the new model is finite, and only then moves.
+   needs (`exchange.py`): nothing, their sketches, or all entries. Where it asks for
+   more than it was given, all ranks see that alike; it is given more at once and from
+   then on.
+3. Every rank has the same step, checks that the new model is finite, and only then
+   moves.
 4. The round is reported and traced.
 """
 
@@ -19,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.algorithm import Modelled
+from hewfl.core.algorithm import Modelled, RoundModel
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, invalid
@@ -158,7 +160,7 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
 
 
 def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
-    """Decide and move, with as little access to displacements as the algorithm needs."""
+    """Decide and move, with as much access to displacements as necessary."""
     while job.access < Access.ENTRIES:
         try:
             return _aggregate_sum(job, records)
@@ -203,12 +205,13 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
             job.model.capture()
         job.pending = decision, job.rounds
         return RoundOutcome(round_.cohort, decision, state)
-    unchecked = None
+    unchecked: tuple[Any, Any, RoundModel, Any] | None = None
     algorithm = job.algorithm
     has_value = decision.value is not None and rows is not None
     if has_value and isinstance(algorithm, Modelled):
         model = algorithm.model(round_, job.state)
-        unchecked = participants, decision.weights, model, rows
+        if model is not None:
+            unchecked = participants, decision.weights, model, rows
     try:
         steps, search = _search_line(
             job, exchange.receive_sum(), decision, participants
@@ -329,8 +332,8 @@ def measure_losses(
     table = np.zeros((comm.ranks, len(losses)))
     table[comm.rank] = losses
     # A sum with zeros is exact, and a loss that is not finite stays in its own row.
-    table = comm.sum(table.reshape(-1)).reshape(table.shape)
-    return fit_line_search(server_step, weights, table[participants])
+    all_losses = comm.sum(table.reshape(-1)).reshape(table.shape)
+    return fit_line_search(server_step, weights, all_losses[participants])
 
 
 def _advance(

@@ -60,8 +60,8 @@ class QuorumLocalSGD:
 
         Where a rank is lost, the model is the one before the block.
 
-        Returns:
-            A context whose value is the job of the quorum.
+        Yields:
+            The job of the quorum.
         """
         self._manager.start_quorum()
         local = self._job_of_quorum()
